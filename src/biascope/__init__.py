@@ -1,0 +1,3 @@
+"""Biascope: a microscope for inductive bias."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,199 @@
+"""WHAT: what is known of a gradient covariance once it is estimated, for every measurement that rests on one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from biascope.bases import spatial_frequency
+from biascope.estimate import Estimate
+from biascope.operators import GradientCovariance
+from biascope.result import Result
+from biascope.spectrum import eigenpairs, subspace_similarity
+
+_SIMILARITY_SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+
+
+@dataclass(frozen=True, repr=False)
+class CovarianceResult(Result, ABC):
+    """The spectrum of a gradient covariance, with honest uncertainty.
+
+    Attributes:
+        eigenvalues: Of the sample covariance, largest first. Their decay is partly an effect of finitely many draws;
+            compare :attr:`held_out`.
+        eigenvalue_errors: Standard error of the variance along each direction, from the spread over groups of draws.
+        held_out: Variance along directions found on one half of the draws, measured on the other half, averaged over
+            both ways: free of the selection that inflates leading eigenvalues.
+        directions: The eigenvectors, as rows.
+        similarity_sizes: Subspace dimensions k …
+        similarity: … and how similar the leading k directions of the two halves are (1 equal, k/D chance).
+        input_shape: Shape of one input.
+        draws: Networks drawn.
+        inputs: Inputs per network.
+        effective_rank: Participation ratio ``(tr C)²/tr C²`` from U-statistics.
+        anisotropy: ``1 − rank/D``.
+        trace: Mean squared length of the gradient.
+        residual: Largest residual of the eigenpairs, relative to the largest eigenvalue.
+    """
+
+    eigenvalues: np.ndarray
+    eigenvalue_errors: np.ndarray
+    held_out: np.ndarray
+    directions: np.ndarray
+    similarity_sizes: np.ndarray
+    similarity: np.ndarray
+    input_shape: tuple[int, ...]
+    draws: int
+    inputs: int
+    effective_rank: Estimate
+    anisotropy: Estimate
+    trace: Estimate
+    residual: float
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "eigenvalues": ("direction",),
+        "eigenvalue_errors": ("direction",),
+        "held_out": ("direction",),
+        "directions": ("direction", "input"),
+        "similarity_sizes": ("subspace",),
+        "similarity": ("subspace",),
+    }
+    gallery: ClassVar[str] = "directions"
+
+    @property
+    def size(self) -> int:
+        """Input size D."""
+        return math.prod(self.input_shape)
+
+    @property
+    def estimator(self) -> str:
+        """How gradients were taken, in words."""
+        settings = self.provenance.get("settings", {})
+        if settings.get("estimator") == "difference":
+            return f"central differences, h = {settings.get('step'):g}"
+        return "exact gradients"
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        return {
+            f"effective rank of {self.size} ({self.estimator})": self.effective_rank,
+            "anisotropy": self.anisotropy,
+            "mean squared gradient": self.trace,
+        }
+
+    def frequency_shares(self) -> tuple[float, float] | None:
+        """Share of the gradient's energy in the lowest third of spatial frequencies, and that of an isotropic network.
+
+        ``None`` for inputs that are not images. The spectrum beyond the kept directions is taken as missing.
+        """
+        if len(self.input_shape) < 2 or min(self.input_shape[-2:]) < 4:
+            return None
+        frequency = spatial_frequency(self.input_shape).numpy()
+        low = frequency < frequency.max() / 3
+        power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
+        energy = power.reshape(len(power), -1, *low.shape).sum(1)  # over channels
+        weight = np.clip(self.held_out, 0, None) if np.isfinite(self.held_out).all() else self.eigenvalues
+        share = float(np.tensordot(weight, energy, 1)[low].sum() / np.tensordot(weight, energy, 1).sum())
+        return share, float(low.mean())
+
+    def centre_shares(self) -> tuple[float, float] | None:
+        """Share of the gradient's energy on the central quarter of an image, and that of an isotropic network."""
+        if len(self.input_shape) < 2 or min(self.input_shape[-2:]) < 4:
+            return None
+        height, width = self.input_shape[-2:]
+        inside = np.zeros((height, width), bool)
+        inside[height // 4 : height - height // 4, width // 4 : width - width // 4] = True
+        energy = np.tensordot(self.eigenvalues, self.directions**2, 1).reshape(-1, height, width).sum(0)
+        return float(energy[inside].sum() / energy.sum()), float(inside.mean())
+
+    def preference(self) -> str:
+        """Which inputs it prefers, in plain words, from the shares above; empty where nothing stands out."""
+        words = []
+        shares = self.frequency_shares()
+        if shares is not None:
+            share, even = shares
+            if share > 1.25 * even:
+                words.append(
+                    f"low spatial frequencies ({share:.0%} of the gradient's energy in the lowest third, {even:.0%} if even)"
+                )
+            elif share < 0.75 * even:
+                words.append(
+                    f"high spatial frequencies (only {share:.0%} of the gradient's energy in the lowest third, {even:.0%} if even)"
+                )
+        shares = self.centre_shares()
+        if shares is not None and shares[0] > 1.25 * shares[1]:
+            words.append(f"the middle of the image ({shares[0]:.0%} of the energy on its central {shares[1]:.0%})")
+        return " and ".join(words).replace("%", " %")
+
+    def stable_directions(self) -> int:
+        """The largest listed k whose leading subspaces agree between the halves more than half way above chance."""
+        chance = self.similarity_sizes / self.size
+        good = self.similarity_sizes[self.similarity >= (1 + chance) / 2]
+        return int(good.max()) if good.size else 0
+
+
+def covariance_fields(covariance: GradientCovariance, input_shape: tuple[int, ...], keep: int | None) -> dict[str, Any]:
+    """The fields of a :class:`CovarianceResult` from an estimated covariance.
+
+    Args:
+        covariance: The estimate.
+        input_shape: Shape of one input.
+        keep: How many directions to keep; by default all up to D = 4096, else 64.
+    """
+    size = covariance.size
+    keep = min(size, keep if keep is not None else size if size <= 4096 else 64)
+    spectrum = eigenpairs(covariance, keep)
+    kept = spectrum.vectors.shape[0]
+    _, errors = covariance.along(spectrum.vectors.T)
+    sizes = [k for k in _SIMILARITY_SIZES if k <= min(kept, size // 2 or 1)]
+    similarity = np.full(len(sizes), np.nan)
+    held_out = np.full(kept, np.nan)
+    if len(covariance.groups) >= 4:
+        first, second = covariance.halves()
+        one, two = eigenpairs(first, keep), eigenpairs(second, keep)
+        similarity = np.array(
+            [
+                subspace_similarity(one.vectors[:k], two.vectors[:k])
+                if k <= min(len(one.vectors), len(two.vectors))
+                else np.nan
+                for k in sizes
+            ]
+        )
+        if size <= 4096 and min(len(one.vectors), len(two.vectors)) >= kept:
+            crossed = second.along(one.vectors.T)[0] + first.along(two.vectors.T)[0]
+            held_out = (crossed[:kept] / 2).cpu().numpy()
+    return {
+        "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
+        "eigenvalue_errors": errors.cpu().numpy(),
+        "held_out": held_out,
+        "directions": spectrum.vectors.to(torch.float32).cpu().numpy(),
+        "similarity_sizes": np.array(sizes, dtype=np.int64),
+        "similarity": similarity,
+        "input_shape": input_shape,
+        "draws": covariance.draws,
+        "inputs": covariance.inputs,
+        "effective_rank": covariance.effective_rank(),
+        "anisotropy": covariance.anisotropy(),
+        "trace": covariance.trace(),
+        "residual": float(spectrum.residuals.max()),
+    }
+
+
+def common_directions(first: CovarianceResult, second: CovarianceResult, leading: int) -> float:
+    """Subspace similarity of the leading directions of any two results on the same input space.
+
+    Raises:
+        ValueError: If their inputs differ in size, or one has fewer directions.
+    """
+    if first.size != second.size:
+        raise ValueError(
+            f"Results must have the same input size to be compared, got {first.size} ({first.subject}) and "
+            f"{second.size} ({second.subject}). Measure them on the same --input."
+        )
+    one, two = (torch.from_numpy(result.directions[:leading]) for result in (first, second))
+    return subspace_similarity(one, two)

@@ -1,0 +1,100 @@
+"""Estimate: a number with its uncertainty, and the grouped jackknife that gives it one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its standard error and a confidence interval.
+
+    Attributes:
+        value: The estimate.
+        standard_error: Its standard error; ``nan`` where too few draws were made to know it.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        confidence: The level of the interval.
+
+    Example:
+        >>> Estimate(40.0, 1.0, 38.0, 42.0)
+        40 ± 1.0 (95 %: 38.0 to 42.0)
+    """
+
+    value: float
+    standard_error: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    confidence: float = 0.95
+
+    @staticmethod
+    def exact(value: float) -> Estimate:
+        """A number known without error."""
+        return Estimate(value, 0.0, value, value, 1.0)
+
+    @staticmethod
+    def from_error(value: float, standard_error: float, samples: int, confidence: float = 0.95) -> Estimate:
+        """An estimate whose error was measured on a number of independent samples (Student's t interval)."""
+        if samples < 2 or not math.isfinite(standard_error):
+            return Estimate(value, confidence=confidence)
+        from scipy.stats import t
+
+        reach = float(t.ppf(0.5 + confidence / 2, samples - 1)) * standard_error
+        return Estimate(value, standard_error, value - reach, value + reach, confidence)
+
+    def contains(self, value: float) -> bool:
+        """Whether the interval contains a value."""
+        return self.low <= value <= self.high
+
+    def map_linear(self, slope: float, offset: float = 0.0) -> Estimate:
+        """The estimate of ``slope·value + offset``."""
+        low, high = sorted((slope * self.low + offset, slope * self.high + offset))
+        return Estimate(slope * self.value + offset, abs(slope) * self.standard_error, low, high, self.confidence)
+
+    def as_dict(self) -> dict[str, float]:
+        """The numbers under their names, for JSON."""
+        return {name: float(getattr(self, name)) for name in self.__dataclass_fields__}
+
+    def __repr__(self) -> str:
+        if self.confidence == 1.0:
+            return f"{self.value:.4g}"
+        if not math.isfinite(self.standard_error):
+            return f"{self.value:.4g} (spread unknown)"
+        digits = max(0, 1 - math.floor(math.log10(self.standard_error))) if self.standard_error > 0 else 3
+        shown = [f"{number:.{min(digits, 8)}f}" for number in (self.standard_error, self.low, self.high)]
+        value = f"{self.value:.{min(max(digits - 1, 0), 8)}f}"
+        return f"{value} ± {shown[0]} ({self.confidence:.0%}: {shown[1]} to {shown[2]})".replace("%", " %")
+
+
+def jackknife(full: float, left_out: Sequence[float], confidence: float = 0.95) -> Estimate:
+    """Bias-corrected value and interval of a statistic, from its values with one group of the sample left out.
+
+    With ``θ̂`` the statistic on all ``g`` groups and ``θ̂₋ⱼ`` without group ``j``, the pseudo-values
+    ``pⱼ = g·θ̂ − (g−1)·θ̂₋ⱼ`` have a mean free of the bias of order 1/g and a spread that gives the standard error.
+
+    Args:
+        full: The statistic of the whole sample.
+        left_out: The statistic without group 1, without group 2, …
+        confidence: Level of the Student-t interval.
+
+    Returns:
+        The estimate; with fewer than three groups the plain value, its spread unknown.
+
+    Example:
+        >>> estimate = jackknife(2.5, [3.0, 8 / 3, 7 / 3, 2.0])  # the mean of 1, 2, 3, 4
+        >>> round(estimate.value, 6), round(estimate.standard_error, 4)
+        (2.5, 0.6455)
+
+    Reference:
+        Miller, R. G. (1974). The jackknife: a review. Biometrika 61.
+    """
+    groups = len(left_out)
+    if groups < 3:
+        return Estimate(full, confidence=confidence)
+    pseudo = groups * full - (groups - 1) * np.asarray(left_out, dtype=np.float64)
+    error = float(pseudo.std(ddof=1)) / math.sqrt(groups)
+    return Estimate.from_error(float(pseudo.mean()), error, groups, confidence)

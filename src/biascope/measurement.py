@@ -1,0 +1,154 @@
+"""WHAT: the register of measurements. A file in ``measures/`` is a measurement; its name is known without importing it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import importlib
+import inspect
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from biascope.result import Result, read_document
+
+PAPERS = {
+    "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
+    "geometry2025": "The geometric invariance hypothesis (2025).",
+}
+
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(eq=False)
+class Measurement(Generic[P, R]):
+    """A registered measurement: callable like its function, with what the command line, report and tests need.
+
+    Attributes:
+        function: The plain function.
+        result: The class of what it returns.
+        title: For the report.
+        paper: Id of the paper it comes from.
+        example: Gives the positional arguments and settings of a small case, run by the contract test.
+    """
+
+    function: Callable[P, R]
+    result: type[R]
+    title: str
+    paper: str
+    example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
+
+    @property
+    def name(self) -> str:
+        """The function's name: that of its file and its command."""
+        return str(self.function.__name__)
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.function)
+
+    def __call__(self, *args: P.args, **settings: P.kwargs) -> R:
+        """Run the measurement; the result carries its provenance."""
+        bound = inspect.signature(self.function).bind(*args, **settings)
+        bound.apply_defaults()
+        begin = time.perf_counter()
+        result = self.function(*args, **settings)
+        return dataclasses.replace(
+            result, provenance=self._provenance(bound, result, time.perf_counter() - begin)
+        ).check()
+
+    def _provenance(self, bound: inspect.BoundArguments, result: Result, seconds: float) -> dict[str, Any]:
+        import numpy
+        import torch
+
+        from biascope import __version__
+
+        arguments = dict(bound.arguments)
+        run = arguments.pop("run", None)
+        family, probe = arguments.pop("family", None), arguments.pop("probe", None)
+        record: dict[str, Any] = {
+            "measurement": self.name,
+            "paper": self.paper,
+            # What the function settled itself (a default estimator, draws made) overrides what it was asked for.
+            "settings": {key: value for key, value in arguments.items() if _plain(value)} | result.provenance,
+            "seconds": round(seconds, 3),
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "versions": {
+                "biascope": __version__,
+                "torch": torch.__version__,
+                "numpy": numpy.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        if run is not None:
+            record["run"] = run.describe()
+        if family is not None:
+            record["family"] = {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
+        if probe is not None:
+            record["probe"] = probe.description
+        return record
+
+
+def measurement(
+    *,
+    title: str,
+    paper: str,
+    result: type[R],
+    example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
+) -> Callable[[Callable[P, R]], Measurement[P, R]]:
+    """Register a function as a measurement.
+
+    Args:
+        title: For the report.
+        paper: Id of its paper.
+        result: The class of what it returns.
+        example: Gives a small case, ``((family, probe), {"draws": 8})``, for the contract test.
+    """
+    return lambda function: Measurement(function, result, title, paper, example)
+
+
+def names() -> tuple[str, ...]:
+    """All measurements, from the names of their files.
+
+    Example:
+        >>> "anisotropy_directions" in names()
+        True
+    """
+    folder = Path(__file__).parent / "measures"
+    return tuple(sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")))
+
+
+def find(name: str) -> Measurement[..., Any]:
+    """A measurement by its name.
+
+    Raises:
+        ValueError: If there is none, with the nearest names.
+    """
+    wanted = name.replace("-", "_")
+    if wanted not in names():
+        import difflib
+
+        near = difflib.get_close_matches(wanted, names(), n=3, cutoff=0.3) or list(names())
+        raise ValueError(f"measurement must be one of the known ones, got {name!r}. Did you mean {' or '.join(near)}?")
+    found: Measurement[..., Any] = getattr(importlib.import_module(f"biascope.measures.{wanted}"), wanted)
+    return found
+
+
+def load(folder: Path | str) -> Result:
+    """A saved result, as its own class."""
+    folder = Path(folder)
+    result: Result = find(str(read_document(folder).get("measurement"))).result.load(folder)
+    return result
+
+
+def _plain(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, bool | int | float | str)
+        or (isinstance(value, tuple | list) and all(map(_plain, value)))
+    )

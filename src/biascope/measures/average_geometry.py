@@ -1,0 +1,136 @@
+"""Average geometry: the mean outer product of input gradients over a probe distribution and a family of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from biascope.covariance_result import CovarianceResult, covariance_fields
+from biascope.family import Family
+from biascope.measurement import measurement
+from biascope.probe import Probe
+from biascope.run import Run
+from biascope.sampling import GradientSampler, gradient_covariance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class Geometry(CovarianceResult):
+    """The average geometry of a family over a probe.
+
+    Attributes:
+        matrix: ``G`` itself, ``(input, input)``; empty beyond D = 4096.
+    """
+
+    matrix: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**CovarianceResult.axes, "matrix": ("row", "column")}
+
+    def diagonal_share(self) -> float:
+        """Share of ``‖G‖²_F`` on the diagonal: 1 for a multiple of the identity or any diagonal matrix."""
+        return float((np.diag(self.matrix).astype(np.float64) ** 2).sum() / (self.matrix.astype(np.float64) ** 2).sum())
+
+    def sentence(self) -> str:  # noqa: D102
+        rank, size = self.effective_rank, self.size
+        if rank.contains(size) or rank.value > 0.9 * size:
+            words = (
+                f"Averaged over inputs, {self.subject} has the geometry of the identity: every direction counts alike"
+            )
+        else:
+            words = (
+                f"Averaged over inputs, {self.subject} can change freely in about {rank.value:.0f} of {size} directions"
+            )
+        prefers = self.preference()
+        return words + (f", most along {prefers}." if prefers else ".")
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        from biascope import draw
+
+        pictures = {}
+        if self.matrix.size:
+            pictures["Average geometry G, relative to its mean diagonal"] = draw.matrix(
+                self.matrix, self.input_shape, dark=dark
+            )
+        pictures["Spectrum of the average geometry"] = draw.spectrum(
+            {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
+            draws=self.draws * self.inputs,
+            size=self.size,
+            dark=dark,
+        )
+        return pictures
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(
+        lambda: nn.Sequential(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(40, 1)), name="small CNN"
+    )
+    return (family, Probe.gaussian((1, 12), num=2, fresh=True, seed=0)), {"draws": 64}
+
+
+@measurement(title="Average geometry", paper="geometry2025", result=Geometry, example=_example)
+def average_geometry(
+    family: Family,
+    probe: Probe,
+    *,
+    estimator: str = "exact",
+    step: float = 100.0,
+    draws: int = 400,
+    readout: str = "first",
+    stable: float | None = None,
+    leading: int = 10,
+    keep: int | None = None,
+    seed: int = 0,
+    run: Run | None = None,
+) -> Geometry:
+    """How freely a network's function can change along each input direction, averaged over inputs and weights.
+
+    Definition: ``G = E_{x∼P} E_θ[∇_x f_θ(x) ∇_x f_θ(x)ᵀ]``, uncentred. At one input and at initialisation it is the matrix
+    whose eigenvectors are the anisotropy directions; for a trained network ``θ`` is a point and the mean is over inputs.
+
+    Estimated from draws of a network with its own inputs; unbiased scalars and intervals as for the anisotropy
+    directions, the draw being the independent unit.
+
+    Args:
+        family: Networks and the law of their weights.
+        probe: Inputs, best sampled afresh for each network.
+        estimator: ``"exact"`` or ``"difference"``.
+        step: Half width h of the difference.
+        draws: Number of networks (of input sets, for a point), at least 2.
+        readout: Which scalar of several outputs; the published G takes the ``mean``.
+        stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).
+        leading: Dimension of that subspace.
+        keep: Directions to keep; by default all up to D = 4096, else 64.
+        seed: Of the weights.
+        run: Folder, device, precision.
+
+    Returns:
+        The matrix, its spectrum and their uncertainty.
+
+    Raises:
+        ValueError: As for the anisotropy directions.
+
+    Example:
+        >>> family = Family.initialised(lambda: nn.Linear(9, 1, bias=False), name="linear")
+        >>> result = average_geometry(family, Probe.fixed(torch.zeros(1, 9)), draws=4000)
+        >>> bool(np.allclose(result.matrix, np.eye(9) / 27, atol=4e-3))  # weights uniform on ±1/3 have variance 1/27
+        True
+
+    Reference:
+        The geometric invariance hypothesis (2025), definition 2.1.
+    """
+    run = run or Run()
+    sampler = GradientSampler(family, probe, estimator=estimator, step=step, readout=readout, seed=seed, run=run)
+    covariance = gradient_covariance(
+        sampler, draws=draws, seed=seed, stable=stable, leading=leading, label=f"{family.name}: geometry"
+    )
+    matrix = covariance.dense() if covariance.size <= 4096 else None
+    dense = np.zeros((0, 0), np.float32) if matrix is None else matrix.to(torch.float32).cpu().numpy()
+    settled = {"outputs": sampler.outputs, "method": sampler.method, "draws": covariance.draws}
+    return Geometry(**covariance_fields(covariance, probe.input_shape, keep), matrix=dense, provenance=settled)

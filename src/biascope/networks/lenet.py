@@ -1,0 +1,79 @@
+"""LeNet: two convolutions with pooling, then fully connected layers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import pairwise
+
+from torch import nn
+
+from .activations import activation_layer
+from .pooling import HALVING
+from .settings import require_choice, require_image_and_outputs, require_widths
+
+
+def lenet(
+    *,
+    channels: int = 1,
+    outputs: int = 1,
+    image_size: int = 32,
+    activation: str = "relu",
+    pooling: str = "max",
+    hidden: tuple[int, ...] = (120, 84),
+) -> nn.Module:
+    """LeNet with valid 5×5 convolutions.
+
+    | layer | output for a 32×32 image |
+    |---|---|
+    | convolution 5×5, activation | 6 × 28 × 28 |
+    | pooling 2×2 | 6 × 14 × 14 |
+    | convolution 5×5, activation | 16 × 10 × 10 |
+    | pooling 2×2 | 16 × 5 × 5 |
+    | linear, activation | 120 |
+    | linear, activation | 84 |
+    | linear | outputs |
+
+    Every layer has a bias and PyTorch's default law. The 2020 paper uses max-pooling, the 2025 paper average-pooling.
+
+    Args:
+        channels: Channels of the input image.
+        outputs: Number of outputs.
+        image_size: Side of the square input image in pixels; at least 16, or 9 without pooling.
+        activation: "relu", "gelu", "tanh" or "identity".
+        pooling: "max", "average", or "none", which drops both pooling layers and widens the first linear layer to the
+            16 × 24 × 24 pixels that are then left of a 32×32 image.
+        hidden: Widths of the hidden linear layers; smaller ones make the network of about 50,000 parameters of
+            figure 11 of the 2025 paper, which does not print its widths.
+
+    Raises:
+        ValueError: If a setting is out of its range.
+
+    >>> sum(p.numel() for p in lenet().parameters())
+    60941
+
+    Reference:
+        LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 1998.
+        Ortiz-Jiménez et al., Neural anisotropy directions, NeurIPS 2020.
+    """
+    require_choice("pooling", pooling, HALVING, "Pass pooling='max' for the published LeNet.")
+    smallest = 9 if pooling == "none" else 16
+    where = f"for LeNet with pooling={pooling!r}"
+    require_image_and_outputs(channels, outputs, image_size, smallest=smallest, where=where)
+    require_widths("hidden", hidden, "Pass hidden=(120, 84) for the published LeNet.")
+
+    stride = 1 if pooling == "none" else 2
+    side = ((image_size - 4) // stride - 4) // stride  # a valid 5×5 convolution takes 4 pixels off the side
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(channels, 6, 5),
+        activation1=activation_layer(activation),
+        pool1=HALVING[pooling](),
+        conv2=nn.Conv2d(6, 16, 5),
+        activation2=activation_layer(activation),
+        pool2=HALVING[pooling](),
+        flatten=nn.Flatten(),
+    )
+    for number, (inward, outward) in enumerate(pairwise((16 * side**2, *hidden)), start=3):
+        layers[f"linear{number}"] = nn.Linear(inward, outward)
+        layers[f"activation{number}"] = activation_layer(activation)
+    layers["head"] = nn.Linear(hidden[-1], outputs)
+    return nn.Sequential(layers)

@@ -1,0 +1,185 @@
+"""WHAT came out. Result: named arrays and estimates with their provenance; checked, saved, loaded, shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import io
+import json
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from biascope.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = 1  # of the files; raised when an old reader could misread a new file
+
+
+@dataclass(frozen=True)
+class Result(ABC):
+    """What a measurement found: frozen, self-describing, independent of the code that made it.
+
+    A concrete result declares its arrays with named axes in :attr:`axes`; axes of one name have one length.
+
+    Attributes:
+        provenance: The settings, versions and circumstances needed to repeat it, as plain JSON.
+    """
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    #: Name of an array with axes (direction, input) that the report steps through, or "".
+    gallery: ClassVar[str] = ""
+
+    provenance: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @abstractmethod
+    def headline(self) -> dict[str, Estimate]:
+        """The few numbers to quote."""
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """What was found, in plain words."""
+
+    @abstractmethod
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
+        """Every picture under its caption."""
+
+    @property
+    def subject(self) -> str:
+        """Who was measured."""
+        return str(self.provenance.get("family", {}).get("name", "a network"))
+
+    @property
+    def measurement(self) -> str:
+        """The name of the measurement."""
+        return str(self.provenance.get("measurement", type(self).__name__))
+
+    def plot(self, dark: bool = False) -> Figure:
+        """The first picture."""
+        return next(iter(self.plots(dark).values()))
+
+    def check(self) -> Self:
+        """Raise if shapes contradict the named axes or a number that must be finite is not; return self."""
+        lengths: dict[str, int] = {}
+        for name, names in self.axes.items():
+            array = getattr(self, name)
+            if array is None:
+                continue
+            if array.ndim != len(names):
+                raise ValueError(
+                    f"{name} must have the axes {names}, got shape {array.shape}. Report this as a defect."
+                )
+            for axis, length in zip(names, array.shape, strict=True):
+                if lengths.setdefault(axis, length) != length:
+                    raise ValueError(
+                        f"{name} must have {lengths[axis]} along {axis}, got {length}. Report this as a defect."
+                    )
+        for name, estimate in self.headline().items():
+            if not math.isfinite(estimate.value):
+                raise ValueError(
+                    f"{self.measurement} gave a {name} that is not a number: the gradients may all be zero. "
+                    "Check the network's output, or pass more draws."
+                )
+        return self
+
+    def save(self, folder: Path | str) -> Path:
+        """Write ``result.json`` and ``arrays.npz`` to a folder, whole or not at all; return the folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        values: dict[str, Any] = {}
+        arrays: dict[str, np.ndarray] = {}
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, np.ndarray):
+                arrays[entry.name] = value
+            elif isinstance(value, Estimate):
+                values[entry.name] = {"estimate": _finite(value.as_dict())}
+            else:
+                values[entry.name] = _finite(value)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        _replace(folder / "arrays.npz", buffer.getvalue())
+        document = {"format": FORMAT, "measurement": self.measurement, "values": values}
+        _replace(folder / "result.json", json.dumps(document, indent=1, allow_nan=False).encode())
+        return folder
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read what :meth:`save` wrote."""
+        folder = Path(folder)
+        values = read_document(folder)["values"]
+        known = {entry.name: str(entry.type) for entry in dataclasses.fields(cls)}
+        content: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, dict) and set(value) == {"estimate"}:
+                numbers = {key: math.nan if number is None else number for key, number in value["estimate"].items()}
+                content[name] = Estimate(**numbers)
+            else:
+                content[name] = tuple(value) if known.get(name, "").startswith("tuple") else value
+        try:
+            with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
+                content |= {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, EOFError) as error:
+            message = f"{folder / 'arrays.npz'} must be a whole result file and is missing or damaged. Run the measurement again."
+            raise ValueError(message) from error
+        return cls(**content)
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} of {self.subject}"]
+        lines += [f"  {name}: {estimate!r}" for name, estimate in self.headline().items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(repr(estimate))}</td></tr>"
+            for name, estimate in self.headline().items()
+        )
+        title = html.escape(f"{type(self).__name__} of {self.subject}")
+        return f"<strong>{title}</strong><p>{html.escape(self.sentence())}</p><table>{rows}</table>"
+
+
+def read_document(folder: Path) -> dict[str, Any]:
+    """The JSON part of a saved result.
+
+    Raises:
+        ValueError: If there is none, it is damaged, or it was written by a newer version.
+    """
+    path = folder / "result.json"
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{folder} must hold a saved result, and has no result.json. Pass a run folder of biascope."
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ValueError(f"{path} must be a saved result, and could not be read. Run the measurement again.") from error
+    if not isinstance(document, dict) or not isinstance(document.get("format"), int) or document["format"] > FORMAT:
+        raise ValueError(f"{path} must be of format {FORMAT} or older. Install a newer biascope.")
+    return document
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: it becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, np.generic):
+        return _finite(value.item())
+    return value
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

@@ -1,0 +1,176 @@
+"""HOW: derivatives of a Network, with respect to its input (exact or by differences) and to its weights."""
+
+# m members · n inputs · D input size
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from biascope.family import Network
+from biascope.weights import Params
+
+
+def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
+    """The exact gradient ``∇_x f(x)`` of a scalar network by reverse-mode differentiation.
+
+    Args:
+        network: One network or a stack, with a readout.
+        x: Inputs ``(n, …)``, any pytree; the gradient is taken with respect to all floating-point leaves.
+        paired: For a stack: whether each member has its own inputs ``(m, n, …)``.
+
+    Returns:
+        ``(n, D)``, or ``(m, n, D)`` for a stack; leaves flattened and joined.
+
+    Raises:
+        ValueError: If the output does not depend on the input.
+
+    Example:
+        >>> network = Network.of(torch.nn.Linear(2, 1)).read("first").with_params(
+        ...     {"weight": torch.tensor([[3.0, 4.0]]), "bias": torch.zeros(1)})
+        >>> input_gradient(network, torch.zeros(1, 2))
+        tensor([[3., 4.]])
+    """
+    if network.members is None:
+        return _gradient_of_one(network, x)
+
+    def gradient(params: Params, buffers: Params, inputs: Any) -> Tensor:
+        leaves, structure = tree_flatten(inputs)
+        moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+
+        def scalar(*active: Tensor) -> Tensor:
+            given = iter(active)
+            merged = [next(given) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
+            return network._forward(params, buffers, tree_unflatten(merged, structure)).sum()
+
+        active = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
+        gradients = torch.func.grad(scalar, argnums=tuple(range(len(active))))(*active)
+        return torch.cat([part.flatten(1) for part in gradients], dim=1)
+
+    return vmap(gradient, in_dims=(0, 0, 0 if paired else None))(network.params, network.buffers, x)
+
+
+def _gradient_of_one(network: Network, x: Any) -> Tensor:
+    leaves, structure = tree_flatten(x)
+    moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+    leaves = [leaf.detach().requires_grad_() if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
+    with torch.enable_grad():
+        output = network(tree_unflatten(leaves, structure)).sum()
+    if not output.requires_grad:
+        raise ValueError(
+            "The network's output must depend on its input, and it is constant. Check that forward uses its argument."
+        )
+    active = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
+    gradients = torch.autograd.grad(output, active, allow_unused=True, materialize_grads=True)
+    return torch.cat([part.flatten(1) for part in gradients], dim=1)
+
+
+def input_difference(
+    network: Network, x: Tensor, *, step: float = 100.0, paired: bool = False, batch: int = 2048
+) -> Tensor:
+    """Central differences ``(f(x + h e_i) − f(x − h e_i)) / 2h`` along every input entry.
+
+    A large step sees the coarse geometry of a piecewise linear network; the published estimator takes ``h = 100``.
+
+    Args:
+        network: One network or a stack, with a readout.
+        x: Inputs ``(n, …)``, one tensor.
+        step: The half width ``h``.
+        paired: For a stack: whether each member has its own inputs ``(m, n, …)``.
+        batch: Most inputs in one forward pass of one network.
+
+    Returns:
+        ``(n, D)``, or ``(m, n, D)`` for a stack.
+
+    Example:
+        >>> network = Network.of(torch.nn.Linear(2, 1)).read("first").with_params(
+        ...     {"weight": torch.tensor([[3.0, 4.0]]), "bias": torch.zeros(1)})
+        >>> input_difference(network, torch.zeros(1, 2), step=100.0)
+        tensor([[3., 4.]])
+    """
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            "The difference estimator needs inputs that are one tensor. Pass estimator='exact' for others."
+        )
+    if step == 0 or step != step:
+        raise ValueError(
+            f"The step h of the difference must not be zero, got {step}. Pass step=100, the published value."
+        )
+    lead = 2 if network.members is not None and paired else 1
+    shape = x.shape[lead:]
+    size = shape.numel()
+    impulses = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, *shape).mul_(step)
+    columns = []
+    with torch.no_grad():
+        for index in range(x.shape[lead - 1]):
+            centre = x.select(lead - 1, index).unsqueeze(lead - 1)  # (1, …) or (m, 1, …)
+            parts = []
+            for first in range(0, size, max(1, batch // 2)):
+                some = impulses[first : first + max(1, batch // 2)]
+                moved = torch.cat([centre + some, centre - some], dim=lead - 1)
+                values = _outputs(network, moved, paired)
+                plus, minus = values.chunk(2, dim=-1)
+                parts.append(
+                    (plus.float() - minus.float() if plus.dtype == torch.bfloat16 else plus - minus) / (2 * step)
+                )
+            columns.append(torch.cat(parts, dim=-1))
+    return torch.stack(columns, dim=-2)
+
+
+def _outputs(network: Network, x: Tensor, paired: bool) -> Tensor:
+    if network.members is not None and paired:
+        return vmap(network._forward)(network.params, network.buffers, x)
+    return network(x)
+
+
+def weight_jvp(network: Network, x: Any, direction: Params) -> tuple[Tensor, Tensor]:
+    """Outputs and their derivative along a direction in weight space, ``d/dt f(x; θ + tδ)``."""
+
+    def forward(params: Params) -> Tensor:
+        return network._forward(params, network.buffers, x)
+
+    outputs: Tensor
+    outputs, tangent, *_ = torch.func.jvp(forward, (network.params,), (direction,))
+    return outputs, tangent
+
+
+def weight_vjp(network: Network, x: Any, cotangent: Tensor) -> Params:
+    """The gradient of ``Σ cᵢ f(xᵢ; θ)`` with respect to the weights."""
+
+    def forward(params: Params) -> Tensor:
+        return network._forward(params, network.buffers, x)
+
+    pull = torch.func.vjp(forward, network.params)[1]
+    gradient: Params = pull(cotangent)[0]
+    return gradient
+
+
+def weight_jacobian(network: Network, x: Tensor) -> Tensor:
+    """``∂f(xᵢ)/∂θ`` of a scalar network for each input, one backward pass per input: ``(n, parameters)``."""
+
+    def scalar(params: Params, one: Tensor) -> Tensor:
+        return network._forward(params, network.buffers, one.unsqueeze(0)).squeeze(0)
+
+    rows = []
+    for one in x:
+        gradient = torch.func.grad(scalar)(network.params, one)
+        rows.append(torch.cat([part.flatten() for part in gradient.values()]))
+    return torch.stack(rows)
+
+
+def forward_flops(network: Network, x: Any) -> int:
+    """Floating-point operations of one forward pass of one network, counted by torch."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    one = network if network.members is None else network.member(0)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        functional_call(one.module, (one.params, one.buffers), _arguments(x))
+    return int(counter.get_total_flops())
+
+
+def _arguments(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (tree_map(lambda leaf: leaf, x),)
