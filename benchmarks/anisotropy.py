@@ -122,7 +122,7 @@ def main() -> None:
             ["lenet", "difference", "float32", "10000"],
             ["resnet18", "exact", "float32", "10000"],
             ["resnet18", "difference", "tf32", "1000"],
-            ["resnet18", "difference", "bfloat16", "10000"],
+            ["resnet18", "difference", "float16", "10000"],
         ]
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {where}\n")

@@ -677,13 +677,19 @@ def mlp_evolution(data: Array, width: int, *, weight_std: float, readout_std: fl
 
     For large D: C1, C2 -> 1/16 and C3 -> 1/(4 pi^2 D), see `mlp_evolution_asymptotic`.
     """
-    size = data.shape[1]
+    coefficients = mlp_evolution_coefficients(data.shape[1])
+    return _mlp_evolution(data, width, weight_std, readout_std, *coefficients)
+
+
+def mlp_evolution_coefficients(size: int) -> tuple[float, float, float]:
+    """C1, C2, C3 of `mlp_evolution`.
+
+    For b a unit vector and K(x) as in `halfspace_second_moment`: E[K b b^T K] = C1 b b^T + C3 I, E[p b b^T K] = C2 b b^T.
+    """
     square = halfspace_probability_moments(size)[1]
     cross = (size - 1) / (4 * math.pi**2 * size**2)
     c1 = square + 2 * cross - 1 / (2 * math.pi**2 * size * (size + 2))
-    c2 = square + cross
-    c3 = (size + 1) / (4 * math.pi**2 * size * (size + 2))
-    return _mlp_evolution(data, width, weight_std, readout_std, c1, c2, c3)
+    return c1, square + cross, (size + 1) / (4 * math.pi**2 * size * (size + 2))
 
 
 def mlp_evolution_asymptotic(data: Array, width: int, *, weight_std: float, readout_std: float) -> Array:

@@ -26,7 +26,7 @@ Model = Callable[[Params, Tensor], Tensor]  # (weights of one network, one input
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Small matrices on a shared machine: a second thread spends its time waiting for the first."""
+    """Small matrices, often on a busy machine: a second thread would only wait for the first."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -659,9 +659,31 @@ def test_mlp_evolution(size, width, weight_std, readout_std):
     arguments = {"weight_std": weight_std, "readout_std": readout_std}
     assert standard_errors_away(samples, oracle.mlp_evolution(data.numpy(), width, **arguments)) < AGREES
     printed = oracle.mlp_evolution_as_printed(data.numpy(), width, **arguments)
-    asymptotic = oracle.mlp_evolution_asymptotic(data.numpy(), width, **arguments)
     assert standard_errors_away(samples, printed) > DISAGREES
-    assert standard_errors_away(samples, asymptotic) > AGREES  # so few dimensions are far from the limit
+
+
+@pytest.mark.parametrize("size", [2, 3, 10])
+def test_mlp_evolution_coefficients(size):
+    """Each of the three by itself, sharper than through the whole network."""
+    normal = normals(47)
+    data = normal(size)
+    data /= data.norm()
+    probes = normal(200_000, size)
+    probes /= probes.norm(dim=1, keepdim=True)
+    cosines = (probes @ data).clamp(-1, 1)
+    both = (math.pi - torch.arccos(cosines)) / (2 * math.pi)
+    images = both[:, None] * data + ((1 - cosines**2).sqrt() / (2 * math.pi))[:, None] * probes
+    for row in range(3):
+        moment = oracle.halfspace_second_moment(probes[row].numpy(), data.numpy())
+        np.testing.assert_allclose(images[row], moment @ data.numpy(), atol=1e-12)
+    c1, c2, c3 = oracle.mlp_evolution_coefficients(size)
+    projection = torch.outer(data, data)
+    identity = torch.eye(size, dtype=torch.float64)
+    first = images[:, :, None] * images[:, None, :]
+    assert standard_errors_away(first, c1 * projection + c3 * identity) < AGREES
+    assert standard_errors_away(both[:, None, None] * data[:, None] * images[:, None, :], c2 * projection) < AGREES
+    # so few dimensions are far from the limit
+    assert standard_errors_away(first, projection / 16 + identity / (4 * math.pi**2 * size)) > DISAGREES
 
 
 def test_mlp_evolution_approaches_its_asymptotic_form():

@@ -1,3 +1,148 @@
-"""Biascope: a microscope for inductive bias."""
+"""Biascope: a microscope for inductive bias.
+
+It shows what a neural network finds easy to learn, before and during training. Data flows one way, and the modules read
+in that order; a module imports only from those above it::
+
+    randomness    keyed random streams             estimate   a number with its uncertainty
+    run           how work is carried out          trials     units of work that are kept as they finish
+    weights       named parameters, on disk too
+      WHO         initialisation   a builder's random draws, recorded and replayed for a stack
+                  family           Network · Family: an architecture and a law over its weights
+      WHERE       probe            inputs, fixed or sampled afresh     bases   orthonormal bases of input space
+      HOW         tangent          derivatives of a Network
+                  stacked_convolution, stem   two ways to make them fast      autotune   choose by measurement
+                  moments          sums over gradients that stream and merge
+                  operators        GradientCovariance                  spectrum   eigenpairs with residuals
+                  sampling         the covariance of a family, in resumable groups
+                  identities       what must hold on a user's own network (selftest)
+      WHAT        result           named arrays, estimates, provenance
+                  covariance_result  what is known of a gradient covariance
+                  measurement      the register
+      SHOW        draw · report    pictures and one HTML file
+                  model_source     a network as a user names it
+                  scanning · cli   the main job, and the commands
+
+Leaves hang on this spine: ``networks/`` (one file, one architecture) and ``measures/`` (one file, one measurement).
+
+Example:
+    >>> import biascope
+    >>> family = biascope.Family.initialised(biascope.network("logistic_regression"), name="logistic regression")
+    >>> result = biascope.measure("anisotropy_directions", family, biascope.Probe.gaussian((1, 32, 32)), draws=64)
+    >>> print(result.sentence())
+    logistic regression moves equally freely in all 1024 directions: it has no preferred ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# Where each public name lives. Imported when first used, so that `import biascope` and `biascope --help` stay instant.
+_HOMES = {
+    "Estimate": "estimate",
+    "Run": "run",
+    "Network": "family",
+    "Family": "family",
+    "Probe": "probe",
+    "Basis": "bases",
+    "input_gradient": "tangent",
+    "input_difference": "tangent",
+    "GradientCovariance": "operators",
+    "Matrix": "operators",
+    "LinearOperator": "operators",
+    "Spectrum": "spectrum",
+    "eigenpairs": "spectrum",
+    "subspace_similarity": "spectrum",
+    "GradientSampler": "sampling",
+    "gradient_covariance": "sampling",
+    "selftest": "identities",
+    "Result": "result",
+    "CovarianceResult": "covariance_result",
+    "common_directions": "covariance_result",
+    "Measurement": "measurement",
+    "write_report": "report",
+    "family_of": "model_source",
+    "Scan": "scanning",
+    "scan": "scanning",
+}
+
+__all__ = [
+    "Basis",
+    "CovarianceResult",
+    "Estimate",
+    "Family",
+    "GradientCovariance",
+    "GradientSampler",
+    "LinearOperator",
+    "Matrix",
+    "Measurement",
+    "Network",
+    "Probe",
+    "Result",
+    "Run",
+    "Scan",
+    "Spectrum",
+    "__version__",
+    "common_directions",
+    "eigenpairs",
+    "family_of",
+    "gradient_covariance",
+    "input_difference",
+    "input_gradient",
+    "load",
+    "measure",
+    "network",
+    "scan",
+    "selftest",
+    "subspace_similarity",
+    "write_report",
+]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch import nn
+
+    from biascope.bases import Basis
+    from biascope.covariance_result import CovarianceResult, common_directions
+    from biascope.estimate import Estimate
+    from biascope.family import Family, Network
+    from biascope.identities import selftest
+    from biascope.measurement import Measurement
+    from biascope.model_source import family_of
+    from biascope.operators import GradientCovariance, LinearOperator, Matrix
+    from biascope.probe import Probe
+    from biascope.report import write_report
+    from biascope.result import Result
+    from biascope.run import Run
+    from biascope.sampling import GradientSampler, gradient_covariance
+    from biascope.scanning import Scan, scan
+    from biascope.spectrum import Spectrum, eigenpairs, subspace_similarity
+    from biascope.tangent import input_difference, input_gradient
+
+
+def network(name: str) -> Callable[..., nn.Module]:
+    """The builder of one of the papers' networks, by name."""
+    from biascope.networks import builder
+
+    return builder(name)
+
+
+def measure(name: str, /, *args: Any, **settings: Any) -> Any:
+    """Run a measurement by name: ``measure("average_geometry", family, probe, draws=400)``."""
+    return importlib.import_module("biascope.measurement").find(name)(*args, **settings)
+
+
+def load(folder: Path | str) -> Result:
+    """A saved result."""
+    result: Result = importlib.import_module("biascope.measurement").load(folder)
+    return result
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"biascope.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'biascope' has no attribute {name!r}")

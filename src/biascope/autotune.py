@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from biascope.family import Network
 
-_GIVE_UP = 0.7  # a larger stack slower than this share of the best rate ends the search for larger ones
+_GROWTH = 8  # a winning stack is tried again this many times larger, as long as that pays
 
 
 @dataclass(frozen=True)
@@ -25,21 +26,30 @@ class Way:
         name: In words, for settings and ``--dry-run``.
         members: How many members one call takes.
         gradients: ``(stack, inputs) -> (m, n, D)``.
+        most: The largest number of members worth trying; one at a time by default.
     """
 
     name: str
     members: int
     gradients: Callable[[Network, Any], Tensor]
+    most: int = 1
+
+    def __str__(self) -> str:
+        return self.name if self.most == 1 else f"{self.name} of {self.members}"
+
+    def resized(self, members: int) -> Way:
+        """The same way for another number of members."""
+        return dataclasses.replace(self, members=members)
 
 
 class Fastest:
     """Maps a stack of any size through the fastest of several ways, found on the first members it is given.
 
-    Ways are tried in their order, each once to warm up and once timed, and what they compute is used. Ways that run out
-    of memory are dropped; if the chosen one does later, its call is cut in halves from then on.
+    The ways are tried in turn, each once to warm up and once timed, then the winner at growing stack sizes; all that is
+    computed meanwhile is used. A way that runs out of memory is dropped; if the chosen one does later, it is halved.
 
     Args:
-        ways: Candidates; those taking more members come later.
+        ways: Candidates, at the smallest size that tells their speed.
         device: To wait for before reading the clock.
     """
 
@@ -47,17 +57,18 @@ class Fastest:
         self._untried = list(ways)
         self._device = device
         self.rates: dict[str, float] = {}
+        self._warm: set[str] = set()
         self._best: Way | None = None
 
     @property
     def chosen(self) -> str:
         """The way in use, in words."""
-        return "not timed yet" if self._best is None else self._best.name
+        return "not timed yet" if self._best is None else str(self._best)
 
     @property
     def rate(self) -> float:
         """Members per second of the way in use."""
-        return self.rates.get(self._best.name, 0.0) if self._best else 0.0
+        return self.rates.get(str(self._best), 0.0) if self._best else 0.0
 
     @property
     def settled(self) -> bool:
@@ -96,42 +107,39 @@ class Fastest:
         result = way.gradients(stack, inputs)
         self._wait()
         rate = (stack.members or 1) / (time.perf_counter() - begin)
-        if way.name not in self.rates:
-            self.rates[way.name] = rate  # the first call warms caches up; only the second is compared
-            if self._best is None:
-                self._best = way
+        if self._best is None:
+            self._best, self.rates[str(way)] = way, rate
+        if str(way) not in self._warm:
+            self._warm.add(str(way))  # the first call fills caches; only the second is compared
             return result
-        self.rates[way.name] = rate
-        assert self._best is not None
-        best = self.rates[self._best.name]
         self._untried.remove(way)
-        if rate > best:
+        self.rates[str(way)] = rate
+        if rate >= self.rates[str(self._best)]:
             self._best = way
-        elif rate < _GIVE_UP * best and way.members > 1:
-            self._untried.clear()
+        if not self._untried and self._best == way and way.members < way.most:
+            self._untried.append(way.resized(min(way.most, _GROWTH * way.members)))
+        elif not self._untried and self._best.members < self._best.most and self._best != way:
+            larger = self._best.resized(min(self._best.most, _GROWTH * self._best.members))
+            self._untried += [larger] if str(larger) not in self.rates else []
         return result
 
     def _shrink(self, way: Way) -> None:
-        """Drop a way that does not fit, and all larger ones; halve it if it is the only one."""
+        """Drop a way that does not fit, or halve it if it is the one in use."""
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        self._untried = [other for other in self._untried if other.members < way.members]
-        if self._best is not None and self._best.members < way.members:
+        if way in self._untried:
+            self._untried.remove(way)
+        if self._best is not None and self._best != way:
             return
         if way.members == 1:
             raise ValueError(
                 "One network must fit into the device's memory, and it does not. Pass a smaller input or device='cpu'."
             )
-        half = way.members // 2
-        self._best = Way(f"{way.name}, cut to {half} for memory", half, way.gradients)
+        smaller = dataclasses.replace(way, members=way.members // 2, most=way.members // 2 if way.members > 3 else 2)
+        self.rates.setdefault(str(smaller), self.rates.get(str(way), 0.0))
+        self._best = smaller
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-
-
-def ways_by_size(name: str, gradients: Callable[[Network, Any], Tensor], most: int) -> list[Way]:
-    """The same stacked function at growing stack sizes."""
-    sizes = [size for size in (4, 16, 64, 256, 1024, 4096) if size <= most]
-    return [Way(f"{name} of {size}", size, gradients) for size in sizes]

@@ -65,18 +65,18 @@ def fourier(shape: Sequence[int]) -> Basis:
     rows = torch.arange(height, dtype=torch.float64)[:, None] / height
     columns = torch.arange(width, dtype=torch.float64)[None, :] / width
     vectors, labels = [], []
-    for k in range(height):
-        for l in range(width):
-            conjugate = ((-k) % height, (-l) % width)
-            if (k, l) > conjugate:
+    for row in range(height):
+        for column in range(width):
+            conjugate = ((-row) % height, (-column) % width)
+            if (row, column) > conjugate:
                 continue
-            angle = 2 * math.pi * (k * rows + l * columns)
-            scale = math.sqrt((1 if (k, l) == conjugate else 2) / (height * width))
+            angle = 2 * math.pi * (row * rows + column * columns)
+            scale = math.sqrt((1 if (row, column) == conjugate else 2) / (height * width))
             vectors.append((scale * angle.cos()).flatten())
-            labels.append(("Re", k, l))
-            if (k, l) != conjugate:
+            labels.append(("Re", row, column))
+            if (row, column) != conjugate:
                 vectors.append((scale * angle.sin()).flatten())
-                labels.append(("Im", k, l))
+                labels.append(("Im", row, column))
     plane = torch.stack(vectors)
     if not channels:
         return Basis(plane, tuple(shape), tuple(labels))

@@ -300,13 +300,24 @@ class Draws:
         self.family, self.seed, self.run = family, seed, run
         template = family.template
         numbers = weights.count(template.params) + weights.count(template.buffers)
-        self.block_size = block_size(numbers, run.torch_device)
+        self._numbers, self._drawn_on = numbers, run.torch_device
+        self.block_size = block_size(numbers, self._drawn_on)
         self._held: tuple[int, Network] | None = None
 
     def __getitem__(self, span: slice) -> Network:
         start, stop = span.start or 0, span.stop
         if self.family.law != "initialised":
             return self._given(start, stop)
+        device = self.run.torch_device
+        try:
+            return self._drawn(start, stop).to(device, self.run.dtype)
+        except torch.OutOfMemoryError:
+            if self._drawn_on.type == "cpu" or start > 0:
+                raise
+            self.draw_on_cpu()
+            return self._drawn(start, stop).to(device, self.run.dtype)
+
+    def _drawn(self, start: int, stop: int) -> Network:
         parts = []
         while start < stop:
             block, first = divmod(start, self.block_size)
@@ -323,23 +334,28 @@ class Draws:
     def _block(self, index: int) -> Network:
         if self._held is None or self._held[0] != index:
             self._held = None  # free the old block before drawing the new one
-            family, device = self.family, self.run.torch_device
+            family = self.family
             assert family._build is not None
-            state = drawn_block(family._tape, family._build, index, self.block_size, self.seed, device)
+            state = drawn_block(family._tape, family._build, index, self.block_size, self.seed, self._drawn_on)
             template = family.template
             params = {name: state[name] for name in template.params}
             buffers = {name: state[name] for name in template.buffers}
             stack = dataclasses.replace(template, params=params, buffers=buffers, members=self.block_size)
-            self._held = (index, stack.to(device, self.run.dtype))
+            self._held = (index, stack.to(self._drawn_on, self.run.dtype))
         return self._held[1]
+
+    def draw_on_cpu(self) -> None:
+        """Take the CPU's stream from now on: for a GPU whose memory does not hold a block."""
+        self._held, self._drawn_on = None, torch.device("cpu")
+        self.block_size = block_size(self._numbers, self._drawn_on)
 
     def _given(self, start: int, stop: int) -> Network:
         family, size = self.family, stop - start
         if family._stack is None:
-            one = family.template
+            one = family.template.to(self.run.torch_device, self.run.dtype)
             params = {name: tensor.expand(size, *tensor.shape) for name, tensor in one.params.items()}
             buffers = {name: tensor.expand(size, *tensor.shape) for name, tensor in one.buffers.items()}
-            stack = dataclasses.replace(one, params=params, buffers=buffers, members=size)
+            return dataclasses.replace(one, params=params, buffers=buffers, members=size)
         else:
             order = torch.arange(start, stop) % (family.size or 1)
             stack = dataclasses.replace(

@@ -31,6 +31,8 @@ _RANDOM_FACTORIES: dict[Any, str] = {
     torch.ops.aten.rand_like.default: "uniform_",
 }
 
+_CONSTANT_FILLS = (torch.ops.aten.zero_.default, torch.ops.aten.fill_.Scalar)
+
 
 @dataclass(frozen=True)
 class _View:
@@ -56,6 +58,7 @@ class _Entry:
     outputs: list[_View | None]  # flattened; new storages only
     dtypes: list[torch.dtype]
     in_place_random: bool
+    elementwise: bool  # in place on one tensor, number by number
 
 
 class TapeError(Exception):
@@ -105,7 +108,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 dtypes.append(leaf.dtype)
             else:
                 outputs.append(None)
-        self.entries.append(_Entry(operator, arguments, structure, outputs, dtypes, in_place_random))
+        tensors = sum(isinstance(argument, _View) for argument in arguments)
+        pointwise = torch.Tag.pointwise in getattr(operator, "tags", ()) or operator in _CONSTANT_FILLS
+        elementwise = pointwise and tensors == 1 and not in_place_random and all(view is None for view in outputs)
+        self.entries.append(_Entry(operator, arguments, structure, outputs, dtypes, in_place_random, elementwise))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -210,6 +216,9 @@ class Tape:
         if entry.in_place_random:
             entry.operator(*args, **{**kwargs, "generator": generator})
             return
+        if entry.elementwise:
+            entry.operator(*args, **kwargs)  # acts on each number alone: a stack needs no batching rule
+            return
         if entry.operator in _RANDOM_FACTORIES:
             view = entry.outputs[0]
             assert view is not None
@@ -265,15 +274,14 @@ def block_size(numbers: int, device: torch.device) -> int:
     """How many members are drawn in one go: a function of the weight count and device type alone.
 
     Draw ``i`` is member ``i mod B`` of block ``⌊i/B⌋``, and a block is always drawn whole, so results do not depend
-    on how the work was cut. The budget is 2²⁶ numbers on a CPU and 2³⁰ on a GPU, at most 1024 or 4096 members.
+    on how the work was cut. The budget is 2²⁶ numbers on a CPU and 2³¹ on a GPU, at most 1024 or 4096 members.
 
     Example:
         >>> block_size(60_941, torch.device("cpu"))
         1024
     """
-    budget, most = (2**26, 1024) if device.type == "cpu" else (2**30, 4096)
-    fitting = max(1, budget // max(1, numbers))
-    return int(min(most, 2 ** (fitting.bit_length() - 1)))
+    budget, most = (2**26, 1024) if device.type == "cpu" else (2**31, 4096)
+    return min(most, max(1, budget // max(1, numbers)))
 
 
 def drawn_block(tape: Tape | None, build: Builder, block: int, size: int, seed: int, device: torch.device) -> Params:

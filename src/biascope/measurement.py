@@ -18,7 +18,8 @@ from biascope.result import Result, read_document
 
 PAPERS = {
     "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
-    "geometry2025": "The geometric invariance hypothesis (2025).",
+    "geometry2025": "Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks: the role of data "
+    "and architecture. ICLR.",
 }
 
 
@@ -144,6 +145,44 @@ def load(folder: Path | str) -> Result:
     folder = Path(folder)
     result: Result = find(str(read_document(folder).get("measurement"))).result.load(folder)
     return result
+
+
+def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, Any]:
+    """A measurement's settings from command-line words ``--draws 100 --centred false``.
+
+    Raises:
+        ValueError: If there is no such setting or its value has the wrong type.
+    """
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(found.function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "run"
+    }
+    settings: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word, _, attached = rest.pop(0).partition("=")
+        name = word.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in known:
+            raise ValueError(
+                f"{found.name} has no setting {word!r}. It takes: {', '.join('--' + key for key in known)}."
+            )
+        if not attached and not rest:
+            raise ValueError(f"{word} of {found.name} must be given a value. Pass {word} VALUE.")
+        settings[name] = _converted(attached or rest.pop(0), str(known[name].annotation), word)
+    return settings
+
+
+def _converted(text: str, annotation: str, word: str) -> Any:
+    kinds = [kind.strip() for kind in annotation.split("|")]
+    if text.lower() == "none" and "None" in kinds:
+        return None
+    try:
+        if "bool" in kinds:
+            return {"true": True, "false": False}[text.lower()]
+        return int(text) if "int" in kinds else float(text) if "float" in kinds else text
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{word} must be of type {annotation}, got {text!r}. Pass such a value.") from error
 
 
 def _plain(value: Any) -> bool:

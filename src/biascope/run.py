@@ -15,6 +15,7 @@ PRECISIONS = {
     "float64": torch.float64,
     "float32": torch.float32,
     "tf32": torch.float32,
+    "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
 
@@ -26,8 +27,8 @@ class Run:
     Attributes:
         folder: Where trials and results are kept; ``None`` keeps them in memory and cannot be resumed.
         device: ``"auto"`` (CUDA if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` …
-        precision: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"`` or ``"bfloat16"`` (weights and
-            activations of forward passes; sums are always kept in float64).
+        precision: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"``, ``"float16"`` or
+            ``"bfloat16"`` (weights and activations; sums over draws are always kept in float64).
         progress: Whether to show a progress bar; it is silent anyway where standard error is not a terminal.
 
     Example:

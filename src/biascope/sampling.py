@@ -5,20 +5,22 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from biascope.autotune import Fastest, Way, ways_by_size
+from biascope.autotune import Fastest, Way
 from biascope.family import Family, Network
 from biascope.moments import Moments, representation
 from biascope.operators import GradientCovariance
 from biascope.probe import Probe
 from biascope.run import Run
 from biascope.spectrum import eigenpairs, subspace_similarity
+from biascope.stacked_convolution import ConvolutionAsProduct
 from biascope.stem import ImpulseDifference, Stem
 from biascope.tangent import forward_flops, input_difference, input_gradient
 from biascope.trials import Trials
@@ -89,6 +91,17 @@ class GradientSampler:
         seconds = 2.0 * self.rate if self.settled else 32 if self.run.torch_device.type == "cpu" else fitting
         return int(max(1, min(fitting, seconds)))
 
+    def expected_seconds(self, draws: int) -> float:
+        """Time for a number of draws, from timing a few: at most about five seconds of them."""
+        done, begin = 0, time.perf_counter()
+        while done < draws and (done < 2 or (not self.settled and time.perf_counter() - begin < 5.0)):
+            stop = min(draws, done + self.stride)
+            self.gradients(done, stop)
+            done = stop
+        if self.family.size == 1:
+            return (time.perf_counter() - begin) * draws / done
+        return draws / self.rate
+
     def gradients(self, start: int, stop: int, advance: Callable[[int], None] | None = None) -> Tensor:
         """Gradients ``(stop − start, n, D)`` of draws ``start … stop−1``.
 
@@ -139,8 +152,18 @@ class GradientSampler:
             return gradients
 
         if self.estimator == "exact":
-            stacked = ways_by_size("stack", lambda stack, x: input_gradient(stack, x, paired=paired), most)
-            return [Way("one at a time", 1, looped(input_gradient)), *stacked]
+
+            def stacked(stack: Network, x: Any) -> Tensor:
+                return input_gradient(stack, x, paired=paired)
+
+            def as_products(stack: Network, x: Any) -> Tensor:
+                with ConvolutionAsProduct():
+                    return input_gradient(stack, x, paired=paired)
+
+            ways = [Way("one at a time", 1, looped(input_gradient)), Way("stack", min(64, most), stacked, most)]
+            if any(isinstance(layer, nn.Conv2d) for layer in self.family.template.module.modules()):
+                ways.append(Way("stack, convolutions as products,", min(64, most), as_products, most))
+            return ways
         ways = []
         for batch in sorted({min(batch, 2 * self.size) for batch in (128, 256, 512, 2 * self.size)}):
 
@@ -154,10 +177,16 @@ class GradientSampler:
         if self.run.torch_device.type != "cpu":  # a stack of thousands of inputs a member has nothing to gain on a CPU
             every = 2 * self.size
 
+            def channels_last(network: Network, x: Tensor) -> Tensor:
+                return input_difference(network, x, step=self.step, batch=every, channels_last=True)
+
+            if len(self.probe.input_shape) == 3:
+                ways.append(Way(f"one at a time, {every} inputs a pass, channels last", 1, looped(channels_last)))
+
             def stacked_difference(stack: Network, x: Tensor) -> Tensor:
                 return input_difference(stack, x, step=self.step, paired=paired, batch=every)
 
-            ways += ways_by_size(f"{every} inputs a pass, stack", stacked_difference, min(64, most))
+            ways.append(Way(f"{every} inputs a pass, stack", min(8, most), stacked_difference, min(64, most)))
         return ways
 
     def _impulse_way(self, batch: int) -> Callable[[Network, Tensor], Tensor] | None:

@@ -185,5 +185,5 @@ class ImpulseDifference:
 
     def _slope(self, rest: Network, base: Tensor, shift: Tensor) -> Tensor:
         values = rest(torch.cat([base + shift, base - shift]))
-        plus, minus = values.float().chunk(2) if values.dtype == torch.bfloat16 else values.chunk(2)
+        plus, minus = values.float().chunk(2) if values.dtype.itemsize == 2 else values.chunk(2)
         return (plus - minus) / (2 * self.step)

@@ -70,7 +70,13 @@ def _gradient_of_one(network: Network, x: Any) -> Tensor:
 
 
 def input_difference(
-    network: Network, x: Tensor, *, step: float = 100.0, paired: bool = False, batch: int = 2048
+    network: Network,
+    x: Tensor,
+    *,
+    step: float = 100.0,
+    paired: bool = False,
+    batch: int = 2048,
+    channels_last: bool = False,
 ) -> Tensor:
     """Central differences ``(f(x + h e_i) − f(x − h e_i)) / 2h`` along every input entry.
 
@@ -82,6 +88,7 @@ def input_difference(
         step: The half width ``h``.
         paired: For a stack: whether each member has its own inputs ``(m, n, …)``.
         batch: Most inputs in one forward pass of one network.
+        channels_last: Whether to lay kernels, and with them images, out pixel by pixel, as tensor cores want them.
 
     Returns:
         ``(n, D)``, or ``(m, n, D)`` for a stack.
@@ -104,6 +111,10 @@ def input_difference(
     shape = x.shape[lead:]
     size = shape.numel()
     impulses = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, *shape).mul_(step)
+    if channels_last:
+        images = {name: part for name, part in network.params.items() if part.dim() == 4}
+        laid_out = {name: part.contiguous(memory_format=torch.channels_last) for name, part in images.items()}
+        network = network.with_params({**network.params, **laid_out})
     columns = []
     with torch.no_grad():
         for index in range(x.shape[lead - 1]):
@@ -114,9 +125,7 @@ def input_difference(
                 moved = torch.cat([centre + some, centre - some], dim=lead - 1)
                 values = _outputs(network, moved, paired)
                 plus, minus = values.chunk(2, dim=-1)
-                parts.append(
-                    (plus.float() - minus.float() if plus.dtype == torch.bfloat16 else plus - minus) / (2 * step)
-                )
+                parts.append((plus.float() - minus.float() if plus.dtype.itemsize == 2 else plus - minus) / (2 * step))
             columns.append(torch.cat(parts, dim=-1))
     return torch.stack(columns, dim=-2)
 

@@ -123,7 +123,7 @@ def average_geometry(
         True
 
     Reference:
-        The geometric invariance hypothesis (2025), definition 2.1.
+        Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, definition 2.1.
     """
     run = run or Run()
     sampler = GradientSampler(family, probe, estimator=estimator, step=step, readout=readout, seed=seed, run=run)

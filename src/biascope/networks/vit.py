@@ -18,7 +18,7 @@ def vit(
     channels: int = 1,
     outputs: int = 1,
     image_size: int = 32,
-    activation: str = "relu",
+    activation: str = "gelu",
     patch: int = 8,
     depth: int = 9,
     heads: int = 12,

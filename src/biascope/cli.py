@@ -1,0 +1,363 @@
+"""SHOW: the command line. It parses, calls, prints; there is no science here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from biascope import __version__
+
+if TYPE_CHECKING:
+    from biascope.family import Family
+    from biascope.result import Result
+    from biascope.run import Run
+
+app = typer.Typer(
+    name="biascope",
+    help="A microscope for inductive bias: what a neural network finds easy to learn, before and during training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
+
+InputOption = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
+SetOption = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
+EstimatorOption = Annotated[
+    str, typer.Option(help="difference, exact, or auto: differences where affordable, else exact.")
+]
+StepOption = Annotated[float, typer.Option(help="Half width h of the differences.")]
+DrawsOption = Annotated[int, typer.Option(help="Networks to draw.")]
+ReadoutOption = Annotated[str, typer.Option(help="Scalar of several outputs: first, sum, mean, margin or random.")]
+BatchnormOption = Annotated[str, typer.Option(help="eval: initial or stored statistics; train: those of each input.")]
+SeedOption = Annotated[int, typer.Option(help="Of weights and inputs.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+PrecisionOption = Annotated[str, typer.Option(help="float64, float32, tf32, float16 or bfloat16.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder for results and report; biascope-runs/MODEL by default.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"biascope {__version__}")
+        raise typer.Exit
+
+
+def _cite(wanted: bool) -> None:
+    if wanted:
+        from biascope.measurement import PAPERS
+
+        typer.echo(f"The Biascope developers (2026). Biascope {__version__}: a microscope for inductive bias.\n")
+        typer.echo("and the paper whose measurement you use:")
+        for key, reference in PAPERS.items():
+            typer.echo(f"  {key:13} {reference}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    cite: Annotated[bool, typer.Option("--cite", callback=_cite, is_eager=True, help="Print what to cite.")] = False,
+) -> None:
+    """What every command shares."""
+
+
+def _progress_run(device: str, precision: str, folder: Path | None) -> Run:
+    from biascope.run import Run
+
+    run = Run(folder=folder, device=device, precision=precision)
+    _ = run.torch_device  # a device that is not there is told before any work
+    return run
+
+
+def _estimator(text: str) -> str | None:
+    return None if text == "auto" else text
+
+
+@app.command()
+def scan(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "lenet",
+    input: InputOption = "",
+    settings: SetOption = [],  # noqa: B006 - typer copies it
+    estimator: EstimatorOption = "auto",
+    step: StepOption = 100.0,
+    draws: DrawsOption = 400,
+    readout: ReadoutOption = "first",
+    batchnorm: BatchnormOption = "eval",
+    weights: Annotated[Path | None, typer.Option(help="Trained weights to scan, safetensors or torch.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder of weights along training.")] = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "float32",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected time and memory, and stop.")] = False,
+) -> None:
+    """Measure what a network finds easy to learn, and write a report."""
+    from biascope import model_source, scanning
+
+    shape = model_source.parse_shape(input) if input else None
+    chosen = model_source.parse_settings(settings)
+    if dry_run:
+        family = model_source.family_of(model, shape=shape, settings=chosen, weights_file=weights, batchnorm=batchnorm)
+        _print_cost(
+            family,
+            shape or (1, 32, 32),
+            _estimator(estimator),
+            step,
+            draws,
+            readout,
+            seed,
+            _progress_run(device, precision, None),
+        )
+        return
+    folder = out or Path("biascope-runs") / scanning.folder_name(model, chosen, weights or checkpoints)
+    done = scanning.scan(
+        model,
+        input=shape,
+        settings=chosen,
+        estimator=_estimator(estimator),
+        step=step,
+        draws=draws,
+        readout=readout,
+        batchnorm=batchnorm,
+        weights=weights,
+        checkpoints=checkpoints,
+        seed=seed,
+        run=_progress_run(device, precision, folder),
+    )
+    _print_results(done.results, done.report, as_json)
+
+
+def _print_cost(
+    family: Family,
+    shape: tuple[int, ...],
+    estimator: str | None,
+    step: float,
+    draws: int,
+    readout: str,
+    seed: int,
+    run: Run,
+) -> None:
+    from biascope.scanning import describe_device, expected_cost
+
+    typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}; {describe_device(run)}")
+    costs = expected_cost(
+        family, shape, estimator=estimator, step=step, draws=draws, readout=readout, seed=seed, run=run
+    )
+    for cost in costs:
+        typer.echo(
+            f"  {cost.measurement:22} {draws} draws, {cost.estimator}: about {_duration(cost.seconds)} and "
+            f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
+        )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _print_results(results: Any, report: Path | None, as_json: bool) -> None:
+    if as_json:
+        typer.echo(
+            json.dumps({"results": [_as_json(result) for result in results], "report": str(report or "")}, indent=1)
+        )
+        return
+    for result in results:
+        typer.echo(f"\n{result.sentence()}")
+        for name, estimate in result.headline().items():
+            typer.echo(f"  {name}: {estimate!r}")
+    if report is not None:
+        typer.echo(f"\nReport: {report}")
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    numbers = {
+        name: {key: None if value != value else value for key, value in estimate.as_dict().items()}
+        for name, estimate in result.headline().items()
+    }
+    return {
+        "subject": result.subject,
+        "measurement": result.measurement,
+        "headline": numbers,
+        "provenance": result.provenance,
+    }
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """List the networks and measurements there are."""
+    from biascope import measurement, networks
+
+    if as_json:
+        typer.echo(json.dumps({"networks": networks.names(), "measurements": measurement.names()}))
+        return
+    typer.echo("networks (biascope scan NAME, settings with --set key=value):")
+    for name in networks.names():
+        typer.echo(f"  {name}")
+    typer.echo("measurements (biascope measure NAME MODEL):")
+    for name in measurement.names():
+        typer.echo(f"  {name}")
+
+
+@app.command()
+def compare(
+    subjects: Annotated[list[str], typer.Argument(help="Two or more run folders or networks, in any mixture.")],
+    input: InputOption = "",
+    estimator: EstimatorOption = "auto",
+    step: StepOption = 100.0,
+    draws: DrawsOption = 400,
+    readout: ReadoutOption = "first",
+    batchnorm: BatchnormOption = "eval",
+    leading: Annotated[int, typer.Option(help="Directions in the compared subspaces.")] = 10,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "float32",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put networks side by side: spectra, effective rank and overlap of their leading directions."""
+    from biascope import comparison, model_source, scanning
+
+    if len(subjects) < 2:
+        raise ValueError(
+            f"compare needs at least two subjects, got {len(subjects)}. Pass run folders or network names."
+        )
+    shape = model_source.parse_shape(input) if input else None
+    folder = out or Path("biascope-runs") / (
+        "compare-" + "-".join(scanning.folder_name(subject, {}, None) for subject in subjects)
+    )
+    results: list[Result] = []
+    for subject in subjects:
+        if Path(subject).is_dir():
+            results += scanning.saved_results(Path(subject))
+            continue
+        run = _progress_run(device, precision, folder / scanning.folder_name(subject, {}, None))
+        results += scanning.scan(
+            subject,
+            input=shape,
+            estimator=_estimator(estimator),
+            step=step,
+            draws=draws,
+            readout=readout,
+            batchnorm=batchnorm,
+            seed=seed,
+            run=run,
+            report=False,
+        ).results
+    tables = comparison.compared(results, leading)
+    from biascope.report import write_report
+    from biascope.trials import make_writable
+
+    make_writable(folder)
+    report = write_report(results, folder / "report.html")
+    if as_json:
+        typer.echo(json.dumps({"comparisons": [table.as_dict() for table in tables], "report": str(report)}, indent=1))
+        return
+    for table in tables:
+        typer.echo(f"\n{table!r}")
+    typer.echo(f"\nReport: {report}")
+
+
+@app.command()
+def selftest(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "lenet",
+    input: InputOption = "",
+    settings: SetOption = [],  # noqa: B006 - typer copies it
+    readout: ReadoutOption = "first",
+    batchnorm: BatchnormOption = "eval",
+    seed: SeedOption = 0,
+) -> None:
+    """Check on a network that its derivatives are what they claim to be."""
+    from biascope import identities, model_source
+
+    shape = model_source.parse_shape(input) if input else None
+    family = model_source.family_of(
+        model, shape=shape, settings=model_source.parse_settings(settings), batchnorm=batchnorm
+    )
+    checks = identities.selftest(family, shape or (1, 32, 32), readout=readout, seed=seed)
+    typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}")
+    for check in checks:
+        mark = "ok    " if check.passed else "FAILED"
+        remark = "" if check.passed else f": {check.remark}"
+        typer.echo(f"  {mark} {check.name} (error {check.error:.1e}, allowed {check.tolerance:.0e}){remark}")
+    failed = sum(not check.passed for check in checks)
+    if failed:
+        typer.echo(f"{failed} of {len(checks)} checks failed: do not trust measurements of this network.", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"All {len(checks)} checks passed.")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def measure(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A measurement (biascope list); its settings follow as --setting value.")],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "lenet",
+    input: InputOption = "",
+    inputs: Annotated[int, typer.Option(help="Inputs per network.")] = 1,
+    fresh: Annotated[bool, typer.Option(help="Draw inputs afresh for each network.")] = False,
+    std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian inputs.")] = 1.0,
+    settings: SetOption = [],  # noqa: B006 - typer copies it
+    batchnorm: BatchnormOption = "eval",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "float32",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run one measurement with all its settings, for example: measure average_geometry mlp --draws 1000 --inputs 8 --fresh."""
+    from biascope import model_source, scanning
+    from biascope.measurement import find, settings_from
+    from biascope.probe import Probe
+
+    found = find(name)
+    own = settings_from(found, context.args)
+    shape = model_source.parse_shape(input) if input else None
+    chosen = model_source.parse_settings(settings)
+    family = model_source.family_of(model, shape=shape, settings=chosen, batchnorm=batchnorm)
+    folder = out or Path("biascope-runs") / scanning.folder_name(model, chosen, None)
+    run = _progress_run(device, precision, folder)
+    probe = Probe.gaussian(shape or (1, 32, 32), num=inputs, std=std, fresh=fresh, seed=int(own.get("seed", 0)))
+    result = found(family, probe, run=run, **own)
+    result.save(folder / found.name)
+    from biascope.report import write_report
+
+    _print_results([result], write_report([result], folder / "report.html"), as_json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first folder by default.")] = None,
+) -> None:
+    """Make the report of one or several runs again."""
+    from biascope.report import write_report
+    from biascope.scanning import saved_results
+    from biascope.trials import make_writable
+
+    results = [result for run in runs for result in saved_results(run)]
+    path = out or runs[0] / "report.html"
+    make_writable(path.parent)
+    typer.echo(f"Report: {write_report(results, path)}")
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except (ValueError, OSError) as error:
+        if os.environ.get("BIASCOPE_TRACEBACK"):
+            raise
+        typer.echo(f"biascope: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("\nStopped. Finished draws are kept: the same command goes on from there.", err=True)
+        sys.exit(130)

@@ -1,0 +1,216 @@
+"""WHO, as a user names it: a network of the papers, ``path/to/file.py:build`` or ``package.module:build``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from biascope import networks, weights
+from biascope.family import Family
+from biascope.initialisation import Builder
+from biascope.randomness import forked_rng
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """An input shape written as ``1x32x32``.
+
+    Example:
+        >>> parse_shape("3x224x224")
+        (3, 224, 224)
+    """
+    if not re.fullmatch(r"\d+([x×,]\d+)*", text) or any(int(part) < 1 for part in re.split("[x×,]", text)):
+        raise ValueError(
+            f"The input shape must be positive lengths joined by x, got {text!r}. Pass for example 1x32x32."
+        )
+    return tuple(int(part) for part in re.split("[x×,]", text))
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Builder settings written as ``key=value``; numbers, truth values and lists are understood.
+
+    Example:
+        >>> parse_settings(["pooling=average", "hidden=100,100", "batchnorm=false"])
+        {'pooling': 'average', 'hidden': (100, 100), 'batchnorm': False}
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(
+                f"A setting must be written key=value, got {pair!r}. Pass for example --set pooling=average."
+            )
+        settings[key] = tuple(_value(part) for part in value.split(",") if part) if "," in value else _value(value)
+    return settings
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def builder_of(
+    source: str, shape: tuple[int, ...] | None = None, settings: Mapping[str, Any] | None = None
+) -> tuple[str, Builder]:
+    """The name and the zero-argument builder of a network.
+
+    Args:
+        source: A known name, ``file.py:function`` or ``package.module:function``.
+        shape: Input shape; sets ``channels`` and ``image_size`` of the papers' networks.
+        settings: Passed on to the builder.
+
+    Raises:
+        ValueError: If there is no such network, file or function, or a setting does not exist.
+    """
+    chosen = dict(settings or {})
+    if ":" in source:
+        name, function = _function_of(source)
+    else:
+        function = networks.builder(source)
+        name = function.__name__
+        if shape is not None:
+            if len(shape) != 3 or shape[1] != shape[2]:
+                raise ValueError(
+                    f"{name} takes square images, channels × side × side, got {'×'.join(map(str, shape))}. Pass 1x32x32."
+                )
+            chosen = {"channels": shape[0], "image_size": shape[1]} | chosen
+    try:
+        inspect.signature(function).bind(**chosen)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(function).parameters) or "none"
+        raise ValueError(
+            f"{name} must be callable with the settings {chosen or 'none'}: {error}. It takes: {known}."
+        ) from error
+    except ValueError:
+        pass  # a builtin without a signature: calling it will tell
+    label = name + "".join(f" {key}={value}" for key, value in (settings or {}).items())
+    return label, functools.partial(function, **chosen)
+
+
+def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:
+    location, _, attribute = source.rpartition(":")
+    module = _module_of(location)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        candidates = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        ]
+        listed = ", ".join(candidates[:8]) or "no function at all"
+        raise ValueError(
+            f"{location} must define a function {attribute!r}, and has {listed}. Name one of them after the colon."
+        )
+    return attribute if attribute != "build" else Path(location).stem.rpartition(".")[2] or attribute, found
+
+
+def _module_of(location: str) -> ModuleType:
+    if not location.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            return importlib.import_module(location)
+        except ImportError as error:
+            raise ValueError(
+                f"{location} must be an importable module, and importing it failed: {error}. Check the name."
+            ) from error
+        finally:
+            sys.path.pop(0)
+    path = Path(location).expanduser()
+    if not path.is_file():
+        raise ValueError(f"The model file must exist, and {path} does not. Check the path.")
+    name = f"biascope_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that the source of its functions can be found again
+    sys.path.insert(0, str(path.resolve().parent))  # it may import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(
+            f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Mend the file."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def family_of(
+    source: str,
+    *,
+    shape: tuple[int, ...] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    weights_file: Path | None = None,
+    batchnorm: str = "eval",
+) -> Family:
+    """The family that a user means: initial weights of a builder, or a point mass at trained weights.
+
+    Args:
+        source: As for :func:`builder_of`.
+        shape: Input shape.
+        settings: For the builder.
+        weights_file: Trained weights; the family is then a point.
+        batchnorm: The mode of BatchNorm.
+    """
+    name, build = builder_of(source, shape, settings)
+    if weights_file is None:
+        return Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
+    with forked_rng(0):
+        module = _reporting(name, build)()
+    state = weights.matched(weights.load(weights_file), module.state_dict(), str(weights_file))
+    module.load_state_dict(state)
+    return Family.point(module, name=f"{name} at {weights_file.stem}", batchnorm=batchnorm)
+
+
+def _reporting(name: str, build: Builder) -> Builder:
+    """The builder, its failures turned into one sentence."""
+
+    @functools.wraps(getattr(build, "func", build))
+    def reported() -> nn.Module:
+        try:
+            return build()
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Mend it."
+            ) from error
+
+    reported.func, reported.keywords = getattr(build, "func", build), getattr(build, "keywords", {})  # type: ignore[attr-defined]
+    return reported
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """Weight files of a folder in the order of the numbers in their names.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"The checkpoints folder must exist, and {folder} does not. Check the path.")
+    kinds = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"}
+    files = [path for path in folder.iterdir() if path.suffix in kinds]
+    if not files:
+        raise ValueError(f"{folder} must hold weight files ({', '.join(sorted(kinds))}), and has none. Check the path.")
+    return sorted(files, key=lambda path: natural_order(path.stem))
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """A sort key under which epoch-9 comes before epoch-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

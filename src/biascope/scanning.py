@@ -1,0 +1,232 @@
+"""The main job: from a network to its directions, its geometry and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from biascope import measurement
+from biascope.family import Family
+from biascope.model_source import checkpoint_files, family_of, natural_order
+from biascope.probe import Probe
+from biascope.result import Result
+from biascope.run import Run
+from biascope.sampling import GROUPS, GradientSampler, default_estimator
+from biascope.trials import make_writable
+
+GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
+POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan found and where it lies.
+
+    Attributes:
+        results: One per measurement (and checkpoint).
+        report: The HTML file, ``None`` if none was asked for.
+        folder: Where results were saved.
+    """
+
+    results: Sequence[Result]
+    report: Path | None
+    folder: Path | None
+
+
+def scan(
+    model: str | Family = "lenet",
+    *,
+    input: tuple[int, ...] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    estimator: str | None = None,
+    step: float = 100.0,
+    draws: int = 400,
+    readout: str = "first",
+    batchnorm: str = "eval",
+    weights: Path | str | None = None,
+    checkpoints: Path | str | None = None,
+    seed: int = 0,
+    run: Run | None = None,
+    report: bool = True,
+) -> Scan:
+    """Measure what a network finds easy to learn, and write a report.
+
+    At initialisation: the anisotropy directions at one N(0, 1) input and the average geometry over fresh inputs. With
+    trained weights, one set or a folder of checkpoints: the average geometry of each over fresh inputs.
+
+    Args:
+        model: A known name, ``file.py:build``, ``package.module:build``, or a Family.
+        input: Shape of one input, ``(1, 32, 32)`` by default.
+        settings: For the builder.
+        estimator: ``"difference"``, ``"exact"``, or ``None``: differences where their operation count is affordable.
+        step: Half width of the differences.
+        draws: Networks to draw.
+        readout: Which scalar of several outputs.
+        batchnorm: The mode of BatchNorm.
+        weights: Trained weights, safetensors or torch.
+        checkpoints: A folder of them.
+        seed: Of weights and inputs.
+        run: Folder, device, precision; the folder receives results and report.
+        report: Whether to write the report.
+
+    Returns:
+        Results and report.
+    """
+    run = run or Run()
+    shape = input or (1, 32, 32)
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2 to estimate a spread, got {draws}. Pass draws=100 or more.")
+    if run.folder is not None:
+        make_writable(run.folder)
+    families = _families(model, shape if input else None, settings, weights, checkpoints, batchnorm)
+    results: list[Result] = []
+    for family in families:
+        folder = run.folder if len(families) == 1 or run.folder is None else run.folder / _file_name(family.name)
+        for result in _measure(family, shape, estimator, step, draws, readout, seed, run):
+            results.append(result)
+            if folder is not None:
+                result.save(folder / result.measurement)
+    page = None
+    if report and run.folder is not None:
+        from biascope.report import write_report
+
+        page = write_report(results, run.folder / "report.html")
+    return Scan(results, page, run.folder)
+
+
+def _families(
+    model: str | Family,
+    shape: tuple[int, ...] | None,
+    settings: Mapping[str, Any] | None,
+    weights: Path | str | None,
+    checkpoints: Path | str | None,
+    batchnorm: str,
+) -> list[Family]:
+    if isinstance(model, Family):
+        return [model]
+    if weights is not None and checkpoints is not None:
+        raise ValueError("Only one of weights and checkpoints may be given, got both. Leave one out.")
+    files = (
+        [Path(weights)]
+        if weights is not None
+        else checkpoint_files(Path(checkpoints))
+        if checkpoints is not None
+        else [None]
+    )
+    return [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+
+
+def _probes(family: Family, shape: tuple[int, ...], seed: int) -> dict[str, Probe]:
+    """Which measurements a scan makes of a family, and where."""
+    if family.law == "point":
+        return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
+    return {
+        "anisotropy_directions": Probe.gaussian(shape, seed=seed),
+        "average_geometry": Probe.gaussian(shape, num=GEOMETRY_INPUTS, fresh=True, seed=seed),
+    }
+
+
+def _measure(
+    family: Family,
+    shape: tuple[int, ...],
+    estimator: str | None,
+    step: float,
+    draws: int,
+    readout: str,
+    seed: int,
+    run: Run,
+) -> list[Result]:
+    results = []
+    for name, probe in _probes(family, shape, seed).items():
+        extra = {"estimator": estimator, "step": step} if name == "anisotropy_directions" else {}
+        results.append(measurement.find(name)(family, probe, draws=draws, readout=readout, seed=seed, run=run, **extra))
+    return results
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a measurement is expected to take.
+
+    Attributes:
+        measurement: Its name.
+        estimator: How gradients would be taken.
+        method: The fastest way so far.
+        seconds: Expected time for all draws, without the eigen-decomposition.
+        memory: Expected bytes for weights and sums.
+    """
+
+    measurement: str
+    estimator: str
+    method: str
+    seconds: float
+    memory: int
+
+
+def expected_cost(
+    family: Family,
+    shape: tuple[int, ...],
+    *,
+    estimator: str | None = None,
+    step: float = 100.0,
+    draws: int = 400,
+    readout: str = "first",
+    seed: int = 0,
+    run: Run | None = None,
+) -> list[Cost]:
+    """Expected time and memory of a scan, from timing a few draws of it.
+
+    Args:
+        family: Who.
+        shape: Of one input.
+        estimator: As for :func:`scan`.
+        step: Half width of the differences.
+        draws: Networks to draw.
+        readout: Which scalar.
+        seed: Of weights and inputs.
+        run: Device and precision.
+    """
+    run = run or Run()
+    costs = []
+    for name, probe in _probes(family, shape, seed).items():
+        chosen = "exact" if name == "average_geometry" else estimator or default_estimator(family, probe, draws, run)
+        sampler = GradientSampler(family, probe, estimator=chosen, step=step, readout=readout, seed=seed, run=run)
+        seconds = sampler.expected_seconds(draws)
+        numbers = family.num_parameters * min(draws, family.draws(seed=seed, run=run).block_size)
+        sums = min(draws * probe.num * sampler.size * 4, GROUPS * sampler.size**2 * 8) + 4 * sampler.size**2 * 8
+        costs.append(Cost(name, chosen, sampler.method, seconds, numbers * run.dtype.itemsize + sums))
+    return costs
+
+
+def saved_results(folder: Path) -> list[Result]:
+    """Every result saved in a run folder, those of checkpoints in the order of training.
+
+    Raises:
+        ValueError: If it holds none.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"The run folder must exist, and {folder} does not. Check the path, or scan a network first.")
+    documents = sorted(folder.rglob("result.json"), key=lambda path: natural_order(str(path.relative_to(folder))))
+    if not documents:
+        raise ValueError(f"{folder} must hold saved results, and has none. Pass a folder that biascope scan wrote.")
+    return [measurement.load(document.parent) for document in documents]
+
+
+def folder_name(model: str, settings: Mapping[str, Any], weights: Path | None) -> str:
+    """A readable folder name for a model, its settings and weights."""
+    parts = [Path(model.removesuffix(":build")).stem if ".py" in model else model]
+    parts += [f"{key}={value}" for key, value in settings.items()]
+    parts += [Path(weights).stem] if weights is not None else []
+    return _file_name("-".join(parts))
+
+
+def _file_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_.=" else "-" for letter in name)
+
+
+def describe_device(run: Run) -> str:
+    """The device in words."""
+    return f"{run.describe()['device']}, {run.precision}, torch {torch.__version__}"

@@ -1,0 +1,67 @@
+"""HOW: convolutions of a stack as matrix products.
+
+Under ``vmap`` over weights a convolution becomes one with as many groups as members, which cuDNN runs group after group.
+Written as patches times kernel, it is one batched matrix product: several times faster where each member sees few inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class ConvolutionAsProduct(TorchFunctionMode):
+    """Within this context plain two-dimensional convolutions are computed as patches times kernel.
+
+    Grouped ones and those padded by name are left as they are.
+
+    Example:
+        >>> x, kernel = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+        >>> with ConvolutionAsProduct():
+        ...     product = F.conv2d(x, kernel, None, 2, 1)
+        >>> bool(torch.allclose(product, F.conv2d(x, kernel, None, 2, 1), atol=1e-5))
+        True
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace ``conv2d`` where its arguments allow it."""
+        if func is F.conv2d or func is torch.conv2d:
+            return _conv2d(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _conv2d(
+    func: Any,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    if groups != 1 or isinstance(padding, str) or input.dim() != 4:
+        result: Tensor = func(input, weight, bias, stride, padding, dilation, groups)
+        return result
+    stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
+    kernel = weight.shape[2:]
+    height, width = (
+        (input.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) // stride[axis] + 1
+        for axis in (0, 1)
+    )
+    if tuple(kernel) == (1, 1) and padding == (0, 0):
+        patches = input[:, :, :: stride[0], :: stride[1]].flatten(2)
+    else:
+        patches = F.unfold(input, tuple(kernel), dilation, padding, stride)  # (n, in·kh·kw, positions)
+    outputs = weight.flatten(1) @ patches
+    if bias is not None:
+        outputs = outputs + bias[:, None]
+    return outputs.reshape(*outputs.shape[:2], height, width)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
