@@ -16,7 +16,7 @@ in that order; a module imports only from those above it::
                   sampling         the covariance of a family, in resumable groups
                   identities       what must hold on a user's own network (selftest)
       WHAT        result           named arrays, estimates, provenance
-                  covariance_result  what is known of a gradient covariance
+                  covariance_result, comparison   what is known of gradient covariances, alone and side by side
                   measurement      the register
       SHOW        draw · report    pictures and one HTML file
                   model_source     a network as a user names it

@@ -352,12 +352,13 @@ def report(
 def main() -> None:
     """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback."""
     try:
-        app(standalone_mode=True)
+        app()
     except (ValueError, OSError) as error:
         if os.environ.get("BIASCOPE_TRACEBACK"):
             raise
         typer.echo(f"biascope: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("\nStopped. Finished draws are kept: the same command goes on from there.", err=True)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == 130:  # Typer's answer to Ctrl-C
+            typer.echo("\nStopped. Finished draws are kept: the same command goes on from there.", err=True)
+        raise

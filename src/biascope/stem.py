@@ -13,6 +13,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,33 +41,21 @@ class Stem:
     def split(network: Network, x: Tensor) -> Stem | None:
         """Split one network at inputs ``(n, …)``, or ``None`` if it has no such layer in front.
 
-        The layer must see the input itself and nothing else may: that is checked by comparing outputs, at the input
-        and at a disturbed one.
+        The layer must see the input itself and nothing else may, whatever the weights: the layer's input must lie in the
+        memory of the network's, no gradient may reach the input around the layer, and with the layer's output held, the
+        network's must stay the same when the input moves. Then the outputs of the two parts are compared with its own.
         """
-        first = _first_layer(network, x)
-        if first is None:
-            return None
-        name, layer = first
-        module = copy.deepcopy(network.module)
-        if name:
-            parent = module.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], nn.Identity())
-        else:
-            module = nn.Identity()
-        prefix = f"{name}." if name else ""
-        own = {key for key in network.params if key.startswith(prefix) and "." not in key[len(prefix) :]}
-        rest = dataclasses.replace(
-            network, module=module, params={key: value for key, value in network.params.items() if key not in own}
-        )
-        stem = Stem(layer, name, rest)
-        for inputs in (x, 0.1 + 0.7 * x.flip(-1)):
-            try:
-                outputs = rest(stem.apply(network.params, inputs))
-                wanted = network(inputs)
-            except (RuntimeError, ValueError, TypeError, IndexError):
+        x = x.detach().contiguous()
+        try:
+            first = _first_layer(network, x)
+            if first is None or _seen_elsewhere(network, first[1], x):
                 return None
-            if outputs.shape != wanted.shape or not torch.allclose(outputs, wanted, rtol=1e-3, atol=1e-5):
-                return None
+            stem = Stem(first[1], first[0], _rest(network, first[0]))
+            for inputs in (x, *_elsewhere(x)):
+                if not _agree(stem.rest(stem.apply(network.params, inputs)), network(inputs)):
+                    return None
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+            return None  # the rest does not take the layer's outputs, or reads the layer that is gone
         return stem
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
@@ -88,28 +77,94 @@ class Stem:
 
 
 def _first_layer(network: Network, x: Tensor) -> tuple[str, nn.Conv2d | nn.Linear] | None:
-    """The first Linear or Conv2d that a forward pass reaches, if the split knows it."""
-    reached: list[tuple[str, nn.Module]] = []
+    """The first Linear or Conv2d that a forward pass reaches, if it sees the input and the split knows its kind."""
+    if network.couples_inputs:
+        return None
+    reached: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
     handles = []
     for name, layer in network.module.named_modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
-            handles.append(
-                layer.register_forward_pre_hook(lambda _, __, name=name, layer=layer: reached.append((name, layer)))
-            )
+
+            def note(layer: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
+                reached.append((name, layer, given))
+
+            handles.append(layer.register_forward_pre_hook(note))
+    version = x._version
     try:
         with torch.no_grad():
             network(x)
     finally:
         for handle in handles:
             handle.remove()
-    if not reached or sum(name == reached[0][0] for name, _ in reached) > 1 or network.couples_inputs:
+    if not reached or x._version != version:
         return None
-    name, layer = reached[0]
-    if type(layer) is nn.Linear:
+    name, layer, given = reached[0]
+    if sum(other is layer for _, other, _ in reached) > 1 or _shares_weights(network.module, layer):
+        return None
+    # A contiguous view from the input's own beginning holds the input's very numbers, whatever they are.
+    if len(given) != 1 or given[0].data_ptr() != x.data_ptr() or not given[0].is_contiguous():
+        return None
+    if type(layer) is nn.Linear and given[0].shape == x.flatten(1).shape:
         return name, layer
     if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros" and layer.padding != "same":
-        return name, layer
+        return (name, layer) if given[0].shape == x.shape else None
     return None
+
+
+def _shares_weights(module: nn.Module, layer: nn.Module) -> bool:
+    own = {id(parameter) for parameter in layer.parameters()}
+    uses = [parameter for _, parameter in module.named_parameters(remove_duplicate=False) if id(parameter) in own]
+    return len(uses) > len(own)
+
+
+def _seen_elsewhere(network: Network, layer: nn.Module, x: Tensor) -> bool:
+    """Whether the input reaches the output around the layer as well."""
+    network = network.with_params({name: part.detach() for name, part in network.params.items()})
+    handle = layer.register_forward_pre_hook(lambda _, given: tuple(part.detach() for part in given))
+    try:
+        with torch.enable_grad():
+            if network(x.clone().requires_grad_()).requires_grad:
+                return True
+    finally:
+        handle.remove()
+    kept: list[Tensor] = []
+
+    def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        kept.extend([] if kept else [output.clone()])
+        return kept[0].clone()  # what follows may work in place
+
+    handle = layer.register_forward_hook(keep)
+    try:
+        with torch.no_grad():
+            wanted = network(x)
+            return not all(_agree(network(other), wanted) for other in _elsewhere(x))
+    finally:
+        handle.remove()
+
+
+def _elsewhere(x: Tensor) -> tuple[Tensor, ...]:
+    """Other inputs of the same shape: disturbed a little, and far away with other signs."""
+    return 0.1 + 0.7 * x.flip(-1), -50.0 - 3.0 * x.flip(-1)
+
+
+def _agree(outputs: Tensor, wanted: Tensor) -> bool:
+    """Whether outputs are the same up to rounding, on the scale of the largest."""
+    if outputs.shape != wanted.shape:
+        return False
+    tolerance = 1e-3 if wanted.dtype.itemsize > 2 else 3e-2
+    return bool((outputs - wanted).abs().max() <= tolerance * wanted.abs().max())
+
+
+def _rest(network: Network, name: str) -> Network:
+    """The network with an identity in the place of a layer."""
+    module: nn.Module = nn.Identity()
+    if name:
+        module = copy.deepcopy(network.module)
+        setattr(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], nn.Identity())
+    prefix = f"{name}." if name else ""
+    own = {key for key in network.params if key.startswith(prefix) and "." not in key[len(prefix) :]}
+    params = {key: value for key, value in network.params.items() if key not in own}
+    return dataclasses.replace(network, module=module, params=params)
 
 
 class ImpulseDifference:
@@ -127,12 +182,13 @@ class ImpulseDifference:
 
     def __init__(self, stem: Stem, x: Tensor, step: float, batch: int) -> None:
         self.stem, self.x, self.step, self.batch = stem, x, step, max(2, batch)
-        self._buffers: list[tuple[Tensor, tuple[Tensor, ...], Tensor]] = []
+        self._slices: list[tuple[int, tuple[Tensor, ...], Tensor]] = []
+        self._written: tuple[Tensor, ...] | None = None
         if isinstance(stem.layer, nn.Conv2d):
             self._place(stem.layer)
 
     def _place(self, layer: nn.Conv2d) -> None:
-        """For each slice of impulses: a buffer of responses, where taps land in it, and which tap lands there."""
+        """For each slice of impulses: its length, where taps land in its responses, and which tap lands there."""
         channels, height, width = self.x.shape[1:]
         out_height, out_width = self.stem.apply(self.stem_params(), self.x).shape[2:]
         (kh, kw), (sh, sw), (dh, dw) = layer.kernel_size, layer.stride, layer.dilation
@@ -156,9 +212,10 @@ class ImpulseDifference:
         for first in range(0, channels * height * width, self.batch // 2):
             inside = (pixel >= first) & (pixel < first + self.batch // 2)
             count = min(self.batch // 2, channels * height * width - first)
-            response = self.x.new_zeros(count, layer.out_channels, out_height, out_width)
             places = (pixel[inside] - first, row[inside], column[inside])
-            self._buffers.append((response, places, tap[inside]))
+            self._slices.append((count, places, tap[inside]))
+        # One for all slices: together they hold D × outputs numbers, gigabytes for a large image.
+        self._buffer = self.x.new_zeros(self._slices[0][0], layer.out_channels, out_height, out_width)
 
     def stem_params(self) -> Params:
         """Weights of the stem's own shape (those of the split network's layer)."""
@@ -179,9 +236,12 @@ class ImpulseDifference:
             yield from torch.split(weight.T * self.step, self.batch // 2)
             return
         taps = (weight.flatten(1) * self.step).T.contiguous()  # (taps, o)
-        for response, (pixel, row, column), tap in self._buffers:
-            response[pixel, :, row, column] = taps[tap]
-            yield response
+        for count, (pixel, row, column), tap in self._slices:
+            if self._written is not None:  # by the slice before, or by one that failed half way
+                self._buffer[self._written[0], :, self._written[1], self._written[2]] = 0.0
+            self._written = (pixel, row, column)
+            self._buffer[pixel, :, row, column] = taps[tap]
+            yield self._buffer[:count]
 
     def _slope(self, rest: Network, base: Tensor, shift: Tensor) -> Tensor:
         values = rest(torch.cat([base + shift, base - shift]))

@@ -1,0 +1,399 @@
+"""SHOW: picture primitives on plain arrays. Each returns a matplotlib ``Figure`` with a transparent background.
+
+A figure is as wide as a phone, so that its text stays legible there, and carries one sentence on how to read it as its
+label, ``figure.get_label()``. Nothing here touches pyplot or changes global settings.
+"""
+
+# k pictures · C channels · h × w pixels · D input size
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+Curves = Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # eigenvalues, standard errors, held-out variances
+WIDTH = 4.2  # inches; on a screen 390 pixels wide, the smallest text is then 11 pixels high
+_DUST = 1e-9  # eigenvalues below this share of the largest are rounding errors of zero
+_CELLS = 256  # most rows of a matrix that are drawn one by one
+_PIXELS = 64  # most pixels along a side of a small picture
+_REACH = 8  # largest pixel offset of the local structure
+
+
+class Palette(NamedTuple):
+    """The colours of one theme; they can be told apart with any colour vision."""
+
+    ink: str  # text
+    muted: str  # axes, reference lines
+    lines: tuple[str, ...]  # one per curve
+    diverging: tuple[str, ...]  # from negative over zero to positive
+    sequential: tuple[str, ...]  # from nothing to much
+
+
+PALETTE = {
+    False: Palette(
+        ink="#1d222b",
+        muted="#6b7280",
+        lines=("#1b66b0", "#d2570b", "#0b8a65", "#a63a86", "#8a6a00", "#5b5f6a"),
+        diverging=("#0a3763", "#2b78bd", "#9fcbea", "#faf9f6", "#f6b587", "#d4601c", "#742603"),
+        sequential=("#faf9f6", "#c6dcef", "#79aedb", "#2b70b3", "#08305a"),
+    ),
+    True: Palette(
+        ink="#e8eaef",
+        muted="#9aa2b1",
+        lines=("#6db3f2", "#f29a4a", "#3fcaa0", "#e58cc7", "#d9bb4a", "#b6bcc8"),
+        diverging=("#c4e2ff", "#55a6ea", "#1d4e7e", "#14171d", "#84390f", "#ee8b47", "#ffdfc6"),
+        sequential=("#14171d", "#1a3c61", "#2c74b6", "#80b9ed", "#eef6ff"),
+    ),
+}  # by whether the background is dark
+
+
+def svg(figure: Figure, salt: str = "biascope") -> str:
+    """A figure as an SVG element: text as text, heat maps as embedded pixels, the same bytes every time.
+
+    The salt sets its ids apart from those of other pictures on a page; ids that nothing refers to are dropped.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        text = _saved(figure, format="svg", metadata={"Date": None}).decode()
+    text = re.sub(r'<metadata>.*?</metadata>|(?<=<g) id="[^"]*"', "", text[text.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r"\s*\n\s*", "\n", text).strip()
+
+
+def png(figure: Figure, width: int) -> bytes:
+    """A figure as a PNG picture of so many pixels across."""
+    return _saved(figure, format="png", dpi=width / figure.get_size_inches()[0])
+
+
+def spectrum(
+    curves: Curves, *, draws: int, size: int, traces: Mapping[str, float] | None = None, dark: bool = False
+) -> Figure:
+    """Eigenvalues against their rank, both logarithmic, from so many independent draws on inputs of size D.
+
+    One network is shown with what an isotropic one would give (the law of Marchenko and Pastur); several are divided by
+    their mean eigenvalue, trace/D. Give the traces where not all eigenvalues are given. Held-out variances may be nan.
+    """
+    several = len(curves) > 1
+    reading = (
+        "Steep means few preferred directions, level none" if several else "What rises above grey is beyond chance"
+    )
+    reading += "; dashed, the variance on other draws than those the directions were found on, free of the decay that chance makes."
+    figure, colours = _figure(dark, 3.5 + 0.15 * max(0, len(curves) - 3), reading), PALETTE[dark]
+    axes = _panel(figure, dark)
+    shown: list[float] = []
+    shades = _colour_map(colours.sequential)(np.linspace(0.4, 1, len(curves)))  # many are stages of one thing
+    for index, (name, parts) in enumerate(curves.items()):
+        colour = colours.lines[index] if len(curves) <= len(colours.lines) else shades[index]
+        eigenvalues, errors, held_out = (np.asarray(part, np.float64) for part in parts)
+        mean = (traces[name] if traces is not None else float(eigenvalues.sum())) / size
+        unit = mean if several and mean > 0 else 1.0
+        rank = int((eigenvalues > _DUST * eigenvalues.max(initial=0.0)).sum())
+        # Draws that depend on one another count for fewer: the rank tells, where it is not full.
+        independent = min(draws, rank + 1) if rank < len(eigenvalues) else draws
+        if not several and rank and (traces is not None or len(eigenvalues) == size):
+            reference = _isotropic_spectrum(independent, size)[: len(eigenvalues)] * mean
+            at = _evenly(len(reference))
+            style: dict[str, Any] = {"color": colours.muted, "alpha": 0.28, "linewidth": 7, "solid_capstyle": "butt"}
+            axes.plot(at + 1, reference[at], label="an isotropic network with as many draws", **style)
+        at = _evenly(rank)
+        values, error = eigenvalues[at] / unit, np.nan_to_num(errors[at]) / unit
+        low = np.maximum(values - 1.96 * error, values / 1e3)
+        axes.fill_between(at + 1, low, values + 1.96 * error, color=colour, alpha=0.22, linewidth=0)
+        label = _plain(name) if several else "measured on the draws they were found on, 95 % band"
+        style = {"color": colour, "marker": "o" if rank == 1 else None}
+        axes.plot(at + 1, values, linewidth=1.8, label=label, **style)
+        at, fresh = _averaged(held_out / unit, independent // 2)
+        label = "_" if several or not len(fresh) else "found on one half of the draws, measured on the other"
+        axes.plot(at, fresh, linestyle=(0, (3, 2)), linewidth=1.1, label=label, **style)
+        shown += [*values, *fresh]
+        if rank < len(eigenvalues) and not several:
+            axes.axvline(rank, color=colours.muted, linewidth=0.8, linestyle=":")
+            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "right", "fontsize": 9}
+            axes.annotate("draws end here ", (rank, 0.03), color=colours.muted, **place)
+    top = max(shown, default=1.0)
+    axes.set(yscale="log", ylim=(max(min(shown, default=1.0) / 2, top / 1e6), top * 2))
+    amount = "variance / mean variance" if several else "variance of the gradient"
+    axes.set(xlabel="direction, from most to least variance", ylabel=amount)
+    _counted(figure, axes, size, dark)
+    return figure
+
+
+def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False) -> Figure:
+    """Input directions in pairs of rows: as pixels, and the magnitude of their Fourier transform below.
+
+    Images are ``(k, C, h, w)``, ``(k, h, w)`` or signals ``(k, w)``; three channels are shown as colours.
+    """
+    images = np.asarray(images, np.float64)
+    height, width = images.shape[-2:] if images.ndim > 2 else (1, images.shape[-1])
+    signals = min(height, width) == 1
+    sign = "colours around grey" if images.ndim == 4 and images.shape[1] == 3 else "orange adds, blue takes away"
+    reading = f"Above, directions by number, as inputs ({sign}; the overall sign is arbitrary); below, "
+    reading += f"their frequencies, low ones {'on the left' if signals else 'in the middle'}."
+    if max(height, width) > _PIXELS and not signals:
+        reading += f" Pictures are averaged over blocks, to at most {_PIXELS} pixels along a side."
+    columns = min(5, len(images))
+    blocks = math.ceil(len(images) / columns)
+    figure, colours = _figure(dark, 0.1 + 1.8 * blocks, reading), PALETTE[dark]
+    grid = figure.add_gridspec(2 * blocks, columns)
+    for position, (image, label) in enumerate(zip(images, labels, strict=True)):
+        block, column = divmod(position, columns)
+        above, below = (_panel(figure, dark, grid[2 * block + row, column]) for row in range(2))
+        stack = image.reshape(-1, height, width)  # (C, h, w)
+        magnitude = np.sqrt((np.abs(np.fft.fft2(stack, norm="ortho")) ** 2).sum(0))  # (h, w)
+        if signals:
+            above.plot(stack.reshape(len(stack), -1).T, color=colours.lines[0], linewidth=1)
+            below.plot(magnitude.ravel()[: magnitude.size // 2 + 1], color=colours.lines[0], linewidth=1)
+        else:
+            _signed(above, np.stack([_smaller(channel, _PIXELS)[0] for channel in stack]), dark)
+            _heat(below, _smaller(np.fft.fftshift(magnitude), _PIXELS)[0], dark)
+        above.set_title(_plain(label), fontsize=10, color=colours.ink, pad=3)
+        above.set(xticks=[], yticks=[], ylabel="" if column else "signal" if signals else "pixels")
+        below.set(xticks=[], yticks=[], ylabel="" if column else "frequency")
+    return figure
+
+
+def similarity(sizes: np.ndarray, similarity: np.ndarray, size: int, *, dark: bool = False) -> Figure:
+    """Similarity of two subspaces against their dimension k, with the level k/D of chance; nan is left out."""
+    reading = "At 1 the two halves of the draws agree on these directions; on the dotted line they share no more than by chance."
+    figure, colours = _figure(dark, 3.1, reading), PALETTE[dark]
+    axes = _panel(figure, dark)
+    line = np.geomspace(1, max(size, 2), 60)
+    axes.plot(line, np.minimum(line / size, 1), color=colours.muted, linestyle=":", linewidth=1.4, label="by chance")
+    axes.plot(sizes, similarity, "o-", color=colours.lines[0], markersize=4.5, label="measured")
+    if not np.isfinite(similarity).any():
+        axes.text(0.5, 0.6, "too few draws to halve", transform=axes.transAxes, ha="center", color=colours.muted)
+    axes.set(ylim=(0, 1.03), xlabel="number of leading directions", ylabel="similarity of the two halves")
+    _counted(figure, axes, size, dark)
+    return figure
+
+
+def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = False) -> Figure:
+    """A covariance ``(D, D)`` relative to its mean diagonal: as a heat map, by the offset, and its diagonal.
+
+    The last two axes of the input's shape are those of a picture, if neither is 1.
+    """
+    relative = np.asarray(matrix, np.float64) / (float(np.diag(matrix).mean()) or 1.0)
+    height, width = input_shape[-2:] if len(input_shape) > 1 else (1, input_shape[0])
+    picture = min(height, width) > 1
+    shown, block = _smaller(relative, _CELLS)
+    many = "pixels" if picture else "entries"
+    reading = f"Colour off the diagonal says which {many} act together; by offset, the same averaged over the input (1 at its "
+    reading += f"centre); the diagonal says which {many} matter."
+    if block > 1:
+        reading += f" The large picture is averaged over blocks of {block} × {block} entries."
+    figure, colours = _figure(dark, 5.2, reading), PALETTE[dark]
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.75, 1))
+    whole, near, diagonal = (_panel(figure, dark, cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
+    # A floor to the scale, here and below, keeps noise around zero from filling it.
+    reach = max(float(np.abs(shown[~np.eye(len(shown), dtype=bool)]).max(initial=0.0)), 0.1)
+    end = len(relative) + 0.5
+    _heat(whole, shown, dark, (-reach, reach), bar=4, extent=(0.5, end, end, 0.5))
+    whole.set(xlabel="input pixel, counted row by row" if picture else "input entry")
+    near.set_title("mean by offset", fontsize=10, color=colours.ink)
+    diagonal.set_title("diagonal", fontsize=10, color=colours.ink)
+    offsets = _by_offset(relative, height, width)
+    down, right = (length // 2 for length in offsets.shape)
+    variances = np.diag(relative).reshape(-1, height, width).mean(0)
+    if picture:
+        reach = max(float(np.delete(np.abs(offsets).ravel(), offsets.size // 2).max(initial=0.0)), 0.05)
+        edges = (-right - 0.5, right + 0.5, down + 0.5, -down - 0.5)
+        _heat(near, offsets, dark, (-reach, reach), bar=2, extent=edges)
+        _heat(diagonal, variances, dark, bar=3)
+        near.set(xlabel="pixels to the right", ylabel="pixels down")
+        diagonal.set(xticks=[], yticks=[])
+    else:
+        reach = max(down, right)
+        style: dict[str, Any] = {"marker": "o", "markersize": 3, "color": colours.lines[0]}
+        near.plot(np.arange(-reach, reach + 1), offsets.ravel(), **style)
+        diagonal.plot(np.arange(1, variances.size + 1), variances.ravel(), **style)
+        near.set(xlabel="entries apart")
+        diagonal.set(xlabel="input entry", ylim=(0, None))
+    return figure
+
+
+def overlap(matrix: np.ndarray, labels: Sequence[str], *, dark: bool = False) -> Figure:
+    """Similarities between 0 and 1 as a table of colours with the numbers in it; nan is left open."""
+    matrix, words = np.asarray(matrix, np.float64), [_plain(label) for label in labels]
+    reading = "1 means that two networks share their leading directions, 0 that they have none in common."
+    figure = _figure(dark, 1.2 + 0.5 * min(max(len(matrix), 2), 10), reading)
+    axes = _panel(figure, dark)
+    image = _heat(axes, matrix, dark, (0.0, 1.0), bar=4)
+    axes.set_xticks(range(len(words)), words, rotation=30, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(words)), words)
+    axes.tick_params(length=0)
+    for row, column in np.ndindex(*matrix.shape):
+        value = matrix[row, column]
+        light = np.dot(image.to_rgba(value)[:3], (0.3, 0.59, 0.11)) > 0.5 if np.isfinite(value) else not dark
+        text = f"{value:.2f}" if np.isfinite(value) else "–"
+        axes.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            fontsize=min(10, 70 / len(matrix)),
+            color=PALETTE[not light].ink,
+        )
+    return figure
+
+
+def along(
+    values: np.ndarray, errors: np.ndarray, labels: Sequence[str], *, quantity: str = "value", dark: bool = False
+) -> Figure:
+    """One number, called ``quantity``, along training, with 95 % intervals from its standard errors (nan: unknown)."""
+    figure = _figure(dark, 3.1, "Each dot is one checkpoint of training; the bars are 95 % intervals.")
+    axes = _panel(figure, dark)
+    at = np.arange(len(values))
+    axes.errorbar(at, values, 1.96 * np.nan_to_num(errors), fmt="o-", capsize=3, color=PALETTE[dark].lines[0])
+    every = max(1, math.ceil(len(at) / 8))
+    axes.set_xticks(at[::every], [_plain(label) for label in labels[::every]])
+    axes.set(xlabel="checkpoint, in the order of training", ylabel=_plain(quantity))
+    return figure
+
+
+def _figure(dark: bool, height: float, reading: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH, height), layout="constrained", facecolor="none", label=reading)
+
+
+def _panel(figure: Figure, dark: bool, cell: Any = 111) -> Axes:
+    """Axes in the theme's colours; set one by one, since ticks made later would take the global ones."""
+    colours = PALETTE[dark]
+    axes: Axes = figure.add_subplot(cell, facecolor="none")
+    axes.tick_params(which="both", color=colours.muted, labelcolor=colours.ink, labelsize=9)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(color=colours.ink, fontsize=10)
+    axes.spines[:].set(color=colours.muted, linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def _counted(figure: Figure, axes: Axes, size: int, dark: bool) -> None:
+    """A logarithmic axis that counts from 1 to D in plain numbers, and a legend below in as many columns as fit."""
+    axes.set(xscale="log", xlim=(0.9, max(size, 2) * 1.1))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    handles, labels = axes.get_legend_handles_labels()
+    columns = len(labels) if sum(map(len, labels)) + 6 * len(labels) < 54 else 54 // (6 + max(map(len, labels)))
+    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": PALETTE[dark].ink, "ncols": max(1, columns)}
+    figure.legend(handles, labels, loc="outside lower left", **style)
+
+
+def _colour_map(anchors: Sequence[str]) -> Colormap:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("biascope", list(anchors), N=127)  # odd: zero has a colour of its own
+
+
+def _heat(
+    axes: Axes, image: np.ndarray, dark: bool, limits: tuple[float, float] | None = None, bar: int = 0, **style: Any
+) -> AxesImage:
+    """A heat map, diverging where its limits are; by default from zero up. ``bar`` ticks are set on a colour bar."""
+    from matplotlib.ticker import MaxNLocator
+
+    colours, top = PALETTE[dark], float(np.nanmax(image, initial=0.0))
+    low, high = limits or (0.0, top or 1.0)
+    colour_map = _colour_map(colours.diverging if low < 0 else colours.sequential)
+    shown = axes.imshow(image, cmap=colour_map, vmin=low, vmax=high, interpolation="none", **style)
+    axes.spines[:].set_visible(True)
+    if bar:
+        extend = "max" if top > high else "neither"
+        key = axes.figure.colorbar(shown, ax=axes, extend=extend, fraction=0.05, pad=0.03, ticks=MaxNLocator(bar))
+        key.outline.set_visible(False)
+        key.ax.tick_params(color=colours.muted, labelcolor=colours.ink, labelsize=9)
+        assert key.solids is not None
+        key.solids.set_rasterized(True)  # one picture in place of a path for every shade
+    return shown
+
+
+def _signed(axes: Axes, stack: np.ndarray, dark: bool) -> None:
+    """A direction as a picture: three channels as colours around grey, otherwise tiled in one diverging map."""
+    stack = stack / (stack.flat[np.abs(stack).argmax()] or 1.0)
+    if len(stack) == 3:
+        axes.imshow(np.moveaxis(0.5 + stack / 2, 0, -1), interpolation="none")
+        return
+    columns, gap = math.ceil(math.sqrt(len(stack))), min(len(stack) - 1, 1)
+    stack = np.pad(stack, ((0, -len(stack) % columns), (0, gap), (0, gap)), constant_values=np.nan)
+    _heat(axes, np.block([list(row) for row in stack.reshape(-1, columns, *stack.shape[1:])]), dark, (-1, 1))
+
+
+def _plain(text: str) -> str:
+    """Text as it stands, since a dollar sign would start a formula; long names are cut."""
+    return (text if len(text) <= 28 else text[:27] + "…").replace("$", r"\$")
+
+
+def _evenly(count: int, most: int = 160) -> np.ndarray:
+    """Indices below ``count``, at most so many, evenly spread on a logarithmic axis, ends included."""
+    return np.unique(np.round(np.geomspace(1, max(count, 1), most)).astype(int))[:count] - 1
+
+
+def _averaged(values: np.ndarray, resolved: int, bins: int = 48) -> np.ndarray:
+    """Places and means of neighbours, evenly wide on a logarithmic axis; beyond the resolved ones, one level stretch."""
+    resolved = min(max(resolved, 1), len(values))
+    points = []
+    for start, stop in itertools.pairwise([*_evenly(resolved + 1, bins), len(values)]):
+        finite = values[start:stop][np.isfinite(values[start:stop])]
+        if finite.sum() > 0:
+            ends = [math.sqrt((start + 1) * stop)] if start < resolved else [start + 1, stop]
+            points += [(place, finite.mean()) for place in ends]
+    return np.array(points).reshape(-1, 2).T
+
+
+def _isotropic_spectrum(draws: int, size: int) -> np.ndarray:
+    """Ordered non-zero eigenvalues expected of ``draws`` isotropic gradients, for a mean eigenvalue of 1.
+
+    Quantiles of the law of Marchenko and Pastur with ratio γ = D/n and edges (1 ± √γ)².
+
+    Example:
+        >>> values = _isotropic_spectrum(400, 100)
+        >>> [round(float(value), 1) for value in (values[0], values[-1], values.mean())]
+        [2.2, 0.3, 1.0]
+    """
+    count, ratio = min(draws, size), size / max(draws, 1)
+    # λ = 1 + γ − 2√γ cos φ turns the density √((λ₊−λ)(λ−λ₋))/λ dλ into sin²φ/λ dφ, regular also at γ = 1.
+    angle = (np.arange(4096) + 0.5) * math.pi / 4096
+    value = 1 + ratio - 2 * math.sqrt(ratio) * np.cos(angle)
+    mass = np.cumsum(np.sin(angle) ** 2 / value)
+    return np.interp(1 - (np.arange(count) + 0.5) / count, mass / mass[-1], value)
+
+
+def _smaller(image: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """A picture averaged over square blocks until no side is longer than ``most``, and the side of a block."""
+    block = math.ceil(max(image.shape) / most)
+    rows, columns = (np.arange(0, length, block) for length in image.shape)
+    parts = (image, np.ones_like(image))
+    sums, counts = (np.add.reduceat(np.add.reduceat(part, rows, 0), columns, 1) for part in parts)
+    return sums / counts, block
+
+
+def _by_offset(matrix: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Mean of ``matrix[p, p + offset]`` over pixels p and channels, for offsets up to 8 pixels either way."""
+    down, right = min(_REACH, height - 1), min(_REACH, width - 1)
+    place = np.arange(len(matrix)).reshape(-1, height, width)
+    result = np.empty((2 * down + 1, 2 * right + 1))
+    for row, column in itertools.product(range(-down, down + 1), range(-right, right + 1)):
+        start = place[:, max(0, -row) : height - max(0, row), max(0, -column) : width - max(0, column)]
+        result[row + down, column + right] = matrix[start, start + row * width + column].mean()
+    return result
+
+
+def _saved(figure: Figure, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name may hold signs that our font lacks; in SVG the reader's fonts draw them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        figure.savefig(buffer, transparent=True, **how)
+    return buffer.getvalue()

@@ -1,0 +1,17 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+# Two workers with two threads each would fight for two cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def data_root() -> Path:
+    """The folder of real data; tests that need it skip, saying why, where it is not set."""
+    if not os.environ.get("BIASCOPE_DATA"):
+        pytest.skip("BIASCOPE_DATA is not set: no real data to test against")
+    return Path(os.environ["BIASCOPE_DATA"])

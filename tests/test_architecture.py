@@ -1,0 +1,144 @@
+"""The shape of the code base: import arrows, file sizes, names, and what works without optional packages."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import biascope
+
+SOURCE = Path(biascope.__file__).parent
+# A module imports only from those before it. The order of the map in biascope/__init__.py.
+SPINE = [
+    "randomness",
+    "estimate",
+    "run",
+    "trials",
+    "weights",
+    "initialisation",
+    "family",
+    "probe",
+    "bases",
+    "tangent",
+    "stacked_convolution",
+    "stem",
+    "autotune",
+    "moments",
+    "operators",
+    "spectrum",
+    "sampling",
+    "identities",
+    "result",
+    "covariance_result",
+    "comparison",
+    "measurement",
+    "draw",
+    "report",
+    "model_source",
+    "scanning",
+    "cli",
+]
+FORBIDDEN = {"utils", "util", "helpers", "helper", "common", "base", "core", "misc", "manager", "tools"}
+LEAVES = {path.parent.name + "/" + path.stem: path for path in SOURCE.glob("*/*.py")}
+
+
+def own_imports(path: Path) -> set[str]:
+    """Modules of ours that a file imports at run time, as dotted names below biascope."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
+        for node in ast.walk(branch)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("biascope."):
+            found.add(node.module.removeprefix("biascope."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "biascope":
+            found |= {
+                alias.name
+                for alias in node.names
+                if (SOURCE / f"{alias.name}.py").exists() or (SOURCE / alias.name).is_dir()
+            }
+    return found
+
+
+def test_the_order_names_every_module_of_the_spine() -> None:
+    assert sorted(SPINE) == sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
+
+
+def test_the_map_in_the_docstring_names_every_module() -> None:
+    missing = [name for name in SPINE if not re.search(rf"\b{name}\b", biascope.__doc__ or "")]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", SPINE)
+def test_a_module_imports_only_from_those_above_it(name: str) -> None:
+    above = set(SPINE[: SPINE.index(name)])
+    leaves = {"networks"} if name in ("model_source", "scanning", "cli") else set()
+    imported = {module.split(".")[0] for module in own_imports(SOURCE / f"{name}.py")}
+    assert imported <= above | leaves, f"{name} imports {imported - above}"
+
+
+def test_results_and_pictures_stand_on_nothing_of_ours_but_estimates() -> None:
+    assert own_imports(SOURCE / "result.py") <= {"estimate"}
+    assert own_imports(SOURCE / "draw.py") == set()
+
+
+def test_measures_never_import_one_another_nor_networks() -> None:
+    for path in (SOURCE / "measures").glob("*.py"):
+        assert not {module for module in own_imports(path) if module.split(".")[0] in ("measures", "networks")}, path
+
+
+def test_the_report_never_sees_networks() -> None:
+    assert not own_imports(SOURCE / "report.py") & {"family", "networks", "model_source", "sampling"}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_are_short_and_well_named(path: Path) -> None:
+    limit = 300 if path.parent.name == "measures" else 400
+    assert len(path.read_text().splitlines()) <= limit
+    assert path.stem not in FORBIDDEN
+    assert len(path.relative_to(SOURCE).parts) <= 2
+
+
+def test_one_screen_of_public_names_that_all_exist() -> None:
+    assert len(biascope.__all__) <= 40
+    assert all(getattr(biascope, name) is not None for name in biascope.__all__)
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_command_line_and_the_register_do_not_import_torch() -> None:
+    run_python(
+        "import sys, biascope.cli, biascope.networks, biascope.measurement as m; m.names(); assert 'torch' not in sys.modules"
+    )
+
+
+def test_measuring_needs_neither_drawing_nor_command_line_packages() -> None:
+    run_python(
+        """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {'matplotlib', 'jinja2', 'typer', 'rich', 'PIL', 'click'}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Hide())
+import biascope
+from biascope.measurement import find, names
+for name in names():
+    args, settings = find(name).example()
+    result = find(name)(*args, **settings)
+    result.sentence(), repr(result), result._repr_html_()
+"""
+    )

@@ -1,0 +1,112 @@
+"""What every registered measurement keeps to, checked on its own small example."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from biascope.measurement import PAPERS, find, load, names
+from biascope.result import Result
+from biascope.run import Run
+
+matplotlib.use("Agg")
+
+
+def measured(name: str, **changes: object) -> Result:
+    args, settings = find(name).example()
+    return find(name)(*args, **{**settings, "run": Run(device="cpu"), **changes})
+
+
+@pytest.fixture(params=names())
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_docstring_gives_definition_arguments_example_and_reference(name: str) -> None:
+    text = find(name).__doc__ or ""
+    for part in ("Definition:", "Args:", "Returns:", "Raises:", "Example:", "Reference:", ">>>"):
+        assert part in text, f"{name} lacks {part}"
+    assert len(text.splitlines()[0]) < 120
+
+
+def test_it_names_a_known_paper_and_has_a_title(name: str) -> None:
+    assert find(name).paper in PAPERS
+    assert find(name).title
+
+
+def assert_same_numbers(one: Result, two: Result, tolerance: float) -> None:
+    for key, estimate in one.headline().items():
+        other = two.headline()[key]
+        assert estimate.value == pytest.approx(other.value, rel=tolerance)
+        assert estimate.standard_error == pytest.approx(other.standard_error, rel=50 * tolerance)
+
+
+def test_a_seed_determines_the_result(name: str) -> None:
+    assert_same_numbers(measured(name, seed=3), measured(name, seed=3), 1e-5)
+    first, second = (next(iter(measured(name, seed=seed).headline().values())).value for seed in (3, 4))
+    assert first != second
+
+
+def test_float32_and_float64_agree_to_rounding(name: str) -> None:
+    assert_same_numbers(measured(name), measured(name, run=Run(device="cpu", precision="float64")), 1e-3)
+
+
+def test_saved_and_loaded_it_is_the_same(name: str, tmp_path: Path) -> None:
+    result = measured(name)
+    again = load(result.save(tmp_path / "saved"))
+    assert type(again) is type(result)
+    for field in dataclasses.fields(result):
+        before, after = getattr(result, field.name), getattr(again, field.name)
+        if isinstance(before, np.ndarray):
+            np.testing.assert_array_equal(before, after)
+            assert before.dtype == after.dtype
+        elif field.name == "provenance":
+            assert json.dumps(before) == json.dumps(after)
+        else:
+            assert repr(before) == repr(after)
+    assert again.check() is again
+
+
+def test_it_records_what_is_needed_to_repeat_it(name: str) -> None:
+    provenance = measured(name).provenance
+    assert {"measurement", "settings", "family", "probe", "run", "versions", "date", "seconds"} <= set(provenance)
+    assert provenance["settings"]["seed"] == 0
+    assert provenance["family"]["batchnorm"] == "eval"
+    assert json.dumps(provenance)
+
+
+def test_it_is_frozen_and_shows_itself(name: str) -> None:
+    result = measured(name)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.provenance = {}  # type: ignore[misc]
+    assert result.subject in repr(result)
+    assert all(key in repr(result) for key in result.headline())
+    hostile = dataclasses.replace(result, provenance={**result.provenance, "family": {"name": "<script>"}})
+    assert "<script>" not in hostile._repr_html_()
+    assert result.sentence().endswith(".")
+
+
+def test_it_draws_itself_in_light_and_dark(name: str) -> None:
+    result = measured(name)
+    for dark in (False, True):
+        figures = result.plots(dark=dark)
+        assert figures
+        for caption, figure in figures.items():
+            assert caption[0].isupper()
+            assert figure.axes
+    assert result.plot().axes
+
+
+def test_a_global_random_state_is_left_alone(name: str) -> None:
+    import random
+
+    import torch
+
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    measured(name)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()
+    assert before[2] == random.getstate()
