@@ -261,14 +261,3 @@ def test_wrong_estimators_steps_and_readouts_are_told_so(family: Family) -> None
 
 def test_groups_are_thirty_two() -> None:
     assert sampling.GROUPS == 32
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_the_same_weights_on_another_device_give_the_same_gradients(family: Family) -> None:
-    stack = family.draw(8, seed=0, run=CPU).read("first")
-    x = FIXED.inputs(0, 1, CPU)
-    moved = stack.to(torch.device("cuda"), torch.float32)
-    for function in (input_gradient, input_difference):
-        there, here = function(moved, x.cuda()).cpu(), function(stack, x)
-        assert float((there - here).abs().max() / here.abs().max()) < 1e-4
