@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,3 +16,12 @@ def data_root() -> Path:
     if not os.environ.get("BIASCOPE_DATA"):
         pytest.skip("BIASCOPE_DATA is not set: no real data to test against")
     return Path(os.environ["BIASCOPE_DATA"])
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For thousands of small tensors: on a busy machine a second thread is only waited for."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from biascope.family import Network
 
+_CALLS, _QUICK = 4, 0.3  # a way is timed up to so many times while a call takes less than so many seconds
 _GROWTH = 8  # a winning stack is tried again this many times larger, as long as that pays
 
 
@@ -46,7 +47,8 @@ class Fastest:
     """Maps a stack of any size through the fastest of several ways, found on the first members it is given.
 
     The ways are tried in turn, each once to warm up and once timed, then the winner at growing stack sizes; all that is
-    computed meanwhile is used. A way that runs out of memory is dropped; if the chosen one does later, it is halved.
+    computed meanwhile is used. A way that runs out of memory, or cannot run this network at all while another can (one that
+    does not batch over weights), is dropped; if the chosen one runs out of memory later, it is halved.
 
     Args:
         ways: Candidates, at the smallest size that tells their speed.
@@ -57,7 +59,8 @@ class Fastest:
         self._untried = list(ways)
         self._device = device
         self.rates: dict[str, float] = {}
-        self._warm: set[str] = set()
+        self._calls: dict[str, int] = {}
+        self._timed_ways: dict[str, Way] = {}
         self._best: Way | None = None
 
     @property
@@ -93,6 +96,11 @@ class Fastest:
             except torch.OutOfMemoryError:
                 self._shrink(way)
                 continue
+            except (RuntimeError, ValueError, TypeError):
+                if self._best is None or self._best == way:
+                    raise
+                self._untried.remove(way)
+                continue
             parts.append(part)
             if advance is not None:
                 advance(stop - start)
@@ -109,11 +117,14 @@ class Fastest:
         rate = (stack.members or 1) / (time.perf_counter() - begin)
         if self._best is None:
             self._best, self.rates[str(way)] = way, rate
-        if str(way) not in self._warm:
-            self._warm.add(str(way))  # the first call fills caches; only the second is compared
-            return result
+        calls = self._calls[str(way)] = self._calls.get(str(way), 0) + 1
+        if calls == 1:
+            return result  # it filled caches; only later calls are compared
+        self.rates[str(way)] = rate = max(rate, self.rates.get(str(way), 0.0) if calls > 2 else 0.0)
+        if calls < _CALLS and (stack.members or 1) / rate < _QUICK:
+            return result  # a short call can be disturbed: the best of several counts
         self._untried.remove(way)
-        self.rates[str(way)] = rate
+        self._timed_ways[str(way)] = way
         if rate >= self.rates[str(self._best)]:
             self._best = way
         if not self._untried and self._best == way and way.members < way.most:
@@ -132,12 +143,20 @@ class Fastest:
             self._untried.remove(way)
         if self._best is not None and self._best != way:
             return
+        self._timed_ways.pop(str(way), None)
+        others = [other for other in self._timed_ways.values() if other.members <= way.members]
+        if way.members == 1 and others:
+            self._best = max(others, key=lambda other: self.rates[str(other)])  # fewer inputs a pass may still fit
+            return
         if way.members == 1:
             raise ValueError(
                 "One network must fit into the device's memory, and it does not. Pass a smaller input or device='cpu'."
             )
         smaller = dataclasses.replace(way, members=way.members // 2, most=way.members // 2 if way.members > 3 else 2)
-        self.rates.setdefault(str(smaller), self.rates.get(str(way), 0.0))
+        if self._best is None:
+            self._untried.insert(0, smaller)  # nothing has run yet: it is the first to be timed
+            return
+        self.rates.setdefault(str(smaller), self.rates[str(way)])
         self._best = smaller
 
     def _wait(self) -> None:

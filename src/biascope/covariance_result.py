@@ -86,20 +86,33 @@ class CovarianceResult(Result, ABC):
             "mean squared gradient": self.trace,
         }
 
-    def frequency_shares(self) -> tuple[float, float] | None:
-        """Share of the gradient's energy in the lowest third of spatial frequencies, and that of an isotropic network.
+    def frequency_energy(self) -> np.ndarray | None:
+        """Share of the gradient's energy at each spatial frequency, ``(h, w)`` in the order of ``fft2``; sums to 1.
 
-        ``None`` for inputs that are not images. The spectrum beyond the kept directions is taken as missing.
+        It is the diagonal of the covariance in the Fourier basis: linear in the covariance, hence unbiased however few
+        the draws. ``None`` for inputs that are not images. Directions that were not kept are taken as missing.
         """
         if len(self.input_shape) < 2 or min(self.input_shape[-2:]) < 4:
             return None
+        power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
+        energy = np.tensordot(self.eigenvalues, power, 1).reshape(-1, *self.input_shape[-2:]).sum(0)  # over channels
+        return np.asarray(energy / energy.sum())
+
+    def frequency_shares(self) -> tuple[float, float] | None:
+        """Share of the energy in the lowest third of spatial frequencies, and that of an isotropic network."""
+        energy = self.frequency_energy()
+        if energy is None:
+            return None
         frequency = spatial_frequency(self.input_shape).numpy()
         low = frequency < frequency.max() / 3
-        power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
-        energy = power.reshape(len(power), -1, *low.shape).sum(1)  # over channels
-        weight = np.clip(self.held_out, 0, None) if np.isfinite(self.held_out).all() else self.eigenvalues
-        share = float(np.tensordot(weight, energy, 1)[low].sum() / np.tensordot(weight, energy, 1).sum())
-        return share, float(low.mean())
+        return float(energy[low].sum()), float(low.mean())
+
+    def frequencies_for_half(self) -> tuple[int, int] | None:
+        """The fewest spatial frequencies that hold half of the energy, and how many there are."""
+        energy = self.frequency_energy()
+        if energy is None:
+            return None
+        return int(np.searchsorted(np.cumsum(np.sort(energy.ravel())[::-1]), 0.5)) + 1, energy.size
 
     def centre_shares(self) -> tuple[float, float] | None:
         """Share of the gradient's energy on the central quarter of an image, and that of an isotropic network."""
@@ -114,21 +127,30 @@ class CovarianceResult(Result, ABC):
     def preference(self) -> str:
         """Which inputs it prefers, in plain words, from the shares above; empty where nothing stands out."""
         words = []
-        shares = self.frequency_shares()
-        if shares is not None:
-            share, even = shares
-            if share > 1.25 * even:
-                words.append(
-                    f"low spatial frequencies ({share:.0%} of the gradient's energy in the lowest third, {even:.0%} if even)"
-                )
-            elif share < 0.75 * even:
-                words.append(
-                    f"high spatial frequencies (only {share:.0%} of the gradient's energy in the lowest third, {even:.0%} if even)"
-                )
-        shares = self.centre_shares()
-        if shares is not None and shares[0] > 1.25 * shares[1]:
-            words.append(f"the middle of the image ({shares[0]:.0%} of the energy on its central {shares[1]:.0%})")
-        return " and ".join(words).replace("%", " %")
+        half, low, centre = self.frequencies_for_half(), self.frequency_shares(), self.centre_shares()
+        if half is not None and half[0] < 0.25 * half[1]:
+            words.append(f"few spatial frequencies (half of the gradient's energy on {half[0]} of {half[1]})")
+        if low is not None and low[0] > 1.25 * low[1]:
+            words.append(f"low frequencies ({low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if even)")
+        if low is not None and low[0] < 0.75 * low[1]:
+            words.append(
+                f"high frequencies (only {low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if even)"
+            )
+        if centre is not None and centre[0] > 1.25 * centre[1]:
+            words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
+        *first, last = words or [""]
+        return (", ".join(first) + " and " + last if first else last).replace("%", " %")
+
+    def effective_draws(self) -> int:
+        """How many independent gradients would give a sample spectrum as uneven as this one.
+
+        Gradients of one network at several inputs are not independent. The plug-in participation ratio of ``n`` draws
+        falls short of the true one roughly as ``1/PR = 1/rank + 1/n``.
+        """
+        plug_in = self.eigenvalues.sum() ** 2 / (self.eigenvalues**2).sum()
+        gap = 1 / plug_in - 1 / self.effective_rank.value
+        most = self.draws * self.inputs
+        return int(np.clip(1 / gap if gap > 0 else most, self.draws, most))
 
     def stable_directions(self) -> int:
         """The largest listed k whose leading subspaces agree between the halves more than half way above chance."""

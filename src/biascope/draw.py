@@ -87,11 +87,8 @@ def spectrum(
     their mean eigenvalue, trace/D. Give the traces where not all eigenvalues are given. Held-out variances may be nan.
     """
     several = len(curves) > 1
-    reading = (
-        "Steep means few preferred directions, level none" if several else "What rises above grey is beyond chance"
-    )
-    reading += "; dashed, the variance on other draws than those the directions were found on, free of the decay that chance makes."
-    figure, colours = _figure(dark, 3.5 + 0.15 * max(0, len(curves) - 3), reading), PALETTE[dark]
+    reading = "Steep means few preferred directions, level none"
+    figure, colours = _figure(3.5 + 0.15 * max(0, len(curves) - 3)), PALETTE[dark]
     axes = _panel(figure, dark)
     shown: list[float] = []
     shades = _colour_map(colours.sequential)(np.linspace(0.4, 1, len(curves)))  # many are stages of one thing
@@ -101,10 +98,11 @@ def spectrum(
         mean = (traces[name] if traces is not None else float(eigenvalues.sum())) / size
         unit = mean if several and mean > 0 else 1.0
         rank = int((eigenvalues > _DUST * eigenvalues.max(initial=0.0)).sum())
-        # Draws that depend on one another count for fewer: the rank tells, where it is not full.
-        independent = min(draws, rank + 1) if rank < len(eigenvalues) else draws
-        if not several and rank and (traces is not None or len(eigenvalues) == size):
-            reference = _isotropic_spectrum(independent, size)[: len(eigenvalues)] * mean
+        # A lower rank means that draws depend on one another, or that the network ignores some directions.
+        ended = rank >= min(draws - 1, len(eigenvalues))
+        if not several and ended and (traces is not None or len(eigenvalues) == size):
+            reading = "What rises above grey is beyond chance"
+            reference = _isotropic_spectrum(draws, size)[: len(eigenvalues)] * mean
             at = _evenly(len(reference))
             style: dict[str, Any] = {"color": colours.muted, "alpha": 0.28, "linewidth": 7, "solid_capstyle": "butt"}
             axes.plot(at + 1, reference[at], label="an isotropic network with as many draws", **style)
@@ -115,18 +113,19 @@ def spectrum(
         label = _plain(name) if several else "measured on the draws they were found on, 95 % band"
         style = {"color": colour, "marker": "o" if rank == 1 else None}
         axes.plot(at + 1, values, linewidth=1.8, label=label, **style)
-        at, fresh = _averaged(held_out / unit, independent // 2)
+        at, fresh = _averaged(held_out / unit, draws // 2)
         label = "_" if several or not len(fresh) else "found on one half of the draws, measured on the other"
         axes.plot(at, fresh, linestyle=(0, (3, 2)), linewidth=1.1, label=label, **style)
         shown += [*values, *fresh]
-        if rank < len(eigenvalues) and not several:
+        if 0 < rank < len(eigenvalues) and not several:
             axes.axvline(rank, color=colours.muted, linewidth=0.8, linestyle=":")
-            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "right", "fontsize": 9}
-            axes.annotate("draws end here ", (rank, 0.03), color=colours.muted, **place)
+            words = "draws end here " if ended else "no sample variance beyond "
+            axes.annotate(words, (rank, 0.03), xycoords=("data", "axes fraction"), ha="right", color=colours.muted)
+    figure.set_label(f"{reading}; dashed, the variance on other draws, without the decay that chance makes.")
     top = max(shown, default=1.0)
     axes.set(yscale="log", ylim=(max(min(shown, default=1.0) / 2, top / 1e6), top * 2))
-    amount = "variance / mean variance" if several else "variance of the gradient"
-    axes.set(xlabel="direction, from most to least variance", ylabel=amount)
+    axes.set(xlabel="direction, from most to least variance")
+    axes.set(ylabel="variance / mean variance" if several else "variance of the gradient")
     _counted(figure, axes, size, dark)
     return figure
 
@@ -146,7 +145,7 @@ def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False)
         reading += f" Pictures are averaged over blocks, to at most {_PIXELS} pixels along a side."
     columns = min(5, len(images))
     blocks = math.ceil(len(images) / columns)
-    figure, colours = _figure(dark, 0.1 + 1.8 * blocks, reading), PALETTE[dark]
+    figure, colours = _figure(0.1 + 1.8 * blocks, reading), PALETTE[dark]
     grid = figure.add_gridspec(2 * blocks, columns)
     for position, (image, label) in enumerate(zip(images, labels, strict=True)):
         block, column = divmod(position, columns)
@@ -168,7 +167,7 @@ def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False)
 def similarity(sizes: np.ndarray, similarity: np.ndarray, size: int, *, dark: bool = False) -> Figure:
     """Similarity of two subspaces against their dimension k, with the level k/D of chance; nan is left out."""
     reading = "At 1 the two halves of the draws agree on these directions; on the dotted line they share no more than by chance."
-    figure, colours = _figure(dark, 3.1, reading), PALETTE[dark]
+    figure, colours = _figure(3.1, reading), PALETTE[dark]
     axes = _panel(figure, dark)
     line = np.geomspace(1, max(size, 2), 60)
     axes.plot(line, np.minimum(line / size, 1), color=colours.muted, linestyle=":", linewidth=1.4, label="by chance")
@@ -194,7 +193,7 @@ def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = Fal
     reading += f"centre); the diagonal says which {many} matter."
     if block > 1:
         reading += f" The large picture is averaged over blocks of {block} × {block} entries."
-    figure, colours = _figure(dark, 5.2, reading), PALETTE[dark]
+    figure, colours = _figure(5.2, reading), PALETTE[dark]
     grid = figure.add_gridspec(2, 2, height_ratios=(1.75, 1))
     whole, near, diagonal = (_panel(figure, dark, cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
     # A floor to the scale, here and below, keeps noise around zero from filling it.
@@ -228,10 +227,10 @@ def overlap(matrix: np.ndarray, labels: Sequence[str], *, dark: bool = False) ->
     """Similarities between 0 and 1 as a table of colours with the numbers in it; nan is left open."""
     matrix, words = np.asarray(matrix, np.float64), [_plain(label) for label in labels]
     reading = "1 means that two networks share their leading directions, 0 that they have none in common."
-    figure = _figure(dark, 1.2 + 0.5 * min(max(len(matrix), 2), 10), reading)
+    figure = _figure(1.2 + 0.5 * min(max(len(matrix), 2), 6), reading)
     axes = _panel(figure, dark)
     image = _heat(axes, matrix, dark, (0.0, 1.0), bar=4)
-    axes.set_xticks(range(len(words)), words, rotation=30, ha="right", rotation_mode="anchor")
+    axes.set_xticks(range(len(words)), words, rotation=30 if len(words) < 7 else 90, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(words)), words)
     axes.tick_params(length=0)
     for row, column in np.ndindex(*matrix.shape):
@@ -254,17 +253,17 @@ def along(
     values: np.ndarray, errors: np.ndarray, labels: Sequence[str], *, quantity: str = "value", dark: bool = False
 ) -> Figure:
     """One number, called ``quantity``, along training, with 95 % intervals from its standard errors (nan: unknown)."""
-    figure = _figure(dark, 3.1, "Each dot is one checkpoint of training; the bars are 95 % intervals.")
+    figure = _figure(3.1, "Each dot is one checkpoint of training; the bars are 95 % intervals.")
     axes = _panel(figure, dark)
     at = np.arange(len(values))
     axes.errorbar(at, values, 1.96 * np.nan_to_num(errors), fmt="o-", capsize=3, color=PALETTE[dark].lines[0])
-    every = max(1, math.ceil(len(at) / 8))
+    every = math.ceil(len(at) * (2 + max(map(len, labels), default=0)) / 44) or 1  # as many labels as fit side by side
     axes.set_xticks(at[::every], [_plain(label) for label in labels[::every]])
     axes.set(xlabel="checkpoint, in the order of training", ylabel=_plain(quantity))
     return figure
 
 
-def _figure(dark: bool, height: float, reading: str) -> Figure:
+def _figure(height: float, reading: str = "") -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), layout="constrained", facecolor="none", label=reading)

@@ -65,8 +65,9 @@ class Estimate:
         if not math.isfinite(self.standard_error):
             return f"{self.value:.4g} (spread unknown)"
         digits = max(0, 1 - math.floor(math.log10(self.standard_error))) if self.standard_error > 0 else 3
-        shown = [f"{number:.{min(digits, 8)}f}" for number in (self.standard_error, self.low, self.high)]
-        value = f"{self.value:.{min(max(digits - 1, 0), 8)}f}"
+        form = f".{digits}f" if digits <= 8 else ".3e"  # the squared gradients of deep networks can be tiny
+        shown = [f"{number:{form}}" for number in (self.standard_error, self.low, self.high)]
+        value = f"{self.value:.{max(digits - 1, 0)}f}" if digits <= 8 else f"{self.value:{form}}"
         return f"{value} ± {shown[0]} ({self.confidence:.0%}: {shown[1]} to {shown[2]})".replace("%", " %")
 
 

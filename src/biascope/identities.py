@@ -101,7 +101,7 @@ def _run_check(name: str, measure: Callable[[], float], remark: str) -> Check:
 
 def _relative(first: Tensor, second: Tensor) -> float:
     scale = float(torch.maximum(first.abs().max(), second.abs().max()))
-    return float((first - second).abs().max()) / scale if scale > 0 else 0.0
+    return float((first - second).abs().max()) / scale if scale != 0 else 0.0  # not a number stays not a number
 
 
 def _repeat(network: Network, x: Tensor) -> float:

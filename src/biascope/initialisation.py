@@ -2,17 +2,20 @@
 
 Building a module thousands of times is the bottleneck of every average over initialisations. The tape sees each
 operator that writes into memory (``uniform_``, ``normal_``, ``fill_``, ``mul_``, ``linalg_qr`` …) while the builder
-runs, and replays the list on tensors with a leading axis over members. It proves itself before it is used: one
-unstacked replay under a fresh seed must equal ``build()`` under that seed bit for bit.
+runs, and replays the list on tensors with a leading axis over members. It refuses a builder whose course may depend on
+chance: one that looks at a drawn number, or draws with NumPy or Python. And it proves itself before it is used: under a
+fresh seed, one unstacked replay must equal ``build()`` bit for bit, and a stack of one member up to rounding.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -73,19 +76,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     constants: dict[int, Tensor] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)  # alive, so that no storage address is used twice
     known: dict[int, tuple[torch.dtype, int]] = field(default_factory=dict)
+    drawn: set[int] = field(default_factory=set)  # storages that hold random numbers, or what was made of them
     pause: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    def key(self, tensor: Tensor) -> int:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+
     def view(self, tensor: Tensor) -> _View:
-        storage = tensor.untyped_storage()
-        key = storage.data_ptr() or id(tensor)
+        key = self.key(tensor)
         if key not in self.known:
             # Not created under the tape (torch.from_numpy, a module-level constant): its content is taken as it is,
             # and the proof under another seed shows whether it was random.
             self.remember(tensor)
-            flat = torch.empty(0, dtype=tensor.dtype).set_(storage)
+            flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
             self.constants[key] = flat.clone()
         if self.known[key][0] != tensor.dtype:
             raise TapeError("it looks at one piece of memory as two number types")
@@ -93,8 +99,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def remember(self, tensor: Tensor) -> None:
         self.kept.append(tensor)
-        storage = tensor.untyped_storage()
-        self.known[storage.data_ptr() or id(tensor)] = (tensor.dtype, storage.nbytes() // tensor.element_size())
+        self.known[self.key(tensor)] = (tensor.dtype, tensor.untyped_storage().nbytes() // tensor.element_size())
 
     def note(self, operator: Callable[..., Any], args: Any, kwargs: Any, result: Any, in_place_random: bool) -> None:
         flat, structure = tree_flatten((args, kwargs))
@@ -102,7 +107,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs: list[_View | None] = []
         dtypes = []
         for leaf in tree_flatten(result)[0]:
-            if isinstance(leaf, Tensor) and (leaf.untyped_storage().data_ptr() or id(leaf)) not in self.known:
+            if isinstance(leaf, Tensor) and self.key(leaf) not in self.known:
                 self.remember(leaf)
                 outputs.append(self.view(leaf))
                 dtypes.append(leaf.dtype)
@@ -122,18 +127,27 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if self.pause:
             return result
-        written = any(
-            argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments
-        )
+        written = _written(func, args, kwargs)
         leaves = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
-        fresh = any((leaf.untyped_storage().data_ptr() or id(leaf)) not in self.known for leaf in leaves)
-        if not written and not fresh:
-            return result  # a view, or a look at a value
         random = torch.Tag.nondeterministic_seeded in func.tags
-        if random and not written and func not in _RANDOM_FACTORIES:
+        if random or any(self.key(tensor) in self.drawn for tensor in inputs):
+            if torch.Tag.data_dependent_output in func.tags:
+                raise TapeError("it looks at a number that it drew, and may go another way with another")
+            self.drawn.update(self.key(tensor) for tensor in (*leaves, *written))
+        if not written and all(self.key(leaf) in self.known for leaf in leaves):
+            return result  # a view, or a look at a value
+        if random and (len(inputs) > 1 or (not written and func not in _RANDOM_FACTORIES)):
             raise TapeError(f"it draws with {func}, which cannot be replayed for a stack")
-        self.note(func, args, kwargs, result, in_place_random=random and written)
+        self.note(func, args, kwargs, result, in_place_random=random and bool(written))
         return result
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors that an operator writes into."""
+    arguments = func._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    targets = [given.get(each.name) for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return [leaf for leaf in tree_flatten(targets)[0] if isinstance(leaf, Tensor)]
 
 
 @dataclass(frozen=True)
@@ -154,7 +168,7 @@ class Tape:
             seed: For the recording and the proof; any will do.
 
         Raises:
-            TapeError: If the replay does not equal the builder bit for bit, with the reason.
+            TapeError: If it cannot be replayed for a stack or the replay does not equal the builder, with the reason.
         """
         recorder = _Recorder()
 
@@ -164,12 +178,21 @@ class Tape:
             original(tensor, *args, generator=generator)
             recorder.pause = False
             recorder.note(original, (tensor, *args), {"generator": None}, tensor, in_place_random=True)
+            recorder.drawn.add(recorder.key(tensor))
             return tensor
 
         original: Callable[..., Tensor] = getattr(nn.init, "_no_grad_trunc_normal_", nn.init.trunc_normal_)
         patched = mock.patch.object(nn.init, "_no_grad_trunc_normal_", truncated_normal, create=True)
         with forked_rng(seed_of(seed, "record")), patched, recorder:
-            module = build()
+            before = _other_generators()
+            try:
+                module = build()
+            except TapeError:
+                raise
+            except Exception as error:  # a builder that works, but not under a dispatch mode
+                raise TapeError(f"it cannot be recorded ({type(error).__name__}: {error})") from error
+            if _other_generators() != before:
+                raise TapeError("it draws with NumPy or Python's random, which the tape does not see")
         tensors = {name: recorder.view(tensor) for name, tensor in _state(module).items()}
         tape = Tape(tuple(recorder.entries), recorder.constants, recorder.known, tensors)
         tape._prove(build, seed_of(seed, "proof"))
@@ -178,11 +201,18 @@ class Tape:
     def _prove(self, build: Builder, seed: int) -> None:
         with forked_rng(seed):
             wanted = _state(build())
-        with forked_rng(seed):
-            replayed = self._replay(None, torch.device("cpu"), None)
+        try:
+            with forked_rng(seed):
+                alone = self._replay(None, torch.device("cpu"), None)
+            stack = self.draw(1, torch.Generator().manual_seed(seed))
+        except RuntimeError as error:  # a shape that depends on chance, or an operator that vmap does not know
+            reason = str(error).strip().splitlines()[0]
+            raise TapeError(f"its initialisers cannot be replayed ({reason})") from error
         for name, tensor in wanted.items():
-            if not torch.equal(tensor, replayed[name]):
+            if not torch.equal(tensor, alone[name]):
                 raise TapeError(f"a replay under another seed does not equal the builder at {name}")
+            if not torch.allclose(tensor, stack[name][0], rtol=1e-4, atol=1e-6):  # batched products may round otherwise
+                raise TapeError(f"a replay for a stack does not equal the builder at {name}")
 
     def draw(self, members: int, generator: torch.Generator) -> Params:
         """Weights and buffers of a stack of independent members, drawn on the generator's device."""
@@ -254,6 +284,12 @@ class Tape:
         length = self.memory[view.storage][1]
         shape = (length,) if members is None else (members, length)
         memory[view.storage] = torch.empty(shape, dtype=dtype, device=device)
+
+
+def _other_generators() -> tuple[object, ...]:
+    """The states of the generators that builders use beside torch's, to be compared."""
+    name, numbers, *position = np.random.get_state(legacy=True)
+    return random.getstate(), name, np.asarray(numbers).tobytes(), position
 
 
 def _state(module: nn.Module) -> Params:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 
 from biascope import networks, weights
 from biascope.family import Family
-from biascope.initialisation import Builder
+from biascope.initialisation import Builder, TapeError
 from biascope.randomness import forked_rng
 
 
@@ -78,6 +79,10 @@ def builder_of(
         ValueError: If there is no such network, file or function, or a setting does not exist.
     """
     chosen = dict(settings or {})
+    if source.endswith(".py"):
+        raise ValueError(
+            f"A model file needs the name of its builder behind a colon, got {source}. Pass {source}:build."
+        )
     if ":" in source:
         name, function = _function_of(source)
     else:
@@ -116,20 +121,20 @@ def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:
         raise ValueError(
             f"{location} must define a function {attribute!r}, and has {listed}. Name one of them after the colon."
         )
-    return attribute if attribute != "build" else Path(location).stem.rpartition(".")[2] or attribute, found
+    file = Path(location).stem if location.endswith(".py") else location.rpartition(".")[2]
+    return file if attribute == "build" else attribute, found
 
 
 def _module_of(location: str) -> ModuleType:
     if not location.endswith(".py"):
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            return importlib.import_module(location)
-        except ImportError as error:
-            raise ValueError(
-                f"{location} must be an importable module, and importing it failed: {error}. Check the name."
-            ) from error
-        finally:
-            sys.path.pop(0)
+        with _first_on_path(Path.cwd()):
+            try:
+                return importlib.import_module(location)
+            except Exception as error:
+                raise ValueError(
+                    f"{location or 'What is before the colon'} must be an importable module, and importing it raised "
+                    f"{type(error).__name__}: {error}. Check the name and the module."
+                ) from error
     path = Path(location).expanduser()
     if not path.is_file():
         raise ValueError(f"The model file must exist, and {path} does not. Check the path.")
@@ -139,16 +144,25 @@ def _module_of(location: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that the source of its functions can be found again
-    sys.path.insert(0, str(path.resolve().parent))  # it may import its neighbours
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(
-            f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Mend the file."
-        ) from error
-    finally:
-        sys.path.pop(0)
+    with _first_on_path(path.resolve().parent):  # it may import its neighbours
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ValueError(
+                f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Mend the file."
+            ) from error
     return module
+
+
+@contextlib.contextmanager
+def _first_on_path(folder: Path) -> Iterator[None]:
+    """Find modules of a folder first, for as long as it takes."""
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def family_of(
@@ -156,7 +170,7 @@ def family_of(
     *,
     shape: tuple[int, ...] | None = None,
     settings: Mapping[str, Any] | None = None,
-    weights_file: Path | None = None,
+    weights_file: Path | str | None = None,
     batchnorm: str = "eval",
 ) -> Family:
     """The family that a user means: initial weights of a builder, or a point mass at trained weights.
@@ -175,7 +189,7 @@ def family_of(
         module = _reporting(name, build)()
     state = weights.matched(weights.load(weights_file), module.state_dict(), str(weights_file))
     module.load_state_dict(state)
-    return Family.point(module, name=f"{name} at {weights_file.stem}", batchnorm=batchnorm)
+    return Family.point(module, name=f"{name} at {Path(weights_file).stem}", batchnorm=batchnorm)
 
 
 def _reporting(name: str, build: Builder) -> Builder:
@@ -184,13 +198,16 @@ def _reporting(name: str, build: Builder) -> Builder:
     @functools.wraps(getattr(build, "func", build))
     def reported() -> nn.Module:
         try:
-            return build()
-        except ValueError:
+            module = build()
+        except (ValueError, TapeError):  # a sentence already, or the recorder's word that it cannot follow
             raise
         except Exception as error:
             raise ValueError(
                 f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Mend it."
             ) from error
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
+        return module
 
     reported.func, reported.keywords = getattr(build, "func", build), getattr(build, "keywords", {})  # type: ignore[attr-defined]
     return reported
@@ -213,4 +230,4 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 def natural_order(name: str) -> list[tuple[int, str]]:
     """A sort key under which epoch-9 comes before epoch-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

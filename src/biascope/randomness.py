@@ -50,7 +50,9 @@ def forked_rng(seed: int) -> Iterator[None]:
     states = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed GPUs that are not restored
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
         try:

@@ -99,7 +99,8 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
     spent = 0
     sections: list[dict[str, Any]] = []
     for index, result in enumerate(results):
-        pictures = _pictures(result.plots, f"result-{index}") if spent < _PICTURES else []
+        fits = spent < _PICTURES
+        pictures = _pictures(result.plots, f"result-{index}") if fits else []
         spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in pictures)
         sections.append(
             {
@@ -109,6 +110,7 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
                 "sentence": result.sentence(),
                 "numbers": [(name, *_in_words(estimate)) for name, estimate in result.headline().items()],
                 "pictures": pictures,
+                "left_out": not fits,
                 "gallery": _gallery(result, sum(section["gallery"] is not None for section in sections)),
                 "call": _call(result),
             }
@@ -233,7 +235,9 @@ def _rank_cell(result: CovarianceResult) -> dict[str, Any]:
 
 def _overlaid(group: Sequence[CovarianceResult], dark: bool) -> dict[str, Figure]:
     """Pictures of results of one measurement, one estimator and one input size."""
-    labels = _distinct(result.subject for result in group)
+    trained = all(result.provenance.get("family", {}).get("law") == "point" for result in group)
+    # Checkpoints are called "network at step": where all are, the step tells them apart.
+    labels = _distinct(result.subject.rpartition(" at ")[2] if trained else result.subject for result in group)
     curves = {
         label: (result.eigenvalues, result.eigenvalue_errors, result.held_out)
         for label, result in zip(labels, group, strict=True)
@@ -253,12 +257,11 @@ def _overlaid(group: Sequence[CovarianceResult], dark: bool) -> dict[str, Figure
         "what the two halves of a network's own draws share: where that is low, so must be its row."
     )
     pictures[f"Overlap of the {leading} leading directions"] = figure
-    if all(result.provenance.get("family", {}).get("law") == "point" for result in group):
-        ranks = [result.effective_rank for result in group]
-        steps = [label.rpartition(" at ")[2] for label in labels]
-        values, errors = np.array([[rank.value, rank.standard_error] for rank in ranks]).T
+    if trained:
+        ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
+        values, errors = np.array(ranks).T
         pictures["Effective rank along training"] = draw.along(
-            values, errors, steps, quantity="effective rank", dark=dark
+            values, errors, labels, quantity="effective rank", dark=dark
         )
     return pictures
 

@@ -298,6 +298,10 @@ def gradient_covariance(
     run, size, inputs = sampler.run, sampler.size, sampler.probe.num
     if draws < 2:
         raise ValueError(f"draws must be at least 2 to estimate a spread, got {draws}. Pass draws=100 or more.")
+    if centred and draws < 4:
+        raise ValueError(
+            f"draws must be at least 4 where the mean is removed, got {draws}. Pass draws=100 or centred=False."
+        )
     if centred and inputs > 1:
         raise ValueError(
             f"centred=True needs one input per draw, got {inputs}. Pass centred=False or a probe of one input."

@@ -24,12 +24,11 @@ class Anisotropy(CovarianceResult):
 
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
-        if rank.contains(size) or rank.value > 0.9 * size:
-            moves = f"moves equally freely in all {size} directions: it has no preferred ones"
-        else:
-            moves = f"moves freely in about {rank.value:.0f} of {size} directions"
+        if rank.contains(size):
+            return f"{self.subject} moves equally freely in all {size} directions: it has no preferred ones."
         prefers = self.preference()
-        return f"{self.subject} {moves}" + (f"; it prefers {prefers}." if prefers else ".")
+        words = f"{self.subject} moves freely in about {rank.value:.0f} of {size} directions"
+        return words + (f"; it prefers {prefers}." if prefers else ".")
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope import draw
@@ -38,6 +37,7 @@ class Anisotropy(CovarianceResult):
             {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
             draws=self.draws,
             size=self.size,
+            traces={self.subject: self.trace.value},
             dark=dark,
         )
         pictures = {"Variance of the gradient along each direction": spectrum}
@@ -90,7 +90,7 @@ def anisotropy_directions(
         probe: The input; one fixed N(0, 1) draw in the paper.
         estimator: ``"difference"`` or ``"exact"``; by default differences where their operation count is affordable.
         step: Half width h of the difference.
-        draws: Number of networks, at least 2.
+        draws: Number of networks, at least 2, or 4 if centred.
         centred: Whether the mean gradient is removed first, as in the published results.
         readout: Which scalar of several outputs: ``first``, ``sum``, ``mean``, ``margin``, ``random``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).

@@ -60,8 +60,9 @@ class Geometry(CovarianceResult):
             )
         pictures["Spectrum of the average geometry"] = draw.spectrum(
             {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
-            draws=self.draws * self.inputs,
+            draws=self.effective_draws(),
             size=self.size,
+            traces={self.subject: self.trace.value},
             dark=dark,
         )
         return pictures

@@ -1,0 +1,83 @@
+"""Small networks and inputs that several test files measure, each a function of a seed alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope.family import Network
+from biascope.randomness import forked_rng
+from biascope.run import Run
+
+CPU = Run(device="cpu")
+CPU64 = Run(device="cpu", precision="float64")
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def network_of(build: Callable[[], nn.Module], *, seed: int = 0, readout: str | None = "first") -> Network:
+    """The network that a builder gives under a seed, in float64."""
+    with forked_rng(seed):
+        network = Network.of(build().double())
+    return network if readout is None else network.read(readout)
+
+
+def global_states() -> tuple[object, ...]:
+    """The states of the three global generators, to be compared."""
+    name, numbers, *position = np.random.get_state(legacy=True)
+    return torch.get_rng_state().tolist(), random.getstate(), name, numbers.tolist(), position
+
+
+def smooth_mlp() -> nn.Module:
+    """A network with derivatives of every order, on vectors of 6 or images of 2 × 3."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def relu_convnet() -> nn.Module:
+    """A piecewise linear network on images of 1 × 8 × 8."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(12, 3),
+    )  # fmt: skip
+
+
+def batchnorm_convnet() -> nn.Module:
+    """A convolutional network with BatchNorm and dropout, on images of 1 × 6 × 6."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(48, 2)
+    )
+
+
+class AttentionNetwork(nn.Module):
+    """One layer of self-attention on sequences of 5 × 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_all = nn.Linear(4, 12)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.to_all(x).chunk(3, dim=-1)
+        weights = (query @ key.transpose(1, 2) / 2).softmax(-1)
+        return self.head(self.norm(x + weights @ value).mean(1))
+
+
+class TwoInputs(nn.Module):
+    """A network of an image-like and an integer input, which may be given by position or by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 3)
+        self.linear = nn.Linear(5, 3)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, values: Tensor, tokens: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.linear(values)) * self.embedding(tokens))
