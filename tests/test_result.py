@@ -74,8 +74,9 @@ def test_preferences_are_read_off_the_directions(result: Anisotropy) -> None:
     fast = with_directions(result, (stripes / np.linalg.norm(stripes))[None, None], np.ones(1))
     assert slow.frequency_shares()[0] == pytest.approx(1.0)
     assert fast.frequency_shares()[0] == pytest.approx(0.0, abs=1e-9)
-    assert "low spatial frequencies" in slow.preference()
-    assert "high spatial frequencies" in fast.preference()
+    assert "low frequencies" in slow.preference()
+    assert "high frequencies" in fast.preference()
+    assert slow.frequencies_for_half() == (1, 256)
     spot = np.zeros((16, 16))
     spot[8, 8] = 1.0
     middle = with_directions(result, spot[None, None], np.ones(1))

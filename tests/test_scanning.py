@@ -86,7 +86,9 @@ def test_comparison_puts_spectra_side_by_side_and_refuses_to_mix_estimators(mode
     )
     other = dataclasses.replace(exact[0], provenance={**exact[0].provenance, "family": {"name": "other"}})
     (table,) = compared([exact[0], other], leading=5)
-    assert table.overlap == pytest.approx(np.ones((2, 2)))
+    assert table.overlap[0, 1] == table.overlap[1, 0] == pytest.approx(1.0)
+    halves = dict(zip(exact[0].similarity_sizes.tolist(), exact[0].similarity, strict=True))
+    assert table.overlap[0, 0] == pytest.approx(halves[5])
     assert table.chance == pytest.approx(5 / 64)
     assert "other" in repr(table)
     assert table.as_dict()["subjects"] == ["tiny", "other"]

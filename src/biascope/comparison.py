@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,8 @@ class Comparison:
         estimator: How gradients were taken, the same for all.
         results: In the order given.
         leading: Directions in the compared subspaces.
-        overlap: Mean squared cosine between the leading subspaces of each pair, ``(result, result)``.
+        overlap: Mean squared cosine between the leading subspaces of each pair, ``(result, result)``; on the diagonal
+            what the two halves of a result's own draws share, which is the most that its row can be expected to reach.
         chance: What two random subspaces would have.
     """
 
@@ -54,8 +56,30 @@ class Comparison:
         return "\n".join(lines)
 
 
+def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comparison:
+    """Results of one measurement side by side.
+
+    Raises:
+        ValueError: If they were taken with different estimators or on different input sizes.
+    """
+    estimators = {result.estimator for result in results}
+    if len(estimators) > 1:
+        listed = "; ".join(f"{result.subject}: {result.estimator}" for result in results)
+        raise ValueError(
+            f"Compared results must share one estimator, got {listed}. Scan them with the same --estimator."
+        )
+    sizes = [
+        int(k) for k in results[0].similarity_sizes if k <= leading and all(k <= len(r.directions) for r in results)
+    ]
+    count = max(sizes, default=1)
+    overlap = np.array([[common_directions(one, two, count) for two in results] for one in results])
+    halves = [dict(zip(result.similarity_sizes.tolist(), result.similarity, strict=True)) for result in results]
+    np.fill_diagonal(overlap, [half.get(count, math.nan) for half in halves])
+    return Comparison(results[0].measurement, estimators.pop(), tuple(results), count, overlap, count / results[0].size)
+
+
 def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
-    """Group results by measurement and put each group side by side.
+    """Group results by measurement and put each group of two or more side by side.
 
     Raises:
         ValueError: If results of one measurement were taken with different estimators or on different input sizes.
@@ -64,17 +88,4 @@ def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
     for result in results:
         if isinstance(result, CovarianceResult):
             groups.setdefault(result.measurement, []).append(result)
-    tables = []
-    for name, members in groups.items():
-        estimators = {result.estimator for result in members}
-        if len(estimators) > 1:
-            listed = "; ".join(f"{result.subject}: {result.estimator}" for result in members)
-            raise ValueError(
-                f"Compared results must share one estimator, got {listed}. Scan them with the same --estimator."
-            )
-        if len(members) < 2:
-            continue
-        count = min([leading, *(len(result.directions) for result in members)])
-        overlap = np.array([[common_directions(one, two, count) for two in members] for one in members])
-        tables.append(Comparison(name, estimators.pop(), tuple(members), count, overlap, count / members[0].size))
-    return tables
+    return [side_by_side(group, leading) for group in groups.values() if len(group) > 1]

@@ -112,7 +112,7 @@ class CovarianceResult(Result, ABC):
         energy = self.frequency_energy()
         if energy is None:
             return None
-        return int(np.searchsorted(np.cumsum(np.sort(energy.ravel())[::-1]), 0.5)) + 1, energy.size
+        return int(np.searchsorted(np.cumsum(np.sort(energy.ravel())[::-1]), 0.5 - 1e-9)) + 1, energy.size
 
     def centre_shares(self) -> tuple[float, float] | None:
         """Share of the gradient's energy on the central quarter of an image, and that of an isotropic network."""

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope import draw
-from biascope.covariance_result import CovarianceResult, common_directions
+from biascope.comparison import side_by_side
+from biascope.covariance_result import CovarianceResult
 from biascope.estimate import Estimate
 from biascope.measurement import PAPERS, find, names
 from biascope.result import Result
@@ -246,17 +247,13 @@ def _overlaid(group: Sequence[CovarianceResult], dark: bool) -> dict[str, Figure
     size, draws = group[0].size, min(result.draws * result.inputs for result in group)
     pictures = {"Spectra on one scale": draw.spectrum(curves, draws=draws, size=size, traces=traces, dark=dark)}
 
-    leading = max(int(k) for k in group[0].similarity_sizes if k <= 10 and all(k <= len(r.directions) for r in group))
-    table = np.array([[common_directions(one, two, leading) for two in group] for one in group])
-    # With itself a network shares everything; what its own two halves share says how much can be expected off the diagonal.
-    halves = [dict(zip(result.similarity_sizes.tolist(), result.similarity, strict=True)) for result in group]
-    np.fill_diagonal(table, [half.get(leading, math.nan) for half in halves])
-    figure = draw.overlap(table, labels, dark=dark)
+    table = side_by_side(group)
+    figure = draw.overlap(table.overlap, labels, dark=dark)
     figure.set_label(
-        f"1 means that two networks share their {leading} leading directions, {leading / size:.2g} is chance; on the diagonal, "
+        f"1 means that two networks share their {table.leading} leading directions, {table.chance:.2g} is chance; on the diagonal, "
         "what the two halves of a network's own draws share: where that is low, so must be its row."
     )
-    pictures[f"Overlap of the {leading} leading directions"] = figure
+    pictures[f"Overlap of the {table.leading} leading directions"] = figure
     if trained:
         ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
         values, errors = np.array(ranks).T

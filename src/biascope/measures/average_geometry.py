@@ -39,16 +39,13 @@ class Geometry(CovarianceResult):
 
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
-        if rank.contains(size) or rank.value > 0.9 * size:
-            words = (
-                f"Averaged over inputs, {self.subject} has the geometry of the identity: every direction counts alike"
-            )
-        else:
-            words = (
-                f"Averaged over inputs, {self.subject} can change freely in about {rank.value:.0f} of {size} directions"
+        if rank.contains(size):
+            return (
+                f"Averaged over inputs, {self.subject} has the geometry of the identity: every direction counts alike."
             )
         prefers = self.preference()
-        return words + (f", most along {prefers}." if prefers else ".")
+        words = f"Averaged over inputs, {self.subject} can change freely in about {rank.value:.0f} of {size} directions"
+        return words + (f"; it prefers {prefers}." if prefers else ".")
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope import draw
