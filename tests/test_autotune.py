@@ -195,6 +195,16 @@ def test_a_network_too_large_for_the_device_is_a_sentence(clock):
         mapped(Fastest([Way("stack", 4, never, most=8)], CPU_DEVICE), 10)
 
 
+def test_a_way_of_one_member_that_no_longer_fits_gives_way_to_one_that_did(clock):
+    small, large = Counted(clock, 0.0, 2.0), Counted(clock, 0.0, 1.0)
+    fastest = Fastest([Way("128 inputs a pass", 1, small), Way("2048 inputs a pass", 1, large)], CPU_DEVICE)
+    mapped(fastest, 10)
+    assert fastest.chosen == "2048 inputs a pass"
+    large.fits = 0
+    assert mapped(fastest, 10, 10) == list(range(10, 20))
+    assert fastest.chosen == "128 inputs a pass"
+
+
 def unbatchable(stack: Network, inputs: Tensor) -> Tensor:
     raise RuntimeError("vmap: It looks like you're calling .item() on a Tensor")
 

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from biascope.family import Network
+from biascope.tangent import forward_only
 from biascope.weights import Params
 
 
@@ -224,7 +225,7 @@ class ImpulseDifference:
 
     def __call__(self, network: Network) -> Tensor:
         """The difference for one network: ``(1, D)``."""
-        with torch.no_grad():
+        with forward_only(self.x.device):
             rest = self.stem.without(network)
             weight, _ = self.stem._weights(network.params)
             base = self.stem.apply(network.params, self.x)

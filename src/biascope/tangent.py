@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from biascope.family import Network
+from biascope.stacked_convolution import PoolingBySlices
 from biascope.weights import Params
 
 
@@ -116,7 +119,7 @@ def input_difference(
         laid_out = {name: part.contiguous(memory_format=torch.channels_last) for name, part in images.items()}
         network = network.with_params({**network.params, **laid_out})
     columns = []
-    with torch.no_grad():
+    with forward_only(x.device):
         for index in range(x.shape[lead - 1]):
             centre = x.select(lead - 1, index).unsqueeze(lead - 1)  # (1, …) or (m, 1, …)
             parts = []
@@ -128,6 +131,13 @@ def input_difference(
                 parts.append((plus.float() - minus.float() if plus.dtype.itemsize == 2 else plus - minus) / (2 * step))
             columns.append(torch.cat(parts, dim=-1))
     return torch.stack(columns, dim=-2)
+
+
+@contextlib.contextmanager
+def forward_only(device: torch.device) -> Iterator[None]:
+    """No derivatives, and on a CPU max-pooling the fast way that this allows."""
+    with torch.no_grad(), PoolingBySlices() if device.type == "cpu" else contextlib.nullcontext():
+        yield
 
 
 def _outputs(network: Network, x: Tensor, paired: bool) -> Tensor:

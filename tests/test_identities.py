@@ -1,0 +1,223 @@
+"""The selftest: sound networks pass every identity, and each kind of broken one fails where it is broken."""
+
+import math
+
+import pytest
+import torch
+from networks_under_test import AttentionNetwork, batchnorm_convnet, global_states, relu_convnet, smooth_mlp
+from torch import Tensor, nn
+
+from biascope import networks
+from biascope.family import Family
+from biascope.identities import Check, selftest
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = {
+    "densenet121": {"image_size": 3, "pooling": "none"},
+    "lenet": {"image_size": 16},
+    "mlp": {"image_size": 4, "hidden": (20, 10)},
+    "resnet18": {"image_size": 4},
+    "vit": {"image_size": 8, "patch": 4, "depth": 2, "width": 24, "heads": 3, "mlp": 48},
+    "logistic_regression": {"image_size": 6},
+    "vgg11": {"image_size": 2, "pooling": "none"},
+}
+
+
+def failed(checks: list[Check]) -> set[str]:
+    return {check.name for check in checks if not check.passed}
+
+
+LARGE = {"densenet121", "resnet18", "vgg11"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in networks.names()]
+)
+def test_published_networks_pass(name):
+    settings = SMALL[name]
+    family = Family.initialised(lambda: networks.builder(name)(**settings), name=name)
+    checks = selftest(family, (1, settings["image_size"], settings["image_size"]))
+    assert failed(checks) == set()
+    assert len(checks) == 8
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [(smooth_mlp, (2, 3)), (relu_convnet, (1, 8, 8)), (batchnorm_convnet, (1, 6, 6)), (AttentionNetwork, (5, 4))],
+)
+def test_sound_networks_pass_under_every_seed(build, shape, seed):
+    before = global_states()
+    for readout in ("first", "sum"):
+        assert failed(selftest(Family.initialised(build), shape, readout=readout, seed=seed)) == set()
+    assert global_states() == before
+
+
+def test_batchnorm_in_train_mode_passes():
+    assert failed(selftest(Family.initialised(batchnorm_convnet, batchnorm="train"), (1, 6, 6))) == set()
+
+
+def test_trained_weights_pass():
+    assert failed(selftest(Family.point(relu_convnet()), (1, 8, 8))) == set()
+
+
+class Broken(nn.Module):
+    """Two linear layers with a fault between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 1)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.fault(torch.tanh(self.first(x))))
+
+    def fault(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class WrongBackward(torch.autograd.Function):
+    """The identity with a derivative of 1.01; forward mode is right."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return 1.01 * gradient
+
+    @staticmethod
+    def jvp(ctx, tangent: Tensor) -> Tensor:
+        return tangent.clone()
+
+
+class OffByAFactor(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return WrongBackward.apply(x)
+
+
+class RandomForward(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return x + 0.01 * torch.randn_like(x)
+
+
+class AlwaysDropsOut(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5, training=True)
+
+
+class SeesItsBatch(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class KeepsState(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * (1 + 0.01 * self.calls)
+
+
+class CutsTheGradient(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+
+class CutsHalfTheGradient(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return 0.5 * x + 0.5 * x.detach()
+
+
+class CutsAWeight(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return x * self.second.bias.detach()
+
+
+class NotANumber(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return x * math.nan
+
+
+class CannotBeBatched(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return x if self.first.weight.sum().item() > 0 else 2 * x
+
+
+class ChangesItsInput(Broken):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(1.1))
+
+    def fault(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Asserts(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        assert x.shape[0] > 1, "I want company"
+        return x
+
+
+class Rounds(Broken):
+    def fault(self, x: Tensor) -> Tensor:
+        return x + (x.round() - x).detach()  # the straight-through estimator: a gradient where there is none
+
+
+REPEAT, ALONE = "the same input gives the same output", "inputs of a batch do not see one another"
+GRADIENT, JVP = "input gradient equals differences", "weight jvp equals differences"
+ROUTES, STACK = "two routes to the kernel agree", "a stack equals its members"
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (OffByAFactor, {GRADIENT}),
+        (RandomForward, {REPEAT, ALONE}),
+        (AlwaysDropsOut, {REPEAT, ALONE}),
+        (SeesItsBatch, {ALONE}),
+        (KeepsState, {REPEAT}),
+        (CutsTheGradient, {GRADIENT, JVP}),
+        (CutsHalfTheGradient, {GRADIENT, JVP}),
+        (CutsAWeight, {JVP}),
+        (NotANumber, {REPEAT, ALONE, GRADIENT, JVP, ROUTES, STACK}),
+        (CannotBeBatched, {STACK}),
+        (ChangesItsInput, {REPEAT}),
+        (Rounds, {GRADIENT, JVP}),
+        (Asserts, {ALONE}),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_broken_network_fails_where_it_is_broken(build, expected, seed):
+    family = Family.initialised(build)
+    before = global_states()
+    assert failed(selftest(family, (6,), seed=seed)) >= expected
+    assert global_states() == before
+
+
+def test_a_fault_is_told_from_a_sound_network_by_orders_of_magnitude():
+    sound = {check.name: check.error for check in selftest(Family.initialised(smooth_mlp), (2, 3))}
+    broken = {check.name: check.error for check in selftest(Family.initialised(OffByAFactor), (6,))}
+    assert max(sound.values()) < 1e-6
+    assert broken[GRADIENT] == pytest.approx(0.01, rel=0.01)
+
+
+def test_a_check_that_cannot_be_run_fails_and_says_why():
+    checks = {check.name: check for check in selftest(Family.initialised(CannotBeBatched), (6,))}
+    assert checks[STACK].error == math.inf
+    assert not checks[STACK].passed
+    assert checks[STACK].remark.startswith("could not be run: vmap")
+    assert "\n" not in checks[STACK].remark
+    checks = {check.name: check for check in selftest(Family.initialised(CutsTheGradient), (6,))}
+    assert checks[GRADIENT].remark.startswith("could not be run: The network's output must depend on its input")
+
+
+def test_a_check_passes_up_to_its_tolerance():
+    assert Check("x", 1e-5, 1e-5, "").passed
+    assert not Check("x", 1.1e-5, 1e-5, "").passed
+    assert not Check("x", math.nan, 1e-5, "").passed
