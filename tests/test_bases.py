@@ -8,6 +8,8 @@ from networks_under_test import global_states, normal
 
 from biascope import bases
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def orthonormality_error(vectors: torch.Tensor) -> float:
     return float((vectors @ vectors.T - torch.eye(len(vectors), dtype=vectors.dtype)).abs().max())

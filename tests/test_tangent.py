@@ -252,7 +252,6 @@ def test_operations_of_one_forward_pass_are_counted():
     assert forward_flops(stack, normal(2, 6)) == 2 * 2 * (6 * 8 + 8 * 5 + 5 * 3)
 
 
-@pytest.mark.xfail(strict=True, reason="a dict is passed on as one argument", raises=TypeError)
 def test_operations_on_inputs_by_name_are_counted():
     network = network_of(TwoInputs, readout=None)
     assert forward_flops(network, {"values": normal(1, 5), "tokens": torch.tensor([0])}) == 2 * (5 * 3 + 3 * 2)

@@ -62,22 +62,22 @@ def fourier(shape: Sequence[int]) -> Basis:
         Ortiz-Jiménez et al. (2020), Neural anisotropy directions, supplement A.2.1; see docs/errata.md on norms.
     """
     *channels, height, width = shape
-    rows = torch.arange(height, dtype=torch.float64)[:, None] / height
-    columns = torch.arange(width, dtype=torch.float64)[None, :] / width
-    vectors, labels = [], []
+    labels, scales = [], []
     for row in range(height):
         for column in range(width):
             conjugate = ((-row) % height, (-column) % width)
             if (row, column) > conjugate:
                 continue
-            angle = 2 * math.pi * (row * rows + column * columns)
-            scale = math.sqrt((1 if (row, column) == conjugate else 2) / (height * width))
-            vectors.append((scale * angle.cos()).flatten())
-            labels.append(("Re", row, column))
-            if (row, column) != conjugate:
-                vectors.append((scale * angle.sin()).flatten())
-                labels.append(("Im", row, column))
-    plane = torch.stack(vectors)
+            alone = (row, column) == conjugate
+            for part in ("Re",) if alone else ("Re", "Im"):
+                labels.append((part, row, column))
+                scales.append(math.sqrt((1 if alone else 2) / (height * width)))
+    down, across = (torch.tensor([label[axis] for label in labels], dtype=torch.float64) for axis in (1, 2))
+    rows = torch.arange(height, dtype=torch.float64) / height
+    columns = torch.arange(width, dtype=torch.float64) / width
+    angle = 2 * math.pi * (torch.outer(down, rows)[:, :, None] + torch.outer(across, columns)[:, None, :]).flatten(1)
+    sine = torch.tensor([label[0] == "Im" for label in labels])[:, None]
+    plane = torch.tensor(scales, dtype=torch.float64)[:, None] * torch.where(sine, angle.sin(), angle.cos())
     if not channels:
         return Basis(plane, tuple(shape), tuple(labels))
     count = math.prod(channels)

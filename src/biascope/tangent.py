@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.family import Network
 from biascope.stacked_convolution import PoolingBySlices
@@ -187,9 +187,5 @@ def forward_flops(network: Network, x: Any) -> int:
 
     one = network if network.members is None else network.member(0)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        functional_call(one.module, (one.params, one.buffers), _arguments(x))
+        one(x)
     return int(counter.get_total_flops())
-
-
-def _arguments(x: Any) -> tuple[Any, ...]:
-    return x if isinstance(x, tuple) else (tree_map(lambda leaf: leaf, x),)

@@ -1,0 +1,80 @@
+"""The pictures of the documentation, from run folders of the papers' networks.
+
+biascope scan NAME --estimator difference --draws 2000 --out RUNS/NAME      (each of the seven networks)
+python docs/make_pictures.py RUNS
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from biascope import draw
+from biascope.covariance_result import CovarianceResult
+from biascope.scanning import saved_results
+
+NETWORKS = {
+    "logistic_regression": "logistic\nregression",
+    "mlp": "MLP",
+    "lenet": "LeNet",
+    "vgg11": "VGG11",
+    "resnet18": "ResNet-18",
+    "densenet121": "DenseNet-121",
+    "vit": "ViT",
+}
+HERE = Path(__file__).parent / "images"
+
+
+def architectures(results: dict[str, CovarianceResult]) -> Figure:
+    """One column per network: its two leading directions, and where on the frequency plane its gradient's energy lies."""
+    figure = Figure(figsize=(11, 5.4), layout="constrained")
+    axes = figure.subplots(3, len(results))
+    for column, (name, result) in enumerate(results.items()):
+        for row in (0, 1):
+            image = result.directions[row].reshape(result.input_shape)[0]
+            reach = abs(image).max()
+            axes[row, column].imshow(image, cmap="RdBu_r", vmin=-reach, vmax=reach)
+        energy = np.fft.fftshift(result.frequency_energy())
+        axes[2, column].imshow(np.log10(energy * energy.size), cmap="viridis", vmin=-1.5, vmax=1.5)
+        rank = result.effective_rank
+        axes[0, column].set_title(f"{NETWORKS[name]}\n{rank.value:.{0 if rank.value > 100 else 1}f} ± {rank.standard_error:.2g}", fontsize=10)
+    for row, words in enumerate(("first\ndirection", "second\ndirection", "energy by\nfrequency")):
+        axes[row, 0].set_ylabel(words, fontsize=10)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+    figure.suptitle(
+        "In how many of 1024 directions a network moves freely at initialisation, and which it prefers", fontsize=12
+    )
+    return figure
+
+
+def main(runs: Path) -> None:
+    """Draw them all."""
+    HERE.mkdir(exist_ok=True)
+    found = {name: {result.measurement: result for result in saved_results(runs / name)} for name in NETWORKS}
+    directions = {name: results["anisotropy_directions"] for name, results in found.items()}
+    architectures(directions).savefig(HERE / "architectures.png", dpi=110, facecolor="white")
+    curves = {
+        NETWORKS[name].replace("\n", " "): (
+            result.eigenvalues,
+            result.eigenvalue_errors,
+            np.full_like(result.held_out, np.nan),
+        )
+        for name, result in directions.items()
+        if name != "logistic_regression"
+    }
+    draw.spectrum(curves, draws=2000, size=1024).savefig(HERE / "spectra.png", dpi=130, facecolor="white")
+    for name in ("lenet", "resnet18"):
+        geometry = found[name]["average_geometry"]
+        geometry.plot().savefig(HERE / f"geometry_{name}.png", dpi=110, facecolor="white")
+        pictures = list(directions[name].plots().values())
+        pictures[0].savefig(HERE / f"spectrum_{name}.png", dpi=130, facecolor="white")
+        pictures[1].savefig(HERE / f"directions_{name}.png", dpi=130, facecolor="white")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
