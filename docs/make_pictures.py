@@ -40,7 +40,8 @@ def architectures(results: dict[str, CovarianceResult]) -> Figure:
         energy = np.fft.fftshift(result.frequency_energy())
         axes[2, column].imshow(np.log10(energy * energy.size), cmap="viridis", vmin=-1.5, vmax=1.5)
         rank = result.effective_rank
-        axes[0, column].set_title(f"{NETWORKS[name]}\n{rank.value:.{0 if rank.value > 100 else 1}f} ± {rank.standard_error:.2g}", fontsize=10)
+        shown = f"{rank.value:.0f}" if rank.value > 100 else f"{rank.value:.1f}"
+        axes[0, column].set_title(f"{NETWORKS[name]}\n{shown} ± {rank.standard_error:.2g}", fontsize=10)
     for row, words in enumerate(("first\ndirection", "second\ndirection", "energy by\nfrequency")):
         axes[row, 0].set_ylabel(words, fontsize=10)
     for axis in axes.flat:

@@ -9,8 +9,8 @@ in that order; a module imports only from those above it::
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
                   family           Network · Family: an architecture and a law over its weights
       WHERE       probe            inputs, fixed or sampled afresh     bases   orthonormal bases of input space
-      HOW         tangent          derivatives of a Network
-                  stacked_convolution, stem   two ways to make them fast      autotune   choose by measurement
+      HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network
+                  stem             the first layer split off       autotune, member_threads, gradient_ways   the fastest way
                   moments          sums over gradients that stream and merge
                   operators        GradientCovariance                  spectrum   eigenpairs with residuals
                   sampling         the covariance of a family, in resumable groups

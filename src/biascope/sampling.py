@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.autotune import Fastest, Way
 from biascope.family import Family, Network
+from biascope.gradient_ways import difference_ways, exact_ways
 from biascope.moments import Moments, representation
 from biascope.operators import GradientCovariance
 from biascope.probe import Probe
 from biascope.run import Run
 from biascope.spectrum import eigenpairs, subspace_similarity
-from biascope.stacked_convolution import ConvolutionAsProduct
-from biascope.stem import ImpulseDifference, Stem
 from biascope.tangent import forward_flops, input_difference, input_gradient
 from biascope.trials import Trials
 
@@ -142,66 +141,11 @@ class GradientSampler:
         return input_difference(network, inputs, step=self.step)
 
     def _ways(self) -> list[Way]:
-        paired, most = self.probe.fresh, self._draws.block_size
-
-        def looped(one: Callable[[Network, Any], Tensor]) -> Callable[[Network, Any], Tensor]:
-            def gradients(stack: Network, inputs: Any) -> Tensor:
-                own = tree_map(lambda leaf: leaf[0], inputs) if paired else inputs
-                return one(stack.member(0), own)[None]
-
-            return gradients
-
+        device, most = self.run.torch_device, self._draws.block_size
+        network = self.family.template.to(device, self.run.dtype).read(self.readout)
         if self.estimator == "exact":
-
-            def stacked(stack: Network, x: Any) -> Tensor:
-                return input_gradient(stack, x, paired=paired)
-
-            def as_products(stack: Network, x: Any) -> Tensor:
-                with ConvolutionAsProduct():
-                    return input_gradient(stack, x, paired=paired)
-
-            ways = [Way("one at a time", 1, looped(input_gradient)), Way("stack", min(64, most), stacked, most)]
-            if any(isinstance(layer, nn.Conv2d) for layer in self.family.template.module.modules()):
-                ways.append(Way("stack, convolutions as products,", min(64, most), as_products, most))
-            return ways
-        ways = []
-        for batch in sorted({min(batch, 2 * self.size) for batch in (128, 256, 512, 2 * self.size)}):
-
-            def difference(network: Network, x: Tensor, batch: int = batch) -> Tensor:
-                return input_difference(network, x, step=self.step, batch=batch)
-
-            ways.append(Way(f"one at a time, {batch} inputs a pass", 1, looped(difference)))
-            impulses = self._impulse_way(batch)
-            if impulses is not None:
-                ways.append(Way(f"one at a time, {batch} impulses a pass", 1, looped(impulses)))
-        if self.run.torch_device.type != "cpu":  # a stack of thousands of inputs a member has nothing to gain on a CPU
-            every = 2 * self.size
-
-            def channels_last(network: Network, x: Tensor) -> Tensor:
-                return input_difference(network, x, step=self.step, batch=every, channels_last=True)
-
-            if len(self.probe.input_shape) == 3:
-                ways.append(Way(f"one at a time, {every} inputs a pass, channels last", 1, looped(channels_last)))
-
-            def stacked_difference(stack: Network, x: Tensor) -> Tensor:
-                return input_difference(stack, x, step=self.step, paired=paired, batch=every)
-
-            ways.append(Way(f"{every} inputs a pass, stack", min(8, most), stacked_difference, min(64, most)))
-        return ways
-
-    def _impulse_way(self, batch: int) -> Callable[[Network, Tensor], Tensor] | None:
-        """Differences through the split-off first layer, for one fixed input."""
-        if self.probe.fresh or self.probe.num > 1:
-            return None
-        x = self._first_inputs()
-        if not isinstance(x, Tensor):
-            return None
-        network = self.family.template.to(self.run.torch_device, self.run.dtype).read(self.readout)
-        stem = Stem.split(network, x)
-        if stem is None:
-            return None
-        difference = ImpulseDifference(stem, x, self.step, batch)
-        return lambda network, _: difference(network)
+            return exact_ways(network, device, paired=self.probe.fresh, most=most)
+        return difference_ways(network, self._first_inputs(), fresh=self.probe.fresh, step=self.step, most=most)
 
     def _first_inputs(self) -> Any:
         inputs = self.probe.inputs(0, 1, self.run)

@@ -59,6 +59,10 @@ class Stem:
             return None  # the rest does not take the layer's outputs, or reads the layer that is gone
         return stem
 
+    def copied(self) -> Stem:
+        """The same split with its own copy of the forward pass, for use in another thread."""
+        return dataclasses.replace(self, rest=dataclasses.replace(self.rest, module=copy.deepcopy(self.rest.module)))
+
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The layer's outputs for inputs ``(n, …)``."""
         weight, bias = self._weights(params)

@@ -14,7 +14,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.family import Network
-from biascope.stacked_convolution import PoolingBySlices
+from biascope.rewritten_layers import PoolingBySlices
 from biascope.weights import Params
 
 

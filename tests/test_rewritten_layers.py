@@ -9,9 +9,9 @@ from networks_under_test import CPU64, normal, relu_convnet
 from torch import nn
 from torch.func import grad, vmap
 
-from biascope import stacked_convolution
+from biascope import rewritten_layers
 from biascope.family import Family
-from biascope.stacked_convolution import ConvolutionAsProduct
+from biascope.rewritten_layers import ConvolutionAsProduct
 from biascope.tangent import input_gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,7 +36,7 @@ of_every_kind = pytest.mark.parametrize(("settings", "kernel"), SETTINGS.values(
 def products(monkeypatch) -> list[int]:
     """Counts the convolutions that became products."""
     counted: list[int] = []
-    original = stacked_convolution._conv2d
+    original = rewritten_layers._conv2d
 
     def counting(func, *args, **kwargs):
         calls: list[int] = []
@@ -44,7 +44,7 @@ def products(monkeypatch) -> list[int]:
         counted.append(0 if calls else 1)
         return result
 
-    monkeypatch.setattr(stacked_convolution, "_conv2d", counting)
+    monkeypatch.setattr(rewritten_layers, "_conv2d", counting)
     return counted
 
 

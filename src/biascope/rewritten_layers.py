@@ -1,7 +1,7 @@
-"""HOW: convolutions of a stack as matrix products.
+"""HOW: layers rewritten for speed where it changes nothing but rounding.
 
 Under ``vmap`` over weights a convolution becomes one with as many groups as members, which cuDNN runs group after group.
-Written as patches times kernel, it is one batched matrix product: several times faster where each member sees few inputs.
+Written as patches times kernel it is one batched matrix product: several times faster where each member sees few inputs.
 """
 
 from __future__ import annotations
