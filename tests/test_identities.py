@@ -177,7 +177,7 @@ ROUTES, STACK = "two routes to the kernel agree", "a stack equals its members"
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (OffByAFactor, {GRADIENT}),
+        (OffByAFactor, {GRADIENT, ROUTES}),
         (RandomForward, {REPEAT, ALONE}),
         (AlwaysDropsOut, {REPEAT, ALONE}),
         (SeesItsBatch, {ALONE}),

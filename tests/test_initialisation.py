@@ -76,6 +76,12 @@ def constants() -> nn.Module:
     return Holding(buffers, weight=torch.rand(7), scale=torch.tensor(0.5) * torch.ones(3))
 
 
+def constants_changed_in_place() -> nn.Module:
+    table = torch.from_numpy(np.arange(6.0))
+    table.mul_(2).add_(1)
+    return Holding({"table": table, "part": table[2:4]}, weight=torch.rand(6) * table)
+
+
 def in_double() -> nn.Module:
     return nn.Linear(5, 4).double()
 
@@ -119,6 +125,7 @@ REPLAYED = {
     "copied": copied,
     "tied": tied,
     "constants": constants,
+    "constants changed in place": constants_changed_in_place,
     "double": in_double,
     "partly overwritten": partly_overwritten,
     "published rules": of_published_rules,

@@ -1,4 +1,7 @@
-"""Convolutions as products: the same numbers and derivatives as conv2d, alone and stacked, and without a warning."""
+"""Rewritten layers: convolutions as products and pooling by slices give the numbers of torch's own layers.
+
+For products that holds alone and stacked, with derivatives, and without a warning.
+"""
 
 import warnings
 
@@ -11,8 +14,8 @@ from torch.func import grad, vmap
 
 from biascope import rewritten_layers
 from biascope.family import Family
-from biascope.rewritten_layers import ConvolutionAsProduct
-from biascope.tangent import input_gradient
+from biascope.rewritten_layers import ConvolutionAsProduct, PoolingBySlices
+from biascope.tangent import input_difference, input_gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -129,3 +132,70 @@ def test_gradients_of_a_stack_of_networks(paired, products):
     loop = [input_gradient(stack.member(k), x[k] if paired else x) for k in range(4)]
     assert torch.allclose(found, torch.stack(loop), rtol=0, atol=1e-12)
     assert products == [1, 1]
+
+
+# ---- pooling -------------------------------------------------------------------------------------------------------
+
+X = normal(2, 3, 8, 8)
+WITH_GAPS = normal(2, 3, 9, 8)
+WITH_GAPS[0, 0, 0, 0], WITH_GAPS[0, 1, 3, 3], WITH_GAPS[1, 2, 4, 4] = float("nan"), float("inf"), -float("inf")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kernel_size": 2},
+        {"kernel_size": 3},
+        {"kernel_size": 1},
+        {"kernel_size": (2, 3)},
+        {"kernel_size": (4, 1), "stride": (4, 1)},
+        {"kernel_size": 2, "stride": 2},
+        {"kernel_size": [2], "stride": [2]},
+        {"kernel_size": 5},
+        {"kernel_size": 3, "stride": 2},
+        {"kernel_size": 2, "stride": 1},
+        {"kernel_size": 2, "stride": 3},
+        {"kernel_size": 2, "padding": 1},
+        {"kernel_size": 3, "padding": (1, 0)},
+        {"kernel_size": 2, "dilation": 2},
+        {"kernel_size": 2, "ceil_mode": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "x", [WITH_GAPS, WITH_GAPS[0], WITH_GAPS.float(), WITH_GAPS.to(memory_format=torch.channels_last)]
+)
+def test_pooling_by_slices_is_pooling_bit_for_bit(settings, x):
+    wanted = F.max_pool2d(x, **settings)
+    with PoolingBySlices():
+        found = F.max_pool2d(x, **settings)
+        by_name = F.max_pool2d(input=x, **settings)
+    for outputs in (found, by_name):
+        assert outputs.shape == wanted.shape
+        assert torch.allclose(outputs, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_pooling_layers_and_their_indices():
+    with PoolingBySlices():
+        assert torch.equal(nn.MaxPool2d(2)(X), F.max_pool2d(X, 2))
+        values, indices = nn.MaxPool2d(2, return_indices=True)(X)
+    wanted = F.max_pool2d(X, 2, return_indices=True)
+    assert torch.equal(values, wanted[0])
+    assert torch.equal(indices, wanted[1])
+
+
+@pytest.mark.parametrize("kernel", [3, (1, 3), (3, 1)])
+def test_a_window_larger_than_the_image_is_torch_s_error(kernel):
+    with pytest.raises(RuntimeError):
+        F.max_pool2d(normal(1, 1, 2, 2), kernel)
+    with pytest.raises(RuntimeError), PoolingBySlices():
+        F.max_pool2d(normal(1, 1, 2, 2), kernel)
+
+
+def test_pooling_by_slices_of_a_stack():
+    stack = Family.initialised(relu_convnet).draw(3, seed=0, run=CPU64).read("first")
+    x = normal(2, 1, 8, 8)
+    wanted = stack(x)
+    with PoolingBySlices():
+        assert torch.allclose(stack(x), wanted, rtol=0, atol=1e-14)
+    assert input_difference(stack, x).shape == (3, 2, 64)

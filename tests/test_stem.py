@@ -196,6 +196,11 @@ class Wired(nn.Module):
         return self.wiring(self, x)
 
 
+def clamped_in_place(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x.clamp_(-1000, 1000)
+
+
 def wired(wiring):
     return lambda: Wired(wiring)
 
@@ -224,6 +229,7 @@ VECTORS = {
     "shifted first": wired(lambda m, x: m.head(m.layer(x - 0.5))),
     "turned round first": wired(lambda m, x: m.head(m.layer(x.flip(1)))),
     "changed in place first": wired(lambda m, x: m.head(m.layer(x.mul_(0.5)))),
+    "clamped in place very far out": wired(lambda m, x: m.head(torch.tanh(m.layer(clamped_in_place(x))))),
     "called by keyword": wired(lambda m, x: m.head(torch.tanh(m.layer(input=x)))),
     "no layer sees it": wired(lambda m, x: x * m.gate),
 }
@@ -238,7 +244,11 @@ INPUTS = {
 @pytest.mark.parametrize("wires", VECTORS)
 @pytest.mark.parametrize("x", INPUTS)
 def test_a_network_whose_input_goes_elsewhere_is_not_split(wires, x):
-    assert Stem.split(network_of(VECTORS[wires]), INPUTS[x].clone()) is None
+    network = network_of(VECTORS[wires])
+    assert Stem.split(network, INPUTS[x].clone()) is None
+    # Nor with a first layer that changes nothing, so that a wrong wire carries the right numbers at these weights.
+    unit = {"layer.weight": torch.eye(6, dtype=torch.float64), "layer.bias": torch.zeros(6, dtype=torch.float64)}
+    assert Stem.split(network.with_params({**network.params, **unit}), INPUTS[x].clone()) is None
 
 
 def test_these_networks_are_split_once_the_wire_is_cut():
@@ -306,6 +316,7 @@ IMAGES = {
     "BatchNorm first": lambda: images(nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 1, 3, padding=1))),
     "pooling first": lambda: images(nn.Sequential(nn.AvgPool2d(3, 1, 1), nn.Conv2d(1, 1, 3, padding=1))),
     "an unnoticed transpose": lambda: images(nn.Sequential(Transposed(), nn.Conv2d(1, 1, 3, padding=1))),
+    "a transpose that leaves no trace": lambda: images(nn.Sequential(Transposed(), nn.Conv2d(1, 4, 6)), 4),
     "another shape": lambda: images(nn.Sequential(Reshaped(), nn.Conv2d(1, 1, 3, padding=1))),
     "a linear layer on rows": lambda: images(nn.Linear(6, 6)),
     "joined with the input": Concatenated,

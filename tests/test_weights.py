@@ -33,6 +33,7 @@ def test_a_fingerprint_sees_names_shapes_types_and_values_but_not_the_order():
         {"c": params["a"], "b": params["b"]},
         {"a": params["a"].reshape(3, 2), "b": params["b"]},
         {"a": params["a"].double(), "b": params["b"]},
+        {"a": params["a"].view(torch.int32), "b": params["b"]},  # the same bytes
         {"a": params["a"], "b": torch.tensor(4)},
         {"a": params["a"] + torch.eye(2, 3) * 1e-6, "b": params["b"]},
         {"a": params["a"]},

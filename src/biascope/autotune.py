@@ -46,9 +46,10 @@ class Way:
 class Fastest:
     """Maps a stack of any size through the fastest of several ways, found on the first members it is given.
 
-    The ways are tried in turn, each once to warm up and once timed, then the winner at growing stack sizes; all that is
-    computed meanwhile is used. A way that runs out of memory, or cannot run this network at all while another can (one that
-    does not batch over weights), is dropped; if the chosen one runs out of memory later, it is halved.
+    The ways are tried in turn, each once to warm up and then timed (short calls several times, of which the fastest
+    counts), then the winner at growing stack sizes; all that is computed meanwhile is used. A way that runs out of
+    memory, or cannot run this network at all while another can (one that does not batch over weights), is dropped; if
+    the chosen one runs out of memory later, it is halved.
 
     Args:
         ways: Candidates, at the smallest size that tells their speed.

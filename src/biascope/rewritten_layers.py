@@ -102,7 +102,8 @@ def _max_pool2d(
     kernel = _pair(kernel_size)
     disjoint = stride in (None, []) or _pair(stride) == kernel
     plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not ceil_mode and not return_indices
-    if not disjoint or not plain or max(kernel) > 4:
+    fits = all(size <= length for size, length in zip(kernel, input.shape[-2:], strict=True))
+    if not disjoint or not plain or not fits or max(kernel) > 4:
         extra = {"return_indices": True} if return_indices else {}
         return func(input, kernel_size, stride or kernel_size, padding, dilation, ceil_mode, **extra)
     height, width = (length // size * size for length, size in zip(input.shape[-2:], kernel, strict=True))

@@ -132,17 +132,23 @@ def _seen_elsewhere(network: Network, layer: nn.Module, x: Tensor) -> bool:
                 return True
     finally:
         handle.remove()
-    kept: list[Tensor] = []
+    places = (x, *_elsewhere(x))
+    return not all(_independent_behind(network, layer, place, places) for place in places)
 
-    def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        kept.extend([] if kept else [output.clone()])
-        return kept[0].clone()  # what follows may work in place
 
-    handle = layer.register_forward_hook(keep)
+def _independent_behind(network: Network, layer: nn.Module, place: Tensor, others: tuple[Tensor, ...]) -> bool:
+    """Whether the network's output is the same at other inputs too, with the layer's output held at its value here."""
+    held: list[Tensor] = []
+
+    def hold(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        held.extend([] if held else [output.clone()])
+        return held[0].clone()  # what follows may work in place
+
+    handle = layer.register_forward_hook(hold)
     try:
         with torch.no_grad():
-            wanted = network(x)
-            return not all(_agree(network(other), wanted) for other in _elsewhere(x))
+            wanted = network(place)
+            return all(_agree(network(other), wanted) for other in others)
     finally:
         handle.remove()
 
