@@ -84,7 +84,6 @@ def test_a_network_reads_out_what_its_outputs_are(readout):
     assert torch.equal(plain.read(readout)(x), read_out(plain(x), readout))
 
 
-@pytest.mark.xfail(strict=True, reason="torch refuses to draw the combination within vmap", raises=RuntimeError)
 def test_the_random_readout_reads_a_stack():
     stack, x = Family.initialised(smooth_mlp).draw(3, seed=0, run=CPU64), normal(4, 6)
     wanted = torch.stack([read_out(outputs, "random") for outputs in stack(x)])
@@ -329,7 +328,6 @@ def test_an_identity_sees_architecture_settings_weights_and_mode():
     assert Family.point(copy.deepcopy(first), name="x").identity == families[6].identity
 
 
-@pytest.mark.xfail(strict=True, reason="what a closure holds is not part of the identity")
 def test_an_identity_sees_what_a_closure_holds():
     def initialised(std: float) -> Family:
         return Family.initialised(lambda: normally(nn.Linear(3, 2), std), name="x")
@@ -341,7 +339,6 @@ def test_an_identity_sees_what_a_closure_holds():
     assert initialised(0.1).identity != initialised(10.0).identity
 
 
-@pytest.mark.xfail(strict=True, reason="a whole block is built, 1024 modules for three draws")
 def test_no_more_modules_are_built_than_are_drawn():
     calls = []
 
@@ -355,12 +352,10 @@ def test_no_more_modules_are_built_than_are_drawn():
     assert len(calls) < 100
 
 
-@pytest.mark.xfail(strict=True, reason="the recipe's frozen parameters are handed out", raises=AssertionError)
 def test_as_module_can_be_trained():
     assert all(parameter.requires_grad for parameter in Network.of(nn.Linear(2, 1)).as_module().parameters())
 
 
-@pytest.mark.xfail(strict=True, reason="weights are cast to the type of the recipe", raises=AssertionError)
 def test_as_module_keeps_the_type_of_the_weights():
     network = Network.of(nn.Linear(2, 1)).to(torch.device("cpu"), torch.float64)
     assert network.as_module().weight.dtype is torch.float64

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from biascope import family as family_module
 from biascope import networks
 from biascope.family import Family
-from biascope.initialisation import Tape, TapeError, block_size, built, drawn_block
+from biascope.initialisation import Tape, TapeError, block_size, built
 from biascope.randomness import generator_for
+from biascope.run import Run
 from biascope.weights import stacked
 
 ON_CPU = torch.device("cpu")
@@ -421,15 +422,12 @@ def test_a_tape_for_one_builder_does_not_pass_for_another():
 
 
 @pytest.mark.parametrize("build", [lambda: nn.Linear(3, 2), permuted], ids=["replayed", "one by one"])
-def test_a_block_is_a_function_of_seed_and_index(build):
-    try:
-        tape = Tape.record(build)
-    except TapeError:
-        tape = None
-    first, again = (drawn_block(tape, build, 2, 10, 0, ON_CPU)["weight"] for _ in range(2))
+def test_a_member_is_a_function_of_seed_and_index(build):
+    family, run = Family.initialised(build), Run(device="cpu")
+    first, again = (family.draws(seed=0, run=run)[20:30].params["weight"] for _ in range(2))
     assert torch.equal(first, again)
-    assert not torch.equal(first, drawn_block(tape, build, 3, 10, 0, ON_CPU)["weight"])
-    assert not torch.equal(first, drawn_block(tape, build, 2, 10, 1, ON_CPU)["weight"])
+    assert not torch.equal(first, family.draws(seed=0, run=run)[30:40].params["weight"])
+    assert not torch.equal(first, family.draws(seed=1, run=run)[20:30].params["weight"])
 
 
 def test_built_members_do_not_depend_on_the_cut():

@@ -261,3 +261,45 @@ def test_wrong_estimators_steps_and_readouts_are_told_so(family: Family) -> None
 
 def test_groups_are_thirty_two() -> None:
     assert sampling.GROUPS == 32
+
+
+def test_the_choice_is_settled_within_a_usual_number_of_draws(family: Family) -> None:
+    for estimator in ("exact", "difference"):
+        sampler = sampler_of(family, estimator=estimator)
+        gradient_covariance(sampler, draws=5000 if estimator == "exact" else 400, seed=0)
+        assert sampler.settled, sampler.method
+        assert sampler.rate > 0
+
+
+def test_a_network_that_works_in_place_leaves_the_probe_alone() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 1))
+
+    before = FIXED.inputs(0, 1, CPU)
+    for estimator in ("exact", "difference"):
+        gradients = sampler_of(Family.initialised(build), estimator=estimator).gradients(0, 3)
+        assert float(gradients.abs().max()) > 0
+    torch.testing.assert_close(FIXED.inputs(0, 1, CPU), before, rtol=0, atol=0)
+    assert float(before.min()) < 0
+
+
+def test_a_random_forward_pass_does_not_move_the_global_state() -> None:
+    class Noisy(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.flatten(1)) + torch.randn(())
+
+    state = torch.get_rng_state()
+    sampler_of(Family.initialised(lambda: Noisy(64, 1))).gradients(0, 4)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_inputs_by_name_are_measured_exactly() -> None:
+    class Named(nn.Linear):
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return super().forward(pixels)
+
+    family, probe = Family.initialised(lambda: Named(6, 1)), Probe.fixed({"pixels": torch.zeros(1, 6)})
+    assert default_estimator(family, probe, 10, CPU) == "exact"
+    assert sampler_of(family, probe).gradients(0, 2).shape == (2, 1, 6)
+    with pytest.raises(ValueError, match="inputs that are one tensor"):
+        sampler_of(family, probe, "difference")

@@ -193,9 +193,11 @@ def test_the_gradient_does_not_touch_its_arguments():
     assert x.grad is None
 
 
-@pytest.mark.parametrize("step", [0.0, math.nan])
+@pytest.mark.parametrize("step", [0.0, math.nan, math.inf])
 def test_a_step_of_nothing_is_a_sentence(step):
-    with pytest.raises(ValueError, match=r"^The step h of the difference must not be zero, got .*\. Pass step=100"):
+    with pytest.raises(
+        ValueError, match=r"^The step h of the difference must be a number other than 0, got .*\. Pass step=100"
+    ):
         input_difference(network_of(smooth_mlp), normal(1, 6), step=step)
 
 

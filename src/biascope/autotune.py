@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map
 
 from biascope.family import Network
 
-_CALLS, _QUICK = 4, 0.3  # a way is timed up to so many times while a call takes less than so many seconds
+_CALLS, _QUICK = 4, 0.3  # a way is timed up to so many times while a call takes less than so many seconds …
+_MANY = 256  # … and fewer than so many members
 _GROWTH = 8  # a winning stack is tried again this many times larger, as long as that pays
 
 
@@ -79,6 +80,11 @@ class Fastest:
         """Whether all ways worth trying have been timed."""
         return not self._untried
 
+    @property
+    def wanted(self) -> int:
+        """Members that the next way to be timed asks for."""
+        return self._untried[0].members if self._untried else 1
+
     def map(self, stack: Network, inputs: Any, paired: bool, advance: Callable[[int], None] | None = None) -> Tensor:
         """Gradients ``(m, n, D)`` of every member of a stack."""
         members = stack.members or 0
@@ -122,7 +128,7 @@ class Fastest:
         if calls == 1:
             return result  # it filled caches; only later calls are compared
         self.rates[str(way)] = rate = max(rate, self.rates.get(str(way), 0.0) if calls > 2 else 0.0)
-        if calls < _CALLS and (stack.members or 1) / rate < _QUICK:
+        if calls < _CALLS and way.members < _MANY and (stack.members or 1) / rate < _QUICK:
             return result  # a short call can be disturbed: the best of several counts
         self._untried.remove(way)
         self._timed_ways[str(way)] = way

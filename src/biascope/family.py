@@ -12,15 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from biascope import weights
-from biascope.initialisation import Builder, Tape, TapeError, block_size, drawn_block
+from biascope.initialisation import Builder, Tape, TapeError, block_size, built
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.run import Run
-from biascope.weights import Params
+from biascope.weights import Params, stacked
 
 READOUTS = ("first", "sum", "mean", "margin", "random")
 BATCHNORM_MODES = ("eval", "train")
@@ -51,8 +52,9 @@ def read_out(outputs: Tensor, readout: str) -> Tensor:
     if readout == "margin":
         top = logits.topk(2, dim=1).values
         return top[:, 0] - top[:, 1]
-    combination = torch.randn(logits.shape[1], generator=generator_for(torch.device("cpu"), 0, "readout"))
-    return logits @ combination.to(logits)
+    # Drawn by NumPy, because torch draws nothing under vmap.
+    combination = np.random.default_rng(seed_of(0, "readout")).standard_normal(logits.shape[1])
+    return logits @ torch.from_numpy(combination).to(logits)
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,10 @@ class Network:
         """An ordinary module with these weights (one network, without its readout)."""
         if self.members is not None:
             raise ValueError("as_module needs one network and got a stack. Pass network.member(0).")
-        module = copy.deepcopy(self.module)
-        module.load_state_dict({**self.params, **self.buffers}, strict=False)
+        module = copy.deepcopy(self.module).requires_grad_()
+        for name, tensor in {**self.params, **self.buffers}.items():
+            owner = module.get_submodule(name.rpartition(".")[0])
+            getattr(owner, name.rpartition(".")[2]).data = tensor.detach().clone()
         return module
 
 
@@ -237,8 +241,7 @@ class Family:
         network = Network.of(module, batchnorm)
         if not weights.count(network.params):
             raise ValueError(f"{name} must have parameters, and has none. Pass a network with weights.")
-        source = weights.fingerprint({**network.params, **network.buffers})
-        return Family(name, "point", network, batchnorm, "one set of weights", _source=source)
+        return Family(name, "point", network, batchnorm, "one set of weights", _source=_source_of(type(module)))
 
     @staticmethod
     def empirical(members: Sequence[nn.Module], name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -251,11 +254,13 @@ class Family:
         if not members:
             raise ValueError("members must hold at least one network, got none. Pass a list of modules.")
         networks = [Network.of(member, batchnorm) for member in members]
+        for index, network in enumerate(networks):
+            weights.matched(network.params, networks[0].params, f"member {index}")
         params = weights.stacked([network.params for network in networks])
         buffers = weights.stacked([network.buffers for network in networks])
         stack = dataclasses.replace(networks[0], params=params, buffers=buffers, members=len(networks))
         name = name or type(members[0]).__name__
-        source = weights.fingerprint({**params, **buffers})
+        source = weights.fingerprint({**params, **buffers}) + _source_of(type(members[0]))
         return Family(name, "empirical", networks[0], batchnorm, "given members", _stack=stack, _source=source)
 
     @property
@@ -271,10 +276,9 @@ class Family:
     @property
     def identity(self) -> dict[str, object]:
         """What tells this family from another: changes whenever the code or the weights behind it do."""
-        shapes = {
-            name: list(tensor.shape) for name, tensor in {**self.template.params, **self.template.buffers}.items()
-        }
-        text = f"{self.template.module!r}{shapes}{self._source}"
+        # The template's weights, built under a fixed seed, tell apart builders that differ in what a closure holds.
+        state = weights.fingerprint({**self.template.params, **self.template.buffers})
+        text = f"{self.template.module!r}{state}{self._source}"
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return {"name": self.name, "law": self.law, "batchnorm": self.batchnorm, "content": digest}
 
@@ -306,6 +310,10 @@ class Draws:
 
     def __getitem__(self, span: slice) -> Network:
         start, stop = span.start or 0, span.stop
+        if stop is None or not 0 <= start < stop:
+            raise ValueError(
+                f"Members to draw must be a range with an end, at least one, got {start} to {stop}. Pass draws[0:100]."
+            )
         if self.family.law != "initialised":
             return self._given(start, stop)
         device = self.run.torch_device
@@ -318,6 +326,9 @@ class Draws:
             return self._drawn(start, stop).to(device, self.run.dtype)
 
     def _drawn(self, start: int, stop: int) -> Network:
+        if self.family._tape is None:
+            assert self.family._build is not None
+            return self._stack(stacked(built(self.family._build, self.seed, start, stop)), stop - start)
         parts = []
         while start < stop:
             block, first = divmod(start, self.block_size)
@@ -334,15 +345,17 @@ class Draws:
     def _block(self, index: int) -> Network:
         if self._held is None or self._held[0] != index:
             self._held = None  # free the old block before drawing the new one
-            family = self.family
-            assert family._build is not None
-            state = drawn_block(family._tape, family._build, index, self.block_size, self.seed, self._drawn_on)
-            template = family.template
-            params = {name: state[name] for name in template.params}
-            buffers = {name: state[name] for name in template.buffers}
-            stack = dataclasses.replace(template, params=params, buffers=buffers, members=self.block_size)
+            assert self.family._tape is not None
+            generator = generator_for(self._drawn_on, self.seed, "weights", index)
+            stack = self._stack(self.family._tape.draw(self.block_size, generator), self.block_size)
             self._held = (index, stack.to(self._drawn_on, self.run.dtype))
         return self._held[1]
+
+    def _stack(self, state: Params, members: int) -> Network:
+        template = self.family.template
+        params = {name: state[name] for name in template.params}
+        buffers = {name: state[name] for name in template.buffers}
+        return dataclasses.replace(template, params=params, buffers=buffers, members=members)
 
     def draw_on_cpu(self) -> None:
         """Take the CPU's stream from now on: for a GPU whose memory does not hold a block."""
@@ -367,7 +380,7 @@ class Draws:
         return stack.to(self.run.torch_device, self.run.dtype)
 
 
-def _source_of(build: Builder) -> str:
+def _source_of(build: Any) -> str:
     """The text of a builder's file and its bound settings, so that edited code never continues an old run."""
     function = getattr(build, "func", build)
     settings = repr((getattr(build, "args", ()), sorted(getattr(build, "keywords", {}).items())))

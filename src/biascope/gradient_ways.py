@@ -57,6 +57,10 @@ def difference_ways(network: Network, x: Tensor, *, fresh: bool, step: float, mo
         step: Half width of the difference.
         most: The largest stack.
     """
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            "The difference estimator needs inputs that are one tensor. Pass estimator='exact' for others."
+        )
     every = 2 * x[0].numel()
     stem = Stem.split(network, x) if not fresh and len(x) == 1 else None
 

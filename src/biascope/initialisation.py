@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from biascope.randomness import forked_rng, generator_for, seed_of
-from biascope.weights import Params, stacked
+from biascope.randomness import forked_rng, seed_of
+from biascope.weights import Params
 
 Builder = Callable[[], nn.Module]
 
@@ -318,11 +318,3 @@ def block_size(numbers: int, device: torch.device) -> int:
     """
     budget, most = (2**26, 1024) if device.type == "cpu" else (2**31, 4096)
     return min(most, max(1, budget // max(1, numbers)))
-
-
-def drawn_block(tape: Tape | None, build: Builder, block: int, size: int, seed: int, device: torch.device) -> Params:
-    """Block ``block`` of the stream of members under a seed."""
-    if tape is not None:
-        return tape.draw(size, generator_for(device, seed, "weights", block))
-    members = built(build, seed, block * size, (block + 1) * size)
-    return {name: tensor.to(device) for name, tensor in stacked(members).items()}

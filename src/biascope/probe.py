@@ -115,7 +115,8 @@ class Probe:
         def place(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
                 return leaf
-            return leaf.to(device, run.dtype if leaf.is_floating_point() else leaf.dtype)
+            # A copy even where nothing changes: a network may work in place on its input.
+            return leaf.to(device, run.dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
 
         if not self.fresh:
             return tree_map(place, self._points)

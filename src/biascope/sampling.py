@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from biascope.gradient_ways import difference_ways, exact_ways
 from biascope.moments import Moments, representation
 from biascope.operators import GradientCovariance
 from biascope.probe import Probe
+from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.spectrum import eigenpairs, subspace_similarity
 from biascope.tangent import forward_flops, input_difference, input_gradient
@@ -62,11 +64,15 @@ class GradientSampler:
         self.family, self.probe, self.run = family, probe, run
         self.estimator, self.step, self.readout = estimator, step, readout
         self._draws = family.draws(seed=seed, run=run)
-        self.outputs = self._checked_outputs()
-        self.size = sum(
-            math.prod(leaf.shape[1:]) for leaf in tree_leaves(self._first_inputs()) if leaf.is_floating_point()
-        )
-        self._fastest = Fastest(self._ways(), run.torch_device)
+        with self._random_state(0):
+            self.outputs = self._checked_outputs()
+            leaves = tree_leaves(self._first_inputs())
+            self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
+            self._fastest = Fastest(self._ways(), run.torch_device)
+
+    def _random_state(self, start: int) -> AbstractContextManager[None]:
+        """A random state of its own: a network that draws in its forward pass must not move the user's."""
+        return forked_rng(seed_of(self._draws.seed, "forward", start))
 
     @property
     def method(self) -> str:
@@ -86,9 +92,12 @@ class GradientSampler:
     @property
     def stride(self) -> int:
         """Most draws worth computing in one go: bounded by memory, and by two seconds of work that a kill may cost."""
-        fitting = min(self._draws.block_size, _SPAN_NUMBERS // (self.probe.num * self.size))
-        seconds = 2.0 * self.rate if self.settled else 32 if self.run.torch_device.type == "cpu" else fitting
-        return int(max(1, min(fitting, seconds)))
+        fitting = min(self._draws.block_size, _SPAN_NUMBERS // max(1, self.probe.num * self.size))
+        if self.settled:
+            fitting = min(fitting, int(2.0 * self.rate))
+        elif self.run.torch_device.type == "cpu":
+            fitting = min(fitting, max(32, self._fastest.wanted))
+        return max(1, fitting)
 
     def expected_seconds(self, draws: int) -> float:
         """Time for a number of draws, from timing a few: at most about five seconds of them."""
@@ -108,7 +117,7 @@ class GradientSampler:
             ValueError: If a gradient is not finite.
         """
         inputs = self.probe.inputs(start, stop, self.run)
-        with self.run.products():
+        with self.run.products(), self._random_state(start):
             if self.family.size == 1:
                 gradients = self._of_point(inputs, stop - start)
                 if advance is not None:
@@ -199,15 +208,14 @@ def default_estimator(family: Family, probe: Probe, draws: int, run: Run) -> str
     """Differences where the budget of operations allows, else exact."""
     inputs = probe.inputs(0, 1, run)
     x = tree_map(lambda leaf: leaf[0], inputs) if probe.fresh else inputs
-    leaves = tree_leaves(x)
-    if len(leaves) != 1 or not isinstance(leaves[0], Tensor):
+    if not isinstance(x, Tensor):
         return "exact"
     network = family.template.to(run.torch_device, run.dtype)
     try:
-        flops = forward_flops(network, leaves[0][:1])
+        flops = forward_flops(network, x[:1])
     except (RuntimeError, ValueError, TypeError, IndexError):
         return "exact"  # the sampler says what is wrong with the inputs
-    size = math.prod(leaves[0].shape[1:])
+    size = math.prod(x.shape[1:])
     budget = DIFFERENCE_BUDGET["cpu" if run.torch_device.type == "cpu" else "cuda"]
     return "difference" if 2.0 * size * probe.num * draws * max(flops, 1) <= budget else "exact"
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
         ``(n, D)``, or ``(m, n, D)`` for a stack; leaves flattened and joined.
 
     Raises:
-        ValueError: If the output does not depend on the input.
+        ValueError: If there is nothing to differentiate with respect to, or one network's output is constant.
 
     Example:
         >>> network = Network.of(torch.nn.Linear(2, 1)).read("first").with_params(
@@ -44,6 +45,7 @@ def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
     def gradient(params: Params, buffers: Params, inputs: Any) -> Tensor:
         leaves, structure = tree_flatten(inputs)
         moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+        _require_real(moving)
 
         def scalar(*active: Tensor) -> Tensor:
             given = iter(active)
@@ -57,12 +59,22 @@ def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
     return vmap(gradient, in_dims=(0, 0, 0 if paired else None))(network.params, network.buffers, x)
 
 
+def _require_real(moving: list[bool]) -> None:
+    if not any(moving):
+        raise ValueError(
+            "Inputs must hold floating-point numbers to have a gradient, got none. Pass embeddings instead of ids."
+        )
+
+
 def _gradient_of_one(network: Network, x: Any) -> Tensor:
     leaves, structure = tree_flatten(x)
     moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+    _require_real(moving)
     leaves = [leaf.detach().requires_grad_() if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
     with torch.enable_grad():
-        output = network(tree_unflatten(leaves, structure)).sum()
+        # Copies go in, so that a network that works in place on its input changes nothing of ours.
+        copies = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        output = network(tree_unflatten(copies, structure)).sum()
     if not output.requires_grad:
         raise ValueError(
             "The network's output must depend on its input, and it is constant. Check that forward uses its argument."
@@ -106,14 +118,13 @@ def input_difference(
         raise ValueError(
             "The difference estimator needs inputs that are one tensor. Pass estimator='exact' for others."
         )
-    if step == 0 or step != step:
+    if step == 0 or not math.isfinite(step):
         raise ValueError(
-            f"The step h of the difference must not be zero, got {step}. Pass step=100, the published value."
+            f"The step h of the difference must be a number other than 0, got {step}. Pass step=100, the published value."
         )
     lead = 2 if network.members is not None and paired else 1
     shape = x.shape[lead:]
     size = shape.numel()
-    impulses = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, *shape).mul_(step)
     if channels_last:
         images = {name: part for name, part in network.params.items() if part.dim() == 4}
         laid_out = {name: part.contiguous(memory_format=torch.channels_last) for name, part in images.items()}
@@ -124,13 +135,21 @@ def input_difference(
             centre = x.select(lead - 1, index).unsqueeze(lead - 1)  # (1, …) or (m, 1, …)
             parts = []
             for first in range(0, size, max(1, batch // 2)):
-                some = impulses[first : first + max(1, batch // 2)]
+                some = _impulses(first, min(size, first + max(1, batch // 2)), shape, x) * step
                 moved = torch.cat([centre + some, centre - some], dim=lead - 1)
                 values = _outputs(network, moved, paired)
                 plus, minus = values.chunk(2, dim=-1)
                 parts.append((plus.float() - minus.float() if plus.dtype.itemsize == 2 else plus - minus) / (2 * step))
             columns.append(torch.cat(parts, dim=-1))
     return torch.stack(columns, dim=-2)
+
+
+def _impulses(first: int, last: int, shape: torch.Size, like: Tensor) -> Tensor:
+    """Unit vectors ``first … last−1`` in the shape of an input."""
+    rows = torch.arange(last - first, device=like.device)
+    impulses = like.new_zeros(last - first, shape.numel())
+    impulses[rows, first + rows] = 1
+    return impulses.reshape(last - first, *shape)
 
 
 @contextlib.contextmanager

@@ -107,7 +107,7 @@ def anisotropy_directions(
 
     Example:
         >>> family = Family.initialised(lambda: nn.Linear(16, 1, bias=False), name="linear")
-        >>> result = anisotropy_directions(family, Probe.fixed(torch.zeros(1, 16)), estimator="exact", draws=2000)
+        >>> result = anisotropy_directions(family, Probe.gaussian((16,)), estimator="exact", draws=2000)
         >>> result.effective_rank.contains(16)  # a linear model with independent weights is isotropic
         True
 
