@@ -114,7 +114,7 @@ def main() -> None:
         cases = [
             ["lenet", "difference", "float32", "200"],
             ["lenet", "exact", "float32", "2000"],
-            ["resnet18", "exact", "float32", "32"],
+            ["resnet18", "exact", "float32", "128"],
         ]
     else:
         cases = [
