@@ -10,7 +10,7 @@ from biascope import weights
 from biascope.comparison import compared
 from biascope.family import Family
 from biascope.run import Run
-from biascope.scanning import expected_cost, folder_name, saved_results, scan
+from biascope.scanning import Sampling, expected_cost, folder_name, saved_results, scan
 
 MODEL = """
 from torch import nn
@@ -98,7 +98,7 @@ def test_comparison_puts_spectra_side_by_side_and_refuses_to_mix_estimators(mode
 
 def test_expected_cost_names_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
-    costs = expected_cost(family, (1, 8, 8), draws=1000, run=Run(device="cpu"))
+    costs = expected_cost(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu"))
     assert [cost.measurement for cost in costs] == ["anisotropy_directions", "average_geometry"]
     assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 for cost in costs)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from biascope.family import Family
     from biascope.result import Result
     from biascope.run import Run
+    from biascope.scanning import Sampling
 
 app = typer.Typer(
     name="biascope",
@@ -108,16 +109,8 @@ def scan(
     chosen = model_source.parse_settings(settings)
     if dry_run:
         family = model_source.family_of(model, shape=shape, settings=chosen, weights_file=weights, batchnorm=batchnorm)
-        _print_cost(
-            family,
-            shape or (1, 32, 32),
-            _estimator(estimator),
-            step,
-            draws,
-            readout,
-            seed,
-            _progress_run(device, precision, None),
-        )
+        sampling = scanning.Sampling(_estimator(estimator), step, draws, readout, seed)
+        _print_cost(family, shape or (1, 32, 32), sampling, _progress_run(device, precision, None))
         return
     folder = out or Path("biascope-runs") / scanning.folder_name(model, chosen, weights or checkpoints)
     done = scanning.scan(
@@ -137,25 +130,13 @@ def scan(
     _print_results(done.results, done.report, as_json)
 
 
-def _print_cost(
-    family: Family,
-    shape: tuple[int, ...],
-    estimator: str | None,
-    step: float,
-    draws: int,
-    readout: str,
-    seed: int,
-    run: Run,
-) -> None:
+def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> None:
     from biascope.scanning import describe_device, expected_cost
 
     typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}; {describe_device(run)}")
-    costs = expected_cost(
-        family, shape, estimator=estimator, step=step, draws=draws, readout=readout, seed=seed, run=run
-    )
-    for cost in costs:
+    for cost in expected_cost(family, shape, sampling, run):
         typer.echo(
-            f"  {cost.measurement:22} {draws} draws, {cost.estimator}: about {_duration(cost.seconds)} and "
+            f"  {cost.measurement:22} {sampling.draws} draws, {cost.estimator}: about {_duration(cost.seconds)} and "
             f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
         )
 

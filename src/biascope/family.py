@@ -97,10 +97,12 @@ class Network:
         """Outputs for inputs ``(n, …)``; a stack answers with a leading axis over its members."""
         given = self.params if params is None else params
         if self.members is None:
-            return self._forward(given, self.buffers, x)
-        return vmap(self._forward, in_dims=(0, 0, None))(given, self.buffers, x)
+            return self.apply(given, self.buffers, x)
+        return vmap(self.apply, in_dims=(0, 0, None))(given, self.buffers, x)
 
-    def _forward(self, params: Params, buffers: Params, x: Any) -> Tensor:
+    def apply(self, params: Params, buffers: Params, x: Any) -> Tensor:
+        """Outputs of one network at given weights: what transformations (grad, vmap, jvp) are taken of."""
+
         def single(inputs: Any) -> Tensor:
             arguments = inputs if isinstance(inputs, tuple) else (inputs,)
             keywords: dict[str, Any] = {}

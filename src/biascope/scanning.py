@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,31 @@ from biascope.trials import make_writable
 
 GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
 POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is drawn and how gradients are taken, the same for every measurement of a scan.
+
+    Attributes:
+        estimator: ``"difference"``, ``"exact"``, or ``None``: differences where their operation count is affordable.
+        step: Half width of the differences.
+        draws: Networks to draw.
+        readout: Which scalar of several outputs.
+        seed: Of weights and inputs.
+    """
+
+    estimator: str | None = None
+    step: float = 100.0
+    draws: int = 400
+    readout: str = "first"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.draws < 2:
+            raise ValueError(
+                f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
+            )
 
 
 @dataclass(frozen=True)
@@ -78,15 +103,14 @@ def scan(
     """
     run = run or Run()
     shape = input or (1, 32, 32)
-    if draws < 2:
-        raise ValueError(f"draws must be at least 2 to estimate a spread, got {draws}. Pass draws=100 or more.")
+    sampling = Sampling(estimator, step, draws, readout, seed)
     if run.folder is not None:
         make_writable(run.folder)
     families = _families(model, shape if input else None, settings, weights, checkpoints, batchnorm)
     results: list[Result] = []
     for family in families:
         folder = run.folder if len(families) == 1 or run.folder is None else run.folder / _file_name(family.name)
-        for result in _measure(family, shape, estimator, step, draws, readout, seed, run):
+        for result in _measure(family, shape, sampling, run):
             results.append(result)
             if folder is not None:
                 result.save(folder / result.measurement)
@@ -130,21 +154,12 @@ def _probes(family: Family, shape: tuple[int, ...], seed: int) -> dict[str, Prob
     }
 
 
-def _measure(
-    family: Family,
-    shape: tuple[int, ...],
-    estimator: str | None,
-    step: float,
-    draws: int,
-    readout: str,
-    seed: int,
-    run: Run,
-) -> list[Result]:
-    results = []
-    for name, probe in _probes(family, shape, seed).items():
-        extra = {"estimator": estimator, "step": step} if name == "anisotropy_directions" else {}
-        results.append(measurement.find(name)(family, probe, draws=draws, readout=readout, seed=seed, run=run, **extra))
-    return results
+def _measure(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> Iterator[Result]:
+    common = {"draws": sampling.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
+    for name, probe in _probes(family, shape, sampling.seed).items():
+        # The average geometry is defined with the exact gradient.
+        own = {"estimator": sampling.estimator, "step": sampling.step} if name == "anisotropy_directions" else {}
+        yield measurement.find(name)(family, probe, **common, **own)
 
 
 @dataclass(frozen=True)
@@ -166,36 +181,28 @@ class Cost:
     memory: int
 
 
-def expected_cost(
-    family: Family,
-    shape: tuple[int, ...],
-    *,
-    estimator: str | None = None,
-    step: float = 100.0,
-    draws: int = 400,
-    readout: str = "first",
-    seed: int = 0,
-    run: Run | None = None,
-) -> list[Cost]:
+def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run | None = None) -> list[Cost]:
     """Expected time and memory of a scan, from timing a few draws of it.
 
     Args:
         family: Who.
         shape: Of one input.
-        estimator: As for :func:`scan`.
-        step: Half width of the differences.
-        draws: Networks to draw.
-        readout: Which scalar.
-        seed: Of weights and inputs.
+        sampling: What would be drawn.
         run: Device and precision.
     """
-    run = run or Run()
+    run, draws = run or Run(), sampling.draws
     costs = []
-    for name, probe in _probes(family, shape, seed).items():
-        chosen = "exact" if name == "average_geometry" else estimator or default_estimator(family, probe, draws, run)
-        sampler = GradientSampler(family, probe, estimator=chosen, step=step, readout=readout, seed=seed, run=run)
+    for name, probe in _probes(family, shape, sampling.seed).items():
+        chosen = (
+            "exact"
+            if name == "average_geometry"
+            else sampling.estimator or default_estimator(family, probe, draws, run)
+        )
+        sampler = GradientSampler(
+            family, probe, estimator=chosen, step=sampling.step, readout=sampling.readout, seed=sampling.seed, run=run
+        )
         seconds = sampler.expected_seconds(draws)
-        numbers = family.num_parameters * min(draws, family.draws(seed=seed, run=run).block_size)
+        numbers = family.num_parameters * min(draws, family.draws(seed=sampling.seed, run=run).block_size)
         sums = min(draws * probe.num * sampler.size * 4, GROUPS * sampler.size**2 * 8) + 4 * sampler.size**2 * 8
         costs.append(Cost(name, chosen, sampler.method, seconds, numbers * run.dtype.itemsize + sums))
     return costs

@@ -65,13 +65,14 @@ class Stem:
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The layer's outputs for inputs ``(n, …)``."""
-        weight, bias = self._weights(params)
+        weight, bias = self.own_weights(params)
         if isinstance(self.layer, nn.Linear):
             return F.linear(x.flatten(1), weight, bias)
         layer = self.layer
         return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation)
 
-    def _weights(self, params: Params) -> tuple[Tensor, Tensor | None]:
+    def own_weights(self, params: Params) -> tuple[Tensor, Tensor | None]:
+        """The layer's weight and bias among a network's parameters."""
         prefix = f"{self.name}." if self.name else ""
         return params[f"{prefix}weight"], params.get(f"{prefix}bias")
 
@@ -237,7 +238,7 @@ class ImpulseDifference:
         """The difference for one network: ``(1, D)``."""
         with forward_only(self.x.device):
             rest = self.stem.without(network)
-            weight, _ = self.stem._weights(network.params)
+            weight, _ = self.stem.own_weights(network.params)
             base = self.stem.apply(network.params, self.x)
             return torch.cat([self._slope(rest, base, slope) for slope in self._responses(weight)])[None]
 

@@ -50,7 +50,7 @@ def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
         def scalar(*active: Tensor) -> Tensor:
             given = iter(active)
             merged = [next(given) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
-            return network._forward(params, buffers, tree_unflatten(merged, structure)).sum()
+            return network.apply(params, buffers, tree_unflatten(merged, structure)).sum()
 
         active = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
         gradients = torch.func.grad(scalar, argnums=tuple(range(len(active))))(*active)
@@ -161,7 +161,7 @@ def forward_only(device: torch.device) -> Iterator[None]:
 
 def _outputs(network: Network, x: Tensor, paired: bool) -> Tensor:
     if network.members is not None and paired:
-        return vmap(network._forward)(network.params, network.buffers, x)
+        return vmap(network.apply)(network.params, network.buffers, x)
     return network(x)
 
 
@@ -169,7 +169,7 @@ def weight_jvp(network: Network, x: Any, direction: Params) -> tuple[Tensor, Ten
     """Outputs and their derivative along a direction in weight space, ``d/dt f(x; θ + tδ)``."""
 
     def forward(params: Params) -> Tensor:
-        return network._forward(params, network.buffers, x)
+        return network.apply(params, network.buffers, x)
 
     outputs: Tensor
     outputs, tangent, *_ = torch.func.jvp(forward, (network.params,), (direction,))
@@ -180,7 +180,7 @@ def weight_vjp(network: Network, x: Any, cotangent: Tensor) -> Params:
     """The gradient of ``Σ cᵢ f(xᵢ; θ)`` with respect to the weights."""
 
     def forward(params: Params) -> Tensor:
-        return network._forward(params, network.buffers, x)
+        return network.apply(params, network.buffers, x)
 
     pull = torch.func.vjp(forward, network.params)[1]
     gradient: Params = pull(cotangent)[0]
@@ -191,7 +191,7 @@ def weight_jacobian(network: Network, x: Tensor) -> Tensor:
     """``∂f(xᵢ)/∂θ`` of a scalar network for each input, one backward pass per input: ``(n, parameters)``."""
 
     def scalar(params: Params, one: Tensor) -> Tensor:
-        return network._forward(params, network.buffers, one.unsqueeze(0)).squeeze(0)
+        return network.apply(params, network.buffers, one.unsqueeze(0)).squeeze(0)
 
     rows = []
     for one in x:
