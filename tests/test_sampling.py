@@ -12,6 +12,7 @@ from torch import nn
 from biascope import moments, sampling
 from biascope.autotune import Way
 from biascope.family import Family
+from biascope.identities import selftest
 from biascope.networks import builder
 from biascope.operators import GradientCovariance
 from biascope.probe import Probe
@@ -303,3 +304,22 @@ def test_inputs_by_name_are_measured_exactly() -> None:
     assert sampler_of(family, probe).gradients(0, 2).shape == (2, 1, 6)
     with pytest.raises(ValueError, match="inputs that are one tensor"):
         sampler_of(family, probe, "difference")
+
+
+def test_a_stock_transformer_layer_is_measured_and_its_settings_are_restored() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.layer(x).mean(1))
+
+    family, probe = Family.initialised(Reader), Probe.gaussian((5, 8))
+    before = torch.backends.mha.get_fastpath_enabled(), torch.backends.cuda.flash_sdp_enabled()
+    for estimator in ("exact", "difference"):
+        stacked = sampler_of(family, probe, estimator).gradients(0, 70)
+        assert float(stacked.abs().max()) > 0
+    assert all(check.passed for check in selftest(family, (5, 8)))
+    assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.cuda.flash_sdp_enabled()) == before

@@ -106,6 +106,8 @@ def test_expected_cost_names_each_measurement(model: str) -> None:
 def test_folder_names_are_readable_and_safe() -> None:
     assert folder_name("lenet", {"pooling": "average"}, None) == "lenet-pooling=average"
     assert folder_name("a/b/model.py:build", {}, Path("x/epoch-3.pt")) == "model-epoch-3"
+    assert folder_name("a/model.py:wide", {}, None) == "model-wide"
+    assert folder_name("package.module:build", {}, None) == "package.module"
     assert "/" not in folder_name("../../x:y", {}, None)
 
 

@@ -14,7 +14,7 @@ from biascope.family import Family, Network
 from biascope.probe import Probe
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.run import Run
-from biascope.tangent import input_gradient, weight_jacobian, weight_jvp, weight_vjp
+from biascope.tangent import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
 from biascope.weights import Params
 
 _INPUTS = 4
@@ -93,7 +93,8 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
         ),
         ("a stack equals its members", lambda: _stack(stack, x), "the network cannot be batched over weights"),
     ]
-    with forked_rng(seed_of(seed, "selftest")):  # a random forward pass must not advance the user's generators
+    # A random forward pass must not advance the user's generators.
+    with plain_attention(), forked_rng(seed_of(seed, "selftest")):
         return [_run_check(name, measure, remark) for name, measure, remark in checks]
 
 

@@ -23,7 +23,7 @@ from biascope.probe import Probe
 from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.spectrum import eigenpairs, subspace_similarity
-from biascope.tangent import forward_flops, input_difference, input_gradient
+from biascope.tangent import forward_flops, input_difference, input_gradient, plain_attention
 from biascope.trials import Trials
 
 ESTIMATORS = ("exact", "difference")
@@ -64,7 +64,7 @@ class GradientSampler:
         self.family, self.probe, self.run = family, probe, run
         self.estimator, self.step, self.readout = estimator, step, readout
         self._draws = family.draws(seed=seed, run=run)
-        with self._random_state(0):
+        with plain_attention(), self._random_state(0):
             self.outputs = self._checked_outputs()
             leaves = tree_leaves(self._first_inputs())
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
@@ -117,7 +117,7 @@ class GradientSampler:
             ValueError: If a gradient is not finite.
         """
         inputs = self.probe.inputs(start, stop, self.run)
-        with self.run.products(), self._random_state(start):
+        with self.run.products(), plain_attention(), self._random_state(start):
             if self.family.size == 1:
                 gradients = self._of_point(inputs, stop - start)
                 if advance is not None:

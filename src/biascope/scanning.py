@@ -224,7 +224,9 @@ def saved_results(folder: Path) -> list[Result]:
 
 def folder_name(model: str, settings: Mapping[str, Any], weights: Path | None) -> str:
     """A readable folder name for a model, its settings and weights."""
-    parts = [Path(model.removesuffix(":build")).stem if ".py" in model else model]
+    location, _, attribute = model.rpartition(":")
+    parts = [model] if not location else [Path(location).stem if location.endswith(".py") else location]
+    parts += [attribute] if location and attribute != "build" else []
     parts += [f"{key}={value}" for key, value in settings.items()]
     parts += [Path(weights).stem] if weights is not None else []
     return _file_name("-".join(parts))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.family import Network
@@ -150,6 +151,18 @@ def _impulses(first: int, last: int, shape: torch.Size, like: Tensor) -> Tensor:
     impulses = like.new_zeros(last - first, shape.numel())
     impulses[rows, first + rows] = 1
     return impulses.reshape(last - first, *shape)
+
+
+@contextlib.contextmanager
+def plain_attention() -> Iterator[None]:
+    """Attention by its plain formula for the duration: the fused kernels know neither stacks nor forward mode."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextlib.contextmanager
