@@ -19,6 +19,7 @@ SPINE = [
     "trials",
     "weights",
     "initialisation",
+    "readout",
     "family",
     "probe",
     "bases",

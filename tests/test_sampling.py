@@ -284,14 +284,44 @@ def test_a_network_that_works_in_place_leaves_the_probe_alone() -> None:
     assert float(before.min()) < 0
 
 
-def test_a_random_forward_pass_does_not_move_the_global_state() -> None:
-    class Noisy(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x.flatten(1)) + torch.randn(())
+class Noisy(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.flatten(1)) + torch.randn(())
 
+
+class Coupled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = super().forward(x.flatten(1))
+        return outputs - 0.5 * outputs.mean()
+
+
+def seeded() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: Noisy(64, 1), "its forward pass is random"),
+        (lambda: Coupled(64, 1), "must treat the inputs of a batch apart"),
+        (seeded, "must draw its weights at random, and two draws are equal"),
+    ],
+)
+def test_networks_without_a_gradient_of_their_own_are_refused_and_move_no_state(build: object, sentence: str) -> None:
     state = torch.get_rng_state()
-    sampler_of(Family.initialised(lambda: Noisy(64, 1))).gradients(0, 4)
+    with pytest.raises(ValueError, match=sentence):
+        sampler_of(Family.initialised(build, name="yours"))  # type: ignore[arg-type]
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_forward_pass_may_fail_in_any_way() -> None:
+    class Misspelt(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.no_such_layer(x)
+
+    with pytest.raises(ValueError, match="its forward pass failed with"):
+        sampler_of(Family.initialised(lambda: Misspelt(64, 1)))
 
 
 def test_inputs_by_name_are_measured_exactly() -> None:

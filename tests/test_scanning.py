@@ -116,3 +116,12 @@ def test_a_run_folder_without_results_is_told_so(tmp_path: Path) -> None:
         saved_results(tmp_path)
     with pytest.raises(ValueError, match="must exist"):
         saved_results(tmp_path / "none")
+
+
+def test_a_builder_and_a_written_shape_are_taken_as_they_are(model: str) -> None:
+    done = scan(lambda: built(model), input="1x8x8", draws=8, run=Run(device="cpu"), report=False)
+    assert "too few times to tell" in done.results[0].sentence()
+    with pytest.raises(ValueError, match="one network"):
+        scan(built(model), input="1x8x8")
+    with pytest.raises(ValueError, match="for a builder"):
+        Family.point(lambda: built(model))

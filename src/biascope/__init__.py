@@ -7,6 +7,7 @@ in that order; a module imports only from those above it::
     run           how work is carried out          trials     units of work that are kept as they finish
     weights       named parameters, on disk too
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
+                  readout          one scalar of several outputs
                   family           Network · Family: an architecture and a law over its weights
       WHERE       probe            inputs, fixed or sampled afresh     bases   orthonormal bases of input space
       HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network

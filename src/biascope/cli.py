@@ -337,7 +337,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get("BIASCOPE_TRACEBACK"):
             raise
-        typer.echo(f"biascope: {error}", err=True)
+        typer.echo(f"biascope: {' '.join(str(error).split())}", err=True)
         sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # Typer's answer to Ctrl-C

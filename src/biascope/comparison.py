@@ -48,7 +48,10 @@ class Comparison:
 
     def __repr__(self) -> str:
         width = max(len(result.subject) for result in self.results) + 2
-        head = f"{self.measurement} ({self.estimator}); overlap of the leading {self.leading} directions, chance {self.chance:.3f}"
+        head = (
+            f"{self.measurement} ({self.estimator}); overlap of the leading {self.leading} directions "
+            f"(chance {self.chance:.3f}; on the diagonal a network's own two halves)"
+        )
         lines = [head]
         for result, row in zip(self.results, self.overlap, strict=True):
             cells = " ".join(f"{value:5.2f}" for value in row)

@@ -92,7 +92,7 @@ class CovarianceResult(Result, ABC):
         It is the diagonal of the covariance in the Fourier basis: linear in the covariance, hence unbiased however few
         the draws. ``None`` for inputs that are not images. Directions that were not kept are taken as missing.
         """
-        if len(self.input_shape) < 2 or min(self.input_shape[-2:]) < 4:
+        if len(self.input_shape) < 3 or min(self.input_shape[-2:]) < 4:
             return None
         power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
         energy = np.tensordot(self.eigenvalues, power, 1).reshape(-1, *self.input_shape[-2:]).sum(0)  # over channels
@@ -116,7 +116,7 @@ class CovarianceResult(Result, ABC):
 
     def centre_shares(self) -> tuple[float, float] | None:
         """Share of the gradient's energy on the central quarter of an image, and that of an isotropic network."""
-        if len(self.input_shape) < 2 or min(self.input_shape[-2:]) < 4:
+        if len(self.input_shape) < 3 or min(self.input_shape[-2:]) < 4:
             return None
         height, width = self.input_shape[-2:]
         inside = np.zeros((height, width), bool)
@@ -140,6 +140,11 @@ class CovarianceResult(Result, ABC):
             words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
         *first, last = words or [""]
         return (", ".join(first) + " and " + last if first else last).replace("%", " %")
+
+    def unclear(self) -> bool:
+        """Whether the effective rank is known too badly to say anything in words."""
+        rank = self.effective_rank
+        return not rank.value >= 1 or not rank.high - rank.low <= rank.value
 
     def effective_draws(self) -> int:
         """How many independent gradients would give a sample spectrum as uneven as this one.
@@ -168,6 +173,8 @@ def covariance_fields(covariance: GradientCovariance, input_shape: tuple[int, ..
         keep: How many directions to keep; by default all up to D = 4096, else 64.
     """
     size = covariance.size
+    if keep is not None and keep < 1:
+        raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
     keep = min(size, keep if keep is not None else size if size <= 4096 else 64)
     spectrum = eigenpairs(covariance, keep)
     kept = spectrum.vectors.shape[0]

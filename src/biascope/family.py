@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -20,41 +19,11 @@ from torch.func import functional_call, vmap
 from biascope import weights
 from biascope.initialisation import Builder, Tape, TapeError, block_size, built
 from biascope.randomness import forked_rng, generator_for, seed_of
+from biascope.readout import READOUTS, read_out
 from biascope.run import Run
 from biascope.weights import Params, stacked
 
-READOUTS = ("first", "sum", "mean", "margin", "random")
 BATCHNORM_MODES = ("eval", "train")
-
-
-def read_out(outputs: Tensor, readout: str) -> Tensor:
-    """One scalar per input from a network's outputs, by a named rule.
-
-    Args:
-        outputs: ``(n, p)``, ``(n,)`` or with more output axes, which are flattened.
-        readout: ``"first"`` output, ``"sum"``, ``"mean"``, ``"margin"`` (largest minus second largest) or ``"random"``
-            (one fixed Gaussian combination).
-
-    Returns:
-        ``(n,)``.
-
-    Example:
-        >>> read_out(torch.tensor([[1.0, 5.0, 3.0]]), "margin")
-        tensor([2.])
-    """
-    logits = outputs.reshape(outputs.shape[0], -1)  # (n, p)
-    if readout == "first":
-        return logits[:, 0]
-    if readout == "sum":
-        return logits.sum(1)
-    if readout == "mean":
-        return logits.mean(1)
-    if readout == "margin":
-        top = logits.topk(2, dim=1).values
-        return top[:, 0] - top[:, 1]
-    # Drawn by NumPy, because torch draws nothing under vmap.
-    combination = np.random.default_rng(seed_of(0, "readout")).standard_normal(logits.shape[1])
-    return logits @ torch.from_numpy(combination).to(logits)
 
 
 @dataclass(frozen=True)
@@ -216,6 +185,10 @@ class Family:
             torch.Size([3, 1, 4])
         """
         name = str(name or getattr(build, "__name__", type(build).__name__))
+        if isinstance(build, nn.Module):
+            raise ValueError(
+                f"{name} must be a function that builds a network, got a network. Use Family.point for one network."
+            )
         with forked_rng(seed_of(0, "template")):
             module = build()
         if not isinstance(module, nn.Module):
@@ -240,6 +213,10 @@ class Family:
             2
         """
         name = name or type(module).__name__
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"A point family needs a torch.nn.Module, got {name}. Use Family.initialised for a builder."
+            )
         network = Network.of(module, batchnorm)
         if not weights.count(network.params):
             raise ValueError(f"{name} must have parameters, and has none. Pass a network with weights.")

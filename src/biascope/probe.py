@@ -79,6 +79,10 @@ class Probe:
             seed: Of the inputs; independent of the seed of the weights.
         """
         shape = tuple(shape)
+        if num < 1:
+            raise ValueError(f"num must be at least 1 input per member, got {num}. Pass num=1.")
+        if not std > 0:
+            raise ValueError(f"std must be a positive number, got {std}. Pass std=1.")
 
         def law(generator: torch.Generator, count: int) -> Tensor:
             return std * torch.randn((count, *shape), generator=generator, device=generator.device)

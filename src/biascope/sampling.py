@@ -168,8 +168,8 @@ class GradientSampler:
         try:
             with torch.no_grad():
                 outputs = network(x)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".")
+        except Exception as error:  # a user's forward pass may raise anything
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(
                 f"{name} must accept inputs of shape {shape}, and its forward pass failed with: {reason}. "
                 "Pass the input shape it was made for (--input CxHxW)."
@@ -187,8 +187,34 @@ class GradientSampler:
             raise ValueError(
                 f"readout 'margin' needs at least two outputs, {name} has {logits.shape[1]}. Pass readout='first'."
             )
+        self._check_separateness(network, x, outputs)
         self._check_dependence(network.read(self.readout), x)
+        self._check_variation()
         return int(logits.shape[1])
+
+    def _check_separateness(self, network: Network, x: Any, outputs: Tensor) -> None:
+        """A random forward pass, or one that mixes the inputs of a batch, has no gradient at an input."""
+        name = self.family.name
+        with torch.no_grad():
+            if not _close(network(x), outputs):
+                raise ValueError(
+                    f"{name} must give the same output for the same input, and its forward pass is random. Remove the noise."
+                )
+            if isinstance(x, Tensor) and not _close(network(torch.cat([x, -0.5 * x]))[: len(x)], outputs):
+                raise ValueError(
+                    f"{name} must treat the inputs of a batch apart, and its outputs depend on the others. Remove that."
+                )
+
+    def _check_variation(self) -> None:
+        """A builder that seeds itself gives one network over and over."""
+        if self.family.law != "initialised":
+            return
+        pair = self._draws[0:2]
+        if all(torch.equal(part[0], part[1]) for part in pair.params.values()):
+            raise ValueError(
+                f"{self.family.name} must draw its weights at random, and two draws are equal. Remove the seed from the "
+                "builder, or measure one network with --weights."
+            )
 
     def _check_dependence(self, network: Network, x: Any) -> None:
         """A constant network has no directions to prefer; one dead random draw does not make a network constant."""
@@ -202,6 +228,12 @@ class GradientSampler:
                 f"{self.family.name} must depend on its input, and its output is constant there. "
                 "Check that forward uses its argument and that no detach() or dead layer cuts it off."
             )
+
+
+def _close(one: Tensor, two: Tensor) -> bool:
+    """Whether outputs are the same up to the rounding of their precision."""
+    tolerance = 1e-3 if two.dtype.itemsize > 2 else 3e-2
+    return one.shape == two.shape and bool((one - two).abs().max() <= tolerance * two.abs().max().clamp_min(1e-30))
 
 
 def default_estimator(family: Family, probe: Probe, draws: int, run: Run) -> str:

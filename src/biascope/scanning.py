@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from biascope import measurement
 from biascope.family import Family
-from biascope.model_source import checkpoint_files, family_of, natural_order
+from biascope.model_source import checkpoint_files, family_of, natural_order, parse_shape
 from biascope.probe import Probe
 from biascope.result import Result
 from biascope.run import Run
@@ -63,9 +64,9 @@ class Scan:
 
 
 def scan(
-    model: str | Family = "lenet",
+    model: str | Family | Callable[[], nn.Module] = "lenet",
     *,
-    input: tuple[int, ...] | None = None,
+    input: tuple[int, ...] | str | None = None,
     settings: Mapping[str, Any] | None = None,
     estimator: str | None = None,
     step: float = 100.0,
@@ -84,8 +85,8 @@ def scan(
     trained weights, one set or a folder of checkpoints: the average geometry of each over fresh inputs.
 
     Args:
-        model: A known name, ``file.py:build``, ``package.module:build``, or a Family.
-        input: Shape of one input, ``(1, 32, 32)`` by default.
+        model: A known name, ``file.py:build``, ``package.module:build``, a builder, or a Family.
+        input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
         settings: For the builder.
         estimator: ``"difference"``, ``"exact"``, or ``None``: differences where their operation count is affordable.
         step: Half width of the differences.
@@ -102,6 +103,7 @@ def scan(
         Results and report.
     """
     run = run or Run()
+    input = parse_shape(input) if isinstance(input, str) else input
     shape = input or (1, 32, 32)
     sampling = Sampling(estimator, step, draws, readout, seed)
     if run.folder is not None:
@@ -123,7 +125,7 @@ def scan(
 
 
 def _families(
-    model: str | Family,
+    model: str | Family | Callable[[], nn.Module],
     shape: tuple[int, ...] | None,
     settings: Mapping[str, Any] | None,
     weights: Path | str | None,
@@ -132,6 +134,8 @@ def _families(
 ) -> list[Family]:
     if isinstance(model, Family):
         return [model]
+    if not isinstance(model, str):
+        return [Family.initialised(model, batchnorm=batchnorm)]
     if weights is not None and checkpoints is not None:
         raise ValueError("Only one of weights and checkpoints may be given, got both. Leave one out.")
     files = (
@@ -157,8 +161,10 @@ def _probes(family: Family, shape: tuple[int, ...], seed: int) -> dict[str, Prob
 def _measure(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> Iterator[Result]:
     common = {"draws": sampling.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
     for name, probe in _probes(family, shape, sampling.seed).items():
-        # The average geometry is defined with the exact gradient.
-        own = {"estimator": sampling.estimator, "step": sampling.step} if name == "anisotropy_directions" else {}
+        # Beside the directions, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
+        own: dict[str, Any] = {"step": sampling.step}
+        if name == "anisotropy_directions" or (family.law == "point" and sampling.estimator is not None):
+            own["estimator"] = sampling.estimator
         yield measurement.find(name)(family, probe, **common, **own)
 
 

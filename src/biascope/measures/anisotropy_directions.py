@@ -24,6 +24,8 @@ class Anisotropy(CovarianceResult):
 
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
+        if self.unclear():
+            return f"{self.subject} was drawn too few times to tell in how many of {size} directions it moves freely."
         if rank.contains(size):
             return f"{self.subject} moves equally freely in all {size} directions: it has no preferred ones."
         prefers = self.preference()
@@ -115,6 +117,10 @@ def anisotropy_directions(
         Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.
     """
     run = run or Run()
+    if family.size == 1:
+        raise ValueError(
+            f"Anisotropy directions need a law over weights, and {family.name} is one network. Use average_geometry."
+        )
     chosen = estimator or default_estimator(family, probe, draws, run)
     sampler = GradientSampler(family, probe, estimator=chosen, step=step, readout=readout, seed=seed, run=run)
     covariance = gradient_covariance(

@@ -39,6 +39,10 @@ class Geometry(CovarianceResult):
 
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
+        if self.unclear():
+            return (
+                f"{self.subject} was drawn too few times to tell in how many of {size} directions it can change freely."
+            )
         if rank.contains(size):
             return (
                 f"Averaged over inputs, {self.subject} has the geometry of the identity: every direction counts alike."
