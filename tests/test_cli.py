@@ -157,6 +157,8 @@ def number(): return 3
         (["scan", *TINY[:3], "--device", "abacus"], "device must be"),
         (["scan", *TINY, "--weights", "none.pt"], "The weights file must exist"),
         (["scan", *TINY, "--checkpoints", "none"], "The checkpoints folder must exist"),
+        (["scan", *TINY, "--checkpoints", "tiny.py"], "Pass one file as weights"),
+        (["scan", *TINY, "--weights", "."], "Pass a folder as checkpoints"),
         (["scan", "lenet", "--set", "pooling"], "must be written key=value"),
         (["scan", "lenet", "--set", "pooling=min"], "pooling must be one of"),
         (["scan", "lenet", "--set", "colour=red"], "It takes: channels"),

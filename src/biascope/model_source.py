@@ -219,6 +219,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
     Raises:
         ValueError: If there are none.
     """
+    if folder.is_file():
+        raise ValueError(f"The checkpoints must be a folder, and {folder} is a file. Pass one file as weights.")
     if not folder.is_dir():
         raise ValueError(f"The checkpoints folder must exist, and {folder} does not. Check the path.")
     kinds = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"}

@@ -58,6 +58,8 @@ def load(path: Path | str) -> Params:
         ValueError: If the file is missing, damaged, or holds something else than named tensors.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"The weights must be one file, and {path} is a folder. Pass a folder as checkpoints.")
     if not path.is_file():
         raise ValueError(f"The weights file must exist, and {path} does not. Check the path.")
     try:
