@@ -71,7 +71,7 @@ def root(
     """What every command shares."""
 
 
-def _progress_run(device: str, precision: str, folder: Path | None) -> Run:
+def _run_in(device: str, precision: str, folder: Path | None) -> Run:
     from biascope.run import Run
 
     run = Run(folder=folder, device=device, precision=precision)
@@ -110,7 +110,7 @@ def scan(
     if dry_run:
         family = model_source.family_of(model, shape=shape, settings=chosen, weights_file=weights, batchnorm=batchnorm)
         sampling = scanning.Sampling(_estimator(estimator), step, draws, readout, seed)
-        _print_cost(family, shape or (1, 32, 32), sampling, _progress_run(device, precision, None))
+        _print_cost(family, shape or (1, 32, 32), sampling, _run_in(device, precision, None))
         return
     folder = out or Path("biascope-runs") / scanning.folder_name(model, chosen, weights or checkpoints)
     done = scanning.scan(
@@ -125,7 +125,7 @@ def scan(
         weights=weights,
         checkpoints=checkpoints,
         seed=seed,
-        run=_progress_run(device, precision, folder),
+        run=_run_in(device, precision, folder),
     )
     _print_results(done.results, done.report, as_json)
 
@@ -222,7 +222,7 @@ def compare(
         if Path(subject).is_dir():
             results += scanning.saved_results(Path(subject))
             continue
-        run = _progress_run(device, precision, folder / scanning.folder_name(subject, {}, None))
+        run = _run_in(device, precision, folder / scanning.folder_name(subject, {}, None))
         results += scanning.scan(
             subject,
             input=shape,
@@ -305,7 +305,7 @@ def measure(
     chosen = model_source.parse_settings(settings)
     family = model_source.family_of(model, shape=shape, settings=chosen, batchnorm=batchnorm)
     folder = out or Path("biascope-runs") / scanning.folder_name(model, chosen, None)
-    run = _progress_run(device, precision, folder)
+    run = _run_in(device, precision, folder)
     probe = Probe.gaussian(shape or (1, 32, 32), num=inputs, std=std, fresh=fresh, seed=int(own.get("seed", 0)))
     result = found(family, probe, run=run, **own)
     result.save(folder / found.name)
