@@ -166,7 +166,7 @@ def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False)
 
 def similarity(sizes: np.ndarray, similarity: np.ndarray, size: int, *, dark: bool = False) -> Figure:
     """Similarity of two subspaces against their dimension k, with the level k/D of chance; nan is left out."""
-    reading = "A similarity of 1: the two halves of the draws agree on these directions; on the dotted line it is chance."
+    reading = "At a similarity of 1 the two halves of the draws agree on these directions; the dotted line is chance."
     figure, colours = _figure(3.1, reading), PALETTE[dark]
     axes = _panel(figure, dark)
     line = np.geomspace(1, max(size, 2), 60)
