@@ -1,0 +1,167 @@
+"""Real data sets: one file per published set, and readers for a user's own arrays and image folders.
+
+A file put into this folder is a data set from then on: `names` reads the folder, and a file is imported only when its
+set is asked for, so that importing this package imports neither torch nor NumPy.
+
+>>> names()
+('cifar10', 'fashion-mnist', 'mnist')
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import pkgutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from biascope.data.dataset import Dataset
+    from biascope.data.official import OfficialSet
+
+__all__ = ["Dataset", "data_root", "is_published", "load", "names", "own_sets", "published_set"]
+
+# Modules of this folder that serve the data sets and are not data sets themselves.
+_SUPPORT = frozenset(
+    {"array_pickle", "dataset", "downloads", "fetching", "idx", "image_folder", "npz", "official", "sources"}
+)
+
+
+def names() -> tuple[str, ...]:
+    """The published sets that are known, in alphabetical order, read from the file names of this folder."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(module.replace("_", "-") for module in modules if module not in _SUPPORT))
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """The folder of data sets: the one given, else the environment's ``BIASCOPE_DATA``, else ``~/.cache/biascope``.
+
+    Example:
+        >>> str(data_root("sets"))
+        'sets'
+    """
+    return Path(root or os.environ.get("BIASCOPE_DATA") or "~/.cache/biascope").expanduser()
+
+
+def is_published(text: str) -> bool:
+    """Whether a user's word names a published set, rather than a path that ends like one.
+
+    Example:
+        >>> is_published("CIFAR-10"), is_published("./cifar10"), is_published("cifar")
+        (True, False, False)
+    """
+    return not _is_path(text) and _letters(text) in map(_letters, names())
+
+
+def published_set(name: str) -> OfficialSet:
+    """A published set by name: its files, where they may lie and where they come from.
+
+    Case, hyphens, underscores and spaces do not matter: "CIFAR-10" and "cifar10" are one set.
+
+    Raises:
+        ValueError: If no set has this name; the message gives the nearest ones.
+
+    Example:
+        >>> published_set("Fashion MNIST").name
+        'fashion-mnist'
+    """
+    known = {_letters(each): each for each in names()}
+    if (found := known.get(_letters(name))) is None:
+        expected = f"data set must be one of {', '.join(map(repr, names()))}, got {name!r}."
+        raise ValueError(f"{expected} {_nearest(name, names()) or 'Pass one of these names.'}")
+    published: OfficialSet = importlib.import_module(f"{__name__}.{found.replace('-', '_')}").SET
+    return published
+
+
+def load(
+    name_or_path: str | Path, *, root: Path | str | None = None, size: int | tuple[int, int] | None = None
+) -> Dataset:
+    """A data set by name or by path, read from disk.
+
+    Args:
+        name_or_path: One of `names()`; NAME for ``NAME.npz`` or the image folder ``NAME`` in the root; or the path of
+            an ``.npz`` file, of an image folder, or of a folder of files in the format of a published set.
+        root: The folder of data sets; see `data_root`.
+        size: Side, or height and width, that the images of an image folder are resized to. Needed only where they
+            differ in size, and allowed only for image folders.
+
+    Returns:
+        The data set, its images as uint8 (n, C, h, w).
+
+    Raises:
+        ValueError: If there is no such set, it is not on disk, or a file of it is damaged; the message says what to do.
+    """
+    folder = data_root(root)
+    text = str(name_or_path)
+    if is_published(text):
+        _refuse_size(size, text)
+        return published_set(text).load(folder)
+    # A name means the root first, so that a folder that happens to lie in the working directory changes nothing.
+    in_root = [] if _is_path(text) else [folder / f"{text}.npz", folder / text]
+    for path in [*in_root, Path(text).expanduser()]:
+        if path.is_file() and path.suffix == ".npz":
+            _refuse_size(size, str(path))
+            from biascope.data.npz import read_npz
+
+            return read_npz(path)
+        if path.is_dir():
+            return _from_folder(path, size)
+    raise ValueError(_unknown(text, folder))
+
+
+def own_sets(root: Path) -> tuple[str, ...]:
+    """The names of the ``.npz`` files in a root, which `load` takes as names."""
+    return tuple(sorted(path.stem for path in root.glob("*.npz")))
+
+
+def _from_folder(path: Path, size: int | tuple[int, int] | None) -> Dataset:
+    """A folder by what lies in it: idx files, the files of a published set, or images."""
+    from biascope.data.idx import holds_idx, read_idx_set
+    from biascope.data.image_folder import read_image_folder
+
+    if holds_idx(path):
+        _refuse_size(size, str(path))
+        return read_idx_set(path)  # MNIST and its relatives share their file names, so this tells no set
+    for published in map(published_set, names()):
+        if (layout := published.layout_of(path)) is not None:
+            _refuse_size(size, str(path))
+            return published.read(path, layout)
+    return read_image_folder(path, size=size)
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith(".npz") or text.startswith(("~", ".")) or os.sep in text or "/" in text
+
+
+def _refuse_size(size: object, what: str) -> None:
+    if size is not None:
+        raise ValueError(
+            f"size must be left out for {what}, whose images have one size. Use padded(side) to enlarge them."
+        )
+
+
+def _unknown(text: str, root: Path) -> str:
+    if _is_path(text):
+        return f"The data set {text} must be an existing .npz file or image folder, and is neither. Check the path."
+    known = (*names(), *own_sets(root))
+    expected = f"data set must be one of {', '.join(map(repr, known))}, or the path of an .npz file or image folder"
+    remedy = _nearest(text, known) or f"Pass one of these, or put {text}.npz into {root}."
+    return f"{expected}, got {text!r}. {remedy}"
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    letters = {_letters(each): each for each in known}
+    near = [letters[each] for each in difflib.get_close_matches(_letters(name), letters, n=3, cutoff=0.5)]
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _letters(name: str) -> str:
+    """The letters and digits of `name` in lower case: what two spellings of one set share."""
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Dataset":
+        return importlib.import_module(f"{__name__}.dataset").Dataset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

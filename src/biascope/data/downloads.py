@@ -1,0 +1,108 @@
+"""Files from the web: kept in part when interrupted, gone on with later, with a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Of connecting and of any silence after it; short, because other sources are waiting.
+TIMEOUT_S = 5.0
+_CHUNK = 1 << 18
+
+
+class Downloads:
+    """Downloads into one folder.
+
+    Args:
+        folder: Where files lie while they are incomplete; created when the first byte arrives.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, url: str) -> Path:
+        """The whole file at an address; what an interrupted call left behind is not fetched again.
+
+        Raises:
+            OSError: If the address cannot be reached, or the connection breaks before anything new has arrived.
+        """
+        part = self.folder / f"{url.rsplit('/', 1)[-1]}.part"
+        while True:
+            before = _size(part)
+            try:
+                self._go_on(url, part)
+            except (OSError, http.client.HTTPException) as error:
+                if _size(part) > before:  # a connection that brings something is worth another try
+                    continue
+                raise OSError(_reason(error)) from error
+            return part
+
+    def clear(self) -> None:
+        """Forget what has been downloaded so far."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _go_on(self, url: str, part: Path) -> None:
+        done = _size(part)
+        request = urllib.request.Request(url, headers={"User-Agent": "biascope"})
+        if done:
+            request.add_header("Range", f"bytes={done}-")
+        try:
+            response = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416 and done:  # nothing is left to send: the file was whole already
+                return
+            raise
+        with response:
+            if response.status != 206:  # this server starts again from the beginning
+                done = 0
+            length = response.headers.get("Content-Length")
+            total = done + int(length) if length else None
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("ab" if done else "wb") as out, progress(part.stem, total, done) as advance:
+                while chunk := response.read(_CHUNK):
+                    out.write(chunk)
+                    advance(len(chunk))
+        if total is not None and _size(part) < total:
+            raise OSError(f"the connection broke after {_size(part):,} of {total:,} bytes")
+
+
+@contextlib.contextmanager
+def progress(label: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A progress bar in bytes: yields ``advance(count)``; silent where standard error is not a terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total, completed=done)
+        yield lambda count: bar.advance(task, count)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"answered {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        inner = error.reason
+        return f"cannot be reached ({getattr(inner, 'strerror', None) or inner})"
+    return str(error) or type(error).__name__

@@ -1,0 +1,91 @@
+"""A user's own arrays: an .npz file with x_train, y_train, x_test, y_test, or x and perhaps y."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biascope.data.dataset import Dataset, Images, Labels, Split, numbered_classes
+from biascope.data.official import damaged
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_KEYS = "x_train, y_train, x_test, y_test, or x and perhaps y"
+
+
+def read_npz(path: Path) -> Dataset:
+    """The data set in an .npz file.
+
+    ``x_NAME`` holds the images and ``y_NAME`` the labels of split NAME; ``x`` and ``y`` alone are the split "train".
+    Images are (n, h, w), (n, h, w, 1), (n, h, w, 3) or (n, C, h, w); uint8, or floating-point numbers in [0, 1], which
+    are rounded to 256 levels. Labels are whole numbers from 0; there may be none. ``classes`` may name them. No code
+    in the file is run: arrays of Python objects are refused.
+
+    Raises:
+        ValueError: If the file is damaged or its arrays are not of this form.
+    """
+    try:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, NotImplementedError) as error:
+        raise damaged(path, "be a whole .npz file of numbers", f"is not ({error})") from error
+    splits: dict[str, Split] = {}
+    for key in arrays:
+        if key == "x" or key.startswith("x_"):
+            images = _images(f"{key} of {path}", arrays[key])
+            label_key = "y" + key[1:]
+            labels = _labels(f"{label_key} of {path}", arrays[label_key], len(images)) if label_key in arrays else None
+            splits[key[2:] or "train"] = images, labels
+    if not splits:
+        there = ", ".join(arrays) or "nothing"
+        raise ValueError(f"{path} must hold {_KEYS}, and holds {there}. Save the arrays under these names.")
+    named = tuple(str(name) for name in np.atleast_1d(arrays["classes"])) if "classes" in arrays else ()
+    return Dataset(path.stem, splits, named or numbered_classes(splits))
+
+
+def _images(what: str, array: Array) -> Images:
+    return np.ascontiguousarray(_as_bytes(what, _channels_first(what, array)))
+
+
+def _channels_first(what: str, array: Array) -> Array:
+    if array.ndim == 3 and array.size:
+        return array[:, None]
+    if array.ndim != 4 or not array.size:
+        raise ValueError(
+            f"{what} must be (n, h, w), (n, h, w, 1 or 3) or (n, C, h, w) with n ≥ 1, got {array.shape}. Reshape it."
+        )
+    first, last = array.shape[1], array.shape[3]
+    if last in (1, 3) and first in (1, 3):
+        raise ValueError(f"{what} must show which axis is channels, and {array.shape} reads both ways. Pad the images.")
+    if last in (1, 3):
+        return array.transpose(0, 3, 1, 2)
+    if last in (2, 4) and first > 4:
+        raise ValueError(
+            f"{what} must have 1 or 3 channels where they come last, got {array.shape}. Drop a channel, or move them to axis 1."
+        )
+    return array
+
+
+def _as_bytes(what: str, array: Array) -> Images:
+    if array.dtype == np.uint8:
+        return array
+    top = 1 if array.dtype.kind == "f" else 255
+    if array.dtype.kind not in "fiu" or not (array.min() >= 0 and array.max() <= top):  # also refuses NaN
+        came = f"{array.dtype} in [{array.min():g}, {array.max():g}]" if array.dtype.kind in "fiu" else str(array.dtype)
+        raise ValueError(f"{what} must be whole numbers in 0 … 255 or fractions in [0, 1], got {came}. Rescale it.")
+    return np.rint(array * 255).astype(np.uint8) if top == 1 else array.astype(np.uint8)
+
+
+def _labels(what: str, array: Array, num: int) -> Labels:
+    flat = array.reshape(-1) if array.ndim == 2 and array.shape[1] == 1 else array
+    if flat.dtype.kind not in "iu" or flat.shape != (num,):
+        came = f"{array.dtype} {array.shape}"
+        raise ValueError(f"{what} must be {num:,} whole numbers, one per image, got {came}. Convert it first.")
+    if flat.min() < 0:
+        raise ValueError(f"{what} must count classes from 0, got {flat.min()}. Number the classes from 0.")
+    return flat.astype(np.int64)
