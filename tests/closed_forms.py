@@ -1,9 +1,10 @@
 """Closed forms that the tests hold the library against, each with its derivation.
 
-Nothing here imports the library: an oracle that shares code with what it judges proves nothing. Every function returns
-float64 NumPy arrays (or floats), and every one is checked against automatic differentiation and Monte Carlo in
-`test_closed_forms.py`. Where a paper prints something else, that form is kept beside the right one under a name that
-ends in `_as_printed`, and a test shows it failing.
+An oracle that shares code with what it judges proves nothing, so nothing here uses the library, but for one thing: the
+models of pooling and of one hidden layer ship in `biascope.pooling_models` with their derivations, and what is left of them
+here is how the paper prints them. Every function returns float64 NumPy arrays (or floats), and every one, here or shipped, is
+checked against automatic differentiation and Monte Carlo in `test_closed_forms.py` or `test_pooling_models.py`. Where a paper
+prints something else, that form is kept under the right one's name with `_as_printed`, and a test shows it failing.
 
 Letters: D input size · S pooling stride · M = D/S · H hidden units · n width · k patch positions · d kernel size ·
 T draws. `E` is the mean over the law of the weights, which are independent, centred and Gaussian unless said otherwise;
@@ -21,12 +22,15 @@ import math
 import numpy as np
 import torch
 
+from biascope.pooling_models import (
+    aliasing_matrix,
+    aliasing_ratio,
+    loss_hessian_phi,
+    nonlinear_pooling_xi,
+    normal_cdf,
+)
+
 Array = np.ndarray
-
-
-def normal_cdf(value: float) -> float:
-    """Phi(value), the standard normal distribution function; 1 - Q(value) in the papers."""
-    return 0.5 * math.erfc(-value / math.sqrt(2.0))
 
 
 def frobenius_cosine(left: Array, right: Array) -> float:
@@ -35,37 +39,8 @@ def frobenius_cosine(left: Array, right: Array) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The linear model, and the linear model of pooling f(x) = theta^T A (m . phi . x)      ("." is the entrywise product)
+# As printed: the linear model of pooling f(x) = theta^T A (m . phi . x)      ("." is the entrywise product)
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def linear_gradient_covariance(size: int, *, weight_std: float) -> Array:
-    """E[grad grad^T] of f(x) = theta^T x.
-
-    The gradient is theta itself, so its second moment is weight_std^2 I (NAD, example 2).
-    """
-    return weight_std**2 * np.eye(size)
-
-
-def aliasing_matrix(size: int, stride: int) -> Array:
-    """A = S^(-1/2) [I_M ... I_M], the M x D matrix that folds a spectrum onto M bins.
-
-    A^T A holds 1/S where two indices agree modulo M and 0 elsewhere: in particular (A^T A)_ii = 1/S, the factor that
-    the papers lose several times.
-    """
-    if size % stride:
-        raise ValueError(f"stride must divide the input size, got size {size} and stride {stride}.")
-    return np.tile(np.eye(size // stride), stride) / math.sqrt(stride)
-
-
-def linear_pooling_gradient_covariance(prefilter: Array, stride: int, *, theta_std: float, phi_std: float) -> Array:
-    """E[grad grad^T] of the linear model of pooling.
-
-    The gradient is (A^T theta) . phi . m. theta and phi are independent, so the second moment is the entrywise product
-    of E[A^T theta theta^T A] = theta_std^2 A^T A, E[phi phi^T] = phi_std^2 I and m m^T. The identity keeps the
-    diagonal, where (A^T A)_ii = 1/S: the result is (theta_std^2 phi_std^2 / S) diag(m^2).
-    """
-    return theta_std**2 * phi_std**2 / stride * np.diag(prefilter**2)
 
 
 def linear_pooling_gradient_covariance_as_printed(
@@ -76,38 +51,9 @@ def linear_pooling_gradient_covariance_as_printed(
     return theta_std**2 * phi_std**2 * np.diag(prefilter**2)
 
 
-def linear_pooling_mixed_gram(prefilter: Array, stride: int, *, theta_std: float, phi_std: float) -> Array:
-    """E[B^T B] for the mixed derivative B = d^2 f / d(theta, phi) dx of the linear model of pooling.
-
-    The rows of B for theta are A diag(phi . m): they give E[diag(phi . m) A^T A diag(phi . m)] = (phi_std^2 / S)
-    diag(m^2). The rows for phi are diag((A^T theta) . m): they give (theta_std^2 / S) diag(m^2). The sum is
-    ((theta_std^2 + phi_std^2) / S) diag(m^2).
-    """
-    return (theta_std**2 + phi_std**2) / stride * np.diag(prefilter**2)
-
-
 def linear_pooling_mixed_gram_as_printed(prefilter: Array, stride: int, *, theta_std: float, phi_std: float) -> Array:
     """NAD equation (5), thesis (3.10): the theta_std^2 term has lost its 1/S."""
     return (theta_std**2 + phi_std**2 / stride) * np.diag(prefilter**2)
-
-
-# Lemma 1 (thesis: proposition 3.2) averages the Hessian of J = (y - f(x))^2 over the weights and over the data
-# x = epsilon y e_l + w, w ~ N(0, sigma^2 I), y = +1 or -1. With z = f(x), the Hessian is 2 grad z grad z^T plus
-# 2 (z - y) times the second derivative of z. Since z is linear in theta and linear in phi, that second derivative has
-# only a (theta, phi) block, A diag(m . x). Throughout E[x x^T] = epsilon^2 e_l e_l^T + sigma^2 I.
-
-
-def loss_hessian_phi(
-    prefilter: Array, stride: int, index: int, *, epsilon: float, sigma: float, theta_std: float
-) -> Array:
-    """E[d^2 J / dphi^2], the H_phi of lemma 1.
-
-    dz/dphi = (A^T theta) . m . x, so E = 2 (theta_std^2 A^T A) . (m m^T) . E[x x^T]. Only the diagonal of E[x x^T] is
-    non-zero and (A^T A)_ii = 1/S: (2 theta_std^2 / S) (epsilon^2 m_l^2 diag(e_l) + sigma^2 diag(m^2)).
-    """
-    power = sigma**2 * prefilter**2
-    power[index] += epsilon**2 * prefilter[index] ** 2
-    return 2 * theta_std**2 / stride * np.diag(power)
 
 
 def loss_hessian_phi_as_printed(
@@ -115,20 +61,6 @@ def loss_hessian_phi_as_printed(
 ) -> Array:
     """NAD lemma 1: without the 1/S."""
     return stride * loss_hessian_phi(prefilter, stride, index, epsilon=epsilon, sigma=sigma, theta_std=theta_std)
-
-
-def loss_hessian_theta(
-    prefilter: Array, stride: int, index: int, *, epsilon: float, sigma: float, phi_std: float
-) -> Array:
-    """E[d^2 J / dtheta^2], the H_theta of lemma 1.
-
-    dz/dtheta = A (m . phi . x), so E = 2 phi_std^2 A diag(m^2 . diag E[x x^T]) A^T, an M x M diagonal matrix: noise
-    2 sigma^2 phi_std^2 A diag(m^2) A^T, and signal (2 epsilon^2 phi_std^2 m_l^2 / S) on the bin l mod M.
-    """
-    folding = aliasing_matrix(len(prefilter), stride)
-    power = sigma**2 * prefilter**2
-    power[index] += epsilon**2 * prefilter[index] ** 2
-    return 2 * phi_std**2 * folding @ np.diag(power) @ folding.T
 
 
 def loss_hessian_theta_signal_as_printed(
@@ -144,19 +76,6 @@ def loss_hessian_theta_noise_as_printed(prefilter: Array, stride: int, *, sigma:
     return 2 * sigma**2 * phi_std**2 * aliasing_matrix(len(prefilter), stride) @ np.diag(prefilter**2)
 
 
-def loss_hessian_cross(prefilter: Array, stride: int, index: int, *, epsilon: float) -> Array:
-    """E[d^2 J / dtheta dphi], an M x D matrix.
-
-    grad_theta z grad_phi z^T is linear in theta and in phi, so its mean is zero. What remains is
-    2 E[(z - y) A diag(m . x)]; E[z x] vanishes with the weights, but the label and the input are correlated,
-    E[y x] = epsilon e_l. Hence -2 epsilon m_l A e_l e_l^T, a single entry -2 epsilon m_l / sqrt(S): the average
-    Hessian is *not* block-diagonal, and for small initial weights it is indefinite (the origin is a saddle).
-    """
-    unit = np.eye(len(prefilter))[index]
-    folding = aliasing_matrix(len(prefilter), stride)
-    return -2 * epsilon * prefilter[index] * np.outer(folding @ unit, unit)
-
-
 def loss_hessian_cross_as_printed(prefilter: Array, stride: int, index: int, *, epsilon: float) -> Array:
     """NAD section B.2, thesis (3.4): zero, argued from E[z] = E[y] = 0."""
     del index, epsilon
@@ -164,18 +83,8 @@ def loss_hessian_cross_as_printed(prefilter: Array, stride: int, index: int, *, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One hidden ReLU layer, and the non-linear model of pooling
+# As printed: one hidden ReLU layer, the non-linear model of pooling, dipoles
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def relu_layer_gradient_covariance(size: int, hidden: int, *, theta_std: float, phi_std: float) -> Array:
-    """E[grad grad^T] of f(x) = theta^T relu(Phi^T x) with H hidden units, at any x other than 0.
-
-    The gradient is sum_h theta_h 1[phi_h^T x > 0] phi_h. The theta_h are independent, so only the squares survive:
-    theta_std^2 sum_h E[1[phi^T x > 0] phi phi^T]. phi and -phi have the same law and exactly one of them is in the
-    half-space, so each expectation is half of E[phi phi^T]: (H/2) theta_std^2 phi_std^2 I. Gaussianity is not needed.
-    """
-    return hidden / 2 * theta_std**2 * phi_std**2 * np.eye(size)
 
 
 def relu_layer_gradient_covariance_as_printed(size: int, hidden: int, *, theta_std: float, phi_std: float) -> Array:
@@ -192,28 +101,6 @@ def relu_layer_gradient_covariance_as_printed_in_proof(
     return size / 2 * theta_std**2 * phi_std**2 * np.eye(size)
 
 
-def relu_layer_mixed_gram(size: int, hidden: int, *, theta_std: float, phi_std: float) -> Array:
-    """E[B^T B] for the mixed derivative of one hidden ReLU layer (printed in no paper).
-
-    The row of B for theta_h is 1_h phi_h^T and contributes E[1_h phi_h phi_h^T] = (phi_std^2 / 2) I; the D rows for
-    phi_h are theta_h 1_h I and contribute E[theta_h^2 1_h] I = (theta_std^2 / 2) I. Summed over h:
-    (H/2) (phi_std^2 + theta_std^2) I.
-    """
-    return hidden / 2 * (theta_std**2 + phi_std**2) * np.eye(size)
-
-
-def nonlinear_pooling_xi(inputs: Array, *, phi_std: float) -> Array:
-    """Xi(x) = E[u u^T] with u_i = phi_i 1[phi_i x_i > 0], for x without zeros.
-
-    On the diagonal E[phi^2 1[phi x > 0]] = phi_std^2 / 2 by symmetry. Off it the phi_i are independent and
-    E[phi 1[phi x > 0]] = sign(x) E|phi| / 2 = sign(x) phi_std / sqrt(2 pi), so Xi_ij = sign(x_i x_j) phi_std^2/(2 pi).
-    """
-    signs = np.sign(inputs)
-    xi = phi_std**2 / (2 * math.pi) * np.outer(signs, signs)
-    np.fill_diagonal(xi, phi_std**2 / 2)
-    return xi
-
-
 def nonlinear_pooling_xi_as_printed(inputs: Array, *, phi_std: float) -> Array:
     """NAD example 4: the diagonal is a variance, (phi_std^2 / 2) (1 - 2/pi), where a second moment is meant."""
     xi = nonlinear_pooling_xi(inputs, phi_std=phi_std)
@@ -221,33 +108,10 @@ def nonlinear_pooling_xi_as_printed(inputs: Array, *, phi_std: float) -> Array:
     return xi
 
 
-def nonlinear_pooling_mean_xi(sign_correlation: Array, *, phi_std: float) -> Array:
-    """E_x[Xi(x)] for a law of inputs with R_ij = E[sign(x_i) sign(x_j)].
-
-    Linear in the sign products: (phi_std^2 / 2) I + (phi_std^2 / 2 pi) (R - I). It is a multiple of I only if the signs
-    are pairwise uncorrelated; symmetry of x around 0 alone does not give that (take x_1 = x_2).
-    """
-    identity = np.eye(len(sign_correlation))
-    return phi_std**2 / 2 * identity + phi_std**2 / (2 * math.pi) * (sign_correlation - identity)
-
-
 def nonlinear_pooling_mean_xi_as_printed(sign_correlation: Array, *, phi_std: float) -> Array:
     """NAD example 4: the identity, whenever the law of x is symmetric around 0."""
     del phi_std
     return np.eye(len(sign_correlation))
-
-
-def nonlinear_pooling_gradient_covariance(
-    inputs: Array, prefilter: Array, stride: int, *, theta_std: float, phi_std: float
-) -> Array:
-    """E[grad grad^T] of f(x) = theta^T A (m . relu(phi . x)).
-
-    The gradient is (A^T theta) . m . u with u as in `nonlinear_pooling_xi`, so the second moment is the entrywise
-    product theta_std^2 A^T A . m m^T . Xi(x). Xi already holds phi_std^2.
-    """
-    folding = aliasing_matrix(len(prefilter), stride)
-    xi = nonlinear_pooling_xi(inputs, phi_std=phi_std)
-    return theta_std**2 * (folding.T @ folding) * np.outer(prefilter, prefilter) * xi
 
 
 def nonlinear_pooling_gradient_covariance_as_printed(
@@ -259,37 +123,6 @@ def nonlinear_pooling_gradient_covariance_as_printed(
     return phi_std**2 * theta_std**2 * (folding.T @ folding) * np.outer(prefilter, prefilter) * xi
 
 
-def nonlinear_pooling_mixed_gram(
-    inputs: Array, prefilter: Array, stride: int, *, theta_std: float, phi_std: float
-) -> Array:
-    """E[B^T B] for the mixed derivative of the non-linear model of pooling (printed in no paper).
-
-    The rows for theta are A diag(m . u): they give A^T A . m m^T . Xi. The rows for phi are
-    diag((A^T theta) . m . 1[phi . x > 0]): they give (theta_std^2 / S) (1/2) diag(m^2).
-    """
-    folding = aliasing_matrix(len(prefilter), stride)
-    from_theta = (folding.T @ folding) * np.outer(prefilter, prefilter) * nonlinear_pooling_xi(inputs, phi_std=phi_std)
-    return from_theta + theta_std**2 / (2 * stride) * np.diag(prefilter**2)
-
-
-def dipole_speed_bound(
-    gradient_power: float, mixed_power: float, mixed_norm: float, *, alpha: float, beta: float
-) -> float:
-    """Bound of NAD lemma 2 (thesis: proposition 3.3) on E|grad_theta q(v)| for |g'(t)| <= alpha |t| + beta.
-
-    |grad_theta q| = |g'(|t|)| |B v| with t = v^T grad_x f and B the mixed derivative. Insert the bound on g' and apply
-    Cauchy-Schwarz to the first term only: alpha sqrt(E t^2) sqrt(E|B v|^2) + beta E|B v|. alpha enters once.
-
-    Args:
-        gradient_power: E (v^T grad_x f)^2.
-        mixed_power: E |B v|^2.
-        mixed_norm: E |B v|.
-        alpha: slope of the bound on g'.
-        beta: offset of the bound on g'.
-    """
-    return alpha * math.sqrt(gradient_power * mixed_power) + beta * mixed_norm
-
-
 def dipole_speed_bound_as_printed(
     gradient_power: float, mixed_power: float, mixed_norm: float, *, alpha: float, beta: float
 ) -> float:
@@ -298,7 +131,7 @@ def dipole_speed_bound_as_printed(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The real Fourier basis, and the Bayes accuracy after pooling
+# The real Fourier basis, and the Bayes accuracy after pooling as printed
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -319,13 +152,6 @@ def real_fourier_counts_as_printed(length: int) -> tuple[int, int]:
     return length // 2 + 1, length // 2
 
 
-def real_fourier_vector(length: int, frequency: int, part: str) -> Array:
-    """The unit Re (cosine) or Im (sine) vector of this frequency."""
-    angle = 2 * math.pi * frequency * np.arange(length) / length
-    vector = {"re": np.cos(angle), "im": -np.sin(angle)}[part]
-    return vector / np.linalg.norm(vector)
-
-
 def real_fourier_vector_as_printed(length: int, frequency: int, part: str) -> Array:
     """NAD section A.2.1: every vector with 1/sqrt(2), also where the two unit vectors it adds are one and the same."""
     spectrum = np.zeros(length, dtype=complex)
@@ -333,72 +159,6 @@ def real_fourier_vector_as_printed(length: int, frequency: int, part: str) -> Ar
     spectrum[frequency % length] += unit / math.sqrt(2)
     spectrum[-frequency % length] += opposite / math.sqrt(2)
     return np.fft.ifft(spectrum, norm="ortho").real
-
-
-def pooling_operator(response: Array, stride: int) -> Array:
-    """The real M x D matrix of a linear pooling layer: filter with this frequency response, keep every S-th value.
-
-    In unitary Fourier coordinates it is A diag(response). For a real filter the response is Hermitian, and so the
-    matrix is real: F_M^H A diag(response) F_D.
-    """
-    length = len(response)
-    fourier = np.fft.fft(np.eye(length), norm="ortho", axis=0)
-    folded = aliasing_matrix(length, stride) @ (response[:, None] * fourier)
-    return np.fft.ifft(folded, norm="ortho", axis=0).real
-
-
-def bayes_accuracy_after_pooling(
-    response: Array, stride: int, frequency: int, *, epsilon: float, sigma: float
-) -> float:
-    """Best accuracy on pooled D(v_l), v_l a real Fourier vector, when 2 l is no multiple of M (NAD theorem 1).
-
-    In unitary Fourier coordinates x has epsilon y / sqrt(2) at l and its conjugate at -l, and nothing else at l but
-    noise in quadrature. All other coefficients carry circular noise, sigma^2/2 in each of their two parts. Pooling adds
-    the S coefficients l + k M, weighted by the response, divided by sqrt(S); -l is not among them. Turn the bin by the
-    phase of the response at l: its real part is |m_l| epsilon y / sqrt(2) plus noise of variance
-    (sigma^2 / 2) sum_{k>=1} |m_{l+kM}|^2, all over S, and its imaginary part and all other bins are independent of y.
-    S and both factors 1/2 cancel: Phi((epsilon/sigma) gamma'), gamma'^2 = |m_l|^2 / sum_{k>=1} |m_{l+kM}|^2.
-    """
-    length = len(response)
-    if 2 * frequency % (length // stride) == 0:
-        raise ValueError(f"frequency {frequency} and its negative fold onto one bin: use the any_frequency form.")
-    return normal_cdf(epsilon / sigma * _gamma(response, stride, frequency))
-
-
-def _gamma(response: Array, stride: int, frequency: int) -> float:
-    aliases = (frequency + np.arange(1, stride) * (len(response) // stride)) % len(response)
-    return float(np.abs(response[frequency]) / np.linalg.norm(response[aliases]))
-
-
-def bayes_accuracy_after_pooling_any_frequency(
-    response: Array, stride: int, frequency: int, *, epsilon: float, sigma: float, part: str = "re"
-) -> float:
-    """Best accuracy on pooled D(v_l) for any l, including those where l and -l fold onto one bin.
-
-    z = P x is N(y mu, C) with mu = epsilon P v and C = sigma^2 P (I - v v^T) P^T. Two Gaussians of one covariance are
-    best told apart by the linear rule C^+ mu, right with probability Phi(sqrt(mu^T C^+ mu)); if mu leaves the range of
-    C there is a direction without noise and the accuracy is 1.
-    """
-    pooling = pooling_operator(response, stride)
-    direction = real_fourier_vector(len(response), frequency, part)
-    noise = pooling - np.outer(pooling @ direction, direction)
-    values, vectors = np.linalg.eigh(noise @ noise.T)
-    signal = vectors.T @ (pooling @ direction)
-    noisy = values > 1e-12 * np.linalg.norm(pooling, 2) ** 2
-    if np.linalg.norm(signal[~noisy]) > 1e-9 * np.linalg.norm(pooling, 2):
-        return 1.0
-    return normal_cdf(epsilon / sigma * math.sqrt(float(np.sum(signal[noisy] ** 2 / values[noisy]))))
-
-
-def bayes_accuracy_after_pooling_complex(
-    response: Array, stride: int, frequency: int, *, epsilon: float, sigma: float
-) -> float:
-    """The same in the model of the proof, a complex signal: epsilon y at l, circular noise of power sigma^2 elsewhere.
-
-    The signal is not shared with -l, so it is sqrt(2) larger against the same noise of variance sigma^2/2 in the real
-    part: Phi(sqrt(2) (epsilon/sigma) gamma').
-    """
-    return normal_cdf(math.sqrt(2) * epsilon / sigma * _gamma(response, stride, frequency))
 
 
 def bayes_accuracy_after_pooling_as_printed(
@@ -409,14 +169,15 @@ def bayes_accuracy_after_pooling_as_printed(
     The proof halves the argument (the step from N(+-epsilon, sigma^2/2) to its error rate) and forgets that the signal,
     too, is divided by sqrt(S). The two slips cancel at S = 4 in the complex model, and at S = 2 in the real one.
     """
-    return normal_cdf(math.sqrt(2) * epsilon / (2 * sigma) * math.sqrt(stride) * _gamma(response, stride, frequency))
+    gamma = math.sqrt(stride) * aliasing_ratio(response, stride, frequency)
+    return normal_cdf(math.sqrt(2) * epsilon / (2 * sigma) * gamma)
 
 
 def bayes_accuracy_after_pooling_as_restated(
     response: Array, stride: int, frequency: int, *, epsilon: float, sigma: float
 ) -> float:
     """NAD section B.1, thesis (A.4): the theorem as restated before its proof, without the sqrt(2)."""
-    return normal_cdf(epsilon / (2 * sigma) * math.sqrt(stride) * _gamma(response, stride, frequency))
+    return normal_cdf(epsilon / (2 * sigma) * math.sqrt(stride) * aliasing_ratio(response, stride, frequency))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

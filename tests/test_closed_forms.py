@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.func import grad, jacrev, vmap
 from torch.nn import functional
 
+from biascope import pooling_models as pooling
+
 AGREES, DISAGREES = 5.0, 20.0
 
 Params = tuple[Tensor, ...]
@@ -96,7 +98,7 @@ def relu_layer(params: Params, x: Tensor) -> Tensor:
 
 PREFILTER = torch.tensor([1.0, 0.8, -0.5, 0.3, 0.9, -0.2], dtype=torch.float64)
 STRIDE, THETA_STD, PHI_STD = 3, 0.7, 1.4
-FOLDING = torch.as_tensor(oracle.aliasing_matrix(6, STRIDE))
+FOLDING = torch.eye(2, dtype=torch.float64).repeat(1, STRIDE) / math.sqrt(STRIDE)  # A, written down again
 LAWS = {"theta_std": THETA_STD, "phi_std": PHI_STD}
 
 
@@ -118,13 +120,13 @@ def pooling_weights(draws: int, seed: int) -> Params:
 def test_linear_model_is_isotropic():
     weights = (0.6 * normals(1)(20_000, 5),)
     samples = gradient_outer_products(linear, weights, normals(2)(5))
-    assert standard_errors_away(samples, oracle.linear_gradient_covariance(5, weight_std=0.6)) < AGREES
+    assert standard_errors_away(samples, pooling.linear_gradient_covariance(5, weight_std=0.6)) < AGREES
 
 
 def test_linear_pooling_gradient_covariance():
     samples = gradient_outer_products(linear_pooling, pooling_weights(50_000, 3), normals(4)(6))
     prefilter = PREFILTER.numpy()
-    right = oracle.linear_pooling_gradient_covariance(prefilter, STRIDE, **LAWS)
+    right = pooling.linear_pooling_gradient_covariance(prefilter, STRIDE, **LAWS)
     printed = oracle.linear_pooling_gradient_covariance_as_printed(prefilter, STRIDE, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -133,14 +135,14 @@ def test_linear_pooling_gradient_covariance():
 def test_linear_pooling_mixed_gram():
     samples = mixed_grams(linear_pooling, pooling_weights(20_000, 5), normals(6)(6))
     prefilter = PREFILTER.numpy()
-    right = oracle.linear_pooling_mixed_gram(prefilter, STRIDE, **LAWS)
+    right = pooling.linear_pooling_mixed_gram(prefilter, STRIDE, **LAWS)
     printed = oracle.linear_pooling_mixed_gram_as_printed(prefilter, STRIDE, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
 
 
 def test_average_of_the_mixed_operator_vanishes_where_its_gram_converges():
-    right = torch.as_tensor(oracle.linear_pooling_mixed_gram(PREFILTER.numpy(), STRIDE, **LAWS))
+    right = torch.as_tensor(pooling.linear_pooling_mixed_gram(PREFILTER.numpy(), STRIDE, **LAWS))
     mixed = mixed_derivatives(linear_pooling, pooling_weights(10_000, 7), normals(8)(6))
     operator_errors, gram_errors = [], []
     for draws in (10, 100, 10_000):
@@ -153,7 +155,7 @@ def test_average_of_the_mixed_operator_vanishes_where_its_gram_converges():
 
 
 def test_monte_carlo_error_falls_like_one_over_root_n():
-    right = torch.as_tensor(oracle.linear_pooling_gradient_covariance(PREFILTER.numpy(), STRIDE, **LAWS))
+    right = torch.as_tensor(pooling.linear_pooling_gradient_covariance(PREFILTER.numpy(), STRIDE, **LAWS))
     sizes, repeats = (100, 400, 1600), 40
     samples = gradient_outer_products(linear_pooling, pooling_weights(sizes[-1] * repeats, 9), normals(10)(6))
     errors = []
@@ -182,7 +184,7 @@ def loss_hessians() -> dict[str, Tensor]:
 
 def test_loss_hessian_phi(loss_hessians):
     settings = {"epsilon": 1.3, "sigma": 0.7, "theta_std": THETA_STD}
-    right = oracle.loss_hessian_phi(PREFILTER.numpy(), STRIDE, 1, **settings)
+    right = pooling.loss_hessian_phi(PREFILTER.numpy(), STRIDE, 1, **settings)
     printed = oracle.loss_hessian_phi_as_printed(PREFILTER.numpy(), STRIDE, 1, **settings)
     assert standard_errors_away(loss_hessians["phi"], right) < AGREES
     assert standard_errors_away(loss_hessians["phi"], printed) > DISAGREES
@@ -190,9 +192,9 @@ def test_loss_hessian_phi(loss_hessians):
 
 def test_loss_hessian_theta(loss_hessians):
     prefilter = PREFILTER.numpy()
-    right = oracle.loss_hessian_theta(prefilter, STRIDE, 1, epsilon=1.3, sigma=0.7, phi_std=PHI_STD)
+    right = pooling.loss_hessian_theta(prefilter, STRIDE, 1, epsilon=1.3, sigma=0.7, phi_std=PHI_STD)
     assert standard_errors_away(loss_hessians["theta"], right) < AGREES
-    noise = oracle.loss_hessian_theta(prefilter, STRIDE, 1, epsilon=0.0, sigma=0.7, phi_std=PHI_STD)
+    noise = pooling.loss_hessian_theta(prefilter, STRIDE, 1, epsilon=0.0, sigma=0.7, phi_std=PHI_STD)
     signal = oracle.loss_hessian_theta_signal_as_printed(prefilter, STRIDE, 1, epsilon=1.3, phi_std=PHI_STD)
     assert standard_errors_away(loss_hessians["theta"], noise + signal) > DISAGREES
     printed_noise = oracle.loss_hessian_theta_noise_as_printed(prefilter, STRIDE, sigma=0.7, phi_std=PHI_STD)
@@ -200,7 +202,7 @@ def test_loss_hessian_theta(loss_hessians):
 
 
 def test_loss_hessian_is_not_block_diagonal(loss_hessians):
-    right = oracle.loss_hessian_cross(PREFILTER.numpy(), STRIDE, 1, epsilon=1.3)
+    right = pooling.loss_hessian_cross(PREFILTER.numpy(), STRIDE, 1, epsilon=1.3)
     printed = oracle.loss_hessian_cross_as_printed(PREFILTER.numpy(), STRIDE, 1, epsilon=1.3)
     assert standard_errors_away(loss_hessians["cross"], right) < AGREES
     assert standard_errors_away(loss_hessians["cross"], printed) > DISAGREES
@@ -215,7 +217,7 @@ def test_relu_layer_gradient_covariance():
     normal = normals(13)
     weights = (THETA_STD * normal(40_000, 7), PHI_STD * normal(40_000, 7, 4))
     samples = gradient_outer_products(relu_layer, weights, normal(4))
-    assert standard_errors_away(samples, oracle.relu_layer_gradient_covariance(4, 7, **LAWS)) < AGREES
+    assert standard_errors_away(samples, pooling.relu_layer_gradient_covariance(4, 7, **LAWS)) < AGREES
     printed = oracle.relu_layer_gradient_covariance_as_printed(4, 7, **LAWS)
     in_proof = oracle.relu_layer_gradient_covariance_as_printed_in_proof(4, 7, **LAWS)
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -226,7 +228,7 @@ def test_relu_layer_mixed_gram():
     normal = normals(14)
     weights = (THETA_STD * normal(20_000, 7), PHI_STD * normal(20_000, 7, 4))
     samples = mixed_grams(relu_layer, weights, normal(4))
-    assert standard_errors_away(samples, oracle.relu_layer_mixed_gram(4, 7, **LAWS)) < AGREES
+    assert standard_errors_away(samples, pooling.relu_layer_mixed_gram(4, 7, **LAWS)) < AGREES
 
 
 INPUTS = torch.tensor([0.3, -1.2, 0.8, 2.0, -0.1, 0.4], dtype=torch.float64)
@@ -236,7 +238,7 @@ def test_nonlinear_pooling_xi():
     phi = PHI_STD * normals(15)(50_000, 6)
     active = torch.where(phi * INPUTS > 0, phi, 0.0)
     samples = active[:, :, None] * active[:, None, :]
-    right = oracle.nonlinear_pooling_xi(INPUTS.numpy(), phi_std=PHI_STD)
+    right = pooling.nonlinear_pooling_xi(INPUTS.numpy(), phi_std=PHI_STD)
     printed = oracle.nonlinear_pooling_xi_as_printed(INPUTS.numpy(), phi_std=PHI_STD)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -256,9 +258,9 @@ def test_nonlinear_pooling_mean_xi_needs_uncorrelated_signs():
     correlation = np.kron(np.eye(2), np.array([[1.0, 2 / math.pi * math.asin(0.8)]] * 2))
     correlation[[1, 3], [0, 2]] = correlation[[0, 2], [1, 3]]
     np.fill_diagonal(correlation, 1.0)
-    right = oracle.nonlinear_pooling_mean_xi(correlation, phi_std=PHI_STD)
+    right = pooling.nonlinear_pooling_mean_xi(correlation, phi_std=PHI_STD)
     assert standard_errors_away(samples, right) < AGREES
-    assert standard_errors_away(samples, oracle.nonlinear_pooling_mean_xi(np.eye(4), phi_std=PHI_STD)) > DISAGREES
+    assert standard_errors_away(samples, pooling.nonlinear_pooling_mean_xi(np.eye(4), phi_std=PHI_STD)) > DISAGREES
     printed = oracle.nonlinear_pooling_mean_xi_as_printed(correlation, phi_std=1.0)
     assert standard_errors_away(samples / PHI_STD**2, printed) > DISAGREES
 
@@ -266,7 +268,7 @@ def test_nonlinear_pooling_mean_xi_needs_uncorrelated_signs():
 def test_nonlinear_pooling_gradient_covariance():
     samples = gradient_outer_products(nonlinear_pooling, pooling_weights(50_000, 17), INPUTS)
     arguments = (INPUTS.numpy(), PREFILTER.numpy(), STRIDE)
-    right = oracle.nonlinear_pooling_gradient_covariance(*arguments, **LAWS)
+    right = pooling.nonlinear_pooling_gradient_covariance(*arguments, **LAWS)
     printed = oracle.nonlinear_pooling_gradient_covariance_as_printed(*arguments, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -274,7 +276,7 @@ def test_nonlinear_pooling_gradient_covariance():
 
 def test_nonlinear_pooling_mixed_gram():
     samples = mixed_grams(nonlinear_pooling, pooling_weights(20_000, 18), INPUTS)
-    right = oracle.nonlinear_pooling_mixed_gram(INPUTS.numpy(), PREFILTER.numpy(), STRIDE, **LAWS)
+    right = pooling.nonlinear_pooling_mixed_gram(INPUTS.numpy(), PREFILTER.numpy(), STRIDE, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
 
 
@@ -290,7 +292,7 @@ def test_dipole_speed_bound():
 
         speeds = vmap(grad(metric))(weights)[0].norm(dim=1)
         margin = AGREES * float(speeds.std()) / math.sqrt(len(speeds))
-        assert float(speeds.mean()) < oracle.dipole_speed_bound(1.0, 1.0, 1.0, alpha=0.1, beta=beta) + margin
+        assert float(speeds.mean()) < pooling.dipole_speed_bound(1.0, 1.0, 1.0, alpha=0.1, beta=beta) + margin
         printed = oracle.dipole_speed_bound_as_printed(1.0, 1.0, 1.0, alpha=0.1, beta=beta)
         assert float(speeds.mean()) > printed + 4 * margin
 
@@ -328,8 +330,8 @@ def test_real_fourier_basis_as_printed_is_not_orthonormal():
     printed += [oracle.real_fourier_vector_as_printed(8, f, "im") for f in range(1, 5)]
     norms = np.linalg.norm(printed, axis=1)
     np.testing.assert_allclose(norms, [math.sqrt(2), 1, 1, 1, math.sqrt(2), 1, 1, 1, 0], atol=1e-12)
-    right = [oracle.real_fourier_vector(8, f, "re") for f in range(5)]
-    right += [oracle.real_fourier_vector(8, f, "im") for f in range(1, 4)]
+    right = [pooling.real_fourier_vector(8, f, "re") for f in range(5)]
+    right += [pooling.real_fourier_vector(8, f, "im") for f in range(1, 4)]
     np.testing.assert_allclose(np.array(right) @ np.array(right).T, np.eye(8), atol=1e-12)
 
 
@@ -343,7 +345,7 @@ def box_response(size: int, width: int) -> np.ndarray:
 def test_pooling_operator_is_average_pooling():
     signals = normals(20)(3, 24)
     pooled = functional.avg_pool1d(signals[:, None], kernel_size=4)[:, 0]
-    np.testing.assert_allclose(signals.numpy() @ oracle.pooling_operator(box_response(24, 4), 4).T, pooled, atol=1e-12)
+    np.testing.assert_allclose(signals.numpy() @ pooling.pooling_operator(box_response(24, 4), 4).T, pooled, atol=1e-12)
 
 
 def accuracies_of_fitted_rule(features: Tensor, labels: Tensor) -> Tensor:
@@ -358,7 +360,7 @@ def accuracies_of_fitted_rule(features: Tensor, labels: Tensor) -> Tensor:
 def pooled_real_samples(size: int, stride: int, frequency: int, sigma: float, seed: int) -> tuple[Tensor, Tensor]:
     """D(v) with epsilon = 1, drawn as it is defined, after `avg_pool1d`."""
     normal = normals(seed)
-    direction = torch.as_tensor(oracle.real_fourier_vector(size, frequency, "re"))
+    direction = torch.as_tensor(pooling.real_fourier_vector(size, frequency, "re"))
     labels = torch.sign(normal(200_000))
     noise = sigma * normal(200_000, size)
     signals = noise + torch.outer(labels - noise @ direction, direction)
@@ -371,7 +373,9 @@ def test_bayes_accuracy_after_pooling(stride, frequency):
     hits = accuracies_of_fitted_rule(features, labels)
     arguments = {"epsilon": 1.0, "sigma": 2.0}
     response = box_response(32, stride)
-    assert standard_errors_away(hits, oracle.bayes_accuracy_after_pooling(response, stride, frequency, **arguments)) < 5
+    assert (
+        standard_errors_away(hits, pooling.bayes_accuracy_after_pooling(response, stride, frequency, **arguments)) < 5
+    )
     printed = oracle.bayes_accuracy_after_pooling_as_printed(response, stride, frequency, **arguments)
     restated = oracle.bayes_accuracy_after_pooling_as_restated(response, stride, frequency, **arguments)
     assert (standard_errors_away(hits, printed) < AGREES) == (stride == 2)
@@ -387,13 +391,12 @@ def test_bayes_accuracy_after_pooling_complex(stride, frequency):
     labels = torch.sign(normal(200_000))
     spectrum = torch.complex(normal(200_000, size), normal(200_000, size)) * (sigma / math.sqrt(2))
     spectrum[:, frequency] = labels.to(spectrum.dtype)
-    folded = (spectrum * torch.as_tensor(box_response(size, stride))) @ torch.as_tensor(
-        oracle.aliasing_matrix(size, stride).T + 0j
-    )
+    weighted = spectrum * torch.as_tensor(box_response(size, stride))
+    folded = weighted.reshape(-1, stride, size // stride).sum(dim=1) / math.sqrt(stride)
     hits = accuracies_of_fitted_rule(torch.cat([folded.real, folded.imag], dim=1), labels)
     arguments = {"epsilon": 1.0, "sigma": sigma}
     response = box_response(size, stride)
-    right = oracle.bayes_accuracy_after_pooling_complex(response, stride, frequency, **arguments)
+    right = pooling.bayes_accuracy_after_pooling_complex(response, stride, frequency, **arguments)
     printed = oracle.bayes_accuracy_after_pooling_as_printed(response, stride, frequency, **arguments)
     assert standard_errors_away(hits, right) < AGREES
     assert (standard_errors_away(hits, printed) < AGREES) == (stride == 4)
@@ -405,14 +408,14 @@ def test_bayes_accuracy_where_a_frequency_folds_onto_its_negative():
     response = box_response(32, 4)
     features, labels = pooled_real_samples(32, 4, 4, 2.0, seed=23)
     hits = accuracies_of_fitted_rule(features, labels)
-    right = oracle.bayes_accuracy_after_pooling_any_frequency(response, 4, 4, epsilon=1.0, sigma=2.0)
+    right = pooling.bayes_accuracy_after_pooling_any_frequency(response, 4, 4, epsilon=1.0, sigma=2.0)
     assert standard_errors_away(hits, right) < AGREES
-    short = oracle.normal_cdf(0.5 * abs(response[4]) / np.linalg.norm(response[[12, 20, 28]]))
+    short = pooling.normal_cdf(0.5 * abs(response[4]) / np.linalg.norm(response[[12, 20, 28]]))
     assert standard_errors_away(hits, short) > DISAGREES
     with pytest.raises(ValueError, match="fold"):
-        oracle.bayes_accuracy_after_pooling(response, 4, 4, epsilon=1.0, sigma=2.0)
+        pooling.bayes_accuracy_after_pooling(response, 4, 4, epsilon=1.0, sigma=2.0)
     # the constant signal passes an average untouched, and its aliases are the zeros of the box filter
-    assert oracle.bayes_accuracy_after_pooling_any_frequency(response, 4, 0, epsilon=1.0, sigma=2.0) == 1.0
+    assert pooling.bayes_accuracy_after_pooling_any_frequency(response, 4, 0, epsilon=1.0, sigma=2.0) == 1.0
 
 
 def test_both_forms_of_the_bayes_accuracy_agree_on_all_other_frequencies():
@@ -422,17 +425,17 @@ def test_both_forms_of_the_bayes_accuracy_agree_on_all_other_frequencies():
             if 2 * frequency % (size // stride) == 0:
                 continue
             for part in ("re", "im"):
-                general = oracle.bayes_accuracy_after_pooling_any_frequency(
+                general = pooling.bayes_accuracy_after_pooling_any_frequency(
                     response, stride, frequency, epsilon=1.0, sigma=3.0, part=part
                 )
-                short = oracle.bayes_accuracy_after_pooling(response, stride, frequency, epsilon=1.0, sigma=3.0)
+                short = pooling.bayes_accuracy_after_pooling(response, stride, frequency, epsilon=1.0, sigma=3.0)
                 assert general == pytest.approx(short, abs=1e-11)
 
 
 def test_bayes_accuracy_at_the_setting_of_figure_4a():
     arguments = (box_response(128, 4), 4, 9)
-    assert oracle.bayes_accuracy_after_pooling(*arguments, epsilon=1.0, sigma=3.0) == pytest.approx(0.7337, abs=5e-5)
-    complex_model = oracle.bayes_accuracy_after_pooling_complex(*arguments, epsilon=1.0, sigma=3.0)
+    assert pooling.bayes_accuracy_after_pooling(*arguments, epsilon=1.0, sigma=3.0) == pytest.approx(0.7337, abs=5e-5)
+    complex_model = pooling.bayes_accuracy_after_pooling_complex(*arguments, epsilon=1.0, sigma=3.0)
     assert complex_model == pytest.approx(0.8112, abs=5e-5)
 
 

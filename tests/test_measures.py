@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from biascope import pooling_models
 from biascope.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.average_geometry import average_geometry
@@ -28,7 +29,7 @@ class PoolingModel(nn.Module):
 
     def __init__(self, prefilter: np.ndarray, stride: int, rectified: bool) -> None:
         super().__init__()
-        folding = closed_forms.aliasing_matrix(len(prefilter), stride)
+        folding = pooling_models.aliasing_matrix(len(prefilter), stride)
         self.register_buffer("folding", torch.tensor(folding, dtype=torch.float32))
         self.register_buffer("prefilter", torch.tensor(prefilter, dtype=torch.float32))
         self.theta = nn.Parameter(torch.randn(len(folding)) * 0.7)
@@ -66,22 +67,22 @@ X = torch.tensor([[0.5, -1.0, 2.0, 0.3, -0.7, 1.1, -0.2, 0.9]])
 CASES: dict[str, tuple[Callable[[], nn.Module], np.ndarray]] = {
     "linear": (
         lambda: gaussian_weights(nn.Linear(8, 1, bias=False), {"weight": 0.6}),
-        closed_forms.linear_gradient_covariance(8, weight_std=0.6),
+        pooling_models.linear_gradient_covariance(8, weight_std=0.6),
     ),
     "one hidden ReLU layer": (
         lambda: gaussian_weights(
             nn.Sequential(nn.Linear(8, 5, bias=False), nn.ReLU(), nn.Linear(5, 1, bias=False)),
             {"0.weight": 0.9, "2.weight": 0.7},
         ),
-        closed_forms.relu_layer_gradient_covariance(8, 5, theta_std=0.7, phi_std=0.9),
+        pooling_models.relu_layer_gradient_covariance(8, 5, theta_std=0.7, phi_std=0.9),
     ),
     "linear pooling": (
         lambda: PoolingModel(PREFILTER, 2, rectified=False),
-        closed_forms.linear_pooling_gradient_covariance(PREFILTER, 2, theta_std=0.7, phi_std=1.3),
+        pooling_models.linear_pooling_gradient_covariance(PREFILTER, 2, theta_std=0.7, phi_std=1.3),
     ),
     "non-linear pooling": (
         lambda: PoolingModel(PREFILTER, 2, rectified=True),
-        closed_forms.nonlinear_pooling_gradient_covariance(
+        pooling_models.nonlinear_pooling_gradient_covariance(
             X[0].double().numpy(), PREFILTER, 2, theta_std=0.7, phi_std=1.3
         ),
     ),
