@@ -14,9 +14,12 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import pytest
 
 PATIENCE = 30.0  # seconds to wait for any one answer
 _OPTIONS = [
@@ -39,6 +42,18 @@ def find_chromium() -> str | None:
     """The browser's executable, or None."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     return next(filter(None, map(shutil.which, names)), None)
+
+
+def running(profile: Path) -> Iterator[Chromium]:
+    """A browser for a fixture; where there is none, the tests are skipped, or fail if they must all run."""
+    executable = find_chromium()
+    if executable is None:
+        words = "no chromium, chromium-browser or google-chrome on PATH: the report cannot be tried in a browser"
+        if os.environ.get("CI"):
+            pytest.fail(words)
+        pytest.skip(words)
+    with Chromium(executable, profile) as chromium:
+        yield chromium
 
 
 class Chromium:
@@ -137,8 +152,23 @@ class Chromium:
     def press(self, key: str) -> None:
         """Press and release a key, such as ``ArrowRight``."""
         for kind in ("rawKeyDown", "keyUp"):
-            code = {"ArrowLeft": 37, "ArrowRight": 39}[key]
+            code = {"Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}[key]
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        self.settle()
+
+    def point(self, x: float, y: float, *, click: bool = False) -> None:
+        """Move the mouse to a place in the window, and click there if asked to."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self.settle()
+
+    def tap(self, x: float, y: float) -> None:
+        """Touch a place in the window for a moment."""
+        self.call("Emulation.setTouchEmulationEnabled", enabled=True)
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        self.call("Emulation.setTouchEmulationEnabled", enabled=False)
         self.settle()
 
     def screenshot(self) -> bytes:

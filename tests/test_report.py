@@ -2,7 +2,6 @@ import base64
 import copy
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chromium import Chromium, find_chromium
+from chromium import Chromium, running
 from matplotlib.figure import Figure
 
 from biascope import report
@@ -317,14 +316,7 @@ def test_any_result_can_be_reported(anisotropy: CovarianceResult, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    executable = find_chromium()
-    if executable is None:
-        words = "no chromium, chromium-browser or google-chrome on PATH: the report cannot be tried in a browser"
-        if os.environ.get("CI"):
-            pytest.fail(words)
-        pytest.skip(words)
-    with Chromium(executable, tmp_path_factory.mktemp("profile")) as chromium:
-        yield chromium
+    yield from running(tmp_path_factory.mktemp("profile"))
 
 
 def picture(browser: Chromium, name: str) -> str:

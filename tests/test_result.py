@@ -5,10 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+import biascope.measures
 from biascope.covariance_result import CovarianceResult, common_directions
+from biascope.estimate import Estimate
 from biascope.measurement import find, load, names, settings_from
 from biascope.measures.anisotropy_directions import Anisotropy
+from biascope.result import Plane, Result
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +33,58 @@ def test_a_number_that_is_none_is_refused(result: Anisotropy) -> None:
     broken = dataclasses.replace(result, trace=dataclasses.replace(result.trace, value=math.nan))
     with pytest.raises(ValueError, match="not a number"):
         broken.check()
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Planes(Result):
+    """A result that is nothing but planes."""
+
+    content: dict[str, Plane] = dataclasses.field(default_factory=dict)
+
+    def headline(self) -> dict[str, Estimate]:
+        return {}
+
+    def sentence(self) -> str:
+        return "It is so."
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
+        return {}
+
+    def planes(self) -> dict[str, Plane]:
+        return self.content
+
+
+def test_planes_of_one_result_have_one_shape(result: Anisotropy) -> None:
+    assert result.planes() == {}
+    plane = Plane(np.ones((4, 6)), "%", spread=np.ones((4, 6)))
+    assert Planes(content={"a": plane, "b": plane}).check().planes()["b"] is plane
+    for wrong in (
+        Plane(np.ones((6, 4)), "%"),
+        Plane(np.ones((4, 6)), "%", spread=np.ones((4, 5))),
+    ):
+        with pytest.raises(ValueError, match="plane 'b' must have two axes and the shape of the others"):
+            Planes(content={"a": plane, "b": wrong}).check()
+    with pytest.raises(ValueError, match="two axes"):
+        Planes(content={"a": Plane(np.ones(4), "%")}).check()
+
+
+@pytest.mark.parametrize(
+    ("values", "given", "limits"),
+    [
+        ([3.0, np.nan, 8.0], {}, (3, 8)),
+        ([3.0, 8.0], {"low": 0.0, "high": 10.0}, (0, 10)),
+        ([-1.0, 4.0], {}, (-4, 4)),
+        ([-3.0, -1.0], {}, (-3, -1)),
+        ([100.0, 100.0], {}, (100, 101)),
+        ([0.0, 0.0], {}, (0, 1)),
+        ([np.nan], {}, (0, 1)),
+        ([0.0, 1e-6], {}, (0, 1e-6)),
+    ],
+)
+def test_colours_run_from_the_smallest_value_to_the_largest_or_as_told(
+    values: list[float], given: dict[str, float], limits: tuple[float, float]
+) -> None:
+    assert Plane(np.array([values]), "%", **given).limits == pytest.approx(limits)
 
 
 def test_damaged_missing_and_newer_files_are_told(result: Anisotropy, tmp_path: Path) -> None:
@@ -97,7 +153,9 @@ def test_directions_of_two_results_are_compared(result: Anisotropy) -> None:
 
 
 def test_the_register_is_read_from_file_names_and_offers_the_nearest() -> None:
-    assert names() == ("anisotropy_directions", "average_geometry")
+    files = Path(biascope.measures.__file__).parent.glob("[!_]*.py")
+    assert names() == tuple(sorted(path.stem for path in files))
+    assert {"anisotropy_directions", "average_geometry"} < set(names())
     assert find("anisotropy-directions").name == "anisotropy_directions"
     with pytest.raises(ValueError, match="Did you mean average_geometry"):
         find("average_geometri")

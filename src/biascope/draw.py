@@ -86,14 +86,11 @@ def spectrum(
     One network is shown with what an isotropic one would give (the law of Marchenko and Pastur); several are divided by
     their mean eigenvalue, trace/D. Give the traces where not all eigenvalues are given. Held-out variances may be nan.
     """
-    several = len(curves) > 1
-    reading = "Steep means few preferred directions, level none"
-    figure, colours = _figure(3.5 + 0.15 * max(0, len(curves) - 3)), PALETTE[dark]
-    axes = _panel(figure, dark)
+    several, reading = len(curves) > 1, "Steep means few preferred directions, level none"
+    figure, colours = blank(3.5 + 0.15 * max(0, len(curves) - 3)), PALETTE[dark]
+    axes = panel(figure, dark)
     shown: list[float] = []
-    shades = _colour_map(colours.sequential)(np.linspace(0.4, 1, len(curves)))  # many are stages of one thing
-    for index, (name, parts) in enumerate(curves.items()):
-        colour = colours.lines[index] if len(curves) <= len(colours.lines) else shades[index]
+    for (name, parts), colour in zip(curves.items(), line_colours(len(curves), dark), strict=True):
         eigenvalues, errors, held_out = (np.asarray(part, np.float64) for part in parts)
         mean = (traces[name] if traces is not None else float(eigenvalues.sum())) / size
         unit = mean if several and mean > 0 else 1.0
@@ -110,7 +107,7 @@ def spectrum(
         values, error = eigenvalues[at] / unit, np.nan_to_num(errors[at]) / unit
         low = np.maximum(values - 1.96 * error, values / 1e3)
         axes.fill_between(at + 1, low, values + 1.96 * error, color=colour, alpha=0.22, linewidth=0)
-        label = _plain(name) if several else "measured on the draws they were found on, 95 % band"
+        label = plain(name) if several else "measured on the draws they were found on, 95 % band"
         style = {"color": colour, "marker": "o" if rank == 1 else None}
         axes.plot(at + 1, values, linewidth=1.8, label=label, **style)
         at, fresh = _averaged(held_out / unit, draws // 2)
@@ -145,11 +142,11 @@ def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False)
         reading += f" Pictures are averaged over blocks, to at most {_PIXELS} pixels along a side."
     columns = min(5, len(images))
     blocks = math.ceil(len(images) / columns)
-    figure, colours = _figure(0.1 + 1.8 * blocks, reading), PALETTE[dark]
+    figure, colours = blank(0.1 + 1.8 * blocks, reading), PALETTE[dark]
     grid = figure.add_gridspec(2 * blocks, columns)
     for position, (image, label) in enumerate(zip(images, labels, strict=True)):
         block, column = divmod(position, columns)
-        above, below = (_panel(figure, dark, grid[2 * block + row, column]) for row in range(2))
+        above, below = (panel(figure, dark, grid[2 * block + row, column]) for row in range(2))
         stack = image.reshape(-1, height, width)  # (C, h, w)
         magnitude = np.sqrt((np.abs(np.fft.fft2(stack, norm="ortho")) ** 2).sum(0))  # (h, w)
         if signals:
@@ -157,8 +154,8 @@ def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False)
             below.plot(magnitude.ravel()[: magnitude.size // 2 + 1], color=colours.lines[0], linewidth=1)
         else:
             _signed(above, np.stack([_smaller(channel, _PIXELS)[0] for channel in stack]), dark)
-            _heat(below, _smaller(np.fft.fftshift(magnitude), _PIXELS)[0], dark)
-        above.set_title(_plain(label), fontsize=10, color=colours.ink, pad=3)
+            heat(below, _smaller(np.fft.fftshift(magnitude), _PIXELS)[0], dark)
+        above.set_title(plain(label), fontsize=10, color=colours.ink, pad=3)
         above.set(xticks=[], yticks=[], ylabel="" if column else "signal" if signals else "pixels")
         below.set(xticks=[], yticks=[], ylabel="" if column else "frequency")
     return figure
@@ -167,8 +164,8 @@ def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False)
 def similarity(sizes: np.ndarray, similarity: np.ndarray, size: int, *, dark: bool = False) -> Figure:
     """Similarity of two subspaces against their dimension k, with the level k/D of chance; nan is left out."""
     reading = "At a similarity of 1 the two halves of the draws agree on these directions; the dotted line is chance."
-    figure, colours = _figure(3.1, reading), PALETTE[dark]
-    axes = _panel(figure, dark)
+    figure, colours = blank(3.1, reading), PALETTE[dark]
+    axes = panel(figure, dark)
     line = np.geomspace(1, max(size, 2), 60)
     axes.plot(line, np.minimum(line / size, 1), color=colours.muted, linestyle=":", linewidth=1.4, label="by chance")
     axes.plot(sizes, similarity, "o-", color=colours.lines[0], markersize=4.5, label="measured")
@@ -193,13 +190,13 @@ def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = Fal
     reading += f"centre); the diagonal says which {many} matter."
     if block > 1:
         reading += f" The large picture is averaged over blocks of {block} × {block} entries."
-    figure, colours = _figure(5.2, reading), PALETTE[dark]
+    figure, colours = blank(5.2, reading), PALETTE[dark]
     grid = figure.add_gridspec(2, 2, height_ratios=(1.75, 1))
-    whole, near, diagonal = (_panel(figure, dark, cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
+    whole, near, diagonal = (panel(figure, dark, cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
     # A floor to the scale, here and below, keeps noise around zero from filling it.
     reach = max(float(np.abs(shown[~np.eye(len(shown), dtype=bool)]).max(initial=0.0)), 0.1)
     end = len(relative) + 0.5
-    _heat(whole, shown, dark, (-reach, reach), bar=4, extent=(0.5, end, end, 0.5))
+    heat(whole, shown, dark, (-reach, reach), bar=4, extent=(0.5, end, end, 0.5))
     whole.set(xlabel="input pixel, counted row by row" if picture else "input entry")
     near.set_title("mean by offset", fontsize=10, color=colours.ink)
     diagonal.set_title("diagonal", fontsize=10, color=colours.ink)
@@ -209,8 +206,8 @@ def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = Fal
     if picture:
         reach = max(float(np.delete(np.abs(offsets).ravel(), offsets.size // 2).max(initial=0.0)), 0.05)
         edges = (-right - 0.5, right + 0.5, down + 0.5, -down - 0.5)
-        _heat(near, offsets, dark, (-reach, reach), bar=2, extent=edges)
-        _heat(diagonal, variances, dark, bar=3)
+        heat(near, offsets, dark, (-reach, reach), bar=2, extent=edges)
+        heat(diagonal, variances, dark, bar=3)
         near.set(xlabel="pixels to the right", ylabel="pixels down")
         diagonal.set(xticks=[], yticks=[])
     else:
@@ -225,11 +222,11 @@ def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = Fal
 
 def overlap(matrix: np.ndarray, labels: Sequence[str], *, dark: bool = False) -> Figure:
     """Similarities between 0 and 1 as a table of colours with the numbers in it; nan is left open."""
-    matrix, words = np.asarray(matrix, np.float64), [_plain(label) for label in labels]
+    matrix, words = np.asarray(matrix, np.float64), [plain(label) for label in labels]
     reading = "1 means that two networks share their leading directions, 0 that they have none in common."
-    figure = _figure(1.2 + 0.5 * min(max(len(matrix), 2), 6), reading)
-    axes = _panel(figure, dark)
-    image = _heat(axes, matrix, dark, (0.0, 1.0), bar=4)
+    figure = blank(1.2 + 0.5 * min(max(len(matrix), 2), 6), reading)
+    axes = panel(figure, dark)
+    image, size = heat(axes, matrix, dark, (0.0, 1.0), bar=4), min(10, 70 / len(matrix))
     axes.set_xticks(range(len(words)), words, rotation=30 if len(words) < 7 else 90, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(words)), words)
     axes.tick_params(length=0)
@@ -237,15 +234,7 @@ def overlap(matrix: np.ndarray, labels: Sequence[str], *, dark: bool = False) ->
         value = matrix[row, column]
         light = np.dot(image.to_rgba(value)[:3], (0.3, 0.59, 0.11)) > 0.5 if np.isfinite(value) else not dark
         text = f"{value:.2f}" if np.isfinite(value) else "–"
-        axes.text(
-            column,
-            row,
-            text,
-            ha="center",
-            va="center",
-            fontsize=min(10, 70 / len(matrix)),
-            color=PALETTE[not light].ink,
-        )
+        axes.text(column, row, text, ha="center", va="center", size=size, color=PALETTE[not light].ink)
     return figure
 
 
@@ -253,26 +242,27 @@ def along(
     values: np.ndarray, errors: np.ndarray, labels: Sequence[str], *, quantity: str = "value", dark: bool = False
 ) -> Figure:
     """One number, called ``quantity``, along training, with 95 % intervals from its standard errors (nan: unknown)."""
-    figure = _figure(3.1, "Each dot is one checkpoint of training; the bars are 95 % intervals.")
-    axes = _panel(figure, dark)
+    figure = blank(3.1, "Each dot is one checkpoint of training; the bars are 95 % intervals.")
+    axes = panel(figure, dark)
     at = np.arange(len(values))
     axes.errorbar(at, values, 1.96 * np.nan_to_num(errors), fmt="o-", capsize=3, color=PALETTE[dark].lines[0])
     every = math.ceil(len(at) * (2 + max(map(len, labels), default=0)) / 44) or 1  # as many labels as fit side by side
-    axes.set_xticks(at[::every], [_plain(label) for label in labels[::every]])
-    axes.set(xlabel="checkpoint, in the order of training", ylabel=_plain(quantity))
+    axes.set_xticks(at[::every], [plain(label) for label in labels[::every]])
+    axes.set(xlabel="checkpoint, in the order of training", ylabel=plain(quantity))
     return figure
 
 
-def _figure(height: float, reading: str = "") -> Figure:
+def blank(height: float, reading: str = "") -> Figure:
+    """A figure without content, with the sentence on how to read it."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), layout="constrained", facecolor="none", label=reading)
 
 
-def _panel(figure: Figure, dark: bool, cell: Any = 111) -> Axes:
+def panel(figure: Figure, dark: bool, cell: Any = 111, **style: Any) -> Axes:
     """Axes in the theme's colours; set one by one, since ticks made later would take the global ones."""
     colours = PALETTE[dark]
-    axes: Axes = figure.add_subplot(cell, facecolor="none")
+    axes: Axes = figure.add_subplot(cell, facecolor="none", **style)
     axes.tick_params(which="both", color=colours.muted, labelcolor=colours.ink, labelsize=9)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set(color=colours.ink, fontsize=10)
@@ -281,14 +271,27 @@ def _panel(figure: Figure, dark: bool, cell: Any = 111) -> Axes:
     return axes
 
 
-def _counted(figure: Figure, axes: Axes, size: int, dark: bool) -> None:
-    """A logarithmic axis that counts from 1 to D in plain numbers, and a legend below in as many columns as fit."""
-    axes.set(xscale="log", xlim=(0.9, max(size, 2) * 1.1))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+def line_colours(count: int, dark: bool) -> Sequence[Any]:
+    """A colour for each of so many curves; where there are many, they are stages of one thing."""
+    colours = PALETTE[dark]
+    if count <= len(colours.lines):
+        return colours.lines[:count]
+    return list(_colour_map(colours.sequential)(np.linspace(0.4, 1, count)))
+
+
+def legend_below(figure: Figure, axes: Axes, dark: bool) -> None:
+    """A legend under the panels in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     columns = len(labels) if sum(map(len, labels)) + 6 * len(labels) < 54 else 54 // (6 + max(map(len, labels)))
     style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": PALETTE[dark].ink, "ncols": max(1, columns)}
     figure.legend(handles, labels, loc="outside lower left", **style)
+
+
+def _counted(figure: Figure, axes: Axes, size: int, dark: bool) -> None:
+    """A logarithmic axis that counts from 1 to D in plain numbers, and a legend below."""
+    axes.set(xscale="log", xlim=(0.9, max(size, 2) * 1.1))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    legend_below(figure, axes, dark)
 
 
 def _colour_map(anchors: Sequence[str]) -> Colormap:
@@ -297,25 +300,30 @@ def _colour_map(anchors: Sequence[str]) -> Colormap:
     return LinearSegmentedColormap.from_list("biascope", list(anchors), N=127)  # odd: zero has a colour of its own
 
 
-def _heat(
+def heat(
     axes: Axes, image: np.ndarray, dark: bool, limits: tuple[float, float] | None = None, bar: int = 0, **style: Any
 ) -> AxesImage:
     """A heat map, diverging where its limits are; by default from zero up. ``bar`` ticks are set on a colour bar."""
-    from matplotlib.ticker import MaxNLocator
-
     colours, top = PALETTE[dark], float(np.nanmax(image, initial=0.0))
     low, high = limits or (0.0, top or 1.0)
-    colour_map = _colour_map(colours.diverging if low < 0 else colours.sequential)
-    shown = axes.imshow(image, cmap=colour_map, vmin=low, vmax=high, interpolation="none", **style)
+    colour = _colour_map(colours.diverging if low < 0 < high else colours.sequential)
+    shown = axes.imshow(image, cmap=colour, vmin=low, vmax=high, interpolation="none", **style)
     axes.spines[:].set_visible(True)
     if bar:
-        extend = "max" if top > high else "neither"
-        key = axes.figure.colorbar(shown, ax=axes, extend=extend, fraction=0.05, pad=0.03, ticks=MaxNLocator(bar))
-        key.outline.set_visible(False)
-        key.ax.tick_params(color=colours.muted, labelcolor=colours.ink, labelsize=9)
-        assert key.solids is not None
-        key.solids.set_rasterized(True)  # one picture in place of a path for every shade
+        colour_bar(shown, [axes], dark, bar, extend="max" if top > high else "neither")
     return shown
+
+
+def colour_bar(shown: AxesImage, panels: Sequence[Axes], dark: bool, ticks: int = 4, **style: Any) -> Axes:
+    """The scale of a heat map, beside the panels that share it."""
+    from matplotlib.ticker import MaxNLocator
+
+    key = panels[0].figure.colorbar(shown, ax=panels, fraction=0.05, pad=0.03, ticks=MaxNLocator(ticks), **style)
+    key.outline.set_visible(False)
+    key.ax.tick_params(color=PALETTE[dark].muted, labelcolor=PALETTE[dark].ink, labelsize=9)
+    assert key.solids is not None
+    key.solids.set_rasterized(True)  # one picture in place of a path for every shade
+    return key.ax
 
 
 def _signed(axes: Axes, stack: np.ndarray, dark: bool) -> None:
@@ -326,12 +334,12 @@ def _signed(axes: Axes, stack: np.ndarray, dark: bool) -> None:
         return
     columns, gap = math.ceil(math.sqrt(len(stack))), min(len(stack) - 1, 1)
     stack = np.pad(stack, ((0, -len(stack) % columns), (0, gap), (0, gap)), constant_values=np.nan)
-    _heat(axes, np.block([list(row) for row in stack.reshape(-1, columns, *stack.shape[1:])]), dark, (-1, 1))
+    heat(axes, np.block([list(row) for row in stack.reshape(-1, columns, *stack.shape[1:])]), dark, (-1, 1))
 
 
-def _plain(text: str) -> str:
+def plain(text: str, most: int = 28) -> str:
     """Text as it stands, since a dollar sign would start a formula; long names are cut."""
-    return (text if len(text) <= 28 else text[:27] + "…").replace("$", r"\$")
+    return (text if len(text) <= most else text[: most - 1] + "…").replace("$", r"\$")
 
 
 def _evenly(count: int, most: int = 160) -> np.ndarray:
@@ -352,15 +360,8 @@ def _averaged(values: np.ndarray, resolved: int, bins: int = 48) -> np.ndarray:
 
 
 def _isotropic_spectrum(draws: int, size: int) -> np.ndarray:
-    """Ordered non-zero eigenvalues expected of ``draws`` isotropic gradients, for a mean eigenvalue of 1.
-
-    Quantiles of the law of Marchenko and Pastur with ratio γ = D/n and edges (1 ± √γ)².
-
-    Example:
-        >>> values = _isotropic_spectrum(400, 100)
-        >>> [round(float(value), 1) for value in (values[0], values[-1], values.mean())]
-        [2.2, 0.3, 1.0]
-    """
+    """Ordered non-zero eigenvalues expected of ``draws`` isotropic gradients, for a mean eigenvalue of 1."""
+    # Quantiles of the law of Marchenko and Pastur with ratio γ = D/n and edges (1 ± √γ)².
     count, ratio = min(draws, size), size / max(draws, 1)
     # λ = 1 + γ − 2√γ cos φ turns the density √((λ₊−λ)(λ−λ₋))/λ dλ into sin²φ/λ dφ, regular also at γ = 1.
     angle = (np.arange(4096) + 0.5) * math.pi / 4096

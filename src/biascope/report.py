@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ from biascope import draw
 from biascope.comparison import side_by_side
 from biascope.covariance_result import CovarianceResult
 from biascope.estimate import Estimate
+from biascope.frequency_plane import MARK
 from biascope.measurement import PAPERS, find, names
+from biascope.report_plane import distinct, joint_views, live_view
 from biascope.result import Result
 
 if TYPE_CHECKING:
@@ -62,11 +64,12 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     """
     if not results:
         raise ValueError("results must hold at least one result to report, got none. Run a measurement first.")
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    style: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, **style)
     environment.filters["hash"] = _hash
-    template = environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    template = environment.get_template("report.html")
 
     subjects = list(dict.fromkeys(result.subject for result in results))
     sections = _sections(results)
@@ -76,6 +79,7 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
         "title": title or f"Inductive bias of {_listed(subjects)}",
         "subjects": [(subject, [part for part in sections if part["subject"] == subject]) for subject in subjects],
         "comparison": _comparison(results) if len(subjects) > 1 else None,
+        "live_planes": any(section["plane"] for section in sections),
         "common": common,
         "own": [(section, facts) for section, facts in zip(sections, own, strict=True)],
         "papers": list(dict.fromkeys(PAPERS[key] for key in map(_paper, results) if key in PAPERS)),
@@ -102,7 +106,12 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
     for index, result in enumerate(results):
         fits = spent < _PICTURES
         pictures = _pictures(result.plots, f"result-{index}") if fits else []
-        spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in pictures)
+        if view := live_view(f"plane-{index}", result):
+            still = [picture for picture in pictures if picture["planes"]]
+            pictures = [picture for picture in pictures if not picture["planes"]]
+            view["pictures"] = still or (_pictures(view["plots"], view["id"]) if fits else [])
+        drawn = pictures + (view["pictures"] if view else [])
+        spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in drawn)
         sections.append(
             {
                 "id": f"result-{index}",
@@ -111,6 +120,7 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
                 "sentence": result.sentence(),
                 "numbers": [(name, *_in_words(estimate)) for name, estimate in result.headline().items()],
                 "pictures": pictures,
+                "plane": view,
                 "left_out": not fits,
                 "gallery": _gallery(result, sum(section["gallery"] is not None for section in sections)),
                 "call": _call(result),
@@ -126,6 +136,7 @@ def _pictures(plots: Callable[[bool], dict[str, Figure]], salt: str) -> list[dic
         {
             "caption": caption,
             "reading": figure.get_label(),
+            "planes": figure.get_gid() == MARK,
             "light": _embedded(figure, f"{salt}-{index}-light"),
             "dark": _embedded(dark[caption], f"{salt}-{index}-dark"),
         }
@@ -206,7 +217,7 @@ def _fill(galleries: list[dict[str, Any]], room: int) -> None:
         room -= count * each
 
 
-def _comparison(results: Sequence[Result]) -> dict[str, Any]:
+def _comparison(results: Sequence[Result]) -> dict[str, Any] | None:
     """Several subjects side by side: a table of effective ranks, and pictures of what may be overlaid."""
     known = [result for result in results if isinstance(result, CovarianceResult)]
     titles = {(result.measurement, result.estimator): f"{_title(result)} ({result.estimator})" for result in known}
@@ -225,7 +236,11 @@ def _comparison(results: Sequence[Result]) -> dict[str, Any]:
         for index, (key, group) in enumerate(alike.items())
         if len({result.subject for result in group}) > 1
     ]
-    return {"columns": list(titles.values()), "rows": rows, "groups": groups}
+    columns = list(titles.values())
+    planes = joint_views((f"plane-{index}", _title(result), result) for index, result in enumerate(results))
+    for view in planes:
+        view["pictures"] = _pictures(view["plots"], view["id"])
+    return {"columns": columns, "rows": rows, "planes": planes, "groups": groups} if rows or planes else None
 
 
 def _rank_cell(result: CovarianceResult) -> dict[str, Any]:
@@ -238,7 +253,7 @@ def _overlaid(group: Sequence[CovarianceResult], dark: bool) -> dict[str, Figure
     """Pictures of results of one measurement, one estimator and one input size."""
     trained = all(result.provenance.get("family", {}).get("law") == "point" for result in group)
     # Checkpoints are called "network at step": where all are, the step tells them apart.
-    labels = _distinct(result.subject.rpartition(" at ")[2] if trained else result.subject for result in group)
+    labels = distinct(result.subject.rpartition(" at ")[2] if trained else result.subject for result in group)
     curves = {
         label: (result.eigenvalues, result.eigenvalue_errors, result.held_out)
         for label, result in zip(labels, group, strict=True)
@@ -306,9 +321,7 @@ def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and value >= 10_000:
-        return f"{value:,}".replace(
-            ",", "\u202f"
-        )  # a narrow space: commas and points mean different things to different readers
+        return f"{value:,}".replace(",", "\u202f")  # a narrow space: commas and points are read differently
     return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -319,8 +332,9 @@ def _call(result: Result) -> str:
     accepted = inspect.signature(find(result.measurement).function).parameters
     settings = result.provenance.get("settings", {})
     shown = {key: json.dumps(value) if isinstance(value, str) else repr(value) for key, value in settings.items()}
-    arguments = "".join(f", {key}={value}" for key, value in shown.items() if key in accepted)
-    return f'biascope.measure("{result.measurement}", family, probe{arguments})'
+    given = [key for key in accepted if key in ("family", "probe", "basis")]
+    given += [f"{key}={value}" for key, value in shown.items() if key in accepted]
+    return f"biascope.measure({', '.join([json.dumps(result.measurement), *given])})"
 
 
 def _title(result: Result) -> str:
@@ -361,21 +375,6 @@ def _in_words(estimate: Estimate) -> tuple[str, str]:
 def _rounded(value: float) -> float | None:
     """Four digits for the page's script; JSON has no nan."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
-
-
-def _distinct(words: Iterable[str]) -> list[str]:
-    """Names made different by counting those that repeat.
-
-    Example:
-        >>> _distinct(["a", "b", "a"])
-        ['a', 'b', 'a (2)']
-    """
-    seen: dict[str, int] = {}
-    result = []
-    for word in words:
-        seen[word] = seen.get(word, 0) + 1
-        result.append(word if seen[word] == 1 else f"{word} ({seen[word]})")
-    return result
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -24,6 +24,42 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the files; raised when an old reader could misread a new file
 
 
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """A number for every frequency of an image of h × w pixels, on the fft-shifted plane: (0, 0) at (h//2, w//2).
+
+    Attributes:
+        values: ``(h, w)``; nan where nothing was measured.
+        unit: Of the values, such as ``"%"`` or ``"iterations"``.
+        low: Where the colours begin; by default at the smallest value.
+        high: Where they end; by default at the largest value.
+        spread: Standard error of each value, ``(h, w)``; None if unknown.
+
+    Example:
+        >>> plane = Plane(np.array([[52.0, np.nan], [97.0, 52.0]]), "%", low=50.0)
+        >>> plane.limits
+        (50.0, 97.0)
+    """
+
+    values: np.ndarray
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    spread: np.ndarray | None = None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The first and the last value of the colours; where they run through zero, it lies in the middle."""
+        known = self.values[np.isfinite(self.values)]
+        low = float(known.min() if known.size else 0.0) if self.low is None else self.low
+        high = float(known.max() if known.size else 0.0) if self.high is None else self.high
+        if low < 0 < high:
+            return -max(-low, high), max(-low, high)
+        # A floor keeps rounding errors of equal values from filling the scale.
+        high = max(high, low + 0.01 * abs(low))
+        return low, high if high > low else low + 1.0
+
+
 @dataclass(frozen=True)
 class Result(ABC):
     """What a measurement found: frozen, self-describing, independent of the code that made it.
@@ -51,6 +87,10 @@ class Result(ABC):
     @abstractmethod
     def plots(self, dark: bool = False) -> dict[str, Figure]:
         """Every picture under its caption."""
+
+    def planes(self) -> dict[str, Plane]:
+        """Planes of frequencies by name, all of one shape, which a report makes live; most results have none."""
+        return {}
 
     @property
     def subject(self) -> str:
@@ -82,6 +122,14 @@ class Result(ABC):
                     raise ValueError(
                         f"{name} must have {lengths[axis]} along {axis}, got {length}. Report this as a defect."
                     )
+        shapes: set[tuple[int, ...]] = set()
+        for name, plane in self.planes().items():
+            shapes |= {part.shape for part in (plane.values, plane.spread) if part is not None}
+            if len(shapes) > 1 or plane.values.ndim != 2:
+                raise ValueError(
+                    f"The plane {name!r} must have two axes and the shape of the others, got {sorted(shapes)}. "
+                    "Report this as a defect."
+                )
         for name, estimate in self.headline().items():
             if not math.isfinite(estimate.value):
                 raise ValueError(
