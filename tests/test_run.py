@@ -35,6 +35,24 @@ def test_a_folder_may_be_text():
     assert Run().folder is None
 
 
+def test_a_data_root_may_be_text():
+    assert Run(data_root="some/where").data_root == Path("some/where")
+    assert Run().data_root is None
+
+
+@pytest.mark.parametrize("on", [None, "ray", "ray://head:10001", "ray://192.0.2.7:10001"])
+def test_sweeps_run_here_or_on_ray(on):
+    assert Run(on=on).on == on
+
+
+@pytest.mark.parametrize(
+    "on", ["dask", "", "ray:", "ray://head", "ray://:10001", "ray://head:port", "http://head:10001"]
+)
+def test_another_place_is_a_sentence(on):
+    with pytest.raises(ValueError, match=r"^on must be 'ray' or 'ray://HOST:PORT', got '.*'\. Pass on='ray'\.$"):
+        Run(on=on)
+
+
 def test_auto_takes_the_gpu_only_where_there_is_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert Run().torch_device == torch.device("cpu")
@@ -107,6 +125,11 @@ def test_a_result_records_device_and_precision_only():
     assert set(Run(device="cpu").describe()) == {"device", "precision"}
     assert Run(device="cpu", precision="tf32").describe()["precision"] == "tf32"
     assert Run(device="cpu").describe()["device"].startswith("cpu (")
+
+
+def test_on_a_cluster_this_process_needs_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert Run(device="cuda", on="ray").describe() == {"device": "cuda on ray", "precision": "float32"}
 
 
 def test_a_run_is_never_changed_in_place():

@@ -1,9 +1,10 @@
-"""Run: how work is carried out (folder, device, precision, progress). Recorded with a result, never part of its identity."""
+"""Run: how work is carried out (folder, device, precision, place, progress). Recorded with a result, never part of its identity."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ class Run:
         precision: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"``, ``"float16"`` or
             ``"bfloat16"`` (weights and activations; sums over draws are always kept in float64).
         progress: Whether to show a progress bar; it is silent anyway where standard error is not a terminal.
+        on: Where sweeps of trials run: ``None`` for this process; ``"ray"`` for the Ray cluster that ``RAY_ADDRESS``
+            names or that runs on this machine, or a fresh local one; ``"ray://head:10001"`` for a cluster elsewhere.
+        data_root: Folder of the real data sets; on a cluster, the same path on every node.
 
     Example:
         >>> Run(device="cpu").torch_device
@@ -40,6 +44,8 @@ class Run:
     device: str = "auto"
     precision: str = "float32"
     progress: bool = True
+    on: str | None = None
+    data_root: Path | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -47,17 +53,23 @@ class Run:
             raise ValueError(f"precision must be one of {known}, got {self.precision!r}. Pass precision='float32'.")
         if self.folder is not None:
             object.__setattr__(self, "folder", Path(self.folder))
+        if self.data_root is not None:
+            object.__setattr__(self, "data_root", Path(self.data_root))
+        if self.on is not None and self.on != "ray" and not re.fullmatch(r"ray://[^/\s]+:\d+", self.on):
+            raise ValueError(f"on must be 'ray' or 'ray://HOST:PORT', got {self.on!r}. Pass on='ray'.")
+        if self.device != "auto":
+            try:
+                torch.device(self.device)
+            except RuntimeError as error:
+                message = f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}. Pass device='auto'."
+                raise ValueError(message) from error
 
     @property
     def torch_device(self) -> torch.device:
-        """The device that work runs on."""
+        """The device that work in this process runs on."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            message = f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}. Pass device='auto'."
-            raise ValueError(message) from error
+        device = torch.device(self.device)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(
                 "device 'cuda' needs a CUDA GPU that this PyTorch can see, and there is none. Pass device='cpu'."
@@ -111,6 +123,8 @@ class Run:
 
     def describe(self) -> dict[str, str]:
         """What a result records of how it was made."""
+        if self.on is not None:  # this process need not have the device that the cluster works with
+            return {"device": f"{self.device} on {self.on}", "precision": self.precision}
         device = self.torch_device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} CPU cores"
         return {"device": f"{device.type} ({name})", "precision": self.precision}
