@@ -304,6 +304,20 @@ class Draws:
             self.draw_on_cpu()
             return self._drawn(start, stop).to(device, self.run.dtype)
 
+    def pick(self, indices: Sequence[int]) -> Network:
+        """A stack of some members of the stream, in the order given: each is what a slice would have given."""
+        if list(indices) == list(range(indices[0], indices[0] + len(indices))):
+            return self[indices[0] : indices[0] + len(indices)]
+        parts = [self[index : index + 1] for index in indices]
+        return (
+            parts[0]
+            ._cut(lambda tensor: tensor, len(parts))
+            .with_params(
+                {name: torch.cat([part.params[name] for part in parts]) for name in parts[0].params},
+                {name: torch.cat([part.buffers[name] for part in parts]) for name in parts[0].buffers},
+            )
+        )
+
     def _drawn(self, start: int, stop: int) -> Network:
         if self.family._tape is None:
             assert self.family._build is not None

@@ -64,6 +64,67 @@ def _conv2d(
     return outputs.reshape(*outputs.shape[:2], height, width)
 
 
+class ConvolutionByShifts(TorchFunctionMode):
+    """Within this context plain two-dimensional convolutions are one product per network of kernel and shifted inputs.
+
+    The shifted copies are laid out (channels · kernel, images · positions), so that under ``vmap`` each member has one large
+    product rather than one small one per image, forward and backward. It pays where a compiler writes the copies in one
+    pass (``torch.compile``); grouped convolutions and those padded by name are left as they are.
+
+    Example:
+        >>> x, kernel = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+        >>> with ConvolutionByShifts():
+        ...     product = F.conv2d(x, kernel, None, 2, 1)
+        >>> bool(torch.allclose(product, F.conv2d(x, kernel, None, 2, 1), atol=1e-5))
+        True
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace ``conv2d`` where its arguments allow it."""
+        if func is F.conv2d or func is torch.conv2d:
+            return _shifted_conv2d(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _shifted_conv2d(
+    func: Any,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    if groups != 1 or isinstance(padding, str) or input.dim() != 4:
+        result: Tensor = func(input, weight, bias, stride, padding, dilation, groups)
+        return result
+    (down, right), (above, left), (tall, wide) = _pair(stride), _pair(padding), _pair(dilation)
+    padded = F.pad(input, (left, left, above, above)) if above or left else input
+    planes = padded.transpose(0, 1)  # (channels, n, h, w)
+    height, width = (
+        (length - reach * (taps - 1) - 1) // step + 1
+        for length, reach, taps, step in zip(
+            planes.shape[2:], (tall, wide), weight.shape[2:], (down, right), strict=True
+        )
+    )
+    shifted = [
+        planes[
+            :,
+            :,
+            i * tall : i * tall + (height - 1) * down + 1 : down,
+            j * wide : j * wide + (width - 1) * right + 1 : right,
+        ]
+        for i in range(weight.shape[2])
+        for j in range(weight.shape[3])
+    ]
+    copies = torch.stack(shifted, 1).reshape(weight[0].numel(), -1)  # (channels · taps, n · positions)
+    outputs = weight.flatten(1) @ copies
+    if bias is not None:
+        outputs = outputs + bias[:, None]
+    return outputs.reshape(weight.shape[0], input.shape[0], height, width).transpose(0, 1)
+
+
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
 

@@ -1,0 +1,291 @@
+"""WHERE: what is to be learned. Task: a distribution served in batches, to one network or to every member of a stack."""
+
+# m members · n samples of a batch · c classes · D input size
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from biascope.randomness import generator_for
+from biascope.run import Run
+
+MARGINS = {"text": 1.0, "released": 0.5}  # D(v) has means ±ε·v in the paper's text, ±(ε/2)·v in its released code
+
+
+class Task(ABC):
+    """A distribution to learn, served in batches, with named splits.
+
+    A task is one for all (``members is None``: every network sees the same inputs) or one per member of a stack, sharing
+    what can be shared. Labels are always shared.
+    """
+
+    @property
+    @abstractmethod
+    def members(self) -> int | None:
+        """How many members have inputs of their own; ``None`` where all networks see the same."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Number of samples of each split."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+
+    @abstractmethod
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs ``(n, …)``, or ``(m, n, …)`` where members have their own, and labels ``(n,)``."""
+
+    @abstractmethod
+    def select(self, members: Sequence[int]) -> Task:
+        """The task of some members, in the order given; a task for all is returned as it is."""
+
+    def of_member(self, index: int) -> Task:
+        """One member's task, for one network."""
+        return self if self.members is None else _One(self.select([index]))
+
+    def _checked(self, split: str) -> str:
+        if split not in self.sizes:
+            known = ", ".join(repr(name) for name in self.sizes)
+            raise ValueError(f"split must be one of {known}, got {split!r}. Pass split={next(iter(self.sizes))!r}.")
+        return split
+
+
+class _One(Task):
+    """A stack of one, without the axis over members."""
+
+    def __init__(self, stacked: Task) -> None:
+        self._stacked = stacked
+
+    @property
+    def members(self) -> None:
+        return None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return self._stacked.sizes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._stacked.shape
+
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = self._stacked.batch(split, indices)
+        return x[0], y
+
+    def select(self, members: Sequence[int]) -> Task:
+        return self
+
+
+@dataclass(frozen=True)
+class Arrays(Task):
+    """A data set in memory, the same for every network.
+
+    Attributes:
+        splits: Inputs ``(n, …)`` and labels ``(n,)`` by name; byte images are served as numbers from 0 to 1.
+        dtype: Of the inputs served.
+
+    Example:
+        >>> task = Arrays({"train": (torch.eye(3), torch.tensor([0, 1, 0]))})
+        >>> task.batch("train", torch.tensor([1]))
+        (tensor([[0., 1., 0.]]), tensor([1]))
+    """
+
+    splits: Mapping[str, tuple[Tensor, Tensor]]
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        for name, (x, y) in self.splits.items():
+            if len(x) != len(y) or not len(x):
+                raise ValueError(
+                    f"Split {name!r} must have as many inputs as labels and at least one, got {len(x)} and {len(y)}. "
+                    "Pass arrays of equal length."
+                )
+
+    @property
+    def members(self) -> None:
+        """All networks see the same."""
+        return None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of samples of each split."""
+        return {name: len(y) for name, (_, y) in self.splits.items()}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return tuple(next(iter(self.splits.values()))[0].shape[1:])
+
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+        x, y = self.splits[self._checked(split)]
+        taken = x[indices]
+        return taken.to(self.dtype) / 255 if taken.dtype == torch.uint8 else taken.to(self.dtype), y[indices]
+
+    def select(self, members: Sequence[int]) -> Task:  # noqa: D102
+        return self
+
+    def to(self, run: Run) -> Arrays:
+        """The same data on the device of a run, served in its precision."""
+        device = run.torch_device
+        splits = {name: (x.to(device), y.to(device)) for name, (x, y) in self.splits.items()}
+        return Arrays(splits, master_dtype(run))
+
+
+@dataclass(frozen=True)
+class Imprinted(Task):
+    """A data set whose content along a direction is replaced by a number that tells the class.
+
+    Member i sees ``x − v(vᵀx) + a_y·v`` with its own carrier ``v = v_{i,y}``. With Gaussian noise as data and one carrier for
+    both classes this is D(v) of the papers; with images and a carrier per class it is their poisoning. The data are kept
+    once, whatever the number of members.
+
+    Attributes:
+        base: The data that all members share.
+        carriers: ``(m, c, D)`` unit vectors, or ``(m, 1, D)`` for the same in every class.
+        amplitudes: ``(c,)``.
+        marked: The splits that carry it; the others are served as they are.
+
+    Example:
+        >>> base = Arrays({"train": (torch.tensor([[5.0, 7.0]]), torch.tensor([1]))})
+        >>> task = Imprinted(base, torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]), torch.tensor([-1.0, 1.0]))
+        >>> task.batch("train", torch.tensor([0]))[0]
+        tensor([[[1., 7.]],
+        <BLANKLINE>
+                [[5., 1.]]])
+    """
+
+    base: Arrays
+    carriers: Tensor
+    amplitudes: Tensor
+    marked: tuple[str, ...] = ("train", "test")
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return len(self.carriers)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of samples of each split."""
+        return self.base.sizes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return self.base.shape
+
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+        x, y = self.base.batch(split, indices)
+        flat = x.flatten(1)  # (n, D)
+        if split not in self.marked:
+            return x.expand(self.members, *x.shape), y
+        if self.carriers.shape[1] == 1:
+            carrier = self.carriers[:, 0]  # (m, D)
+            change = self.amplitudes[y] - carrier @ flat.T  # (m, n)
+            moved = flat + change[:, :, None] * carrier[:, None, :]
+        else:
+            carrier = self.carriers[:, y]  # (m, n, D)
+            change = self.amplitudes[y] - (carrier * flat).sum(-1)
+            moved = flat + change[:, :, None] * carrier
+        return moved.reshape(self.members, *x.shape), y
+
+    def select(self, members: Sequence[int]) -> Imprinted:  # noqa: D102
+        return Imprinted(self.base, self.carriers[list(members)], self.amplitudes, self.marked)
+
+
+def along_directions(
+    vectors: Tensor,
+    shape: Sequence[int],
+    *,
+    noise: float = 3.0,
+    epsilon: float = 1.0,
+    margin: str = "text",
+    train: int = 10_000,
+    test: int = 10_000,
+    labels: Mapping[str, Tensor] | None = None,
+    seed: int,
+    run: Run | None = None,
+) -> Imprinted:
+    """D(v) for every direction of a set, sharing one draw of noise and labels.
+
+    Definition:
+        ``x = ε·s·v + w``, ``w ~ N(0, σ²(I − v vᵀ))``, ``s = ±1`` with equal probability; the label is 1 where s = +1. All
+        directions use the same w and s, so that their results differ by the direction alone.
+
+    Args:
+        vectors: ``(m, D)`` unit vectors.
+        shape: Of one input.
+        noise: σ.
+        epsilon: ε, half the distance between the class means.
+        margin: ``"text"`` for ε as defined; ``"released"`` for ε/2, as the authors' code draws it.
+        train: Training samples.
+        test: Test samples.
+        labels: Labels to use instead of random ones, by split: their number overrides ``train`` and ``test``.
+        seed: Of noise and labels.
+        run: Device and precision.
+
+    Returns:
+        The task, one member per direction.
+
+    Raises:
+        ValueError: If a setting is out of its range.
+
+    Example:
+        >>> v = torch.tensor([[0.0, 1.0]])
+        >>> task = along_directions(v, (2,), noise=3.0, train=4, test=4, seed=0, run=Run(device="cpu"))
+        >>> x, y = task.batch("train", torch.arange(4))
+        >>> bool((x[0] @ v[0] == 2 * y - 1).all())
+        True
+
+    Reference:
+        Ortiz-Jiménez et al. (2020), Neural anisotropy directions, section 2.
+    """
+    run, size = run or Run(), math.prod(shape)
+    if margin not in MARGINS:
+        raise ValueError(f"margin must be 'text' (ε) or 'released' (ε/2), got {margin!r}. Pass margin='text'.")
+    if vectors.dim() != 2 or vectors.shape[1] != size:
+        raise ValueError(
+            f"vectors must have one row of {size} numbers per direction for inputs of shape {tuple(shape)}, "
+            f"got {tuple(vectors.shape)}. Pass a basis of that input shape."
+        )
+    if noise < 0 or train < 1 or test < 1:
+        raise ValueError(
+            f"noise must not be negative and train and test must be at least 1, got {noise}, {train} and {test}. "
+            "Pass noise=3.0, train=10000, test=10000."
+        )
+    device, dtype = run.torch_device, master_dtype(run)
+    splits = {}
+    for split, count in {"train": train, "test": test}.items():
+        generator = generator_for(device, seed, "directions", split)
+        y = torch.randint(2, (count,), generator=generator, device=device)
+        if labels is not None:
+            y = labels[split].to(device)
+        w = torch.randn(len(y), size, generator=generator, device=device)
+        splits[split] = ((noise * w).to(dtype).reshape(len(y), *shape), y)
+    reach = epsilon * MARGINS[margin]
+    amplitudes = torch.tensor([-reach, reach], device=device, dtype=dtype)
+    return Imprinted(Arrays(splits, dtype), vectors[:, None].to(device, dtype), amplitudes)
+
+
+def content_of(task: Arrays) -> str:
+    """A digest of the data, for the identity of work that rests on them."""
+    digest = hashlib.sha256()
+    for name, (x, y) in sorted(task.splits.items()):
+        for tensor in (x, y):
+            digest.update(f"{name}{tuple(tensor.shape)}".encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def master_dtype(run: Run) -> torch.dtype:
+    """Data and weights of a training are kept in float32 where its products are taken in half precision."""
+    return run.dtype if run.dtype in (torch.float32, torch.float64) else torch.float32

@@ -1,0 +1,396 @@
+"""HOW: the only training loop. ``fit`` trains one network or a stack of them, each on its own task, in lock-step."""
+
+# m members · T iterations
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from biascope.family import Network
+from biascope.randomness import forked_rng, generator_for, seed_of
+from biascope.recipe import Recipe, correct, loss_of
+from biascope.run import Run
+from biascope.task import Task
+from biascope.training_steps import WAYS, Stepper, half_precision, stepper
+from biascope.weights import Params
+
+Observe = Callable[[int, Network], None]
+
+CHECK_EVERY = 25  # iterations between looks at who is done: a look waits for the device
+STACK_LIMIT = 2_000_000  # parameters beyond which a GPU is busy enough with one network
+EVALUATED = 2**25  # numbers of input that one evaluation pass takes
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a training was like. Arrays have an axis over members, also for one network.
+
+    Attributes:
+        networks: The trained weights.
+        losses: ``(T, m)`` loss of each iteration's batch before its update; NaN after a member was done.
+        first_below: ``(m,)`` the first iteration (counted from 1) whose loss was below the recipe's threshold, −1 for never.
+        diverged_at: ``(m,)`` the first iteration whose loss was not finite, −1 for never.
+        distance: ``(m,)`` ‖θ_T − θ₀‖, the length of the way between first and last weights.
+        start_norm: ``(m,)`` ‖θ₀‖.
+        checkpoints: Weights after the iterations asked for.
+    """
+
+    networks: Network
+    losses: Tensor
+    first_below: Tensor
+    diverged_at: Tensor
+    distance: Tensor
+    start_norm: Tensor
+    checkpoints: Mapping[int, Network]
+
+    def at(self, step: int) -> Network:
+        """The networks after an iteration that was asked to be kept.
+
+        Raises:
+            ValueError: If it was not.
+        """
+        if step not in self.checkpoints:
+            kept = ", ".join(map(str, self.checkpoints)) or "none"
+            raise ValueError(f"Iteration {step} must be among those kept, which are: {kept}. Pass keep_at=({step},).")
+        return self.checkpoints[step]
+
+
+def fit(
+    networks: Network,
+    task: Task,
+    recipe: Recipe,
+    *,
+    seed: int,
+    run: Run | None = None,
+    observe: Observe | None = None,
+    observe_at: Sequence[int] | None = None,
+    keep_at: Sequence[int] = (),
+    way: str | None = None,
+) -> Trajectory:
+    """Train one network, or a stack of networks in lock-step.
+
+    All members see the samples in the same order, a new permutation each epoch. A member that diverges is recorded and
+    left behind, as is one that has fallen below the threshold if the recipe says stop; its weights are those of the look,
+    at most ``CHECK_EVERY`` iterations later.
+
+    Args:
+        networks: Where training starts; left unchanged.
+        task: What is learned, the same for all or one for each member.
+        recipe: How.
+        seed: Of the order of samples and of dropout.
+        run: Device, precision (``"bfloat16"``: products in half precision, weights in float32), progress.
+        observe: Called with the number of iterations done and the networks, all in lock-step.
+        observe_at: When; by default at 0, 1, 2, 4, 8, … and at the end.
+        keep_at: Iterations after which the weights are kept, for :meth:`Trajectory.at`.
+        way: ``"loop"``, ``"stack"``, ``"compiled"`` (a stack through ``torch.compile``) or ``"captured"`` (one after another
+            as CUDA graphs); by default stacks of small networks and captured large ones on a GPU, a loop on a CPU.
+
+    Returns:
+        The trajectory.
+
+    Raises:
+        ValueError: If settings contradict one another.
+
+    Example:
+        >>> from biascope.task import Arrays
+        >>> task = Arrays({"train": (torch.tensor([[1.0], [-1.0]]), torch.tensor([1, 0]))})
+        >>> start = Network.of(torch.nn.Linear(1, 1)).with_params({"weight": torch.zeros(1, 1), "bias": torch.zeros(1)})
+        >>> recipe = Recipe("gd", rate=1.0, schedule="constant", steps=1, loss="logistic")
+        >>> fit(start, task, recipe, seed=0, run=Run(device="cpu")).networks.params["weight"]
+        tensor([[0.5000]])
+    """
+    run = run or Run()
+    if run.precision == "float16":
+        raise ValueError("Training in float16 loses small gradients. Pass precision='bfloat16', 'tf32' or 'float32'.")
+    if task.members is not None and task.members != networks.members:
+        raise ValueError(
+            f"The task must be for as many members as there are networks, got {task.members} and {networks.members}. "
+            "Select members of the task, or draw as many networks."
+        )
+    way = way or default_way(networks, run)
+    if way not in WAYS:
+        listed = ", ".join(repr(known) for known in WAYS)
+        raise ValueError(f"way must be one of {listed}, got {way!r}. Leave it out for the usual one.")
+    total = recipe.total_steps(task.sizes["train"])
+    watched = set(observe_at if observe_at is not None else _doublings(total)) if observe is not None else set()
+    with run.products(), _repeatable(), run.tracked("training", total * (networks.members or 1)) as advance:
+        if way in ("loop", "captured") and networks.members is not None and observe is None:
+            return _one_after_another(networks, task, recipe, seed, run, keep_at, way, advance)
+        with forked_rng(seed_of(seed, "dropout")):
+            walk = _Walk(networks, task, recipe, seed, run, way)
+            return walk.trajectory(total, set(keep_at), advance, observe, watched)
+
+
+def default_way(networks: Network, run: Run) -> str:
+    """How a training is carried out where nothing was timed."""
+    if run.torch_device.type == "cpu":
+        return "loop"
+    parameters = sum(tensor.numel() for tensor in networks.params.values()) // (networks.members or 1)
+    return "captured" if networks.members is None or parameters > STACK_LIMIT else "stack"
+
+
+class _Walk:
+    """One training, from its first weights to its last."""
+
+    def __init__(self, networks: Network, task: Task, recipe: Recipe, seed: int, run: Run, way: str) -> None:
+        self._start, self._task, self._recipe, self._seed, self._run = networks, task, recipe, seed, run
+        self._stepper: Stepper = stepper(networks, task, recipe, run, way)
+        self._members = list(range(networks.members or 1))  # those still training
+        self._final: dict[int, Network] = {}
+        self._trained: dict[int, int] = {}  # iterations of those that left
+
+    def trajectory(
+        self,
+        total: int,
+        kept: set[int],
+        advance: Callable[[int], None],
+        observe: Observe | None = None,
+        watched: Set[int] = frozenset(),
+    ) -> Trajectory:
+        recipe, device = self._recipe, self._run.torch_device
+        size = self._start.members or 1
+        first = next(iter(self._start.params.values()))
+        losses = torch.full((total, size), torch.nan, dtype=first.dtype, device=device)
+        checkpoints: dict[int, Network] = {}
+
+        def look(step: int) -> None:
+            if step in kept:
+                checkpoints[step] = _copied(self._all())
+            if observe is not None and step in watched:
+                observe(step, self._all())
+
+        look(0)
+        scalars = torch.tensor(
+            [recipe.scalars_at(step, total) for step in range(total)], dtype=first.dtype, device=device
+        )
+        for step, indices in enumerate(batches(self._task.sizes["train"], recipe, total, self._seed, device)):
+            if not self._members:
+                break
+            loss = self._stepper.step(indices, scalars[step])
+            if len(self._members) == size:
+                losses[step] = loss
+            else:
+                losses[step, self._members] = loss.to(losses.dtype)
+            advance(len(self._members))
+            if (step + 1) % CHECK_EVERY == 0 and step + 1 < total:
+                self._leave(losses[: step + 1])
+            look(step + 1)
+        return self._summary(losses, checkpoints)
+
+    def _leave(self, losses: Tensor) -> None:
+        """Let members go that diverged or, where the recipe says so, are below the threshold."""
+        recent = losses[-CHECK_EVERY:, self._members]
+        done = ~torch.isfinite(recent[-1])
+        if self._recipe.stop and self._recipe.threshold is not None:
+            done |= (recent < self._recipe.threshold).any(0)
+        if not bool(done.any()):
+            return
+        staying = [place for place, gone in enumerate(done.tolist()) if not gone]
+        if not self._stepper.ways_out and len(staying) > len(self._members) // 2:
+            return
+        networks = self._stepper.networks()
+        for place in set(range(len(self._members))) - set(staying):
+            one = networks if networks.members is None else networks.member(place)
+            self._final[self._members[place]] = _copied(one)
+            self._trained[self._members[place]] = len(losses)
+        self._members = [self._members[place] for place in staying]
+        if staying:
+            self._stepper.keep(staying)
+
+    def _all(self) -> Network:
+        """All members' weights, of those done as they left."""
+        networks = self._stepper.networks()
+        if not self._final:
+            return networks
+        if self._start.members is None:
+            return self._final[0]
+        staying = (
+            {member: networks.member(place) for place, member in enumerate(self._members)} if self._members else {}
+        )
+        each = [self._final[i] if i in self._final else staying[i] for i in range(self._start.members)]
+        return joined(each, self._start)
+
+    def _summary(self, losses: Tensor, checkpoints: dict[int, Network]) -> Trajectory:
+        networks = _copied(self._all())
+        limit = self._recipe.threshold
+        below = losses < limit if limit is not None else torch.zeros_like(losses, dtype=torch.bool)
+        broken = ~torch.isfinite(losses)
+        for member, trained in self._trained.items():
+            broken[trained:, member] = False  # not trained is not diverged
+        start, end = (_by_member(network.params, network.members) for network in (self._start, networks))
+        return Trajectory(
+            networks,
+            losses.cpu(),
+            _first(below),
+            _first(broken),
+            (end - start).norm(dim=1).cpu(),
+            start.norm(dim=1).cpu(),
+            checkpoints,
+        )
+
+
+def _one_after_another(
+    networks: Network,
+    task: Task,
+    recipe: Recipe,
+    seed: int,
+    run: Run,
+    keep_at: Sequence[int],
+    way: str,
+    advance: Callable[[int], None],
+) -> Trajectory:
+    """Members trained by themselves: on a CPU one on each core, since the layers of one are too short to share."""
+    total = recipe.total_steps(task.sizes["train"])
+
+    def one(index: int) -> Trajectory:
+        walk = _Walk(networks.member(index), task.of_member(index), recipe, seed, run, way)
+        return walk.trajectory(total, set(keep_at), advance)
+
+    members = range(networks.members or 1)
+    threads = torch.get_num_threads() if run.torch_device.type == "cpu" else 1
+    # Dropout draws from the one global stream, whose order threads would not keep.
+    if threads == 1 or len(members) == 1 or _draws_in_training(networks):
+        each = []
+        for index in members:
+            with forked_rng(seed_of(seed, "dropout", index)):
+                each.append(one(index))
+    else:
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                each = list(pool.map(one, members))
+        finally:
+            torch.set_num_threads(threads)
+    fields = ("first_below", "diverged_at", "distance", "start_norm")
+    return Trajectory(
+        networks=joined([part.networks for part in each], networks),
+        losses=torch.cat([part.losses for part in each], 1),
+        checkpoints={step: joined([part.at(step) for part in each], networks) for step in sorted(set(keep_at))},
+        **{name: torch.cat([getattr(part, name) for part in each]) for name in fields},
+    )
+
+
+def batches(samples: int, recipe: Recipe, total: int, seed: int, device: torch.device) -> Iterator[Tensor]:
+    """The samples of each iteration: consecutive parts of a new permutation each epoch."""
+    size, done, epoch = recipe.batch_size(samples), 0, 0
+    while done < total:
+        if size == samples:
+            order = torch.arange(samples, device=device)
+        else:
+            # Drawn on the CPU: the order is then the same wherever the training runs.
+            generator = generator_for(torch.device("cpu"), seed, "order", epoch)
+            order = torch.randperm(samples, generator=generator).to(device)
+        for start in range(0, samples, size):
+            if done == total:
+                return
+            yield order[start : start + size]
+            done += 1
+        epoch += 1
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well networks do on a split: ``(m,)`` accuracies between 0 and 1, and mean losses."""
+
+    accuracy: Tensor
+    loss: Tensor
+
+
+def evaluation(
+    networks: Network, task: Task, split: str, *, loss: str | None = None, run: Run | None = None
+) -> Evaluation:
+    """Accuracy and loss of one network or each member of a stack on a split.
+
+    Args:
+        networks: Whose.
+        task: The data, the same for all or one for each member.
+        split: Which part.
+        loss: As in the recipe.
+        run: Device and precision.
+    """
+    run = run or Run()
+    device, samples, members = run.torch_device, task.sizes[split], networks.members or 1
+    numbers = max(1, torch.Size(task.shape).numel())
+    looped = networks.members is not None and device.type == "cpu"
+    chunk = max(1, min(2048, EVALUATED // (numbers * (1 if looped else members))))
+    paired = task.members is not None
+    right = torch.zeros(members, dtype=torch.float64, device=device)
+    lost = torch.zeros(members, dtype=torch.float64, device=device)
+
+    def judged(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        with half_precision(run):
+            outputs = networks.apply(params, buffers, x).to(x.dtype)
+        return correct(outputs, y).sum(), loss_of(loss, outputs, y)
+
+    with torch.no_grad(), run.products():
+        for start in range(0, samples, chunk):
+            x, y = task.batch(split, torch.arange(start, min(samples, start + chunk), device=device))
+            if networks.members is None:
+                hits, losses = (value[None] for value in judged(networks.params, networks.buffers, x, y))
+            elif looped or not _stackable(networks):
+                pairs = [
+                    judged(one.params, one.buffers, x[i] if paired else x, y)
+                    for i, one in ((i, networks.member(i)) for i in range(members))
+                ]
+                hits, losses = (torch.stack(values) for values in zip(*pairs, strict=True))
+            else:
+                dims = (0, 0, 0 if paired else None, None)
+                hits, losses = vmap(judged, in_dims=dims)(networks.params, networks.buffers, x, y)
+            right += hits
+            lost += losses.double() * len(y)
+    return Evaluation((right / samples).cpu(), (lost / samples).cpu())
+
+
+def joined(networks: Sequence[Network], like: Network) -> Network:
+    """Several single networks as one stack."""
+    params = {name: torch.stack([one.params[name] for one in networks]) for name in like.params}
+    buffers = {name: torch.stack([one.buffers[name] for one in networks]) for name in like.buffers}
+    return dataclasses.replace(like, params=params, buffers=buffers, members=len(networks))
+
+
+def _stackable(networks: Network) -> bool:
+    """Whether evaluating the whole stack at once pays: many small networks."""
+    return sum(tensor.numel() for tensor in networks.params.values()) // (networks.members or 1) <= STACK_LIMIT
+
+
+def _draws_in_training(networks: Network) -> bool:
+    return any(isinstance(layer, torch.nn.modules.dropout._DropoutNd) for layer in networks.module.modules())
+
+
+def _repeatable() -> AbstractContextManager[None]:
+    """The same numbers from run to run on a GPU, whose convolutions may otherwise add in any order."""
+    return torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32
+    )
+
+
+def _copied(network: Network) -> Network:
+    params = {name: tensor.detach().clone() for name, tensor in network.params.items()}
+    return network.with_params(params, {name: tensor.detach().clone() for name, tensor in network.buffers.items()})
+
+
+def _by_member(params: Params, members: int | None) -> Tensor:
+    """All weights of each member in one row."""
+    if members is None:
+        return torch.cat([tensor.flatten() for tensor in params.values()])[None]
+    return torch.cat([tensor.flatten(1) for tensor in params.values()], 1)
+
+
+def _first(happened: Tensor) -> Tensor:
+    """Number of the first row (from 1) in which it happened, for each column; −1 for never."""
+    place = happened.int().argmax(0) + 1
+    return torch.where(happened.any(0), place, torch.full_like(place, -1)).cpu()
+
+
+def _doublings(total: int) -> list[int]:
+    steps = [0]
+    while steps[-1] < total:
+        steps.append(max(1, 2 * steps[-1]))
+    return [*steps[:-1], total]

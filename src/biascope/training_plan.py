@@ -1,0 +1,139 @@
+"""HOW many networks are trained together, and in which way: timed on this network, on this device, and written down."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from biascope.family import Network
+from biascope.recipe import Recipe
+from biascope.run import Run
+from biascope.task import Task
+from biascope.training import STACK_LIMIT
+from biascope.training_steps import stepper
+
+MOST = 128  # members beyond which a stack of even the smallest convolutional networks is no faster
+COMPILING_PAYS = 90.0  # seconds of training from which a compilation is tried
+WARM, TIMED = 3, 6  # iterations
+
+Sample = Callable[[int], tuple[Network, Task]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How trials are trained.
+
+    Attributes:
+        way: One of the ways of :func:`biascope.training.fit`.
+        members: Networks of one stack.
+        seconds: Expected for all trials, without evaluation.
+    """
+
+    way: str
+    members: int
+    seconds: float
+
+
+def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan:
+    """The fastest way to train a number of networks of one kind, from timing a few iterations of each.
+
+    On a CPU: one after another on each core, or in a stack where that is faster (networks of plain products). On a GPU:
+    small networks in stacks as large as is useful and memory allows, compiled where the whole training is long enough to
+    earn the compilation back; large ones one after another as CUDA graphs.
+
+    Args:
+        sample: Gives the networks and the task of a stack of so many members.
+        recipe: How they are trained.
+        trials: How many in all.
+        run: Device and precision.
+
+    Returns:
+        The plan; members never more than trials.
+    """
+    network, task = sample(1)
+    total = recipe.total_steps(task.sizes["train"])
+    parameters = sum(tensor.numel() for tensor in network.params.values())
+    rates: dict[tuple[str, int], float] = {}  # seconds of one iteration of one member
+
+    def timed(way: str, members: int) -> float:
+        key = (way, members)
+        if key not in rates:
+            rates[key] = _seconds_per_step(*sample(members), recipe, run, way) / members
+        return rates[key]
+
+    if run.torch_device.type == "cpu":
+        threads = min(torch.get_num_threads(), trials)
+        alone = timed("loop", 1) / (1 if _has_dropout(network) else max(1, threads))
+        size = min(16, trials)
+        if size > 1 and parameters <= STACK_LIMIT and timed("stack", size) < 0.8 * alone:
+            return _even("stack", size, trials, rates["stack", size], total)
+        return Plan("loop", threads, alone * total * trials)
+    alone = timed("captured", 1)
+    if parameters > STACK_LIMIT or trials == 1:
+        return Plan("captured", 1, alone * total * trials)
+    size = min(MOST, trials)
+    while timed("stack", size) == math.inf and size > 1:
+        size //= 2
+    best, seconds = ("stack", rates["stack", size]) if rates["stack", size] < alone else ("captured", alone)
+    if seconds * total * trials > COMPILING_PAYS:
+        even = _even("compiled", size, trials, 0.0, total).members
+        if timed("compiled", even) < seconds:
+            return _even("compiled", even, trials, rates["compiled", even], total)
+    if best == "captured":
+        return Plan("captured", 1, seconds * total * trials)
+    return _even("stack", size, trials, seconds, total)
+
+
+def _even(way: str, most: int, trials: int, seconds: float, total: int) -> Plan:
+    """Stacks of equal size rather than full ones and a small rest."""
+    stacks = math.ceil(trials / most)
+    return Plan(way, math.ceil(trials / stacks), seconds * total * trials)
+
+
+def _seconds_per_step(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> float:
+    """Time of one iteration; infinite where memory does not suffice or the way cannot run this network."""
+    device = run.torch_device
+    samples = task.sizes["train"]
+    indices = torch.arange(recipe.batch_size(samples), device=device)
+    first = next(iter(networks.params.values()))
+    scalars = torch.tensor(recipe.scalars_at(0, 10), dtype=first.dtype, device=device)
+    threads = torch.get_num_threads()
+    try:
+        with run.products():
+            if way == "loop" and device.type == "cpu":
+                torch.set_num_threads(1)  # as each core will work by itself
+            trained = stepper(networks, task, recipe, run, way)
+            for _ in range(WARM):
+                trained.step(indices, scalars)
+            _wait(device)
+            begin = time.perf_counter()
+            for _ in range(TIMED):
+                trained.step(indices, scalars)
+            _wait(device)
+            return (time.perf_counter() - begin) / TIMED
+    except torch.OutOfMemoryError:
+        return math.inf
+    except Exception:
+        # A compiler or vmap that cannot handle a network says so in many ways; only the plain way must work.
+        if way in ("loop", "captured"):
+            raise
+        return math.inf
+    finally:
+        torch.set_num_threads(threads)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _has_dropout(network: Network) -> bool:
+    return any(isinstance(layer, torch.nn.modules.dropout._DropoutNd) for layer in network.module.modules())
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

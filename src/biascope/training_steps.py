@@ -1,0 +1,303 @@
+"""HOW one training step is taken: one network by plain autograd or as a replayed CUDA graph, or a stack in lock-step."""
+
+# m members · n samples of a batch
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from biascope.family import Network
+from biascope.recipe import Optimiser, Recipe, loss_of
+from biascope.rewritten_layers import ConvolutionByShifts
+from biascope.run import Run
+from biascope.task import Task
+from biascope.weights import Params, stacked
+
+WAYS = ("loop", "stack", "compiled", "captured")
+
+
+class Stepper(ABC):
+    """Weights that are being trained, in place."""
+
+    @abstractmethod
+    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:
+        """One update on a batch of the training split; the losses ``(m,)`` before it."""
+
+    @abstractmethod
+    def networks(self) -> Network:
+        """The present weights, not copied."""
+
+    @abstractmethod
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with some members only."""
+
+    @property
+    @abstractmethod
+    def ways_out(self) -> bool:
+        """Whether leaving the others behind is worth it at any number (else only where half of them are done)."""
+
+
+def half_precision(run: Run) -> Any:
+    """The context of a forward pass: products in bfloat16 where the run asks for it, weights and sums in float32."""
+    if run.precision != "bfloat16":
+        return contextlib.nullcontext()
+    return torch.autocast(run.torch_device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+
+class Single(Stepper):
+    """One network, by plain autograd on an ordinary module.
+
+    On a GPU the step can be captured once as a graph and replayed, which saves launching its hundreds of kernels; images
+    then lie channels last, the layout its convolutions are fastest in.
+
+    Args:
+        network: Where training starts; its weights are copied.
+        task: What is learned.
+        recipe: How.
+        run: Device and precision.
+        captured: Whether to replay whole batches as a CUDA graph.
+    """
+
+    ways_out = True
+
+    def __init__(self, network: Network, task: Task, recipe: Recipe, run: Run, captured: bool = False) -> None:
+        self._start, self._task, self._recipe, self._run = network, task, recipe, run
+        self._module = network.as_module()
+        _set_mode(self._module, recipe)
+        device = run.torch_device
+        self._last = device.type == "cuda" and len(task.shape) == 3
+        if self._last:
+            self._module = self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._named = dict(self._module.named_parameters())
+        self._params = list(self._named.values())
+        self._optimiser = Optimiser(recipe, self._params, stacked=False)
+        self._captured = captured
+        self._graph: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
+
+    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
+        whole = self._recipe.batch_size(self._task.sizes["train"])
+        if not self._captured or len(indices) != whole:
+            return self._step(indices, scalars)
+        if self._graph is None:
+            self._graph = self._capture(indices, scalars)
+        graph, held_indices, held_scalars, loss = self._graph
+        held_indices.copy_(indices)
+        held_scalars.copy_(scalars)
+        graph.replay()
+        return loss.clone()
+
+    def _step(self, indices: Tensor, scalars: Tensor) -> Tensor:
+        x, y = self._task.batch("train", indices)
+        if self._last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with half_precision(self._run):
+            outputs = self._module(x)
+        loss = loss_of(self._recipe.loss, outputs.to(scalars.dtype), y)
+        self._optimiser.step(torch.autograd.grad(loss, self._params), scalars)
+        return loss.detach()[None]
+
+    def _capture(self, indices: Tensor, scalars: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
+        """Record one step. Warming up trains, so all state is put back after it."""
+        held_indices, held_scalars = indices.clone(), scalars.clone()
+        state = [*self._params, *self._module.buffers(), *self._optimiser.state]
+        before = [tensor.detach().clone() for tensor in state]
+        random = torch.cuda.get_rng_state(indices.device)
+        side = torch.cuda.Stream(indices.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(indices.device))
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._step(held_indices, held_scalars)
+        torch.cuda.current_stream(indices.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self._step(held_indices, held_scalars)
+        with torch.no_grad():
+            for tensor, old in zip(state, before, strict=True):
+                tensor.copy_(old)
+        torch.cuda.set_rng_state(random, indices.device)
+        return graph, held_indices, held_scalars, loss
+
+    def networks(self) -> Network:  # noqa: D102
+        params = {name: self._named[name].detach() for name in self._start.params}
+        buffers = {name: self._module.get_buffer(name) for name in self._start.buffers}
+        return self._start.with_params(params, buffers)
+
+    def keep(self, members: Sequence[int]) -> None:  # noqa: D102
+        raise AssertionError("one network has no members to leave behind")
+
+
+class Several(Stepper):
+    """Several networks, each stepped by itself: lock-step where stacking does not pay.
+
+    Args:
+        singles: One for each member.
+        like: A network of the stack, for its recipe.
+    """
+
+    ways_out = True
+
+    def __init__(self, singles: Sequence[Single], like: Network) -> None:
+        self._singles, self._like = list(singles), like
+
+    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
+        return torch.cat([single.step(indices, scalars) for single in self._singles])
+
+    def networks(self) -> Network:  # noqa: D102
+        each = [single.networks() for single in self._singles]
+        params, buffers = stacked([one.params for one in each]), stacked([one.buffers for one in each])
+        return dataclasses.replace(self._like, params=params, buffers=buffers, members=len(each))
+
+    def keep(self, members: Sequence[int]) -> None:  # noqa: D102
+        self._singles = [self._singles[member] for member in members]
+
+
+class Stacked(Stepper):
+    """A stack of networks in lock-step, their weights batched with ``vmap``.
+
+    Args:
+        networks: Where training starts; weights are copied.
+        task: What each member learns.
+        recipe: How.
+        run: Device and precision.
+        compiled: Whether to compile the step for whole batches; convolutions then become one product per member.
+    """
+
+    def __init__(self, networks: Network, task: Task, recipe: Recipe, run: Run, compiled: bool = False) -> None:
+        self._start, self._task, self._recipe, self._run = networks, task, recipe, run
+        self._module = _recording(copy.deepcopy(networks.module))
+        _set_mode(self._module, recipe)
+        self.params = {name: tensor.clone() for name, tensor in networks.params.items()}
+        self.buffers = {name: tensor.clone() for name, tensor in networks.buffers.items()}
+        self._optimiser = Optimiser(recipe, list(self.params.values()), stacked=True)
+        self._compiled = _compiled(self._gradients) if compiled else None
+
+    @property
+    def ways_out(self) -> bool:  # noqa: D102
+        return self._compiled is None
+
+    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
+        x, y = self._task.batch("train", indices)
+        whole = len(indices) == self._recipe.batch_size(self._task.sizes["train"])
+        function = self._compiled if self._compiled is not None and whole else self._gradients
+        gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.members is not None)
+        self._optimiser.step([gradients[name] for name in self.params], scalars)
+        for name, tensor in statistics.items():
+            self.buffers[name].copy_(tensor)
+        return losses
+
+    def _gradients(
+        self, params: Params, buffers: Params, x: Tensor, y: Tensor, paired: bool
+    ) -> tuple[Params, Tensor, Params]:
+        def loss(weights: Params, state: Params, inputs: Tensor) -> tuple[Tensor, Params]:
+            with half_precision(self._run):
+                outputs = functional_call(self._module, (weights, state), (inputs,))
+            value = loss_of(self._recipe.loss, outputs.to(inputs.dtype), y)
+            return value, _recorded(self._module)
+
+        each = vmap(grad_and_value(loss, has_aux=True), in_dims=(0, 0, 0 if paired else None), randomness="different")
+        gradients, (losses, statistics) = each(params, buffers, x)
+        return gradients, losses, statistics
+
+    def networks(self) -> Network:  # noqa: D102
+        return self._start.with_params(self.params, self.buffers)
+
+    def keep(self, members: Sequence[int]) -> None:  # noqa: D102
+        order = list(members)
+        old = self._optimiser
+        self.params = {name: tensor[order].clone() for name, tensor in self.params.items()}
+        self.buffers = {name: tensor[order].clone() for name, tensor in self.buffers.items()}
+        self._start = dataclasses.replace(self._start, members=len(order))
+        self._task, self._compiled = self._task.select(order), None
+        self._optimiser = Optimiser(self._recipe, list(self.params.values()), stacked=True)
+        for new, state in zip(self._optimiser.state, old.state, strict=True):
+            new.copy_(state[order])
+
+
+def stepper(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> Stepper:
+    """The stepper for one network or a stack, in one of the ``WAYS``."""
+    if networks.members is None:
+        return Single(networks, task, recipe, run, captured=way == "captured")
+    if way in ("stack", "compiled"):
+        return Stacked(networks, task, recipe, run, compiled=way == "compiled")
+    singles = [
+        Single(networks.member(i), task.of_member(i), recipe, run, captured=way == "captured")
+        for i in range(networks.members)
+    ]
+    return Several(singles, networks)
+
+
+def _set_mode(module: nn.Module, recipe: Recipe) -> None:
+    """Dropout on; BatchNorm as the recipe says."""
+    module.train()
+    if recipe.batchnorm == "eval":
+        for layer in module.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm | _RecordedBatchNorm):
+                layer.eval()
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_products(*args: Any) -> Any:
+        with ConvolutionByShifts():
+            return function(*args)
+
+    return torch.compile(with_products, dynamic=False)
+
+
+class _RecordedBatchNorm(nn.Module):
+    """BatchNorm whose new running statistics are kept aside: under ``grad`` a buffer cannot be changed in place."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        for name, buffer in layer.named_buffers(recurse=False):
+            self.register_buffer(name, buffer)
+        self.eps, self.momentum, self.tracks = layer.eps, layer.momentum, layer.track_running_stats
+        self.seen: Params = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise by the batch in training, by the running statistics otherwise."""
+        by_batch = self.training or not self.tracks
+        if by_batch and self.training and self.tracks:
+            dims = [0, *range(2, x.dim())]
+            variance, mean = torch.var_mean(x.detach().float() if x.dtype == torch.bfloat16 else x.detach(), dims)
+            count = self.num_batches_tracked + 1
+            share = self.momentum if self.momentum is not None else 1.0 / count
+            self.seen = {
+                "running_mean": self.running_mean + share * (mean - self.running_mean),
+                "running_var": self.running_var + share * (variance - self.running_var),
+                "num_batches_tracked": count,
+            }
+        mean_used, var_used = (None, None) if by_batch else (self.running_mean, self.running_var)
+        return torch.nn.functional.batch_norm(x, mean_used, var_used, self.weight, self.bias, by_batch, 0.0, self.eps)
+
+
+def _recording(module: nn.Module) -> nn.Module:
+    """The module with its BatchNorm layers replaced by recording ones of the same names."""
+    for name, layer in list(module.named_modules()):
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and name:
+            parent, _, own = name.rpartition(".")
+            setattr(module.get_submodule(parent), own, _RecordedBatchNorm(layer))
+    return module
+
+
+def _recorded(module: nn.Module) -> Params:
+    """The statistics that the last forward pass would have left in the buffers."""
+    found: Params = {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, _RecordedBatchNorm) and layer.seen:
+            found |= {f"{name}.{key}": value for key, value in layer.seen.items()}
+            layer.seen = {}
+    return found
