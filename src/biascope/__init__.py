@@ -4,26 +4,40 @@ It shows what a neural network finds easy to learn, before and during training. 
 in that order; a module imports only from those above it::
 
     randomness    keyed random streams             estimate   a number with its uncertainty
-    run           how work is carried out          trials     units of work that are kept as they finish
+    run           how work is carried out          cluster    where: in this process, or on Ray
+    trials        units of work that are kept as they finish, and sweeps of them in planned stacks
     weights       named parameters, on disk too
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
                   readout          one scalar of several outputs
                   family           Network · Family: an architecture and a law over its weights
       WHERE       probe            inputs, fixed or sampled afresh     bases   orthonormal bases of input space
+                  task             what is to be learned, served in batches to every member of a stack
+                  image_tasks      poisoned, flipped, side by side
       HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network
                   stem             the first layer split off       autotune, member_threads, gradient_ways   the fastest way
                   moments          sums over gradients that stream and merge
-                  operators        GradientCovariance                  spectrum   eigenpairs with residuals
+                  operators        GradientCovariance                  mixed_derivative, mixed_gram   of inputs and weights
+                  spectrum         eigenpairs with residuals
                   sampling         the covariance of a family, in resumable groups
                   identities       what must hold on a user's own network (selftest)
+                  pooling_models   closed forms of what pooling does
+                  recipe           optimiser, schedule, loss           training_steps   one step, alone or in a stack
+                  training         fit: the only training loop         training_plan    the fastest way to train many
+                  training_sweep   many trainings, resumable           observer   for a training loop of the user's own
+                  pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
-                  covariance_result, comparison   what is known of gradient covariances, alone and side by side
+                  draw · frequency_plane    pictures of arrays
+                  covariance_result, directional_result, comparison   what is known, alone and side by side
+                  claim            published against measured, a verdict
                   measurement      the register
-      SHOW        draw · report    pictures and one HTML file
+      SHOW        report_plane · report     live planes and one HTML file
                   model_source     a network as a user names it
-                  scanning · cli   the main job, and the commands
+                  scanning         the main job
+                  reproduction_page · reproduction   the papers' figures, run and judged
+                  printing · data_commands · measure_commands · reproduce_commands · cli   the commands
 
-Leaves hang on this spine: ``networks/`` (one file, one architecture) and ``measures/`` (one file, one measurement).
+Leaves hang on this spine: ``networks/`` (one file, one architecture), ``measures/`` (one file, one measurement), ``data/``
+(one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).
 
 Example:
     >>> import biascope
@@ -48,6 +62,13 @@ _HOMES = {
     "Family": "family",
     "Probe": "probe",
     "Basis": "bases",
+    "Task": "task",
+    "Arrays": "task",
+    "along_directions": "task",
+    "Recipe": "recipe",
+    "Trajectory": "training",
+    "fit": "training",
+    "Observer": "observer",
     "input_gradient": "tangent",
     "input_difference": "tangent",
     "GradientCovariance": "operators",
@@ -70,6 +91,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Arrays",
     "Basis",
     "CovarianceResult",
     "Estimate",
@@ -80,15 +102,21 @@ __all__ = [
     "Matrix",
     "Measurement",
     "Network",
+    "Observer",
     "Probe",
+    "Recipe",
     "Result",
     "Run",
     "Scan",
     "Spectrum",
+    "Task",
+    "Trajectory",
     "__version__",
+    "along_directions",
     "common_directions",
     "eigenpairs",
     "family_of",
+    "fit",
     "gradient_covariance",
     "input_difference",
     "input_gradient",
@@ -114,8 +142,10 @@ if TYPE_CHECKING:
     from biascope.identities import selftest
     from biascope.measurement import Measurement
     from biascope.model_source import family_of
+    from biascope.observer import Observer
     from biascope.operators import GradientCovariance, LinearOperator, Matrix
     from biascope.probe import Probe
+    from biascope.recipe import Recipe
     from biascope.report import write_report
     from biascope.result import Result
     from biascope.run import Run
@@ -123,6 +153,8 @@ if TYPE_CHECKING:
     from biascope.scanning import Scan, scan
     from biascope.spectrum import Spectrum, eigenpairs, subspace_similarity
     from biascope.tangent import input_difference, input_gradient
+    from biascope.task import Arrays, Task, along_directions
+    from biascope.training import Trajectory, fit
 
 
 def network(name: str) -> Callable[..., nn.Module]:

@@ -6,11 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biascope import __version__
+from biascope import __version__, data_commands, measure_commands, reproduce_commands
+from biascope.measure_commands import MODEL_HELP
+from biascope.printing import print_results
 
 if TYPE_CHECKING:
     from biascope.family import Family
@@ -25,8 +27,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
 
 InputOption = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
 SetOption = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
@@ -127,7 +127,7 @@ def scan(
         seed=seed,
         run=_run_in(device, precision, folder),
     )
-    _print_results(done.results, done.report, as_json)
+    print_results(done.results, done.report, as_json)
 
 
 def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> None:
@@ -145,33 +145,6 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _print_results(results: Any, report: Path | None, as_json: bool) -> None:
-    if as_json:
-        typer.echo(
-            json.dumps({"results": [_as_json(result) for result in results], "report": str(report or "")}, indent=1)
-        )
-        return
-    for result in results:
-        typer.echo(f"\n{result.sentence()}")
-        for name, estimate in result.headline().items():
-            typer.echo(f"  {name}: {estimate!r}")
-    if report is not None:
-        typer.echo(f"\nReport: {report}")
-
-
-def _as_json(result: Result) -> dict[str, Any]:
-    numbers = {
-        name: {key: None if value != value else value for key, value in estimate.as_dict().items()}
-        for name, estimate in result.headline().items()
-    }
-    return {
-        "subject": result.subject,
-        "measurement": result.measurement,
-        "headline": numbers,
-        "provenance": result.provenance,
-    }
 
 
 @app.command("list")
@@ -278,40 +251,9 @@ def selftest(
     typer.echo(f"All {len(checks)} checks passed.")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def measure(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A measurement (biascope list); its settings follow as --setting value.")],
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "lenet",
-    input: InputOption = "",
-    inputs: Annotated[int, typer.Option(help="Inputs per network.")] = 1,
-    fresh: Annotated[bool, typer.Option(help="Draw inputs afresh for each network.")] = False,
-    std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian inputs.")] = 1.0,
-    settings: SetOption = [],  # noqa: B006 - typer copies it
-    batchnorm: BatchnormOption = "eval",
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "float32",
-    out: OutOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run one measurement with all its settings, for example: measure average_geometry mlp --draws 1000 --inputs 8 --fresh."""
-    from biascope import model_source, scanning
-    from biascope.measurement import find, settings_from
-    from biascope.probe import Probe
-
-    found = find(name)
-    own = settings_from(found, context.args)
-    shape = model_source.parse_shape(input) if input else None
-    chosen = model_source.parse_settings(settings)
-    family = model_source.family_of(model, shape=shape, settings=chosen, batchnorm=batchnorm)
-    folder = out or Path("biascope-runs") / scanning.folder_name(model, chosen, None)
-    run = _run_in(device, precision, folder)
-    probe = Probe.gaussian(shape or (1, 32, 32), num=inputs, std=std, fresh=fresh, seed=int(own.get("seed", 0)))
-    result = found(family, probe, run=run, **own)
-    result.save(folder / found.name)
-    from biascope.report import write_report
-
-    _print_results([result], write_report([result], folder / "report.html"), as_json)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(measure_commands.measure)
+app.command("reproduce")(reproduce_commands.reproduce)
+app.add_typer(data_commands.app, name="data")
 
 
 @app.command()
@@ -341,5 +283,5 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # Typer's answer to Ctrl-C
-            typer.echo("\nStopped. Finished draws are kept: the same command goes on from there.", err=True)
+            typer.echo("\nStopped. What is finished is kept: the same command goes on from there.", err=True)
         raise

@@ -37,6 +37,7 @@ class Measurement(Generic[P, R]):
         title: For the report.
         paper: Id of the paper it comes from.
         example: Gives the positional arguments and settings of a small case, run by the contract test.
+        network: Settings that the command line passes to one of our networks where the user does not.
     """
 
     function: Callable[P, R]
@@ -44,6 +45,7 @@ class Measurement(Generic[P, R]):
     title: str
     paper: str
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
+    network: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -71,7 +73,7 @@ class Measurement(Generic[P, R]):
 
         arguments = dict(bound.arguments)
         run = arguments.pop("run", None)
-        family, probe = arguments.pop("family", None), arguments.pop("probe", None)
+        family, probe, basis = (arguments.pop(name, None) for name in ("family", "probe", "basis"))
         record: dict[str, Any] = {
             "measurement": self.name,
             "paper": self.paper,
@@ -92,6 +94,8 @@ class Measurement(Generic[P, R]):
             record["family"] = {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
         if probe is not None:
             record["probe"] = probe.description
+        if basis is not None:
+            record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
         return record
 
 
@@ -101,6 +105,7 @@ def measurement(
     paper: str,
     result: type[R],
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
+    network: dict[str, Any] | None = None,
 ) -> Callable[[Callable[P, R]], Measurement[P, R]]:
     """Register a function as a measurement.
 
@@ -109,8 +114,9 @@ def measurement(
         paper: Id of its paper.
         result: The class of what it returns.
         example: Gives a small case, ``((family, probe), {"draws": 8})``, for the contract test.
+        network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
     """
-    return lambda function: Measurement(function, result, title, paper, example)
+    return lambda function: Measurement(function, result, title, paper, example, network or {})
 
 
 def names() -> tuple[str, ...]:
@@ -177,6 +183,8 @@ def _converted(text: str, annotation: str, word: str) -> Any:
     kinds = [kind.strip() for kind in annotation.split("|")]
     if text.lower() == "none" and "None" in kinds:
         return None
+    if kinds[0].startswith("tuple["):
+        return tuple(_converted(part, kinds[0][len("tuple[") :].split(",")[0], word) for part in text.split(","))
     try:
         if "bool" in kinds:
             return {"true": True, "false": False}[text.lower()]

@@ -1,0 +1,140 @@
+"""SHOW: `biascope measure`: one measurement with all its settings, on what its function asks for."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from biascope.bases import Basis
+    from biascope.measurement import Measurement
+
+MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
+BASIS_HELP = (
+    "Directions to learn along: fourier (cosines), fourier-im (sines), pixels, random, or a run folder with "
+    "anisotropy directions."
+)
+ON_HELP = "Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."
+
+
+def measure(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A measurement (biascope list); its settings follow as --setting value.")],
+    model: Annotated[str | None, typer.Argument(help=f"{MODEL_HELP} LeNet by default.")] = None,
+    input: Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")] = "",
+    inputs: Annotated[int, typer.Option(help="Inputs per network.")] = 1,
+    fresh: Annotated[bool, typer.Option(help="Draw inputs afresh for each network.")] = False,
+    std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian inputs.")] = 1.0,
+    basis: Annotated[str, typer.Option(help=BASIS_HELP)] = "fourier",
+    stride: Annotated[int, typer.Option(help="Every which direction (frequency, down and across) of the basis.")] = 4,
+    settings: Annotated[
+        list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    batchnorm: Annotated[
+        str, typer.Option(help="eval: initial or stored statistics; train: those of each input.")
+    ] = "eval",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="float64, float32, tf32, float16 or bfloat16.")] = "float32",
+    on: Annotated[str | None, typer.Option(help=ON_HELP)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results and report; biascope-runs/MODEL by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --stride 4."""
+    from biascope import model_source, scanning
+    from biascope.measurement import find, settings_from
+    from biascope.printing import print_results
+    from biascope.run import Run
+
+    found = find(name)
+    own = settings_from(found, context.args)
+    wanted = inspect.signature(found.function).parameters
+    shape = model_source.parse_shape(input) if input else None
+    chosen = model_source.parse_settings(settings)
+    if model is not None and "family" not in wanted:
+        raise ValueError(f"{found.name} is a theory and takes no network, got {model!r}. Leave the network out.")
+    model = model or "lenet"
+    # A measurement may need networks of a certain kind (two outputs for two classes); what the user sets goes before.
+    chosen = ({**found.network, **chosen} if ":" not in model else chosen) if "family" in wanted else {}
+    family = None
+    if "family" in wanted:
+        family = model_source.family_of(model, shape=shape, settings=chosen, batchnorm=batchnorm)
+    folder = out or Path("biascope-runs") / (scanning.folder_name(model, chosen, None) if family else found.name)
+    run = Run(folder=folder, device=device, precision=precision, on=on)
+    if on is None:
+        _ = run.torch_device  # a device that is not there is told before any work
+    given = {"family": family, **_where(found, shape or (1, 32, 32), inputs, fresh, std, basis, stride, own)}
+    result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
+    result.save(folder / found.name)
+    from biascope.report import write_report
+
+    print_results([result], write_report([result], folder / "report.html"), as_json)
+
+
+def _where(
+    found: Measurement[..., Any],
+    shape: tuple[int, ...],
+    inputs: int,
+    fresh: bool,
+    std: float,
+    basis: str,
+    stride: int,
+    own: dict[str, Any],
+) -> dict[str, Any]:
+    """The place that a measurement looks at: inputs, or directions."""
+    wanted = inspect.signature(found.function).parameters
+    seed = int(own.get("seed", 0))
+    if "probe" in wanted:
+        from biascope.probe import Probe
+
+        return {"probe": Probe.gaussian(shape, num=inputs, std=std, fresh=fresh, seed=seed)}
+    return {"basis": basis_of(basis, shape, stride, seed)} if "basis" in wanted else {}
+
+
+def basis_of(text: str, shape: tuple[int, ...], stride: int, seed: int) -> Basis:
+    """Directions as a user names them.
+
+    Raises:
+        ValueError: If there is no such basis, or the folder holds no directions of that input shape.
+    """
+    from biascope import bases
+
+    if stride < 1:
+        raise ValueError(f"--stride must be at least 1, got {stride}. Pass --stride 4 for every fourth.")
+    if text in ("fourier", "fourier-im"):
+        if len(shape) < 2:
+            raise ValueError(f"--basis {text} needs images, got inputs of shape {shape}. Pass --basis pixels.")
+        return bases.fourier_half(shape, "Im" if text == "fourier-im" else "Re", stride)
+    if text == "pixels":
+        whole = bases.canonical(shape)
+    elif text == "random":
+        whole = bases.random(shape, seed=seed)
+    elif Path(text).is_dir():
+        whole = _saved_directions(Path(text), shape)
+    else:
+        raise ValueError(
+            f"--basis must be fourier, fourier-im, pixels, random or a run folder with directions, got {text!r}. "
+            "Scan the network first and pass its run folder."
+        )
+    return whole.part(range(0, len(whole), stride))
+
+
+def _saved_directions(folder: Path, shape: tuple[int, ...]) -> Basis:
+    import torch
+
+    from biascope import bases
+    from biascope.covariance_result import CovarianceResult
+    from biascope.scanning import saved_results
+
+    found = [result for result in saved_results(folder) if isinstance(result, CovarianceResult)]
+    if not found:
+        raise ValueError(
+            f"{folder} must hold measured directions, and has none. Pass a folder that biascope scan wrote."
+        )
+    result = next((each for each in found if each.measurement == "anisotropy_directions"), found[0])
+    vectors, values = torch.as_tensor(result.directions), torch.as_tensor(result.eigenvalues)
+    return bases.ordered(vectors, shape, values, name=f"anisotropy ({result.subject})")

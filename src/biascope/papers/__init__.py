@@ -1,0 +1,86 @@
+"""The papers: one file per paper, named by its id, each figure or table one function with its claims.
+
+A file put into this folder whose name ends in a year is a paper from then on: `names` reads the folder, and `find`
+imports a file only when its paper is asked for, so that importing this package does not import torch. `results/` holds the
+committed numbers.
+
+>>> "papers" in names()
+False
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from biascope.claim import FigureOfPaper
+
+__all__ = ["Paper", "figure", "find", "names"]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and its figures.
+
+    Attributes:
+        name: Its id.
+        title: Its reference, the constant ``PAPER`` of its file.
+        figures: In the order of its constant ``FIGURES``, or of the file.
+    """
+
+    name: str
+    title: str
+    figures: tuple[FigureOfPaper, ...]
+
+
+def names() -> tuple[str, ...]:
+    """The ids of the papers in alphabetical order, read from the file names of this folder."""
+    known = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in known if re.fullmatch(r"[a-z]\w*\d{4}", name)))
+
+
+def find(paper: str) -> Paper:
+    """A paper by its id.
+
+    Raises:
+        ValueError: If there is none, with the nearest names, or if two of its figures have one name.
+    """
+    name = _nearest("paper", paper, names())
+    module = importlib.import_module(f"{__name__}.{name}")
+    found = (value for value in vars(module).values() if isinstance(value, FigureOfPaper))
+    figures = tuple(getattr(module, "FIGURES", found))
+    files = [each.file_name.lower() for each in figures]
+    if len(set(files)) < len(files):
+        raise ValueError(f"The figures of {name} must have different numbers, got {files}. Rename one in its file.")
+    title = getattr(module, "PAPER", None) or (module.__doc__ or name).strip().splitlines()[0]
+    return Paper(name, str(title), figures)
+
+
+def figure(paper: str, number: str) -> FigureOfPaper:
+    """A figure of a paper by its number; case and signs between letters and digits do not matter.
+
+    Raises:
+        ValueError: If there is none, with the nearest names.
+    """
+    found = find(paper)
+    by_number = {each.number: each for each in found.figures}
+    wanted = re.sub(r"^\s*(figure|fig)\b\.?\s*", "", number, flags=re.IGNORECASE)
+    return by_number[_nearest(f"figure of {found.name}", wanted, by_number)]
+
+
+def _nearest(what: str, wanted: str, known: Iterable[str]) -> str:
+    by_letters = {_letters(each): each for each in known}
+    if (found := by_letters.get(_letters(wanted))) is not None:
+        return found
+    near = [by_letters[each] for each in difflib.get_close_matches(_letters(wanted), by_letters, n=3, cutoff=0.4)]
+    remedy = f"Did you mean {' or '.join(map(repr, near))}?" if near else "Run biascope reproduce to list them."
+    raise ValueError(f"{what} must be one of {', '.join(map(repr, by_letters.values()))}, got {wanted!r}. {remedy}")
+
+
+def _letters(name: str) -> str:
+    """The letters and digits in lower case: what two spellings of one name share."""
+    return "".join(filter(str.isalnum, name)).lower()
