@@ -45,8 +45,9 @@ def on_ray() -> Iterator[Any]:
 
     port = free_port()
     head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False, "ray_client_server_port": port}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
+        patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # the head forks for every client
         nodes = Cluster(initialize_head=True, head_node_args=head)
         nodes.second = nodes.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE)
     nodes.client_address = f"ray://127.0.0.1:{port}"

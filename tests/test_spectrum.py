@@ -3,6 +3,7 @@ import pytest
 import scipy.linalg
 import torch
 
+from biascope import spectrum as spectrum_module
 from biascope.operators import LinearOperator, Matrix
 from biascope.spectrum import eigenpairs, subspace_similarity
 
@@ -41,6 +42,77 @@ def test_the_iteration_finds_the_same_leading_pairs() -> None:
     assert subspace_similarity(leading.vectors, whole.vectors) == pytest.approx(1.0, abs=1e-8)
     assert float(leading.residuals.max()) < 1e-8
     assert "Lanczos" in leading.method
+
+
+def spectra(size: int) -> dict[str, torch.Tensor]:
+    index = torch.arange(size, dtype=torch.float64)
+    uneven = torch.rand(size, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return {
+        "geometric": 0.9**index,
+        "power law": 1 / (1 + index),
+        "slow power law": (1 + index) ** -0.5,
+        "flat": torch.ones(size, dtype=torch.float64),
+        "nearly flat": (1 + 1e-3 * uneven).sort(descending=True).values,
+        "two clusters": torch.where(index < 30, 1.0, torch.where(index < 60, 0.999, 0.1)),
+        "one large cluster": torch.where(index < 90, 1.0, 0.1),
+        "low rank": torch.where(index < 3, 1.0, 0.0),
+        "tiny": 1e-30 * 0.9**index,
+        "zero": torch.zeros(size, dtype=torch.float64),
+    }
+
+
+@pytest.mark.parametrize("num", [1, 10, 50])
+@pytest.mark.parametrize("name", spectra(4))
+def test_block_lanczos_finds_the_leading_pairs_of_any_spectrum(name: str, num: int) -> None:
+    wanted = spectra(200)[name]
+    basis = torch.linalg.qr(positive(200, 4)).Q
+    spectrum = eigenpairs(OnlyProducts((basis * wanted) @ basis.T), num, tolerance=1e-9)
+    scale = max(float(wanted[0]), 1e-300)
+    assert float(spectrum.residuals.max()) <= 1e-9
+    np.testing.assert_allclose(spectrum.values / scale, wanted[:num] / scale, atol=1e-8)
+    torch.testing.assert_close(spectrum.vectors @ spectrum.vectors.T, torch.eye(num, dtype=torch.float64))
+
+
+def test_what_is_not_converged_has_a_large_residual_that_bounds_the_error() -> None:
+    matrix = positive(300, 6)
+    wanted = torch.from_numpy(scipy.linalg.eigvalsh(matrix)[::-1].copy())
+    for products in range(1, 12):
+        spectrum = eigenpairs(OnlyProducts(matrix), 10, tolerance=1e-12, products=products)
+        nearest = (wanted[None] - spectrum.values[:, None]).abs().min(1).values
+        assert bool((nearest <= spectrum.residuals * wanted[0] * (1 + 1e-9) + 1e-12).all())
+        image = spectrum.vectors @ matrix - spectrum.values[:, None] * spectrum.vectors
+        torch.testing.assert_close(image.norm(dim=1) / spectrum.values[0], spectrum.residuals, rtol=1e-6, atol=1e-13)
+        if float((spectrum.values - wanted[:10]).abs().max()) > 1e-3 * float(wanted[0]):
+            assert float(spectrum.residuals.max()) > 1e-3
+    assert float(spectrum.residuals.max()) < 1e-2
+
+
+def test_restarts_keep_memory_bounded_and_still_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = []
+
+    class Counted(OnlyProducts):
+        def matmul(self, vectors: torch.Tensor) -> torch.Tensor:
+            widths.append(vectors.shape[1])
+            return super().matmul(vectors)
+
+    matrix = positive(300, 7)
+    monkeypatch.setattr(spectrum_module, "_BASIS_NUMBERS", 1)
+    found = eigenpairs(Counted(matrix), 4, tolerance=1e-8, products=200)
+    assert float(found.residuals.max()) < 1e-8
+    assert sum(widths) > 3 * 12  # more columns than a basis holds
+    np.testing.assert_allclose(found.values, scipy.linalg.eigvalsh(matrix)[::-1][:4], rtol=1e-9)
+
+
+def test_the_start_of_the_iteration_is_a_function_of_the_seed() -> None:
+    operator = OnlyProducts(positive(80, 8))
+    one, two, other = (eigenpairs(operator, 3, products=2, seed=seed).values for seed in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_generalised_pairs_need_a_matrix() -> None:
+    with pytest.raises(ValueError, match="generalised eigenpairs need"):
+        eigenpairs(OnlyProducts(positive(8, 0)), 2, metric=Matrix(positive(8, 1)))
 
 
 def test_generalised_pairs_equal_scipys() -> None:

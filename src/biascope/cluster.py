@@ -151,9 +151,18 @@ def _run_on_ray(
                     on_done(group, outcomes)
             if failure is not None:
                 raise failure
-    finally:  # an exception or Ctrl-C leaves nothing running on the cluster
-        for reference in running:
+    finally:
+        _stop(ray, list(running))
+
+
+def _stop(ray: Any, references: list[Any]) -> None:
+    """Leave nothing running on the cluster, after an exception or Ctrl-C."""
+    # Ray lets a task slip through that reaches its worker at the moment of its cancellation, so it is asked again.
+    for _ in range(20):
+        for reference in references:
             ray.cancel(reference, force=True)
+        if references:
+            _, references = ray.wait(references, num_returns=len(references), timeout=0.5)
 
 
 def _as_raised_by_the_work(error: Any, group: Group) -> BaseException:
@@ -236,7 +245,11 @@ def _connected(on: str) -> Any:
         address = _address(on)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray warns of its own future and of files that it leaves to the collector
-            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="critical")
+            settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "critical"}
+            try:
+                ray.init(address, **settings)
+            except ConnectionAbortedError:  # a client server that did not start; the next one mostly does
+                ray.init(address, **settings)
     except (ConnectionError, RuntimeError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(

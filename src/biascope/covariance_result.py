@@ -13,11 +13,12 @@ import torch
 
 from biascope.bases import spatial_frequency
 from biascope.estimate import Estimate
-from biascope.operators import GradientCovariance
+from biascope.operators import EstimatedOperator
 from biascope.result import Result
 from biascope.spectrum import eigenpairs, subspace_similarity
 
 _SIMILARITY_SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+_TOLERANCE = 1e-4  # relative residual of eigenpairs that are iterated for: far below what finitely many draws blur
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,15 +76,22 @@ class CovarianceResult(Result, ABC):
     def estimator(self) -> str:
         """How gradients were taken, in words."""
         settings = self.provenance.get("settings", {})
-        if settings.get("estimator") == "difference":
-            return f"central differences, h = {settings.get('step'):g}"
-        return "exact gradients"
+        chosen, step = str(settings.get("estimator")), settings.get("step")
+        if chosen.startswith("mixed"):
+            width = f" by differences, h = {step:g}" if chosen == "mixed_difference" else ""
+            return f"mixed derivative{width}, {settings.get('average')} average"
+        return f"central differences, h = {step:g}" if chosen == "difference" else "exact gradients"
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it rests on the mixed derivative in input and weights instead of the input gradient."""
+        return self.estimator.startswith("mixed")
 
     def headline(self) -> dict[str, Estimate]:  # noqa: D102
         return {
             f"effective rank of {self.size} ({self.estimator})": self.effective_rank,
             "anisotropy": self.anisotropy,
-            "mean squared gradient": self.trace,
+            f"mean squared {'mixed derivative' if self.mixed else 'gradient'}": self.trace,
         }
 
     def frequency_energy(self) -> np.ndarray | None:
@@ -150,11 +158,13 @@ class CovarianceResult(Result, ABC):
         """How many independent gradients would give a sample spectrum as uneven as this one.
 
         Gradients of one network at several inputs are not independent. The plug-in participation ratio of ``n`` draws
-        falls short of the true one roughly as ``1/PR = 1/rank + 1/n``.
+        falls short of the true one roughly as ``1/PR = 1/rank + 1/n``. A mixed derivative holds many gradients.
         """
+        most = self.draws * self.inputs * (self.size if self.mixed else 1)
+        if self.mixed and len(self.eigenvalues) < self.size:
+            return most
         plug_in = self.eigenvalues.sum() ** 2 / (self.eigenvalues**2).sum()
         gap = 1 / plug_in - 1 / self.effective_rank.value
-        most = self.draws * self.inputs
         return int(np.clip(1 / gap if gap > 0 else most, self.draws, most))
 
     def stable_directions(self) -> int:
@@ -164,7 +174,7 @@ class CovarianceResult(Result, ABC):
         return int(good.max()) if good.size else 0
 
 
-def covariance_fields(covariance: GradientCovariance, input_shape: tuple[int, ...], keep: int | None) -> dict[str, Any]:
+def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...], keep: int | None) -> dict[str, Any]:
     """The fields of a :class:`CovarianceResult` from an estimated covariance.
 
     Args:
@@ -176,7 +186,7 @@ def covariance_fields(covariance: GradientCovariance, input_shape: tuple[int, ..
     if keep is not None and keep < 1:
         raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
     keep = min(size, keep if keep is not None else size if size <= 4096 else 64)
-    spectrum = eigenpairs(covariance, keep)
+    spectrum = eigenpairs(covariance, keep, tolerance=_TOLERANCE)
     kept = spectrum.vectors.shape[0]
     _, errors = covariance.along(spectrum.vectors.T)
     sizes = [k for k in _SIMILARITY_SIZES if k <= min(kept, size // 2 or 1)]
@@ -184,7 +194,7 @@ def covariance_fields(covariance: GradientCovariance, input_shape: tuple[int, ..
     held_out = np.full(kept, np.nan)
     if len(covariance.groups) >= 4:
         first, second = covariance.halves()
-        one, two = eigenpairs(first, keep), eigenpairs(second, keep)
+        one, two = (eigenpairs(half, keep, tolerance=_TOLERANCE) for half in (first, second))
         similarity = np.array(
             [
                 subspace_similarity(one.vectors[:k], two.vectors[:k])

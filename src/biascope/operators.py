@@ -1,10 +1,14 @@
-"""Linear operators on input space. GradientCovariance: what a family's input gradients look like on average."""
+"""Linear operators on input space. GradientCovariance: what a family's input gradients look like on average.
+
+Those estimated from draws know their own uncertainty, all in the same words: :class:`EstimatedOperator`.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -48,8 +52,45 @@ class Matrix(LinearOperator):
         return self._matrix
 
 
-class GradientCovariance(LinearOperator):
+class EstimatedOperator(LinearOperator):
+    """A positive operator estimated from draws of a family, with the uncertainty that comes from their number.
+
+    Attributes:
+        draws: Networks drawn.
+        inputs: Inputs per network.
+        groups: Disjoint groups of draws, from whose spread errors are known.
+    """
+
+    draws: int
+    inputs: int
+    groups: list[Any]
+
+    @abstractmethod
+    def trace(self) -> Estimate:
+        """Its trace."""
+
+    @abstractmethod
+    def effective_rank(self) -> Estimate:
+        """The participation ratio ``(tr C)²/tr C²``."""
+
+    def anisotropy(self) -> Estimate:
+        """``1 − rank/D``: 0 for an isotropic network, near 1 for one that moves in few directions."""
+        return self.effective_rank().map_linear(-1.0 / self.size, 1.0)
+
+    @abstractmethod
+    def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """``vᵀĈv`` for each column, and its standard error from the spread over groups."""
+
+    @abstractmethod
+    def halves(self) -> tuple[Self, Self]:
+        """The estimates from the even and from the odd groups, which are independent."""
+
+
+class GradientCovariance(EstimatedOperator):
     """``C = E[∇_x f ∇_x fᵀ]`` over a family (and a probe), estimated from independent groups of draws.
+
+    A draw contributes a positive matrix: the mean of ``g gᵀ`` over its inputs, or, since a row of the mixed derivative is the
+    input gradient of ``∂f/∂θ_j``, the Gram matrix ``MᵀM`` of its mixed derivative.
 
     Uncentred ``Ĉ = S/T``; centred ``Ĉ = (S − s sᵀ/T)/(T−1)``. Scalars of the spectrum are U-statistics with jackknife
     intervals over the groups, since plug-in values are badly biased when T is not much larger than D.
@@ -120,10 +161,6 @@ class GradientCovariance(LinearOperator):
         ratios = [_ratio(sums, self.centred) for sums in left_out if sums.draws >= smallest]
         return jackknife(_ratio(self._power_sums(), self.centred), ratios if len(ratios) == len(left_out) else [])
 
-    def anisotropy(self) -> Estimate:
-        """``1 − rank/D``: 0 for an isotropic network, near 1 for one that moves in few directions."""
-        return self.effective_rank().map_linear(-1.0 / self.size, 1.0)
-
     def plug_in_rank(self) -> float:
         """The biased participation ratio of the sample covariance, for comparison."""
         form = self.total.second.inner(self.total.second)
@@ -187,6 +224,108 @@ class GradientCovariance(LinearOperator):
             norm,
             *self._mean_sums(self.total.total - group.total, self.total.weighted - group.weighted, without=group),
         )
+
+
+class GramOfMean(EstimatedOperator):
+    """``M̄ᵀM̄`` of the mean ``M̄`` over draws of an operator ``M_θ``, from its sums over groups of draws.
+
+    Rank and trace are those of the sample mean, with jackknife errors; the mean may be nothing but its own noise, which
+    :meth:`coherence` tells.
+
+    Args:
+        groups: For each group its number of draws and ``Σ M_θᵀ``, ``(D, p)``.
+        inputs: Inputs per draw.
+
+    Example:
+        >>> rows = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> gram = GramOfMean([(1, rows), (3, 3 * rows)], inputs=1)
+        >>> gram.dense(), gram.coherence()
+        (tensor([[1., 0.],
+                [0., 4.]], dtype=torch.float64), 1.0)
+    """
+
+    def __init__(self, groups: Sequence[tuple[int, Tensor]], inputs: int) -> None:
+        self.groups, self.inputs = list(groups), inputs
+        self.draws = sum(draws for draws, _ in groups)
+        self._total = torch.zeros_like(groups[0][1])
+        for _, part in groups:
+            self._total += part
+        self.size, self.device = self._total.shape[0], self._total.device
+        self._gram: Tensor | None = None
+
+    def dense(self) -> Tensor:  # noqa: D102
+        if self._gram is None:
+            self._gram = _product(self._total, self._total) / self.draws**2
+        return self._gram
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        return self.dense() @ vectors
+
+    def trace(self) -> Estimate:
+        """``‖M̄‖²_F``."""
+        value = float(self.dense().trace())
+        left_out = [_squares(self._total - part) / (self.draws - draws) ** 2 for draws, part in self._leavable()]
+        return Estimate.from_error(value, jackknife(value, left_out).standard_error, len(left_out))
+
+    def effective_rank(self) -> Estimate:
+        """The participation ratio of ``M̄ᵀM̄``."""
+        left_out = []
+        whole = self.dense() * self.draws**2
+        for _, part in self._leavable():
+            crossed = _product(self._total, part)
+            left_out.append(_participation(whole - crossed - crossed.T + _product(part, part)))
+        return jackknife(_participation(whole), left_out)
+
+    def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """``‖M̄ v‖²`` for each column, and its jackknife error."""
+        values = (vectors * self.matmul(vectors)).sum(0)
+        columns = vectors.to(self._total.dtype)
+        image, left_out = columns.T @ self._total, []
+        for draws, part in self._leavable():
+            left_out.append((image - columns.T @ part).double().square().sum(1) / (self.draws - draws) ** 2)
+        count = len(left_out)
+        if count < 3:
+            return values, torch.full_like(values, math.nan)
+        return values, torch.stack(left_out).std(0) * (count - 1) / math.sqrt(count)
+
+    def halves(self) -> tuple[GramOfMean, GramOfMean]:
+        """The Gram matrices of the means of the even and of the odd groups."""
+        return GramOfMean(self.groups[0::2], self.inputs), GramOfMean(self.groups[1::2], self.inputs)
+
+    def coherence(self) -> float:
+        """Cosine between the means of the two halves of the draws: 1 if they agree, about 0 if both are noise."""
+        first, second = (half._total for half in self.halves())
+        return cosine(first, second)
+
+    def _leavable(self) -> list[tuple[int, Tensor]]:
+        return self.groups if len(self.groups) > 2 else []
+
+
+def cosine(first: Tensor, second: Tensor) -> float:
+    """The cosine of the angle between two arrays of numbers; nan where one is zero."""
+    lengths = math.sqrt(_squares(first) * _squares(second))
+    return (
+        sum(float((a.double() * b).sum()) for a, b in zip(first, second, strict=True)) / lengths
+        if lengths
+        else math.nan
+    )
+
+
+def _squares(matrix: Tensor) -> float:
+    return sum(float(row.double().square().sum()) for row in matrix)
+
+
+def _product(first: Tensor, second: Tensor, chunk: int = 8192) -> Tensor:
+    """``A Bᵀ`` of long rows: products in the rows' own precision, summed in float64."""
+    total = torch.zeros(first.shape[0], second.shape[0], dtype=torch.float64, device=first.device)
+    for start in range(0, first.shape[1], chunk):
+        total += first[:, start : start + chunk] @ second[:, start : start + chunk].T
+    return total
+
+
+def _participation(matrix: Tensor) -> float:
+    norm = float(matrix.square().sum())
+    return float(matrix.trace()) ** 2 / norm if norm else math.nan
 
 
 def _ratio(sums: PowerSums, centred: bool) -> float:

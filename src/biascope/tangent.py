@@ -1,12 +1,12 @@
 """HOW: derivatives of a Network, with respect to its input (exact or by differences) and to its weights."""
 
-# m members · n inputs · D input size
+# m members · n inputs · D input size · p parameters · k directions
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -211,6 +211,107 @@ def weight_jacobian(network: Network, x: Tensor) -> Tensor:
         gradient = torch.func.grad(scalar)(network.params, one)
         rows.append(torch.cat([part.flatten() for part in gradient.values()]))
     return torch.stack(rows)
+
+
+def mixed_jvp(
+    network: Network, x: Any, directions: Tensor, *, step: float | None = None, paired: bool = False
+) -> Tensor:
+    """The mixed derivative along input directions, ``∇²_{x,θ} f(x) v``: how ``∇_θ f`` changes as the input moves along v.
+
+    Exactly, it is ``∇_θ(vᵀ∇_x f)``, so the forward pass and the input gradient are shared by all directions. With a step
+    it is the published difference ``(∇_θ f(x + hv) − ∇_θ f(x − hv))/2h``.
+
+    Args:
+        network: One network or a stack, with a readout.
+        x: One input ``(1, …)``, any pytree.
+        directions: ``(k, D)`` rows.
+        step: The half width ``h``; exact by default.
+        paired: For a stack: whether each member has its own input ``(m, 1, …)``.
+
+    Returns:
+        ``(k, p)``, or ``(m, k, p)`` for a stack; parameters flattened and joined in their order.
+
+    Example:
+        >>> network = Network.of(torch.nn.Linear(2, 1, bias=False)).read("first")
+        >>> mixed_jvp(network, torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))  # f = wᵀx: the derivative is the identity
+        tensor([[3., 4.]])
+
+    Reference:
+        Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS, algorithm 2 (DVP).
+    """
+
+    def one(params: Params, buffers: Params, inputs: Any, rows: Tensor) -> Tensor:
+        active, scalar = _scalar(network, buffers, inputs)
+        if step is None:
+            pull = torch.func.vjp(lambda given: _joined(torch.func.grad(scalar, argnums=1)(given, active)), params)[1]
+            return vmap(lambda row: _joined(pull(row)[0].values()))(rows)
+
+        def weight_gradient(row: Tensor) -> Tensor:
+            moved = [leaf + part for leaf, part in zip(active, _cut(row, active), strict=True)]
+            return _joined(torch.func.grad(scalar)(params, moved).values())
+
+        return (vmap(weight_gradient)(step * rows) - vmap(weight_gradient)(-step * rows)) / (2 * step)
+
+    return _of_each(one, network, x, directions, paired)
+
+
+def mixed_vjp(network: Network, x: Any, cotangents: Tensor, *, paired: bool = False) -> Tensor:
+    """The adjoint of the mixed derivative, ``∇_x(uᵀ∇_θ f(x))``: the input gradient of f's slope along weights ``u``.
+
+    Args:
+        network: One network or a stack, with a readout.
+        x: One input ``(1, …)``, any pytree.
+        cotangents: ``(k, p)`` rows, or ``(m, k, p)``: each member of a stack its own.
+        paired: For a stack: whether each member has its own input ``(m, 1, …)``.
+
+    Returns:
+        ``(k, D)``, or ``(m, k, D)`` for a stack.
+
+    Example:
+        >>> network = Network.of(torch.nn.Linear(2, 1, bias=False)).read("first")
+        >>> mixed_vjp(network, torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
+        tensor([[3., 4.]])
+
+    Reference:
+        As for :func:`mixed_jvp` (ADVP).
+    """
+
+    def one(params: Params, buffers: Params, inputs: Any, rows: Tensor) -> Tensor:
+        active, scalar = _scalar(network, buffers, inputs)
+        pull = torch.func.vjp(lambda given: _joined(torch.func.grad(scalar)(params, given).values()), active)[1]
+        return vmap(lambda row: _joined(pull(row)[0]))(rows)
+
+    return _of_each(one, network, x, cotangents, paired)
+
+
+def _of_each(one: Callable[..., Tensor], network: Network, x: Any, rows: Tensor, paired: bool) -> Tensor:
+    if network.members is None:
+        return one(network.params, network.buffers, x, rows)
+    in_dims = (0, 0, 0 if paired else None, 0 if rows.dim() == 3 else None)
+    return vmap(one, in_dims=in_dims)(network.params, network.buffers, x, rows)
+
+
+def _scalar(network: Network, buffers: Params, x: Any) -> tuple[list[Tensor], Callable[[Params, list[Tensor]], Tensor]]:
+    """The floating-point leaves of one input, and the network as a scalar function of weights and those."""
+    leaves, structure = tree_flatten(x)
+    moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+    _require_real(moving)
+
+    def scalar(params: Params, active: list[Tensor]) -> Tensor:
+        given = iter(active)
+        merged = [next(given) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
+        return network.apply(params, buffers, tree_unflatten(merged, structure)).sum()
+
+    return [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves], scalar
+
+
+def _joined(parts: Iterable[Tensor]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _cut(row: Tensor, like: list[Tensor]) -> list[Tensor]:
+    parts = torch.split(row, [leaf.numel() for leaf in like])
+    return [part.reshape(leaf.shape) for part, leaf in zip(parts, like, strict=True)]
 
 
 def forward_flops(network: Network, x: Any) -> int:

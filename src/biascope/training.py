@@ -90,8 +90,9 @@ def fit(
         observe: Called with the number of iterations done and the networks, all in lock-step.
         observe_at: When; by default at 0, 1, 2, 4, 8, … and at the end.
         keep_at: Iterations after which the weights are kept, for :meth:`Trajectory.at`.
-        way: ``"loop"``, ``"stack"``, ``"compiled"`` (a stack through ``torch.compile``) or ``"captured"`` (one after another
-            as CUDA graphs); by default stacks of small networks and captured large ones on a GPU, a loop on a CPU.
+        way: ``"loop"``, ``"stack"``, ``"shifts"`` (a stack whose convolutions are products), ``"compiled"`` (that through
+            ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
+            captured large ones on a GPU, a loop on a CPU.
 
     Returns:
         The trajectory.
@@ -121,7 +122,7 @@ def fit(
         raise ValueError(f"way must be one of {listed}, got {way!r}. Leave it out for the usual one.")
     total = recipe.total_steps(task.sizes["train"])
     watched = set(observe_at if observe_at is not None else _doublings(total)) if observe is not None else set()
-    with run.products(), _repeatable(), run.tracked("training", total * (networks.members or 1)) as advance:
+    with run.products(), repeatable(), run.tracked("training", total * (networks.members or 1)) as advance:
         if way in ("loop", "captured") and networks.members is not None and observe is None:
             return _one_after_another(networks, task, recipe, seed, run, keep_at, way, advance)
         with forked_rng(seed_of(seed, "dropout")):
@@ -364,7 +365,7 @@ def _draws_in_training(networks: Network) -> bool:
     return any(isinstance(layer, torch.nn.modules.dropout._DropoutNd) for layer in networks.module.modules())
 
 
-def _repeatable() -> AbstractContextManager[None]:
+def repeatable() -> AbstractContextManager[None]:
     """The same numbers from run to run on a GPU, whose convolutions may otherwise add in any order."""
     return torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32

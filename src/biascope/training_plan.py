@@ -14,11 +14,11 @@ from biascope.family import Network
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Task
-from biascope.training import STACK_LIMIT
+from biascope.training import STACK_LIMIT, repeatable
 from biascope.training_steps import stepper
 
-MOST = 128  # members beyond which a stack of even the smallest convolutional networks is no faster
-COMPILING_PAYS = 90.0  # seconds of training from which a compilation is tried
+MOST = 130  # members beyond which a stack of even the smallest convolutional networks is no faster
+COMPILING_PAYS = 120.0  # seconds of training from which a compilation is tried
 WARM, TIMED = 3, 6  # iterations
 
 Sample = Callable[[int], tuple[Network, Task]]
@@ -77,16 +77,16 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
     if parameters > STACK_LIMIT or trials == 1:
         return Plan("captured", 1, alone * total * trials)
     size = min(MOST, trials)
-    while timed("stack", size) == math.inf and size > 1:
+    while math.isinf(min(timed("stack", size), timed("shifts", size))) and size > 1:
         size //= 2
-    best, seconds = ("stack", rates["stack", size]) if rates["stack", size] < alone else ("captured", alone)
-    if seconds * total * trials > COMPILING_PAYS:
-        even = _even("compiled", size, trials, 0.0, total).members
-        if timed("compiled", even) < seconds:
-            return _even("compiled", even, trials, rates["compiled", even], total)
-    if best == "captured":
-        return Plan("captured", 1, seconds * total * trials)
-    return _even("stack", size, trials, seconds, total)
+    size = _even("", size, trials, 0.0, 0).members
+    ways = ["stack", "shifts"]
+    if min(timed(way, size) for way in ways) * total * trials > COMPILING_PAYS:
+        ways.append("compiled")
+    best = min(ways, key=lambda way: timed(way, size))
+    if alone < timed(best, size):
+        return Plan("captured", 1, alone * total * trials)
+    return _even(best, size, trials, timed(best, size), total)
 
 
 def _even(way: str, most: int, trials: int, seconds: float, total: int) -> Plan:
@@ -104,7 +104,7 @@ def _seconds_per_step(networks: Network, task: Task, recipe: Recipe, run: Run, w
     scalars = torch.tensor(recipe.scalars_at(0, 10), dtype=first.dtype, device=device)
     threads = torch.get_num_threads()
     try:
-        with run.products():
+        with run.products(), repeatable():
             if way == "loop" and device.type == "cpu":
                 torch.set_num_threads(1)  # as each core will work by itself
             trained = stepper(networks, task, recipe, run, way)

@@ -22,7 +22,7 @@ from biascope.run import Run
 from biascope.task import Task
 from biascope.weights import Params, stacked
 
-WAYS = ("loop", "stack", "compiled", "captured")
+WAYS = ("loop", "stack", "shifts", "compiled", "captured")
 
 
 class Stepper(ABC):
@@ -53,11 +53,53 @@ def half_precision(run: Run) -> Any:
     return torch.autocast(run.torch_device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
+class _Replay:
+    """A step on a GPU, captured once as a graph and replayed: launching its hundreds of kernels one by one takes longer.
+
+    Args:
+        step: Changes the state in place, on the device alone.
+        state: All that it changes.
+    """
+
+    def __init__(self, step: Callable[[Tensor, Tensor], Tensor], state: Sequence[Tensor]) -> None:
+        self._step, self._state = step, list(state)
+        self._graph: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
+
+    def __call__(self, indices: Tensor, scalars: Tensor) -> Tensor:
+        if self._graph is None:
+            self._graph = self._captured(indices, scalars)
+        graph, held_indices, held_scalars, losses = self._graph
+        held_indices.copy_(indices)
+        held_scalars.copy_(scalars)
+        graph.replay()
+        return losses.clone()
+
+    def _captured(self, indices: Tensor, scalars: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
+        """Record one step. Warming up trains, so all state is put back after it."""
+        device = indices.device
+        held_indices, held_scalars = indices.clone(), scalars.clone()
+        before = [tensor.detach().clone() for tensor in self._state]
+        random = torch.cuda.get_rng_state(device)
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._step(held_indices, held_scalars)
+        torch.cuda.current_stream(device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            losses = self._step(held_indices, held_scalars)
+        with torch.no_grad():
+            for tensor, old in zip(self._state, before, strict=True):
+                tensor.copy_(old)
+        torch.cuda.set_rng_state(random, device)
+        return graph, held_indices, held_scalars, losses
+
+
 class Single(Stepper):
     """One network, by plain autograd on an ordinary module.
 
-    On a GPU the step can be captured once as a graph and replayed, which saves launching its hundreds of kernels; images
-    then lie channels last, the layout its convolutions are fastest in.
+    On a GPU the step can be captured as a graph; images lie channels last there, the layout its convolutions are fastest in.
 
     Args:
         network: Where training starts; its weights are copied.
@@ -80,20 +122,13 @@ class Single(Stepper):
         self._named = dict(self._module.named_parameters())
         self._params = list(self._named.values())
         self._optimiser = Optimiser(recipe, self._params, stacked=False)
-        self._captured = captured
-        self._graph: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
+        state = [*self._params, *self._module.buffers(), *self._optimiser.state]
+        self._replay = _Replay(self._step, state) if captured else None
 
     def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
-        whole = self._recipe.batch_size(self._task.sizes["train"])
-        if not self._captured or len(indices) != whole:
+        if self._replay is None or len(indices) != self._recipe.batch_size(self._task.sizes["train"]):
             return self._step(indices, scalars)
-        if self._graph is None:
-            self._graph = self._capture(indices, scalars)
-        graph, held_indices, held_scalars, loss = self._graph
-        held_indices.copy_(indices)
-        held_scalars.copy_(scalars)
-        graph.replay()
-        return loss.clone()
+        return self._replay(indices, scalars)
 
     def _step(self, indices: Tensor, scalars: Tensor) -> Tensor:
         x, y = self._task.batch("train", indices)
@@ -104,27 +139,6 @@ class Single(Stepper):
         loss = loss_of(self._recipe.loss, outputs.to(scalars.dtype), y)
         self._optimiser.step(torch.autograd.grad(loss, self._params), scalars)
         return loss.detach()[None]
-
-    def _capture(self, indices: Tensor, scalars: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
-        """Record one step. Warming up trains, so all state is put back after it."""
-        held_indices, held_scalars = indices.clone(), scalars.clone()
-        state = [*self._params, *self._module.buffers(), *self._optimiser.state]
-        before = [tensor.detach().clone() for tensor in state]
-        random = torch.cuda.get_rng_state(indices.device)
-        side = torch.cuda.Stream(indices.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(indices.device))
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._step(held_indices, held_scalars)
-        torch.cuda.current_stream(indices.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            loss = self._step(held_indices, held_scalars)
-        with torch.no_grad():
-            for tensor, old in zip(state, before, strict=True):
-                tensor.copy_(old)
-        torch.cuda.set_rng_state(random, indices.device)
-        return graph, held_indices, held_scalars, loss
 
     def networks(self) -> Network:  # noqa: D102
         params = {name: self._named[name].detach() for name in self._start.params}
@@ -160,43 +174,28 @@ class Several(Stepper):
         self._singles = [self._singles[member] for member in members]
 
 
-class Stacked(Stepper):
-    """A stack of networks in lock-step, their weights batched with ``vmap``.
+class _StackGradients:
+    """Gradients, losses and new BatchNorm statistics of a stack; one object serves all stacks of an architecture.
 
     Args:
-        networks: Where training starts; weights are copied.
-        task: What each member learns.
-        recipe: How.
-        run: Device and precision.
-        compiled: Whether to compile the step for whole batches; convolutions then become one product per member.
+        module: The forward pass.
+        recipe: Its loss and modes.
+        run: Its precision.
+        way: ``"stack"``, ``"shifts"`` (convolutions as one product per member) or ``"compiled"`` (those, compiled).
     """
 
-    def __init__(self, networks: Network, task: Task, recipe: Recipe, run: Run, compiled: bool = False) -> None:
-        self._start, self._task, self._recipe, self._run = networks, task, recipe, run
-        self._module = _recording(copy.deepcopy(networks.module))
+    def __init__(self, module: nn.Module, recipe: Recipe, run: Run, way: str) -> None:
+        self._module = _recording(copy.deepcopy(module))
         _set_mode(self._module, recipe)
-        self.params = {name: tensor.clone() for name, tensor in networks.params.items()}
-        self.buffers = {name: tensor.clone() for name, tensor in networks.buffers.items()}
-        self._optimiser = Optimiser(recipe, list(self.params.values()), stacked=True)
-        self._compiled = _compiled(self._gradients) if compiled else None
+        self._recipe, self._run, self._way = recipe, run, way
+        # Whole batches have one shape, for which the step is compiled; the last of an epoch is taken as it is.
+        self.whole = torch.compile(self.plain, dynamic=False) if way == "compiled" else self.plain
 
-    @property
-    def ways_out(self) -> bool:  # noqa: D102
-        return self._compiled is None
-
-    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
-        x, y = self._task.batch("train", indices)
-        whole = len(indices) == self._recipe.batch_size(self._task.sizes["train"])
-        function = self._compiled if self._compiled is not None and whole else self._gradients
-        gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.members is not None)
-        self._optimiser.step([gradients[name] for name in self.params], scalars)
-        for name, tensor in statistics.items():
-            self.buffers[name].copy_(tensor)
-        return losses
-
-    def _gradients(
+    def plain(
         self, params: Params, buffers: Params, x: Tensor, y: Tensor, paired: bool
     ) -> tuple[Params, Tensor, Params]:
+        """Each member's, on its own inputs if ``paired``."""
+
         def loss(weights: Params, state: Params, inputs: Tensor) -> tuple[Tensor, Params]:
             with half_precision(self._run):
                 outputs = functional_call(self._module, (weights, state), (inputs,))
@@ -204,8 +203,67 @@ class Stacked(Stepper):
             return value, _recorded(self._module)
 
         each = vmap(grad_and_value(loss, has_aux=True), in_dims=(0, 0, 0 if paired else None), randomness="different")
-        gradients, (losses, statistics) = each(params, buffers, x)
+        layers = contextlib.nullcontext() if self._way == "stack" else ConvolutionByShifts(self._way == "compiled")
+        with layers:
+            gradients, (losses, statistics) = each(params, buffers, x)
         return gradients, losses, statistics
+
+
+_held: dict[tuple[object, ...], tuple[nn.Module, _StackGradients]] = {}
+
+
+def _gradients_of(module: nn.Module, recipe: Recipe, run: Run, way: str) -> _StackGradients:
+    """The gradients of an architecture, the same object each time: what is compiled for one stack serves the next."""
+    key = (id(module), recipe.loss, recipe.batchnorm, run.precision, run.device, way)
+    if key not in _held:
+        while len(_held) >= 4:  # a few architectures at a time; the module is held so that its id stays its own
+            del _held[next(iter(_held))]
+        _held[key] = (module, _StackGradients(module, recipe, run, way))
+    return _held[key][1]
+
+
+class Stacked(Stepper):
+    """A stack of networks in lock-step, their weights batched with ``vmap``; on a GPU captured as a graph.
+
+    Args:
+        networks: Where training starts; weights are copied.
+        task: What each member learns.
+        recipe: How.
+        run: Device and precision.
+        way: ``"stack"``, ``"shifts"`` or ``"compiled"``.
+    """
+
+    def __init__(self, networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> None:
+        self._start, self._task, self._recipe, self._run, self._way = networks, task, recipe, run, way
+        self._gradients = _gradients_of(networks.module, recipe, run, way)
+        self.params = {name: tensor.clone() for name, tensor in networks.params.items()}
+        self.buffers = {name: tensor.clone() for name, tensor in networks.buffers.items()}
+        self._optimiser = Optimiser(recipe, list(self.params.values()), stacked=True)
+        self._replay = self._replayed()
+
+    def _replayed(self) -> _Replay | None:
+        if self._run.torch_device.type != "cuda":
+            return None
+        return _Replay(self._step, [*self.params.values(), *self.buffers.values(), *self._optimiser.state])
+
+    @property
+    def ways_out(self) -> bool:  # noqa: D102
+        return self._way != "compiled"
+
+    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
+        if self._replay is None or len(indices) != self._recipe.batch_size(self._task.sizes["train"]):
+            return self._step(indices, scalars)
+        return self._replay(indices, scalars)
+
+    def _step(self, indices: Tensor, scalars: Tensor) -> Tensor:
+        x, y = self._task.batch("train", indices)
+        whole = len(indices) == self._recipe.batch_size(self._task.sizes["train"])
+        function = self._gradients.whole if whole else self._gradients.plain
+        gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.members is not None)
+        self._optimiser.step([gradients[name] for name in self.params], scalars)
+        for name, tensor in statistics.items():
+            self.buffers[name].copy_(tensor)
+        return losses
 
     def networks(self) -> Network:  # noqa: D102
         return self._start.with_params(self.params, self.buffers)
@@ -216,18 +274,21 @@ class Stacked(Stepper):
         self.params = {name: tensor[order].clone() for name, tensor in self.params.items()}
         self.buffers = {name: tensor[order].clone() for name, tensor in self.buffers.items()}
         self._start = dataclasses.replace(self._start, members=len(order))
-        self._task, self._compiled = self._task.select(order), None
+        self._task = self._task.select(order)
+        if self._way == "compiled":  # for another number of members it would have to be compiled again
+            self._way, self._gradients = "shifts", _gradients_of(self._start.module, self._recipe, self._run, "shifts")
         self._optimiser = Optimiser(self._recipe, list(self.params.values()), stacked=True)
         for new, state in zip(self._optimiser.state, old.state, strict=True):
             new.copy_(state[order])
+        self._replay = self._replayed()
 
 
 def stepper(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> Stepper:
     """The stepper for one network or a stack, in one of the ``WAYS``."""
     if networks.members is None:
         return Single(networks, task, recipe, run, captured=way == "captured")
-    if way in ("stack", "compiled"):
-        return Stacked(networks, task, recipe, run, compiled=way == "compiled")
+    if way in ("stack", "shifts", "compiled"):
+        return Stacked(networks, task, recipe, run, way)
     singles = [
         Single(networks.member(i), task.of_member(i), recipe, run, captured=way == "captured")
         for i in range(networks.members)
@@ -242,14 +303,6 @@ def _set_mode(module: nn.Module, recipe: Recipe) -> None:
         for layer in module.modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm | _RecordedBatchNorm):
                 layer.eval()
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def with_products(*args: Any) -> Any:
-        with ConvolutionByShifts():
-            return function(*args)
-
-    return torch.compile(with_products, dynamic=False)
 
 
 class _RecordedBatchNorm(nn.Module):

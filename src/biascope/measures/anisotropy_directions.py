@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from biascope.covariance_result import CovarianceResult, covariance_fields
+from biascope.estimate import Estimate
 from biascope.family import Family
 from biascope.measurement import measurement
+from biascope.mixed_derivative import MixedDerivative
+from biascope.mixed_gram import AVERAGES, MixedDerivativeGram, mixed_gram
+from biascope.operators import EstimatedOperator, GramOfMean
 from biascope.probe import Probe
 from biascope.run import Run
 from biascope.sampling import GradientSampler, default_estimator, gradient_covariance
+from biascope.spectrum import eigenpairs, subspace_similarity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+ESTIMATORS = ("difference", "exact", "mixed", "mixed_difference")
+_ITERATED = 50  # directions kept by default where they are iterated for
 
 
 @dataclass(frozen=True, repr=False)
 class Anisotropy(CovarianceResult):
     """The anisotropy directions of a family at an input, largest variance first."""
 
+    @property
+    def coherence(self) -> float | None:
+        """For an averaged operator the cosine between the averages of the two halves of the draws; about 0 is noise."""
+        value = self.provenance.get("settings", {}).get("coherence")
+        return None if value is None else float(value)
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        if self.coherence is None:
+            return super().headline()
+        return {**super().headline(), "cosine between the averages of two halves": Estimate(self.coherence)}
+
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
+        if self.coherence is not None and self.coherence < 0.5:
+            return (
+                f"The mixed derivatives of {self.subject} average out over {self.draws} draws (the averages of two halves have "
+                f"cosine {self.coherence:.2f}): what is left are the directions in which they vary."
+            )
         if self.unclear():
             return f"{self.subject} was drawn too few times to tell in how many of {size} directions it moves freely."
-        if rank.contains(size):
-            return f"{self.subject} moves equally freely in all {size} directions: it has no preferred ones."
+        does = f"Steps in the weights of {self.subject} turn its slope" if self.mixed else f"{self.subject} moves"
+        if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
+            return f"{does} equally freely in all {size} directions: it has no preferred ones."
         prefers = self.preference()
-        words = f"{self.subject} moves freely in about {rank.value:.0f} of {size} directions"
+        words = f"{does} freely in about {rank.value:.0f} of {size} directions"
         return words + (f"; it prefers {prefers}." if prefers else ".")
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -37,12 +65,13 @@ class Anisotropy(CovarianceResult):
 
         spectrum = draw.spectrum(
             {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
-            draws=self.draws,
+            draws=self.effective_draws() if self.mixed else self.draws,
             size=self.size,
             traces={self.subject: self.trace.value},
             dark=dark,
         )
-        pictures = {"Variance of the gradient along each direction": spectrum}
+        shown_as = "Squared mixed derivative" if self.mixed else "Variance of the gradient"
+        pictures = {f"{shown_as} along each direction": spectrum}
         if len(self.input_shape) >= 2:
             shown = [index for index in (0, 1, 2, 3, 4, 9, 19, 49, 99) if index < len(self.directions)]
             images = self.directions[shown].reshape(-1, *self.input_shape)
@@ -67,9 +96,10 @@ def anisotropy_directions(
     probe: Probe,
     *,
     estimator: str | None = None,
+    average: str = "gram",
     step: float = 100.0,
     draws: int = 400,
-    centred: bool = True,
+    centred: bool | None = None,
     readout: str = "first",
     stable: float | None = None,
     leading: int = 10,
@@ -81,7 +111,8 @@ def anisotropy_directions(
 
     Definition: the eigenvectors of ``C = E_θ[∇_x f_θ(x) ∇_x f_θ(x)ᵀ]``, largest eigenvalue first, with ``θ`` drawn from
     the family. ``∇_x f`` is exact, or the published central difference ``(f(x + h e_i) − f(x − h e_i))/2h`` with h = 100,
-    which sees the coarse geometry of networks with kinks.
+    which sees the coarse geometry of networks with kinks. Or, the second published estimator, the right singular vectors of
+    the mixed derivative ``M_θ = ∇²_{x,θ} f_θ(x)``: the eigenvectors of ``E_θ[M_θᵀM_θ]``.
 
     Estimated from independent draws. Effective rank ``(tr C)²/tr C²`` and anisotropy ``1 − rank/D`` are U-statistics,
     unbiased at any number of draws up to the ratio, with 95 % jackknife intervals over 32 groups; the agreement of two
@@ -90,14 +121,18 @@ def anisotropy_directions(
     Args:
         family: Networks and the law of their weights.
         probe: The input; one fixed N(0, 1) draw in the paper.
-        estimator: ``"difference"`` or ``"exact"``; by default differences where their operation count is affordable.
+        estimator: ``"difference"`` or ``"exact"`` for the gradient, ``"mixed"`` or ``"mixed_difference"`` for the mixed
+            derivative; by default differences of the output where their operation count is affordable.
+        average: For the mixed derivative: ``"gram"``, the mean of ``MᵀM``, or ``"operator"``, the published ``M̄ᵀM̄`` of
+            the mean ``M̄``, which does not converge for weights of mean zero.
         step: Half width h of the difference.
         draws: Number of networks, at least 2, or 4 if centred.
-        centred: Whether the mean gradient is removed first, as in the published results.
+        centred: Whether the mean gradient is removed first, as in the published results; the default for the gradient,
+            and not a setting of the mixed derivative.
         readout: Which scalar of several outputs: ``first``, ``sum``, ``mean``, ``margin``, ``random``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).
         leading: Dimension of that subspace.
-        keep: Directions to keep; by default all up to D = 4096, else 64.
+        keep: Directions to keep; by default all up to D = 4096, else 64; 50 where they are iterated for.
         seed: Of the weights.
         run: Folder, device, precision.
 
@@ -121,16 +156,66 @@ def anisotropy_directions(
         raise ValueError(
             f"Anisotropy directions need a law over weights, and {family.name} is one network. Use average_geometry."
         )
+    if estimator not in (None, *ESTIMATORS):
+        known = ", ".join(repr(name) for name in ESTIMATORS)
+        raise ValueError(f"estimator must be one of {known}, got {estimator!r}. Pass estimator='difference'.")
     chosen = estimator or default_estimator(family, probe, draws, run)
-    sampler = GradientSampler(family, probe, estimator=chosen, step=step, readout=readout, seed=seed, run=run)
-    covariance = gradient_covariance(
-        sampler,
-        draws=draws,
-        centred=centred,
-        seed=seed,
-        stable=stable,
-        leading=leading,
-        label=f"{family.name}: directions",
-    )
-    settled = {"estimator": chosen, "outputs": sampler.outputs, "method": sampler.method, "draws": covariance.draws}
-    return Anisotropy(**covariance_fields(covariance, probe.input_shape, keep), provenance=settled)
+    mixed = chosen.startswith("mixed")
+    if average not in AVERAGES or (average != "gram" and not mixed):
+        raise ValueError(
+            f"average must be 'gram', or 'operator' for a mixed derivative, got {average!r} with estimator {chosen!r}. "
+            "Pass average='gram'."
+        )
+    # A sampler of gradients checks the network; the mixed derivative needs no more of it.
+    by = "exact" if mixed else chosen
+    sampler = GradientSampler(family, probe, estimator=by, step=step, readout=readout, seed=seed, run=run)
+    label = f"{family.name}: directions"
+    settled: dict[str, Any] = {"estimator": chosen, "outputs": sampler.outputs}
+    covariance: EstimatedOperator
+    if mixed:
+        if centred is not None:
+            raise ValueError(f"centred must be left out for a mixed derivative, got {centred}. Pass centred=None.")
+        derivative = MixedDerivative(
+            family,
+            probe,
+            estimator="exact" if chosen == "mixed" else "difference",
+            step=step,
+            readout=readout,
+            seed=seed,
+            run=run,
+        )
+        enough = None if stable is None else _stability(stable, leading)
+        covariance = mixed_gram(derivative, draws=draws, average=average, keep=keep, enough=enough, label=label)
+        settled |= {"method": f"{'all' if covariance.dense() is not None else 'leading'} columns of the Gram matrix"}
+        if isinstance(covariance, GramOfMean) or (
+            isinstance(covariance, MixedDerivativeGram) and average == "operator"
+        ):
+            settled |= {"coherence": covariance.coherence()}
+        if keep is None and covariance.dense() is None:
+            keep = _ITERATED
+    else:
+        settled |= {"centred": centred is not False}
+        covariance = gradient_covariance(
+            sampler,
+            draws=draws,
+            centred=centred is not False,
+            seed=seed,
+            stable=stable,
+            leading=leading,
+            label=label,
+        )
+        settled |= {"method": sampler.method}
+    fields = covariance_fields(covariance, probe.input_shape, keep)
+    return Anisotropy(**fields, provenance={**settled, "draws": covariance.draws})
+
+
+def _stability(stable: float, leading: int) -> Callable[[EstimatedOperator], bool]:
+    """Whether the leading subspaces of the two halves of the draws are as similar as asked for."""
+    if not 0 < stable <= 1:
+        raise ValueError(f"stable must be a similarity between 0 and 1, got {stable}. Pass stable=0.95.")
+
+    def enough(covariance: EstimatedOperator) -> bool:
+        first, second = (eigenpairs(half, leading).vectors for half in covariance.halves())
+        return subspace_similarity(first, second) >= stable
+
+    return enough
