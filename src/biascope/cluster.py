@@ -158,11 +158,11 @@ def _run_on_ray(
 def _stop(ray: Any, references: list[Any]) -> None:
     """Leave nothing running on the cluster, after an exception or Ctrl-C."""
     # Ray lets a task slip through that reaches its worker at the moment of its cancellation, so it is asked again.
-    for _ in range(20):
+    attempts = 20
+    while references and (attempts := attempts - 1):
         for reference in references:
             ray.cancel(reference, force=True)
-        if references:
-            _, references = ray.wait(references, num_returns=len(references), timeout=0.5)
+        _, references = ray.wait(references, num_returns=len(references), timeout=0.5)
 
 
 def _as_raised_by_the_work(error: Any, group: Group) -> BaseException:

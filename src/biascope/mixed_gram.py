@@ -1,7 +1,7 @@
 """HOW: the Gram matrix of the mixed derivative averaged over the draws of a family, whole or by its products.
 
 Two averages go by the name. ``E[M_θᵀM_θ]`` converges. ``M̄ᵀM̄`` of the averaged operator ``M̄``, which the published algorithm
-computes, tends to zero where ``E M_θ = 0``, as for weights of mean zero: what is left of it is the noise of finitely many draws.
+computes, keeps only what the draws share: for weights of mean zero nothing, or a part along the input; the rest is noise.
 """
 
 # m members · D input size · p parameters · s sketches of w columns · T draws
@@ -103,7 +103,7 @@ class MixedDerivativeGram(EstimatedOperator):
     Args:
         derivative: Of whom and where.
         spans: Groups of draws ``(start, stop)``.
-        average: ``"gram"`` or ``"operator"``; the latter tends to zero where ``E M_θ = 0``, as for weights of mean zero.
+        average: ``"gram"``, the mean of ``MᵀM``, or ``"operator"``, the Gram matrix of the mean ``M̄``.
         formed: Whether to form the matrix from D columns where D allows; else its eigenpairs are iterated for.
         trials: Keeps finished products.
         label: For the progress bar.

@@ -112,7 +112,7 @@ def _shifted_conv2d(
     geometry = (*weight.shape[2:], *_pair(stride), *_pair(dilation))
     shifted = copies(padded.transpose(0, 1)[None], geometry)[0]  # (channels, taps, n, height, width)
     height, width = shifted.shape[3:]
-    outputs = weight.flatten(1) @ shifted.reshape(weight[0].numel(), -1)
+    outputs: Tensor = weight.flatten(1) @ shifted.reshape(weight[0].numel(), -1)
     if bias is not None:
         outputs = outputs + bias[:, None]
     return outputs.reshape(weight.shape[0], input.shape[0], height, width).transpose(0, 1)

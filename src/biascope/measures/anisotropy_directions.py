@@ -124,7 +124,7 @@ def anisotropy_directions(
         estimator: ``"difference"`` or ``"exact"`` for the gradient, ``"mixed"`` or ``"mixed_difference"`` for the mixed
             derivative; by default differences of the output where their operation count is affordable.
         average: For the mixed derivative: ``"gram"``, the mean of ``MᵀM``, or ``"operator"``, the published ``M̄ᵀM̄`` of
-            the mean ``M̄``, which does not converge for weights of mean zero.
+            the mean ``M̄``, of which little but noise is left for weights of mean zero.
         step: Half width h of the difference.
         draws: Number of networks, at least 2, or 4 if centred.
         centred: Whether the mean gradient is removed first, as in the published results; the default for the gradient,
