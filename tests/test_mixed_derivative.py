@@ -506,6 +506,23 @@ def test_direct_users_are_told_as_well() -> None:
         estimated_gram(derivative_of(tanh_mlp), draws=4, average="mean")
 
 
+class Additive(nn.Module):
+    """Its weights do not act on its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1, keepdim=True) + self.bias
+
+
+@pytest.mark.parametrize("average", ["gram", "operator"])
+def test_a_derivative_that_is_zero_is_told(average: str) -> None:
+    with pytest.raises(ValueError, match="must have weights that act on its input"):
+        anisotropy_directions(family_of(Additive), FIXED, estimator="mixed", average=average, draws=4, run=CPU)
+
+
 def test_infinite_derivatives_are_told() -> None:
     def exploding() -> nn.Module:
         return gaussian_weights(

@@ -146,7 +146,7 @@ def _run_on_ray(
                 try:
                     outcomes = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    failure = failure or _as_raised_by_the_work(error, group)
+                    failure = failure or _as_raised_by_the_work(ray, error, group)
                 else:
                     on_done(group, outcomes)
             if failure is not None:
@@ -165,9 +165,12 @@ def _stop(ray: Any, references: list[Any]) -> None:
         _, references = ray.wait(references, num_returns=len(references), timeout=0.5)
 
 
-def _as_raised_by_the_work(error: Any, group: Group) -> BaseException:
+def _as_raised_by_the_work(ray: Any, error: Any, group: Group) -> BaseException:
     """The exception of the work itself, or the sentence for one that ended its process; Ray's report stays its cause."""
     raised: BaseException | None = getattr(error, "cause", None)
+    lost = ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError
+    if raised is None and not isinstance(error, lost):
+        return error  # type: ignore[no-any-return]
     if raised is None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raised = ValueError(

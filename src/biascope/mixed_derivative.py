@@ -1,4 +1,4 @@
-"""HOW: the mixed derivative ``M_θ = ∇²_{x,θ} f_θ(x)`` of a family's members, a p × D matrix that is never formed.
+"""HOW: the mixed derivative ``M_θ = ∇²_{x,θ} f_θ(x)`` of a family's members: a p × D matrix, known by its products.
 
 A row of it is the input gradient of ``∂f/∂θ_j``: it tells how the function that a step in the weights adds varies along the
 input. All is done by products with ``M_θ`` and its adjoint, for many columns and, where they are small, many members at once.

@@ -201,7 +201,8 @@ class MixedDerivativeGram(EstimatedOperator):
         generator = generator_for(self.device, 0, "mixed derivative")
         return torch.randn(self.size, count, generator=generator, device=self.device, dtype=torch.float64)
 
-    def _squared_norms(self) -> tuple[float, float]:
+    @functools.cached_property
+    def _trace_and_norm(self) -> tuple[float, float]:
         """``tr A`` and ``tr A²`` of the operator as it is, whole where it is formed, else seen by Gaussian columns."""
         matrix = self.dense()
         if matrix is not None:
@@ -214,13 +215,13 @@ class MixedDerivativeGram(EstimatedOperator):
         """The mean squared mixed derivative ``E‖M‖²_F``; of the averaged operator ``‖M̄‖²_F``, its spread unknown."""
         if self.average == "gram":
             return SketchedSums.mean_trace(self._sketched())
-        return Estimate(self._squared_norms()[0])
+        return Estimate(self._trace_and_norm[0])
 
     def effective_rank(self) -> Estimate:
         """The participation ratio; its spread is unknown for the averaged operator."""
         if self.average == "gram":
             return SketchedSums.effective_rank(self._sketched())
-        trace, norm = self._squared_norms()
+        trace, norm = self._trace_and_norm
         return Estimate(trace**2 / norm if norm else math.nan)
 
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -324,6 +325,11 @@ def mixed_gram(
             moments.append(Moments.from_tensors(kept, device))
             if len(moments) in checks and enough is not None and enough(GradientCovariance(moments, False, inputs)):
                 break
+    if not any(part.trace for part in moments) and not any(bool(part.any()) for _, part in totals):
+        raise ValueError(
+            f"{derivative.family.name} must have weights that act on its input, and its mixed derivative is zero. "
+            "Check that its output is not a sum of a function of the input and one of the weights."
+        )
     return GramOfMean(totals, inputs) if sums else GradientCovariance(moments, False, inputs)
 
 

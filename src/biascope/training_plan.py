@@ -18,7 +18,7 @@ from biascope.training import STACK_LIMIT, repeatable
 from biascope.training_steps import stepper
 
 MOST = 130  # members beyond which a stack of even the smallest convolutional networks is no faster
-COMPILING_PAYS = 120.0  # seconds of training from which a compilation is tried
+COMPILING_PAYS = 60.0  # seconds of training from which a compilation is tried
 LANES = (2, 4)  # large networks trained side by side on one GPU
 WARM, TIMED = 3, 6  # iterations
 
