@@ -33,7 +33,7 @@ class DirectionalBias(Result):
         accuracy: Test accuracy, from 0 to 1.
         train_accuracy: Accuracy on the training set.
         iterations: First iteration whose loss was below the threshold; nan for never.
-        losses: Training loss over windows of iterations.
+        losses: Training loss over windows of iterations; nan where a smaller training set has fewer.
         steps: The iteration that ends each window.
         distance: How far the weights moved, relative to their first norm.
         diverged: Whether the loss stopped being a number.

@@ -339,9 +339,9 @@ class _RecordedBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise by the batch in training, by the running statistics otherwise."""
         by_batch = self.training or not self.tracks
+        whole = x.float() if x.dtype == torch.bfloat16 else x  # sums over a batch need more than eight bits
         if by_batch and self.training and self.tracks:
-            dims = [0, *range(2, x.dim())]
-            variance, mean = torch.var_mean(x.detach().float() if x.dtype == torch.bfloat16 else x.detach(), dims)
+            variance, mean = torch.var_mean(whole.detach(), [0, *range(2, x.dim())])
             count = self.num_batches_tracked + 1
             share = self.momentum if self.momentum is not None else 1.0 / count
             self.seen = {
@@ -349,8 +349,11 @@ class _RecordedBatchNorm(nn.Module):
                 "running_var": self.running_var + share * (variance - self.running_var),
                 "num_batches_tracked": count,
             }
-        mean_used, var_used = (None, None) if by_batch else (self.running_mean, self.running_var)
-        return torch.nn.functional.batch_norm(x, mean_used, var_used, self.weight, self.bias, by_batch, 0.0, self.eps)
+        mean_used, variance_used = (None, None) if by_batch else (self.running_mean, self.running_var)
+        normalised = torch.nn.functional.batch_norm(
+            whole, mean_used, variance_used, self.weight, self.bias, by_batch, 0.0, self.eps
+        )
+        return normalised.to(x.dtype)
 
 
 def _recording(module: nn.Module) -> nn.Module:

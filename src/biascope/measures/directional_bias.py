@@ -172,13 +172,14 @@ def directional_bias(
     }
     found = trained(family, course, [t for row in trials.values() for t in row], seed=seed, run=run, label="directions")
 
+    longest = max(len(outcome["curve"]) for outcome in found.values())  # a small training set has few iterations
+
     def gathered(name: str) -> np.ndarray:
-        rows = [torch.stack([found[trial][name] for trial in row]) for row in trials.values()]
-        return torch.stack(rows).reshape(len(noise), len(samples), repeats, len(basis), *rows[0].shape[1:]).numpy()
+        each = [torch.stack([_padded(found[trial][name], longest) for trial in row]) for row in trials.values()]
+        return torch.stack(each).reshape(len(noise), len(samples), repeats, len(basis), *each[0].shape[1:]).numpy()
 
     first = gathered("first_below").astype(np.float64)
-    steps = [found[trials[0, j, 0][0]]["steps"].numpy() for j in range(len(samples))]
-    shortest = min(len(row) for row in steps)  # a tiny training set has fewer iterations than windows
+    steps = [_padded(found[trials[0, j, 0][0]]["steps"].double(), longest) for j in range(len(samples))]
     return DirectionalBias(
         noise,
         samples,
@@ -190,12 +191,19 @@ def directional_bias(
         accuracy=gathered("accuracy/test"),
         train_accuracy=gathered("accuracy/train"),
         iterations=np.where(first < 0, np.nan, first),
-        losses=gathered("curve")[..., :shortest],
-        steps=np.stack([row[:shortest] for row in steps]),
+        losses=gathered("curve"),
+        steps=torch.stack(steps).numpy(),
         distance=gathered("distance") / gathered("start_norm"),
         diverged=gathered("diverged_at") >= 0,
         spectrum=np.zeros(0) if basis.values is None else basis.values.numpy(),
     )
+
+
+def _padded(values: torch.Tensor, length: int) -> torch.Tensor:
+    """A curve filled up with nan; a single number stays."""
+    if not values.dim():
+        return values
+    return torch.cat([values, values.new_full((length - len(values),), torch.nan)])
 
 
 def _several(values: Any, kind: type, name: str) -> tuple[Any, ...]:
