@@ -262,7 +262,7 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
 )
 def figure_s17(effort: str, run: Run) -> Finding:
     """The mixed derivative's directions (average of its Gram matrix) beside those of the gradient covariance."""
-    draws = {"smoke": {"lenet": 4}, "laptop": {"lenet": 64}, "paper": {"lenet": 256, "vgg11": 8, "resnet18": 8}}[effort]
+    draws = {"smoke": {"lenet": 2}, "laptop": {"lenet": 32}, "paper": {"lenet": 256, "vgg11": 8, "resnet18": 8}}[effort]
     statistics: dict[str, Estimate] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, count in draws.items():

@@ -1,0 +1,81 @@
+"""The papers' figures: each runs from start to picture at the smallest effort, and says what it claims."""
+
+import dataclasses
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from biascope import papers
+from biascope.papers import nads2020_numbers as numbers
+from biascope.papers.nads2020_directions import comb_share
+from biascope.run import Run
+
+matplotlib.use("Agg")
+NEED_IMAGES = {"7", "8", "3.13"}
+
+
+@pytest.mark.parametrize("number", [each.number for each in papers.find("nads2020").figures])
+def test_every_figure_runs_and_draws(number: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    found = papers.figure("nads2020", number)
+    run = Run(device="cpu", folder=tmp_path / number, progress=False)
+    if number in NEED_IMAGES:
+        root = request.getfixturevalue("data_root")
+        if not (root / "cifar-10-batches-bin").exists():
+            pytest.skip("BIASCOPE_DATA has no CIFAR-10")
+        run = dataclasses.replace(run, data_root=root)
+    finding = found("smoke", run)
+    assert finding.statistics
+    assert finding.settings
+    for dark in (False, True):
+        figure = found.draw(finding, dark)
+        assert figure.axes
+    decided = {claim.statistic for claim in found.claims} & set(finding.statistics)
+    assert decided or number == "5", "at smoke at least one claim has its number"
+
+
+def test_every_claim_can_be_decided_by_some_effort() -> None:
+    for figure in papers.find("nads2020").figures:
+        assert figure.claims
+        for claim in figure.claims:
+            assert claim.statement.endswith((".", ")")), claim.statement
+
+
+def test_published_accuracies_are_matched_by_frequency(tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    folder.mkdir()
+    rows = ["x,y,acc_lr,acc_ln,acc_rn,acc_dn,acc_vgg"]
+    rows += [f"{x},{y},0,{x + 100 * y},0,0,0" for x in range(16) for y in range(16)]
+    (folder / "dft_accuracies.csv").write_text("\n".join(rows))
+    published = numbers.published_accuracies("lenet", Run(device="cpu", data_root=tmp_path))
+    assert published is not None
+    assert published[0, 0] == 8 + 100 * 8  # entry (8, 8) is frequency zero
+    labels = [("Re", 0, 0), ("Re", 2, 0), ("Re", 3, 0), ("Re", 31 - 1, 0)]
+    ours, theirs = numbers.against_published(labels, np.array([0.5, 0.6, 0.7, 0.8]), published)
+    assert ours.tolist() == pytest.approx([50, 60, 80])  # (3, 0) is not on their lattice
+    assert theirs.tolist() == [808, published[2, 0], published[-2, 0]]
+    assert numbers.published_accuracies("lenet", Run(device="cpu", data_root=folder)) is None
+
+
+def test_bootstrap_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    generator = np.random.default_rng(0)
+    hits = 0
+    for _ in range(100):
+        sample = generator.standard_normal(40)
+        hits += numbers.bootstrapped(np.mean, sample, resamples=200).contains(0.0)
+    assert 86 <= hits <= 100
+
+
+def test_proportions_stay_between_zero_and_hundred() -> None:
+    for accuracy in (0.0, 0.5, 1.0):
+        found = numbers.proportion(accuracy, 100)
+        assert 0 <= found.low <= found.value <= found.high <= 100
+        assert found.high - found.low > 1
+
+
+def test_a_comb_of_spikes_is_told_from_noise() -> None:
+    comb = np.zeros((32, 32))
+    comb[::8, ::8] = 1.0  # in the Fourier domain, spikes at multiples of 4
+    assert comb_share(comb.ravel()) == pytest.approx(1.0)
+    assert comb_share(np.random.default_rng(0).standard_normal(1024)) < 0.25
