@@ -43,6 +43,17 @@ def plain_loop(module, task, recipe, seed, device, steps):
     return module
 
 
+@torch.no_grad()
+def accuracies(module, task, device):
+    """On the training and the test set, as the sweep measures them too."""
+    module.eval()
+    for split in ("train", "test"):
+        right = 0
+        for indices in torch.arange(task.sizes[split], device=device).split(1000):
+            x, y = task.batch(split, indices)
+            right += int((module(x).argmax(1) == y).sum())
+
+
 def wait(device):
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -69,7 +80,7 @@ def main():
     on_gpu = torch.cuda.is_available()
     parser.add_argument("--network", default="lenet")
     parser.add_argument("--directions", type=int, default=514 if on_gpu else 8)
-    parser.add_argument("--epochs", type=int, default=20 if on_gpu else 1)
+    parser.add_argument("--epochs", type=int, default=20 if on_gpu else 4)
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--precision", default="tf32" if on_gpu else "float32")
     parser.add_argument("--folder", type=Path)
@@ -85,7 +96,7 @@ def main():
         print(f"stack against plain loops, float64, 50 steps: largest difference {check(family, basis, device):.1e}")
 
     recipe = Recipe(rate=0.5, clip=0.5, epochs=options.epochs)
-    task = along_directions(basis.vectors[:1], SHAPE, train=options.samples, test=10, seed=0, run=run)
+    task = along_directions(basis.vectors[:1], SHAPE, train=options.samples, test=10_000, seed=0, run=run)
     total = recipe.total_steps(options.samples)
     timed = min(total, 400)
     module = family.draw(1, seed=0, run=run).member(0).as_module()

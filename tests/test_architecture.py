@@ -42,6 +42,7 @@ SPINE = [
     "pooling_models",
     "recipe",
     "training_steps",
+    "evaluation",
     "training",
     "training_plan",
     "training_sweep",

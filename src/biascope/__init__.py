@@ -22,6 +22,7 @@ in that order; a module imports only from those above it::
                   identities       what must hold on a user's own network (selftest)
                   pooling_models   closed forms of what pooling does
                   recipe           optimiser, schedule, loss           training_steps   one step, alone or in a stack
+                  evaluation       accuracy and loss on a split
                   training         fit: the only training loop         training_plan    the fastest way to train many
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
                   pooling_simulation   the pooling theory, simulated

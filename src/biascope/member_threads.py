@@ -10,15 +10,17 @@ import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from biascope.family import Network
+from biascope.run import Run
 
 One = Callable[[Network, Any], Tensor]
+Part = TypeVar("Part")
 
 
 class MemberThreads:
@@ -66,3 +68,15 @@ class MemberThreads:
 def of_member(inputs: Any, member: int, paired: bool) -> Any:
     """One member's inputs, of a stack whose members have their own or share them."""
     return tree_map(lambda leaf: leaf[member], inputs) if paired else inputs
+
+
+def on_each_core(work: Callable[[int], Part], count: int, run: Run) -> list[Part]:
+    """Independent parts of work, on a CPU one on each core: the layers of one small network are too short to share."""
+    threads = torch.get_num_threads()
+    if run.torch_device.type != "cpu" or min(threads, count) == 1:
+        return [work(index) for index in range(count)]
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(work, range(count)))
+    finally:
+        torch.set_num_threads(threads)

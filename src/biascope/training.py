@@ -6,27 +6,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
+from biascope.evaluation import STACK_LIMIT
 from biascope.family import Network
+from biascope.member_threads import on_each_core
 from biascope.randomness import forked_rng, generator_for, seed_of
-from biascope.recipe import Recipe, correct, loss_of
+from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Task
-from biascope.training_steps import WAYS, Stepper, half_precision, stepper
+from biascope.training_steps import WAYS, Stepper, stepper
 from biascope.weights import Params
 
 Observe = Callable[[int, Network], None]
 
 CHECK_EVERY = 25  # iterations between looks at who is done: a look waits for the device
-STACK_LIMIT = 2_000_000  # parameters beyond which a GPU is busy enough with one network
-EVALUATED = 2**25  # numbers of input that one evaluation pass takes
 
 
 @dataclass(frozen=True)
@@ -248,27 +246,21 @@ def _one_after_another(
     way: str,
     advance: Callable[[int], None],
 ) -> Trajectory:
-    """Members trained by themselves: on a CPU one on each core, since the layers of one are too short to share."""
+    """Members trained by themselves."""
     total = recipe.total_steps(task.sizes["train"])
 
     def one(index: int) -> Trajectory:
         walk = _Walk(networks.member(index), task.of_member(index), recipe, seed, run, way)
         return walk.trajectory(total, set(keep_at), advance)
 
-    members = range(networks.members or 1)
-    threads = torch.get_num_threads() if run.torch_device.type == "cpu" else 1
-    # Dropout draws from the one global stream, whose order threads would not keep.
-    if threads == 1 or len(members) == 1 or _draws_in_training(networks):
+    members = networks.members or 1
+    if _draws_in_training(networks):  # dropout draws from the one global stream, whose order threads would not keep
         each = []
-        for index in members:
+        for index in range(members):
             with forked_rng(seed_of(seed, "dropout", index)):
                 each.append(one(index))
     else:
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                each = list(pool.map(one, members))
-        finally:
-            torch.set_num_threads(threads)
+        each = on_each_core(one, members, run)
     fields = ("first_below", "diverged_at", "distance", "start_norm")
     return Trajectory(
         networks=joined([part.networks for part in each], networks),
@@ -296,69 +288,11 @@ def batches(samples: int, recipe: Recipe, total: int, seed: int, device: torch.d
         epoch += 1
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """How well networks do on a split: ``(m,)`` accuracies between 0 and 1, and mean losses."""
-
-    accuracy: Tensor
-    loss: Tensor
-
-
-def evaluation(
-    networks: Network, task: Task, split: str, *, loss: str | None = None, run: Run | None = None
-) -> Evaluation:
-    """Accuracy and loss of one network or each member of a stack on a split.
-
-    Args:
-        networks: Whose.
-        task: The data, the same for all or one for each member.
-        split: Which part.
-        loss: As in the recipe.
-        run: Device and precision.
-    """
-    run = run or Run()
-    device, samples, members = run.torch_device, task.sizes[split], networks.members or 1
-    numbers = max(1, torch.Size(task.shape).numel())
-    looped = networks.members is not None and device.type == "cpu"
-    chunk = max(1, min(2048, EVALUATED // (numbers * (1 if looped else members))))
-    paired = task.members is not None
-    right = torch.zeros(members, dtype=torch.float64, device=device)
-    lost = torch.zeros(members, dtype=torch.float64, device=device)
-
-    def judged(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        with half_precision(run):
-            outputs = networks.apply(params, buffers, x).to(x.dtype)
-        return correct(outputs, y).sum(), loss_of(loss, outputs, y)
-
-    with torch.no_grad(), run.products():
-        for start in range(0, samples, chunk):
-            x, y = task.batch(split, torch.arange(start, min(samples, start + chunk), device=device))
-            if networks.members is None:
-                hits, losses = (value[None] for value in judged(networks.params, networks.buffers, x, y))
-            elif looped or not _stackable(networks):
-                pairs = [
-                    judged(one.params, one.buffers, x[i] if paired else x, y)
-                    for i, one in ((i, networks.member(i)) for i in range(members))
-                ]
-                hits, losses = (torch.stack(values) for values in zip(*pairs, strict=True))
-            else:
-                dims = (0, 0, 0 if paired else None, None)
-                hits, losses = vmap(judged, in_dims=dims)(networks.params, networks.buffers, x, y)
-            right += hits
-            lost += losses.double() * len(y)
-    return Evaluation((right / samples).cpu(), (lost / samples).cpu())
-
-
 def joined(networks: Sequence[Network], like: Network) -> Network:
     """Several single networks as one stack."""
     params = {name: torch.stack([one.params[name] for one in networks]) for name in like.params}
     buffers = {name: torch.stack([one.buffers[name] for one in networks]) for name in like.buffers}
     return dataclasses.replace(like, params=params, buffers=buffers, members=len(networks))
-
-
-def _stackable(networks: Network) -> bool:
-    """Whether evaluating the whole stack at once pays: many small networks."""
-    return sum(tensor.numel() for tensor in networks.params.values()) // (networks.members or 1) <= STACK_LIMIT
 
 
 def _draws_in_training(networks: Network) -> bool:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from biascope.evaluation import STACK_LIMIT
 from biascope.family import Network
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Task
-from biascope.training import STACK_LIMIT, repeatable
+from biascope.training import repeatable
 from biascope.training_steps import stepper
 
 MOST = 130  # members beyond which a stack of even the smallest convolutional networks is no faster
@@ -69,8 +70,10 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
 
     if run.torch_device.type == "cpu":
         threads = min(torch.get_num_threads(), trials)
+        if trials <= threads:
+            return Plan("loop", trials, math.nan)  # nothing to choose, and timing takes time
         alone = timed("loop", 1) / (1 if _has_dropout(network) else max(1, threads))
-        size = min(16, trials)
+        size = min(4, trials)
         if size > 1 and parameters <= STACK_LIMIT and timed("stack", size) < 0.8 * alone:
             return _even("stack", size, trials, rates["stack", size], total)
         return Plan("loop", threads, alone * total * trials)

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from biascope.cluster import device_type
+from biascope.evaluation import STACK_LIMIT, evaluation
 from biascope.family import Family
 from biascope.randomness import seed_of
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Task
-from biascope.training import STACK_LIMIT, evaluation, fit
+from biascope.training import fit
 from biascope.training_plan import MOST, Plan, training_plan
 from biascope.trials import Group, Outcome, Sweep
 

@@ -16,12 +16,12 @@ from biascope import bases
 from biascope.bases import Basis
 from biascope.data import data_root
 from biascope.estimate import Estimate
+from biascope.evaluation import STACK_LIMIT
 from biascope.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.networks import builder
 from biascope.probe import Probe
 from biascope.run import Run
-from biascope.training import STACK_LIMIT
 
 SHAPE = (1, 32, 32)
 TITLES = {
