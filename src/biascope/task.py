@@ -265,10 +265,8 @@ def along_directions(
             "Pass noise=3.0, train=10000, test=10000."
         )
     device, dtype = run.torch_device, master_dtype(run)
-    if labels is None:
-        base = _noise(tuple(shape), noise, train, test, seed, device, dtype)
-    else:
-        base = _noisy(tuple(shape), noise, labels, seed, device, dtype)
+    key = (tuple(shape), noise, train, test, seed, device, dtype)
+    base = _noise(*key) if labels is None else _noise.__wrapped__(*key, labels)
     reach = epsilon * MARGINS[margin]
     amplitudes = torch.tensor([-reach, reach], device=device, dtype=dtype)
     return Imprinted(base, vectors[:, None].to(device, dtype), amplitudes)
@@ -276,29 +274,24 @@ def along_directions(
 
 @functools.lru_cache(maxsize=1)
 def _noise(
-    shape: tuple[int, ...], noise: float, train: int, test: int, seed: int, device: torch.device, dtype: torch.dtype
-) -> Arrays:
-    """Random labels and noise; kept for the next stack of a sweep, which shares them."""
-    labels = {}
-    for split, count in (("train", train), ("test", test)):
-        generator = generator_for(device, seed, "labels", split)
-        labels[split] = torch.randint(2, (count,), generator=generator, device=device)
-    return _noisy(shape, noise, labels, seed, device, dtype)
-
-
-def _noisy(
     shape: tuple[int, ...],
     noise: float,
-    labels: Mapping[str, Tensor],
+    train: int,
+    test: int,
     seed: int,
     device: torch.device,
     dtype: torch.dtype,
+    labels: Mapping[str, Tensor] | None = None,
 ) -> Arrays:
+    """Labels, random or given, and noise; the last is kept for the next stack of a sweep, which shares it."""
     splits = {}
-    for split, y in labels.items():
-        generator = generator_for(device, seed, "noise", split)
+    for split, count in (("train", train), ("test", test)):
+        generator = generator_for(device, seed, "directions", split)
+        y = torch.randint(2, (count,), generator=generator, device=device)
+        if labels is not None:
+            y = labels[split].to(device)
         w = torch.randn(len(y), *shape, generator=generator, device=device)
-        splits[split] = ((noise * w).to(dtype), y.to(device))
+        splits[split] = ((noise * w).to(dtype), y)
     return Arrays(splits, dtype)
 
 
