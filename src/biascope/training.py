@@ -89,8 +89,8 @@ def fit(
         observe_at: When; by default at 0, 1, 2, 4, 8, … and at the end.
         keep_at: Iterations after which the weights are kept, for :meth:`Trajectory.at`.
         way: ``"loop"``, ``"stack"``, ``"shifts"`` (a stack whose convolutions are products), ``"compiled"`` (that through
-            ``torch.compile``), ``"captured"`` (one after another as CUDA graphs) or ``"lanes"`` (those, side by side); by
-            default stacks of small networks and captured large ones on a GPU, a loop on a CPU.
+            ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
+            captured large ones on a GPU, a loop on a CPU.
 
     Returns:
         The trajectory.

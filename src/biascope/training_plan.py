@@ -20,7 +20,6 @@ from biascope.training_steps import stepper
 
 MOST = 130  # members beyond which a stack of even the smallest convolutional networks is no faster
 COMPILING_PAYS = 60.0  # seconds of training from which a compilation is tried
-LANES = (2, 4)  # large networks trained side by side on one GPU
 WARM, TIMED = 3, 6  # iterations
 
 Sample = Callable[[int], tuple[Network, Task]]
@@ -46,7 +45,7 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
 
     On a CPU: one after another on each core, or in a stack where that is faster (networks of plain products). On a GPU:
     small networks in stacks as large as is useful and memory allows, compiled where the whole training is long enough to
-    earn the compilation back; large ones as CUDA graphs, one after another or a few side by side.
+    earn the compilation back; large ones one after another as CUDA graphs.
 
     Args:
         sample: Gives the networks and the task of a stack of so many members.
@@ -79,10 +78,6 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
         return Plan("loop", threads, alone * total * trials)
     alone = timed("captured", 1)
     if parameters > STACK_LIMIT or trials == 1:
-        lanes = [count for count in LANES if count <= trials]
-        best_lanes = min(lanes, key=lambda count: timed("lanes", count), default=1)
-        if lanes and timed("lanes", best_lanes) < 0.95 * alone:
-            return Plan("lanes", best_lanes, timed("lanes", best_lanes) * total * trials)
         return Plan("captured", 1, alone * total * trials)
     size = min(MOST, trials)
     while math.isinf(min(timed("stack", size), timed("shifts", size))) and size > 1:

@@ -22,7 +22,7 @@ from biascope.run import Run
 from biascope.task import Task
 from biascope.weights import Params, stacked
 
-WAYS = ("loop", "stack", "shifts", "compiled", "captured", "lanes")
+WAYS = ("loop", "stack", "shifts", "compiled", "captured")
 
 
 class Stepper(ABC):
@@ -152,33 +152,18 @@ class Single(Stepper):
 class Several(Stepper):
     """Several networks, each stepped by itself: lock-step where stacking does not pay.
 
-    On a GPU each can have a lane (a stream) of its own: the kernels of one large network leave room for another's.
-
     Args:
         singles: One for each member.
         like: A network of the stack, for its recipe.
-        lanes: Whether members run beside one another on the GPU.
     """
 
     ways_out = True
 
-    def __init__(self, singles: Sequence[Single], like: Network, lanes: bool = False) -> None:
+    def __init__(self, singles: Sequence[Single], like: Network) -> None:
         self._singles, self._like = list(singles), like
-        streams = [torch.cuda.Stream() for _ in singles] if lanes else []  # type: ignore[no-untyped-call]
-        self._streams: list[torch.cuda.Stream] = streams
 
     def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
-        if not self._streams:
-            return torch.cat([single.step(indices, scalars) for single in self._singles])
-        main = torch.cuda.current_stream(indices.device)
-        losses = []
-        for single, lane in zip(self._singles, self._streams, strict=True):
-            lane.wait_stream(main)
-            with torch.cuda.stream(lane):
-                losses.append(single.step(indices, scalars))
-        for lane in self._streams:
-            main.wait_stream(lane)
-        return torch.cat(losses)
+        return torch.cat([single.step(indices, scalars) for single in self._singles])
 
     def networks(self) -> Network:  # noqa: D102
         each = [single.networks() for single in self._singles]
@@ -187,7 +172,6 @@ class Several(Stepper):
 
     def keep(self, members: Sequence[int]) -> None:  # noqa: D102
         self._singles = [self._singles[member] for member in members]
-        self._streams = [self._streams[member] for member in members] if self._streams else []
 
 
 class _StackGradients:
@@ -302,14 +286,14 @@ class Stacked(Stepper):
 def stepper(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> Stepper:
     """The stepper for one network or a stack, in one of the ``WAYS``."""
     if networks.members is None:
-        return Single(networks, task, recipe, run, captured=way in ("captured", "lanes"))
+        return Single(networks, task, recipe, run, captured=way == "captured")
     if way in ("stack", "shifts", "compiled"):
         return Stacked(networks, task, recipe, run, way)
     singles = [
-        Single(networks.member(i), task.of_member(i), recipe, run, captured=way in ("captured", "lanes"))
+        Single(networks.member(i), task.of_member(i), recipe, run, captured=way == "captured")
         for i in range(networks.members)
     ]
-    return Several(singles, networks, lanes=way == "lanes")
+    return Several(singles, networks)
 
 
 def _set_mode(module: nn.Module, recipe: Recipe) -> None:
