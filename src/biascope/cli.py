@@ -31,7 +31,10 @@ app = typer.Typer(
 InputOption = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
 SetOption = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
 EstimatorOption = Annotated[
-    str, typer.Option(help="difference, exact, or auto: differences where affordable, else exact.")
+    str,
+    typer.Option(
+        help="difference, exact, or auto: differences where affordable, else exact; mixed or mixed_difference for directions."
+    ),
 ]
 StepOption = Annotated[float, typer.Option(help="Half width h of the differences.")]
 DrawsOption = Annotated[int, typer.Option(help="Networks to draw.")]
