@@ -1,17 +1,23 @@
 """What must hold on a GPU; run by hand with `pytest -m gpu`."""
 
+import functools
 from pathlib import Path
 
 import pytest
 import torch
 
+from biascope import bases
+from biascope.evaluation import evaluation
 from biascope.family import Family
 from biascope.measurement import find
 from biascope.networks import builder, names
 from biascope.probe import Probe
+from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.sampling import GradientSampler, gradient_covariance
 from biascope.tangent import input_difference, input_gradient
+from biascope.task import along_directions
+from biascope.training import fit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -80,3 +86,43 @@ def test_measurements_run_there() -> None:
         args, settings = find(name).example()
         result = find(name)(*args, **settings, run=Run(device="cuda"))
         assert "cuda" in result.provenance["run"]["device"]
+
+
+def trained_on_gpu(way: str, precision: str, steps: int = 30, name: str = "lenet", members: int = 3):
+    run = Run(device="cuda", precision=precision)
+    whole = Run(device="cuda", precision="float64" if precision == "float64" else "float32")
+    networks = Family.initialised(functools.partial(builder(name), outputs=2)).draw(members, seed=0, run=whole)
+    vectors = bases.fourier((1, 32, 32)).vectors[1 : members + 1]
+    task = along_directions(vectors, (1, 32, 32), train=320, test=100, seed=0, run=run)
+    return fit(networks, task, Recipe(rate=0.1, clip=0.5, steps=steps, batch=64), seed=1, run=run, way=way)
+
+
+@pytest.mark.parametrize("way", ["stack", "shifts", "captured", "compiled"])
+def test_every_way_of_training_equals_the_plain_loop(way: str) -> None:
+    plain, other = trained_on_gpu("loop", "float64"), trained_on_gpu(way, "float64")
+    for name, weight in plain.networks.params.items():
+        assert float((weight - other.networks.params[name]).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("way", ["stack", "shifts", "captured"])
+def test_training_repeats_bit_for_bit(way: str) -> None:
+    first, again = (trained_on_gpu(way, "tf32") for _ in range(2))
+    assert torch.equal(first.losses, again.losses)
+    assert all(torch.equal(weight, again.networks.params[name]) for name, weight in first.networks.params.items())
+
+
+def test_captured_batchnorm_follows_its_statistics() -> None:
+    plain, captured = (
+        trained_on_gpu(way, "float64", steps=6, name="resnet18", members=1) for way in ("loop", "captured")
+    )
+    for name, buffer in plain.networks.buffers.items():
+        assert torch.allclose(buffer.double(), captured.networks.buffers[name].double(), atol=1e-6), name
+
+
+def test_resnet_learns_the_mean_of_an_image() -> None:
+    """One output for a signal that global averaging keeps: learned in few epochs, as published."""
+    run = Run(device="cuda", precision="tf32")
+    networks = Family.initialised(functools.partial(builder("resnet18"), outputs=2)).draw(1, seed=0, run=run)
+    task = along_directions(bases.fourier((1, 32, 32)).vectors[:1], (1, 32, 32), seed=0, run=run)
+    trained = fit(networks, task, Recipe(rate=0.5, clip=0.5, epochs=6), seed=0, run=run, way="captured")
+    assert float(evaluation(trained.networks, task, "test", run=run).accuracy) > 0.95

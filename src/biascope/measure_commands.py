@@ -17,19 +17,22 @@ BASIS_HELP = (
     "Directions to learn along: fourier (cosines), fourier-im (sines), pixels, random, or a run folder with "
     "anisotropy directions."
 )
+NAME_HELP = (
+    "A measurement (biascope list) and, but for a theory, a network: its name, path/to/file.py:build or "
+    "package.module:build; LeNet by default. The measurement's own settings follow as --setting value."
+)
 ON_HELP = "Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."
 
 
 def measure(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A measurement (biascope list); its settings follow as --setting value.")],
-    model: Annotated[str | None, typer.Argument(help=f"{MODEL_HELP} LeNet by default.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME [MODEL]", help=NAME_HELP)],
     input: Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")] = "",
     inputs: Annotated[int, typer.Option(help="Inputs per network.")] = 1,
     fresh: Annotated[bool, typer.Option(help="Draw inputs afresh for each network.")] = False,
     std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian inputs.")] = 1.0,
     basis: Annotated[str, typer.Option(help=BASIS_HELP)] = "fourier",
-    stride: Annotated[int, typer.Option(help="Every which direction (frequency, down and across) of the basis.")] = 4,
+    every: Annotated[int, typer.Option(help="Every which direction (frequency, down and across) of the basis.")] = 4,
     settings: Annotated[
         list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it
@@ -44,14 +47,15 @@ def measure(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --stride 4."""
+    """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 4."""
     from biascope import model_source, scanning
     from biascope.measurement import find, settings_from
     from biascope.printing import print_results
     from biascope.run import Run
 
     found = find(name)
-    own = settings_from(found, context.args)
+    model, words = _model_and_settings(context.args)
+    own = settings_from(found, words)
     wanted = inspect.signature(found.function).parameters
     shape = model_source.parse_shape(input) if input else None
     chosen = model_source.parse_settings(settings)
@@ -67,7 +71,7 @@ def measure(
     run = Run(folder=folder, device=device, precision=precision, on=on)
     if on is None:
         _ = run.torch_device  # a device that is not there is told before any work
-    given = {"family": family, **_where(found, shape or (1, 32, 32), inputs, fresh, std, basis, stride, own)}
+    given = {"family": family, **_where(found, shape or (1, 32, 32), inputs, fresh, std, basis, every, own)}
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
     result.save(folder / found.name)
     from biascope.report import write_report
@@ -82,7 +86,7 @@ def _where(
     fresh: bool,
     std: float,
     basis: str,
-    stride: int,
+    every: int,
     own: dict[str, Any],
 ) -> dict[str, Any]:
     """The place that a measurement looks at: inputs, or directions."""
@@ -92,10 +96,31 @@ def _where(
         from biascope.probe import Probe
 
         return {"probe": Probe.gaussian(shape, num=inputs, std=std, fresh=fresh, seed=seed)}
-    return {"basis": basis_of(basis, shape, stride, seed)} if "basis" in wanted else {}
+    return {"basis": basis_of(basis, shape, every, seed)} if "basis" in wanted else {}
 
 
-def basis_of(text: str, shape: tuple[int, ...], stride: int, seed: int) -> Basis:
+def _model_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
+    """The network, if one was named, and the words of the measurement's own settings, in any order.
+
+    Example:
+        >>> _model_and_settings(["--draws", "8", "lenet", "--seed=1"])
+        ('lenet', ['--draws', '8', '--seed=1'])
+    """
+    model: str | None = None
+    settings: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--") or model is not None:
+            settings.append(word)
+            if word.startswith("--") and "=" not in word and rest:
+                settings.append(rest.pop(0))
+        else:
+            model = word
+    return model, settings
+
+
+def basis_of(text: str, shape: tuple[int, ...], every: int, seed: int) -> Basis:
     """Directions as a user names them.
 
     Raises:
@@ -103,12 +128,12 @@ def basis_of(text: str, shape: tuple[int, ...], stride: int, seed: int) -> Basis
     """
     from biascope import bases
 
-    if stride < 1:
-        raise ValueError(f"--stride must be at least 1, got {stride}. Pass --stride 4 for every fourth.")
+    if every < 1:
+        raise ValueError(f"--every must be at least 1, got {every}. Pass --every 4 for every fourth.")
     if text in ("fourier", "fourier-im"):
         if len(shape) < 2:
             raise ValueError(f"--basis {text} needs images, got inputs of shape {shape}. Pass --basis pixels.")
-        return bases.fourier_half(shape, "Im" if text == "fourier-im" else "Re", stride)
+        return bases.fourier_half(shape, "Im" if text == "fourier-im" else "Re", every)
     if text == "pixels":
         whole = bases.canonical(shape)
     elif text == "random":
@@ -120,7 +145,7 @@ def basis_of(text: str, shape: tuple[int, ...], stride: int, seed: int) -> Basis
             f"--basis must be fourier, fourier-im, pixels, random or a run folder with directions, got {text!r}. "
             "Scan the network first and pass its run folder."
         )
-    return whole.part(range(0, len(whole), stride))
+    return whole.part(range(0, len(whole), every))
 
 
 def _saved_directions(folder: Path, shape: tuple[int, ...]) -> Basis:
