@@ -70,7 +70,7 @@ def test_directional_bias_from_the_command_line(tmp_path: Path) -> None:
     assert found["headline"]["mean test accuracy"]["value"] > 0.95
     assert found["provenance"]["basis"]["directions"] == 4
     page = (tmp_path / "report.html").read_text()
-    assert "live" in page
+    assert 'class="plane' in page
     assert "Directional bias" in page
     assert len(bases.fourier_half((1, 32, 32), stride=16)) == 4
 
