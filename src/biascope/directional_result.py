@@ -180,8 +180,11 @@ class DirectionalBias(Result):
         return int(self.accuracy.shape[2])
 
 
-def over_repeats(values: np.ndarray) -> Estimate:
-    """Mean over repeats; with one the spread is not known."""
-    count = len(values)
-    error = float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    return Estimate.from_error(float(values.mean()), error, count)
+def over_repeats(shares: np.ndarray) -> Estimate:
+    """Mean of shares or accuracies over repeats, its interval within 0 and 1; with one repeat the spread is not known."""
+    count = len(shares)
+    error = float(shares.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    found = Estimate.from_error(float(shares.mean()), error, count)
+    return (
+        Estimate(found.value, found.standard_error, max(0.0, found.low), min(1.0, found.high)) if count > 1 else found
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,11 +63,13 @@ def measure(
     if model is not None and "family" not in wanted:
         raise ValueError(f"{found.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     model = model or "lenet"
-    # A measurement may need networks of a certain kind (two outputs for two classes); what the user sets goes before.
-    chosen = ({**found.network, **chosen} if ":" not in model else chosen) if "family" in wanted else {}
     family = None
     if "family" in wanted:
-        family = model_source.family_of(model, shape=shape, settings=chosen, batchnorm=batchnorm)
+        # A measurement may need networks of a kind (two outputs for two classes); what the user sets goes before.
+        usual = {} if ":" in model else found.network
+        family = model_source.family_of(model, shape=shape, settings={**usual, **chosen}, batchnorm=batchnorm)
+        name = model_source.label_of(family.name.split(" ")[0], chosen)
+        family = dataclasses.replace(family, name=name)
     folder = out or Path("biascope-runs") / (scanning.folder_name(model, chosen, None) if family else found.name)
     run = Run(folder=folder, device=device, precision=precision, on=on)
     if on is None:

@@ -65,6 +65,11 @@ def _value(text: str) -> Any:
     return text
 
 
+def label_of(name: str, settings: Mapping[str, Any]) -> str:
+    """A network's name with its settings: ``"lenet pooling=average"``."""
+    return name + "".join(f" {key}={value}" for key, value in settings.items())
+
+
 def builder_of(
     source: str, shape: tuple[int, ...] | None = None, settings: Mapping[str, Any] | None = None
 ) -> tuple[str, Builder]:
@@ -103,7 +108,7 @@ def builder_of(
         ) from error
     except ValueError:
         pass  # a builtin without a signature: calling it will tell
-    label = name + "".join(f" {key}={value}" for key, value in (settings or {}).items())
+    label = label_of(name, settings or {})
     return label, functools.partial(function, **chosen)
 
 
