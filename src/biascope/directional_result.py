@@ -170,7 +170,11 @@ class DirectionalBias(Result):
         for k in chosen:
             direction = int(order[k])
             label = self.labels[direction]
-            name = " ".join(map(str, label)) if self.is_fourier else f"direction {self.places[direction]}"
+            name = f"direction {self.places[direction]}"
+            if self.is_fourier:
+                sides = (int(side) for side in self.input_shape[-2:])
+                cycles = [(part + side // 2) % side - side // 2 for part, side in zip(label[-2:], sides, strict=True)]
+                name = f"frequency ({cycles[0]}, {cycles[1]})"
             curves[name] = (self.steps[-1], self.losses[-1, -1, :, direction].mean(0))
         return lines_figure(curves, x="iteration", y="training loss", log_y=True, dark=dark)
 
