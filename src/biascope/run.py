@@ -29,7 +29,8 @@ class Run:
         folder: Where trials and results are kept; ``None`` keeps them in memory and cannot be resumed.
         device: ``"auto"`` (CUDA if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` …
         precision: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"``, ``"float16"`` or
-            ``"bfloat16"`` (weights and activations; sums over draws are always kept in float64).
+            ``"bfloat16"`` (weights and activations; sums over draws are always kept in float64). In training
+            ``"bfloat16"`` means products alone: weights stay in float32.
         progress: Whether to show a progress bar; it is silent anyway where standard error is not a terminal.
         on: Where sweeps of trials run: ``None`` for this process; ``"ray"`` for the Ray cluster that ``RAY_ADDRESS``
             names or that runs on this machine, or a fresh local one; ``"ray://head:10001"`` for a cluster elsewhere.
