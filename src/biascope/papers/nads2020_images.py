@@ -151,7 +151,7 @@ def _drawn(finding: Finding, dark: bool, x: str = "index of the anisotropy direc
 )
 def figure_7(effort: str, run: Run) -> Finding:
     """Test accuracy on clean images after training on poisoned ones."""
-    epochs = {"smoke": 1, "laptop": 10, "paper": 50}[effort]
+    epochs = {"smoke": 1, "laptop": 40, "paper": 50}[effort]
     name = "resnet18" if effort == "paper" else "lenet"
     places = {"smoke": [0], "laptop": [0, 30, 300, 1000], "paper": [0, 20, 200, 1000]}[effort]
     images, words = cifar(effort, run)
@@ -183,7 +183,7 @@ def figure_7(effort: str, run: Run) -> Finding:
 
 _FLIPPED: dict[str, dict[str, tuple[int, float]]] = {  # epochs and rate
     "smoke": {"lenet": (1, 0.02)},
-    "laptop": {"lenet": (20, 0.02)},
+    "laptop": {"lenet": (40, 0.02)},
     "paper": {"lenet": (50, 0.02), "vgg11": (50, 0.21), "resnet18": (50, 0.21), "densenet121": (10, 0.21)},
 }
 
@@ -234,7 +234,7 @@ def figure_8(effort: str, run: Run) -> Finding:
 
 _MIXTURE: dict[str, dict[str, tuple[list[int], int, int, float]]] = {  # places, repeats, epochs, rate
     "smoke": {"lenet": ([0, 1000], 1, 1, 0.02)},
-    "laptop": {"mlp": ([0, 1000], 3, 5, 0.02), "lenet": ([0, 1000], 3, 10, 0.02)},
+    "laptop": {"mlp": ([0, 1000], 3, 10, 0.02), "lenet": ([0, 1000], 3, 40, 0.02)},
     "paper": {
         "mlp": ([0, 30, 300, 1000], 3, 20, 0.02),
         "lenet": ([0, 10, 30, 100, 300, 1000], 3, 30, 0.02),
