@@ -273,7 +273,7 @@ def figure_s17(effort: str, run: Run) -> Finding:
             estimator="mixed_difference",
             step=100.0,
             draws=count,
-            keep=20,
+            keep=64,  # so many that the whole matrix is formed, which is quicker than products with it
             seed=0,
             run=shared(run),
         )
