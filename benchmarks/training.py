@@ -23,6 +23,7 @@ from biascope import Family, Recipe, Run, bases, fit, network
 from biascope.measures.directional_bias import directional_bias
 from biascope.task import along_directions
 from biascope.training import batches
+from biascope.training_plan import MOST, seconds_per_step
 
 SHAPE = (1, 32, 32)
 
@@ -75,6 +76,18 @@ def check(family, basis, device):
     return worst
 
 
+def print_ways(family, basis, recipe, samples, run):
+    """Milliseconds of one iteration of a stack, and images per second; infinite where a way cannot run."""
+    ways = (
+        ("stack", "shifts", "compiled", "captured") if run.torch_device.type == "cuda" else ("loop", "stack", "shifts")
+    )
+    for way in ways:
+        members = 1 if way in ("captured", "loop") else min(len(basis), MOST)
+        task = along_directions(basis.vectors[:members], SHAPE, train=samples, test=10, seed=0, run=run)
+        seconds = seconds_per_step(family.draw(members, seed=0, run=run), task, recipe, run, way)
+        print(f"{way}, {members} members: {1000 * seconds:.2f} ms, {128 * members / seconds:,.0f} images/s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     on_gpu = torch.cuda.is_available()
@@ -83,6 +96,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=20 if on_gpu else 4)
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--precision", default="tf32" if on_gpu else "float32")
+    parser.add_argument("--ways", action="store_true", help="also time one iteration of a stack in every way")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     run = Run(folder=options.folder, precision=options.precision, progress=False)
@@ -130,6 +144,8 @@ def main():
             flush=True,
         )
         results[f"sweep of {new}"] = {"seconds": seconds, "ratio": alone * new / seconds, "memory": memory}
+    if options.ways:
+        print_ways(family, basis, recipe, options.samples, run)
     if "OUT" in os.environ:
         Path(os.environ["OUT"], "training.json").write_text(json.dumps(results, indent=1))
 

@@ -193,7 +193,7 @@ class _Walk:
         if not bool(done.any()):
             return
         staying = [place for place, gone in enumerate(done.tolist()) if not gone]
-        if not self._stepper.ways_out and len(staying) > len(self._members) // 2:
+        if not self._stepper.lets_any_go and len(staying) > len(self._members) // 2:
             return
         networks = self._stepper.networks()
         for place in set(range(len(self._members))) - set(staying):
@@ -254,7 +254,7 @@ def _one_after_another(
         return walk.trajectory(total, set(keep_at), advance)
 
     members = networks.members or 1
-    if _draws_in_training(networks):  # dropout draws from the one global stream, whose order threads would not keep
+    if draws_in_training(networks):  # dropout draws from the one global stream, whose order threads would not keep
         each = []
         for index in range(members):
             with forked_rng(seed_of(seed, "dropout", index)):
@@ -295,7 +295,8 @@ def joined(networks: Sequence[Network], like: Network) -> Network:
     return dataclasses.replace(like, params=params, buffers=buffers, members=len(networks))
 
 
-def _draws_in_training(networks: Network) -> bool:
+def draws_in_training(networks: Network) -> bool:
+    """Whether a training step draws random numbers: dropout."""
     return any(isinstance(layer, torch.nn.modules.dropout._DropoutNd) for layer in networks.module.modules())
 
 

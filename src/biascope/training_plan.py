@@ -15,7 +15,7 @@ from biascope.family import Network
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Task
-from biascope.training import repeatable
+from biascope.training import draws_in_training, repeatable
 from biascope.training_steps import stepper
 
 MOST = 130  # members beyond which a stack of even the smallest convolutional networks is no faster
@@ -64,17 +64,17 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
     def timed(way: str, members: int) -> float:
         key = (way, members)
         if key not in rates:
-            rates[key] = _seconds_per_step(*sample(members), recipe, run, way) / members
+            rates[key] = seconds_per_step(*sample(members), recipe, run, way) / members
         return rates[key]
 
     if run.torch_device.type == "cpu":
         threads = min(torch.get_num_threads(), trials)
         if trials <= threads:
             return Plan("loop", trials, math.nan)  # nothing to choose, and timing takes time
-        alone = timed("loop", 1) / (1 if _has_dropout(network) else max(1, threads))
+        alone = timed("loop", 1) / (1 if draws_in_training(network) else max(1, threads))
         size = min(4, trials)
         if size > 1 and parameters <= STACK_LIMIT and timed("stack", size) < 0.8 * alone:
-            return _even("stack", size, trials, rates["stack", size], total)
+            return Plan("stack", _even_size(size, trials), timed("stack", size) * total * trials)
         return Plan("loop", threads, alone * total * trials)
     alone = timed("captured", 1)
     if parameters > STACK_LIMIT or trials == 1:
@@ -82,23 +82,22 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
     size = min(MOST, trials)
     while math.isinf(min(timed("stack", size), timed("shifts", size))) and size > 1:
         size //= 2
-    size = _even("", size, trials, 0.0, 0).members
+    size = _even_size(size, trials)
     ways = ["stack", "shifts"]
     if min(timed(way, size) for way in ways) * total * trials > COMPILING_PAYS:
         ways.append("compiled")
     best = min(ways, key=lambda way: timed(way, size))
     if alone < timed(best, size):
         return Plan("captured", 1, alone * total * trials)
-    return _even(best, size, trials, timed(best, size), total)
+    return Plan(best, size, timed(best, size) * total * trials)
 
 
-def _even(way: str, most: int, trials: int, seconds: float, total: int) -> Plan:
+def _even_size(most: int, trials: int) -> int:
     """Stacks of equal size rather than full ones and a small rest."""
-    stacks = math.ceil(trials / most)
-    return Plan(way, math.ceil(trials / stacks), seconds * total * trials)
+    return math.ceil(trials / math.ceil(trials / most))
 
 
-def _seconds_per_step(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> float:
+def seconds_per_step(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> float:
     """Time of one iteration; infinite where memory does not suffice or the way cannot run this network."""
     device = run.torch_device
     samples = task.sizes["train"]
@@ -131,10 +130,6 @@ def _seconds_per_step(networks: Network, task: Task, recipe: Recipe, run: Run, w
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _has_dropout(network: Network) -> bool:
-    return any(isinstance(layer, torch.nn.modules.dropout._DropoutNd) for layer in network.module.modules())
 
 
 def _wait(device: torch.device) -> None:

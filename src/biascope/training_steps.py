@@ -42,7 +42,7 @@ class Stepper(ABC):
 
     @property
     @abstractmethod
-    def ways_out(self) -> bool:
+    def lets_any_go(self) -> bool:
         """Whether leaving the others behind is worth it at any number (else only where half of them are done)."""
 
 
@@ -109,7 +109,7 @@ class Single(Stepper):
         captured: Whether to replay whole batches as a CUDA graph.
     """
 
-    ways_out = True
+    lets_any_go = True
 
     def __init__(self, network: Network, task: Task, recipe: Recipe, run: Run, captured: bool = False) -> None:
         self._start, self._task, self._recipe, self._run = network, task, recipe, run
@@ -157,7 +157,7 @@ class Several(Stepper):
         like: A network of the stack, for its recipe.
     """
 
-    ways_out = True
+    lets_any_go = True
 
     def __init__(self, singles: Sequence[Single], like: Network) -> None:
         self._singles, self._like = list(singles), like
@@ -247,7 +247,7 @@ class Stacked(Stepper):
         return _Replay(self._step, [*self.params.values(), *self.buffers.values(), *self._optimiser.state])
 
     @property
-    def ways_out(self) -> bool:  # noqa: D102
+    def lets_any_go(self) -> bool:  # noqa: D102
         return self._way != "compiled"
 
     def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
