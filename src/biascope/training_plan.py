@@ -21,6 +21,7 @@ from biascope.training_steps import stepper
 MOST = 130  # members beyond which a stack of even the smallest convolutional networks is no faster
 COMPILING_PAYS = 60.0  # seconds of training from which a compilation is tried
 WARM, TIMED = 3, 6  # iterations
+WORTH_TIMING = 2500  # iterations of all trials below which a CPU does not spend 45 on timing
 
 Sample = Callable[[int], tuple[Network, Task]]
 
@@ -69,8 +70,8 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
 
     if run.torch_device.type == "cpu":
         threads = min(torch.get_num_threads(), trials)
-        if trials <= threads:
-            return Plan("loop", trials, math.nan)  # nothing to choose, and timing takes time
+        if trials <= threads or trials * total < WORTH_TIMING:
+            return Plan("loop", threads, math.nan)  # nothing to choose, or less to gain than timing takes
         alone = timed("loop", 1) / (1 if draws_in_training(network) else max(1, threads))
         size = min(4, trials)
         if size > 1 and parameters <= STACK_LIMIT and timed("stack", size) < 0.8 * alone:
