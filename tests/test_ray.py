@@ -254,13 +254,34 @@ def test_the_users_own_files_travel_with_the_work(on_ray, tmp_path):
     assert not cloudpickle.list_registry_pickle_by_value()  # nothing is left set
 
 
+# In a process of its own, as anybody's would be: Ray's C++ threads of an earlier connection, closed in this process
+# between tests, have taken it down with them while the next one opened.
+ELSEWHERE = """
+import sys
+from pathlib import Path
+from test_ray import KEYS, pairs, training
+from biascope import cluster
+from biascope.run import Run
+from biascope.trials import Sweep
+address, folder = sys.argv[1], Path(sys.argv[2])
+run = Run(folder, device="cpu", on=address)
+Sweep({}, run).outcomes(KEYS, training(folder / "log"), plan=pairs)
+print(cluster.device_type(run))
+"""
+
+
 def test_a_cluster_elsewhere_is_reached_by_its_address(on_ray, tmp_path):
-    run = Run(tmp_path, device="cpu", on=on_ray.client_address)
-    try:
-        found = Sweep({}, run).outcomes(KEYS, training(tmp_path / "log"), plan=pairs)
-        assert cluster.device_type(run) == "cpu"
-    finally:
-        sys.modules["ray"].shutdown()
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, on_ray.client_address, str(tmp_path)],
+        cwd=Path(__file__).parent,
+        env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "cpu\n"
+    found = Sweep({}, Run(tmp_path, device="cpu")).outcomes(KEYS, pytest.fail, plan=pytest.fail)
     assert_every_trial_once_and_as_in_this_process(found, tmp_path)
 
 
