@@ -96,7 +96,7 @@ def test_restarts_keep_memory_bounded_and_still_converge(monkeypatch: pytest.Mon
             return super().matmul(vectors)
 
     matrix = positive(300, 7)
-    monkeypatch.setattr(spectrum_module, "_BASIS_NUMBERS", 1)
+    monkeypatch.setattr(spectrum_module, "_BASIS_NUMBERS", {"cpu": 1})
     found = eigenpairs(Counted(matrix), 4, tolerance=1e-8, products=200)
     assert float(found.residuals.max()) < 1e-8
     assert sum(widths) > 3 * 12  # more columns than a basis holds
@@ -141,3 +141,16 @@ def test_similarity_of_subspaces_does_not_depend_on_the_basis_and_is_k_over_d_by
 def test_subspaces_of_different_size_are_refused() -> None:
     with pytest.raises(ValueError, match="same number of directions"):
         subspace_similarity(torch.eye(4)[:2], torch.eye(4)[:3])
+
+
+def test_pairs_of_a_kernel_are_each_as_exact_as_asked_for():
+    """Eigenvalues over six decades in float32: the last of those asked for is as good as the first."""
+    generator = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(300, 300, generator=generator, dtype=torch.float64)).Q
+    values = torch.arange(1, 301, dtype=torch.float64) ** -2.5
+    matrix = ((turn * values) @ turn.T).float()
+    found = eigenpairs(Matrix(matrix), 40, tolerance=1e-4, each=True, iterate=True, seed=1)
+    expected = torch.linalg.eigvalsh(matrix.double()).flip(0)[:40]
+    assert found.method == "block Lanczos"
+    assert float((found.residuals * found.values[0] / found.values).max()) <= 1e-4
+    torch.testing.assert_close(found.values, expected, rtol=1e-6, atol=0)

@@ -11,7 +11,7 @@ from biascope.operators import LinearOperator
 from biascope.randomness import generator_for
 
 _SPARE = 8  # columns of a Lanczos block beyond the pairs asked for
-_BASIS_NUMBERS = 2**26  # entries of a Lanczos basis before it is restarted from its best part
+_BASIS_NUMBERS = {"cpu": 2**27, "cuda": 2**30}  # entries of a Lanczos basis before it is restarted from its best part
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ def eigenpairs(
     metric: LinearOperator | None = None,
     tolerance: float = 1e-9,
     products: int = 60,
+    each: bool = False,
+    iterate: bool = False,
     seed: int = 0,
 ) -> Spectrum:
     """The largest eigenpairs of a symmetric operator, ``A v = λ v`` or, with a metric, ``A v = λ B v``.
@@ -51,6 +53,9 @@ def eigenpairs(
         metric: ``B``, positive definite; vectors are then normalised to unit Euclidean length.
         tolerance: Residual, relative to the largest eigenvalue, at which the iteration is content.
         products: Most products with a block of vectors; where they do not suffice, the residuals say so.
+        each: Whether the tolerance is relative to each eigenvalue, not to the largest: kernels span many decades.
+        iterate: Whether to iterate also where the matrix can be formed, which is quicker for few pairs of a large one
+            whose eigenvalues fall.
         seed: Of the start block of the iteration.
 
     Returns:
@@ -66,7 +71,7 @@ def eigenpairs(
     """
     num = operator.size if num is None else min(num, operator.size)
     image = None
-    matrix = operator.dense()
+    matrix = None if iterate and metric is None else operator.dense()
     if matrix is not None:
         values, vectors = _dense_pairs(matrix, metric)
         method = "dense eigen-decomposition"
@@ -81,7 +86,7 @@ def eigenpairs(
             "generalised eigenpairs need an operator that can be formed as a matrix. Reduce the input size."
         )
     else:
-        values, vectors, image = _lanczos_pairs(operator, num, tolerance, products, seed)
+        values, vectors, image = _lanczos_pairs(operator, num, tolerance, products, each, seed)
         method = "block Lanczos"
     order = values.argsort(descending=True)[:num]
     values, vectors = values[order], vectors[:, order]
@@ -109,7 +114,7 @@ def _dense_pairs(matrix: Tensor, metric: LinearOperator | None) -> tuple[Tensor,
 
 
 def _lanczos_pairs(
-    operator: LinearOperator, num: int, tolerance: float, products: int, seed: int
+    operator: LinearOperator, num: int, tolerance: float, products: int, each: bool, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Leading eigenpairs and their images by block Lanczos, fully re-orthogonalised and thickly restarted.
 
@@ -122,7 +127,7 @@ def _lanczos_pairs(
     """
     size, device = operator.size, operator.device
     width = min(size, num + max(_SPARE, num // 8))
-    most = max(3 * width, min(12 * width, _BASIS_NUMBERS // size))
+    most = max(3 * width, min(12 * width, _BASIS_NUMBERS.get(device.type, 2**27) // size))
     generator = generator_for(device, seed, "eigenpairs")
     block = torch.linalg.qr(torch.randn(size, width, generator=generator, device=device, dtype=torch.float64)).Q
     basis = images = block[:, :0]
@@ -136,7 +141,8 @@ def _lanczos_pairs(
         vectors, their_images = basis @ turn[:, :num], images @ turn[:, :num]
         scale = float(values.abs().max())
         errors = (their_images - vectors * values[:num]).norm(dim=0)
-        if float(errors.max()) <= tolerance * scale or basis.shape[1] >= size:
+        small_enough = tolerance * (values[:num].abs() if each else scale)
+        if bool((errors <= small_enough).all()) or basis.shape[1] >= size:
             break
         remainder = image - basis @ (basis.T @ image)
         block = _directions_of(remainder, basis, floor=1e-13 * scale)[:, : size - basis.shape[1]]
@@ -149,8 +155,9 @@ def _lanczos_pairs(
 
 def _directions_of(block: Tensor, basis: Tensor, floor: float) -> Tensor:
     """An orthonormal basis of the columns' span, orthogonal to a basis; what is only rounding is dropped."""
-    parts = torch.linalg.svd(block, full_matrices=False)
-    kept: Tensor = parts.U[:, floor < parts.S]
+    tall = torch.linalg.qr(block)  # the singular values of a tall matrix are those of its small factor
+    parts = torch.linalg.svd(tall.R, full_matrices=False)
+    kept: Tensor = tall.Q @ parts.U[:, floor < parts.S]
     # Rounding is large beside a small remainder: twice is enough, once is not.
     once: Tensor = torch.linalg.qr(kept - basis @ (basis.T @ kept)).Q
     twice: Tensor = torch.linalg.qr(once - basis @ (basis.T @ once)).Q
