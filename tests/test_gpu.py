@@ -8,7 +8,11 @@ import torch
 
 from biascope import bases
 from biascope.evaluation import evaluation
-from biascope.family import Family
+from biascope.family import Family, Network
+from biascope.gram import tangent_gram
+from biascope.kernel_plan import share
+from biascope.layer_rules import possible_rules
+from biascope.layer_uses import layer_uses
 from biascope.measurement import find
 from biascope.networks import builder, names
 from biascope.probe import Probe
@@ -126,3 +130,28 @@ def test_resnet_learns_the_mean_of_an_image() -> None:
     task = along_directions(bases.fourier((1, 32, 32)).vectors[:1], (1, 32, 32), seed=0, run=run)
     trained = fit(networks, task, Recipe(rate=0.5, clip=0.5, epochs=6), seed=0, run=run, way="captured")
     assert float(evaluation(trained.networks, task, "test", run=run).accuracy) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mlp", (3, 32, 32)), ("lenet", (3, 32, 32)), ("resnet18", (3, 32, 32)), ("vit", (3, 32, 32))]
+)
+def test_a_tangent_kernel_is_the_same_there(name: str, shape: tuple[int, ...]) -> None:
+    network = Network.of(builder(name)(channels=3)).read("first")
+    x = torch.randn(12, *shape, generator=torch.Generator().manual_seed(0))
+    exact = tangent_gram(network, x, run=Run(device="cpu", precision="float64")).matrix
+    lengths = exact.diagonal().sqrt()
+    for precision, limit in (("float64", 1e-12), ("float32", 1e-4), ("tf32", 1e-2), ("bfloat16", 5e-2)):
+        there = tangent_gram(network, x, run=Run(device="cuda", precision=precision))
+        error = float(((there.matrix.cpu().double() - exact).abs() / (lengths[:, None] * lengths)).max())
+        assert error < limit, precision
+        assert there.error < limit
+
+
+def test_every_rule_holds_there() -> None:
+    network = Network.of(builder("resnet18")()).to(torch.device("cuda"), torch.float64)
+    x = torch.randn(4, 1, 32, 32, generator=torch.Generator().manual_seed(0)).double().cuda()
+    uses = layer_uses(network, x)
+    for parameter, tensor in network.params.items():
+        for rule in (found := possible_rules(uses, parameter, 4, tensor.shape)):
+            first, each = (share(one, one.held(uses.of(parameter), 4)) for one in (found[0], rule))
+            torch.testing.assert_close(each, first, rtol=1e-9, atol=1e-12 * float(first.abs().max()))

@@ -16,6 +16,7 @@ from torch.func import functional_call, jacrev
 
 from biascope.family import Network
 from biascope.gram import Engine, tangent_gram
+from biascope.gram_panel import Panel
 from biascope.kernel_plan import Sizes, kernel_parts, share
 from biascope.layer_rules import possible_rules
 from biascope.layer_uses import layer_uses
@@ -501,6 +502,23 @@ def test_a_killed_kernel_resumes_bit_for_bit_without_recomputing(tmp_path):
     assert (int(resumed.stdout), int(straight.stdout)) == (2 + 1, 4 + 1)
     first, second = (torch.load(tmp_path / name / "kernel.pt", weights_only=True) for name in ("killed", "straight"))
     assert torch.equal(first, second)
+
+
+def test_out_of_memory_means_smaller_pieces(monkeypatch):
+    network, x = built("conv2d")
+    expected, sizes = tangent_gram(network, x, run=EXACT).matrix, []
+    rows = Panel.rows
+
+    def short_of_memory(self):
+        sizes.append(self.sizes)
+        if self.sizes.chunk > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return rows(self)
+
+    monkeypatch.setattr(Panel, "rows", short_of_memory)
+    found = tangent_gram(network, x, sizes=Sizes(8, 4000, 4000), run=EXACT).matrix
+    assert [size.chunk for size in sizes[:3]] == [8, 4, 2]
+    assert torch.allclose(found, expected, atol=1e-12)
 
 
 def test_panels_are_of_about_equal_work():

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from biascope import papers
+from biascope import estimate, papers
 from biascope.papers import nads2020_numbers as numbers
 from biascope.papers.nads2020_directions import comb_share
 from biascope.run import Run
@@ -62,13 +62,13 @@ def test_bootstrap_intervals_cover_the_truth_as_often_as_they_say() -> None:
     hits = 0
     for _ in range(100):
         sample = generator.standard_normal(40)
-        hits += numbers.bootstrapped(np.mean, sample, resamples=200).contains(0.0)
+        hits += estimate.bootstrapped(np.mean, sample, resamples=200).contains(0.0)
     assert 86 <= hits <= 100
 
 
 def test_proportions_stay_between_zero_and_hundred() -> None:
     for accuracy in (0.0, 0.5, 1.0):
-        found = numbers.proportion(accuracy, 100)
+        found = estimate.proportion(accuracy, 100)
         assert 0 <= found.low <= found.value <= found.high <= 100
         assert found.high - found.low > 1
 

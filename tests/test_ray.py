@@ -18,6 +18,8 @@ import pytest
 import torch
 
 from biascope import cluster
+from biascope.family import Network
+from biascope.gram import tangent_gram
 from biascope.model_source import family_of
 from biascope.run import Run
 from biascope.trials import Group, Sweep
@@ -254,6 +256,16 @@ def test_the_users_own_files_travel_with_the_work(on_ray, tmp_path):
     assert not cloudpickle.list_registry_pickle_by_value()  # nothing is left set
 
 
+def test_workers_share_one_tangent_kernel(on_ray, tmp_path):
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+    x = torch.randn(20, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+    network = Network.of(module)
+    there = tangent_gram(network, x, panels=5, run=Run(tmp_path / "there", device="cpu", on="ray"))
+    here = tangent_gram(network, x, panels=5, run=Run(tmp_path / "here", device="cpu"))
+    assert torch.equal(there.matrix, here.matrix)
+    assert len(list((tmp_path / "there").glob("trials/*/group-*.safetensors"))) == 5
+
+
 # In a process of its own, as anybody's would be: Ray's C++ threads of an earlier connection, closed in this process
 # between tests, have taken it down with them while the next one opened.
 ELSEWHERE = """
@@ -261,6 +273,8 @@ import sys
 from pathlib import Path
 from test_ray import KEYS, pairs, training
 from biascope import cluster
+from biascope.family import Network
+from biascope.gram import tangent_gram
 from biascope.run import Run
 from biascope.trials import Sweep
 address, folder = sys.argv[1], Path(sys.argv[2])

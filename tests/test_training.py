@@ -15,7 +15,7 @@ from biascope.family import Family, Network
 from biascope.observer import Observer
 from biascope.recipe import Recipe, loss_of
 from biascope.run import Run
-from biascope.task import Arrays, along_directions
+from biascope.task import Arrays, Relabelled, along_directions
 from biascope.training import CHECK_EVERY, batches, fit
 from biascope.training_plan import training_plan
 from biascope.training_steps import WAYS
@@ -113,6 +113,8 @@ def test_one_network_is_trained_and_left_unchanged() -> None:
     way = torch.cat([(found.networks.params[name] - before[name]).flatten() for name in before])
     assert float(found.distance) == pytest.approx(float(way.norm()))
     assert float(found.start_norm) == pytest.approx(float(torch.cat([t.flatten() for t in before.values()]).norm()))
+    first, last = (torch.cat([t.flatten() for t in each.values()]) for each in (before, found.networks.params))
+    assert float(found.turn) == pytest.approx(1 - float(F.cosine_similarity(first, last, dim=0)), abs=1e-6)
 
 
 def test_the_order_of_samples_is_a_new_permutation_each_epoch() -> None:
@@ -302,3 +304,25 @@ def test_an_observer_in_ones_own_loop_records_what_fit_does(tmp_path) -> None:
     assert observer.seen["mode"] == {0: False, 6: False}
     assert module.training
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0.safetensors", "step-6.safetensors"]
+
+
+def test_members_with_labels_of_their_own_learn_them_in_a_stack_as_alone():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(24, 6, generator=generator, dtype=torch.float64)
+    labels = {split: torch.randint(2, (3, 24), generator=generator) for split in ("train", "test")}
+    base = Arrays({"train": (x, labels["train"][0]), "test": (x, labels["test"][0])}, torch.float64)
+    task, run = Relabelled(base, labels), Run(device="cpu", precision="float64")
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), name="small")
+    networks = family.draw(3, seed=0, run=run)
+    recipe = Recipe("sgd", rate=0.1, momentum=0.9, epochs=20, batch=7, loss="logistic")
+    stack, loop = (fit(networks, task, recipe, seed=0, run=run, way=way) for way in ("stack", "loop"))
+    torch.testing.assert_close(stack.losses, loop.losses, rtol=1e-9, atol=1e-12)
+    together = evaluation(stack.networks, task, "train", loss="logistic", run=run)
+    for member in range(3):
+        own = Arrays({"train": (x, labels["train"][member])}, torch.float64)
+        alone = fit(networks.member(member), own, recipe, seed=0, run=run)
+        torch.testing.assert_close(alone.losses[:, 0], stack.losses[:, member], rtol=1e-9, atol=1e-12)
+        judged = evaluation(alone.networks, own, "train", loss="logistic", run=run)
+        assert float(judged.accuracy) == float(together.accuracy[member])
+    with pytest.raises(ValueError, match=r"^Labels of split 'train' must have a row of 24 for every member, got shape"):
+        Relabelled(base, {"train": labels["train"][0]})

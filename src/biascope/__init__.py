@@ -14,9 +14,14 @@ in that order; a module imports only from those above it::
                   task             what is to be learned, served in batches to every member of a stack
                   image_tasks      poisoned, flipped, side by side
       HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network
+                  linearization    a network as a linear function of its weights
+                  layer_uses, layer_gradients   how weights enter a forward pass, sample by sample
+                  layer_rules, kernel_plan      one rule per layer for the tangent kernel, proven and chosen by cost
+                  gram_panel · gram   the tangent kernel on samples, exact, by panels that can be resumed
                   stem             the first layer split off       autotune, member_threads, gradient_ways   the fastest way
                   moments          sums over gradients that stream and merge
                   operators        GradientCovariance                  mixed_derivative, mixed_gram   of inputs and weights
+                  tangent_operator   the tangent kernel without its matrix: products, alignment, rank
                   spectrum         eigenpairs with residuals
                   sampling         the covariance of a family, in resumable groups
                   identities       what must hold on a user's own network (selftest)
@@ -27,15 +32,15 @@ in that order; a module imports only from those above it::
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
                   pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
-                  draw · frequency_plane    pictures of arrays
+                  draw · frequency_plane · kernel_pictures   pictures of arrays
                   covariance_result, directional_result, comparison   what is known, alone and side by side
                   claim            published against measured, a verdict
                   measurement      the register
       SHOW        report_plane · report     live planes and one HTML file
-                  model_source     a network as a user names it
+                  model_source, data_source     a network, and samples, as a user names them
                   scanning         the main job
                   reproduction_page · reproduction   the papers' figures, run and judged
-                  printing · data_commands · measure_commands · reproduce_commands · cli   the commands
+                  printing · data_commands · measure_commands · kernel_commands · reproduce_commands · cli   the commands
 
 Leaves hang on this spine: ``networks/`` (one file, one architecture), ``measures/`` (one file, one measurement), ``data/``
 (one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).
@@ -65,13 +70,18 @@ _HOMES = {
     "Basis": "bases",
     "Task": "task",
     "Arrays": "task",
+    "Relabelled": "task",
     "along_directions": "task",
+    "samples_of": "data_source",
     "Recipe": "recipe",
     "Trajectory": "training",
     "fit": "training",
     "Observer": "observer",
     "input_gradient": "tangent",
     "input_difference": "tangent",
+    "linearize": "linearization",
+    "Gram": "gram",
+    "tangent_gram": "gram",
     "GradientCovariance": "operators",
     "Matrix": "operators",
     "LinearOperator": "operators",

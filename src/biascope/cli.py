@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biascope import __version__, data_commands, measure_commands, reproduce_commands
-from biascope.measure_commands import MODEL_HELP
+from biascope import __version__, data_commands, kernel_commands, measure_commands, reproduce_commands
+from biascope.measure_commands import DATA_HELP, MODEL_HELP, SIZES_HELP, whole_numbers
 from biascope.printing import print_results
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def scan(
     batchnorm: BatchnormOption = "eval",
     weights: Annotated[Path | None, typer.Option(help="Trained weights to scan, safetensors or torch.")] = None,
     checkpoints: Annotated[Path | None, typer.Option(help="Folder of weights along training.")] = None,
+    data: Annotated[str, typer.Option(help=f"{DATA_HELP} Adds the tangent kernel on them to the report.")] = "",
+    samples: Annotated[str, typer.Option(help=SIZES_HELP)] = "1000",
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "float32",
@@ -110,6 +112,12 @@ def scan(
 
     shape = model_source.parse_shape(input) if input else None
     chosen = model_source.parse_settings(settings)
+    found = None
+    if data:
+        from biascope.data_source import samples_of
+
+        found = samples_of(data, sizes=whole_numbers(samples, "--samples"), seed=seed)
+        shape = shape or found.shape
     if dry_run:
         family = model_source.family_of(model, shape=shape, settings=chosen, weights_file=weights, batchnorm=batchnorm)
         sampling = scanning.Sampling(_estimator(estimator), step, draws, readout, seed)
@@ -127,6 +135,7 @@ def scan(
         batchnorm=batchnorm,
         weights=weights,
         checkpoints=checkpoints,
+        data=found,
         seed=seed,
         run=_run_in(device, precision, folder),
     )
@@ -255,6 +264,7 @@ def selftest(
 
 
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(measure_commands.measure)
+app.command()(kernel_commands.kernel)
 app.command("reproduce")(reproduce_commands.reproduce)
 app.add_typer(data_commands.app, name="data")
 

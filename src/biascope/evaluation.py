@@ -73,10 +73,10 @@ def evaluation(
             if networks.members is None:
                 hits, losses = (value[None] for value in judged(networks.params, networks.buffers, x, y))
             else:
-                dims = (0, 0, 0 if task.members is not None else None, None)
+                dims = (0, 0, *task.member_axes(x, y))
                 hits, losses = vmap(judged, in_dims=dims)(networks.params, networks.buffers, x, y)
             right += hits
-            lost += losses.double() * len(y)
+            lost += losses.double() * y.shape[-1]
     return Evaluation((right / samples).cpu(), (lost / samples).cpu())
 
 

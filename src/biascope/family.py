@@ -165,6 +165,7 @@ class Family:
     _tape: Tape | None = field(default=None, repr=False)
     _stack: Network | None = field(default=None, repr=False)
     _source: str = field(default="", repr=False)
+    _mapped: tuple[Family, Callable[[Network], Network]] | None = field(default=None, repr=False)
 
     @staticmethod
     def initialised(build: Builder, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -242,6 +243,19 @@ class Family:
         source = weights.fingerprint({**params, **buffers}) + _source_of(type(members[0]))
         return Family(name, "empirical", networks[0], batchnorm, "given members", _stack=stack, _source=source)
 
+    def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
+        """The law of networks changed by a function from Network to Network, which must work on stacks.
+
+        Example:
+            >>> family = Family.initialised(lambda: nn.Linear(4, 2), name="linear").mapped(lambda one: one.read("sum"), "sum")
+            >>> family.draw(3, seed=0, run=Run(device="cpu"))(torch.ones(5, 4)).shape
+            torch.Size([3, 5])
+        """
+        source = self._source + _source_of(transform)
+        return dataclasses.replace(
+            self, name=name, template=transform(self.template), _source=source, _mapped=(self, transform)
+        )
+
     @property
     def size(self) -> int | None:
         """How many distinct members the law has, ``None`` for a continuous one."""
@@ -281,6 +295,7 @@ class Draws:
 
     def __init__(self, family: Family, seed: int, run: Run) -> None:
         self.family, self.seed, self.run = family, seed, run
+        self._before = Draws(family._mapped[0], seed, run) if family._mapped is not None else None
         template = family.template
         numbers = weights.count(template.params) + weights.count(template.buffers)
         self._numbers, self._drawn_on = numbers, run.torch_device
@@ -293,6 +308,8 @@ class Draws:
             raise ValueError(
                 f"Members to draw must be a range with an end, at least one, got {start} to {stop}. Pass draws[0:100]."
             )
+        if self._before is not None and self.family._mapped is not None:
+            return self.family._mapped[1](self._before[start:stop])
         if self.family.law != "initialised":
             return self._given(start, stop)
         device = self.run.torch_device
@@ -308,15 +325,7 @@ class Draws:
         """A stack of some members of the stream, in the order given: each is what a slice would have given."""
         if list(indices) == list(range(indices[0], indices[0] + len(indices))):
             return self[indices[0] : indices[0] + len(indices)]
-        parts = [self[index : index + 1] for index in indices]
-        return (
-            parts[0]
-            ._cut(lambda tensor: tensor, len(parts))
-            .with_params(
-                {name: torch.cat([part.params[name] for part in parts]) for name in parts[0].params},
-                {name: torch.cat([part.buffers[name] for part in parts]) for name in parts[0].buffers},
-            )
-        )
+        return _end_to_end([self[index : index + 1] for index in indices])
 
     def _drawn(self, start: int, stop: int) -> Network:
         if self.family._tape is None:
@@ -328,12 +337,7 @@ class Draws:
             last = min(self.block_size, first + stop - start)
             parts.append(self._block(block).slice(first, last))
             start += last - first
-        if len(parts) == 1:
-            return parts[0]
-        params = {name: torch.cat([part.params[name] for part in parts]) for name in parts[0].params}
-        buffers = {name: torch.cat([part.buffers[name] for part in parts]) for name in parts[0].buffers}
-        members = sum(part.members or 0 for part in parts)
-        return dataclasses.replace(parts[0], params=params, buffers=buffers, members=members)
+        return parts[0] if len(parts) == 1 else _end_to_end(parts)
 
     def _block(self, index: int) -> Network:
         if self._held is None or self._held[0] != index:
@@ -352,6 +356,8 @@ class Draws:
 
     def draw_on_cpu(self) -> None:
         """Take the CPU's stream from now on: for a GPU whose memory does not hold a block."""
+        if self._before is not None:
+            self._before.draw_on_cpu()
         self._held, self._drawn_on = None, torch.device("cpu")
         self.block_size = block_size(self._numbers, self._drawn_on)
 
@@ -371,6 +377,15 @@ class Draws:
                 members=size,
             )
         return stack.to(self.run.torch_device, self.run.dtype)
+
+
+def _end_to_end(parts: Sequence[Network]) -> Network:
+    """Several stacks as one."""
+    params = {name: torch.cat([part.params[name] for part in parts]) for name in parts[0].params}
+    buffers = {name: torch.cat([part.buffers[name] for part in parts]) for name in parts[0].buffers}
+    return dataclasses.replace(
+        parts[0], params=params, buffers=buffers, members=sum(part.members or 0 for part in parts)
+    )
 
 
 def _source_of(build: Any) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope import weights
 from biascope.cluster import device_type
 from biascope.family import Network
-from biascope.kernel_plan import Part, Sizes, explanation, kernel_parts, passes, sample_count, usual_sizes
-from biascope.layer_rules import GradientRule, Held, PairRule, product
-from biascope.layer_uses import layer_uses, scalars
+from biascope.gram_panel import Panel, placed
+from biascope.kernel_plan import Part, Sizes, explanation, kernel_parts, sample_count, usual_sizes
+from biascope.layer_uses import scalars
 from biascope.randomness import seed_of
 from biascope.run import Run
 from biascope.trials import Group, Outcome, Sweep
@@ -99,6 +98,34 @@ def tangent_gram(
         Jacot, Gabriel, Hongler (2018). Neural tangent kernel. NeurIPS. Novak et al. (2022), as for the rules.
     """
     run = run or Run()
+    engine = _engine(network, x, other, kernel, parameters, sizes, run)
+    matrix = engine.matrix(x, other, panels, run, label)
+    return Gram(matrix, _error(engine, x, other, matrix, run), tuple(engine.parts), engine.explanation(run))
+
+
+def gram_explanation(
+    network: Network,
+    x: Any,
+    other: Any = None,
+    *,
+    kernel: str = "scalar",
+    parameters: Sequence[str] | None = None,
+    run: Run | None = None,
+) -> str:
+    """How a tangent kernel would be computed: the rule, operations and memory of every parameter. Nothing is computed yet."""
+    run = run or Run()
+    return _engine(network, x, other, kernel, parameters, None, run).explanation(run)
+
+
+def _engine(
+    network: Network,
+    x: Any,
+    other: Any,
+    kernel: str,
+    parameters: Sequence[str] | None,
+    sizes: Sizes | None,
+    run: Run,
+) -> Engine:
     _check(network, kernel, run)
     samples, others = sample_count(x), None if other is None else sample_count(other)
     pairs = samples * (samples + 1) / 2 if others is None else samples * others
@@ -112,12 +139,7 @@ def tangent_gram(
         samples=samples + (others or 0),
         device=device_type(run),
     )
-    sizes = sizes or usual_sizes(parts, samples, run)
-    engine = Engine(network, parts, tuple(outputs), kernel, sizes, samples, others)
-    matrix = engine.matrix(x, other, panels, run, label)
-    error = _error(engine, x, other, matrix, run)
-    explained = explanation(parts, samples, others, sizes, run.dtype.itemsize)
-    return Gram(matrix, error, tuple(parts), explained)
+    return Engine(network, parts, tuple(outputs), kernel, sizes or usual_sizes(parts, run), samples, others)
 
 
 def _check(network: Network, kernel: str, run: Run) -> None:
@@ -141,7 +163,7 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
     like = next(iter(network.params.values()))
     with torch.no_grad():
-        found = network(tree_map(lambda leaf: _placed(leaf, like.device, like.dtype).clone(), one))
+        found = network(tree_map(lambda leaf: placed(leaf, like.device, like.dtype).clone(), one))
     if kernel == "scalar":
         scalars(found, None)  # says what to do where there are several
         return [None]
@@ -160,6 +182,10 @@ class Engine:
     samples: int
     others: int | None
 
+    def explanation(self, run: Run) -> str:
+        """See :func:`biascope.kernel_plan.explanation`."""
+        return explanation(self.parts, self.samples, self.others, self.sizes, run.dtype.itemsize)
+
     def matrix(self, x: Any, other: Any, panels: int | None, run: Run, label: str) -> Tensor:
         """The whole matrix: on the device where nothing is kept or sent away, else on the CPU."""
         bounds = self._bounds(panels, run)
@@ -175,14 +201,12 @@ class Engine:
 
     def _bounds(self, panels: int | None, run: Run) -> list[tuple[int, int]]:
         """Panels of about equal work: rows of a lower triangle grow longer."""
-        columns = self.samples if self.others is None else self.others
         alone = run.folder is None and run.on is None
         count = panels or (1 if alone or self.samples < _SMALL else _PANELS)
         if not 1 <= count <= self.samples:
             raise ValueError(f"panels must be between 1 and the {self.samples} samples, got {count}. Pass panels=8.")
         power = 0.5 if self.others is None else 1.0
         edges = sorted({round(self.samples * (index / count) ** power) for index in range(count + 1)})
-        assert columns
         return list(itertools.pairwise(edges))
 
     def _identity(self, x: Any, other: Any, run: Run) -> dict[str, object]:
@@ -218,9 +242,21 @@ class Engine:
         """Rows ``first … last−1`` of the kernel: ``(r, last)`` of the lower triangle, or ``(r, m)``; ``(p, r, …)`` for each."""
         device = run.torch_device
         dtype = torch.float64 if run.precision == "float64" else torch.float32
-        placed = dataclasses.replace(self, network=self.network.to(device, dtype))
-        with run.products(), torch.no_grad():
-            found = [_Panel(placed, x, other, first, last, output, run, dtype).rows() for output in self.outputs]
+        network, sizes = self.network.to(device, dtype), self.sizes
+        while True:
+            try:
+                with run.products(), torch.no_grad():
+                    found = [
+                        Panel(network, self.parts, sizes, x, other, first, last, output, run).rows()
+                        for output in self.outputs
+                    ]
+                break
+            except torch.OutOfMemoryError:
+                if sizes.chunk == 1:
+                    raise
+                # Others may use the device too; in smaller pieces only the last digits differ.
+                sizes = sizes.halved()
+                torch.cuda.empty_cache()
         if self.kernel == "each":
             return torch.stack(found)
         total = found[0]
@@ -244,131 +280,6 @@ class _Panels:
             first, last = (int(edge) for edge in key.removeprefix("rows ").split("-"))
             found[key] = {"kernel": engine.panel(self.x, self.other, first, last, run)}
         return found
-
-
-class _Panel:
-    """One row panel for one output."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        x: Any,
-        other: Any,
-        first: int,
-        last: int,
-        output: int | None,
-        run: Run,
-        dtype: torch.dtype,
-    ) -> None:
-        self.engine, self.x, self.other, self.first, self.last = engine, x, other, first, last
-        self.output, self.dtype, self.device = output, dtype, run.torch_device
-        # What is multiplied may be rounded further than what is differentiated.
-        self.kept_as = torch.bfloat16 if run.precision == "bfloat16" else dtype
-
-    def rows(self) -> Tensor:
-        engine = self.engine
-        symmetric = engine.others is None
-        width = self.last if symmetric else engine.others
-        assert width is not None
-        out = torch.zeros(self.last - self.first, width, dtype=self.dtype, device=self.device)
-        count = width + (0 if symmetric else self.last - self.first)
-        for group in passes(engine.parts, count, engine.sizes):
-            if symmetric:
-                columns = self._held(self.x, 0, self.last, group)
-                rows = {name: [part[self.first :] for part in held] for name, held in columns.items()}
-            else:
-                columns = self._held(self.other, 0, width, group)
-                rows = self._held(self.x, self.first, self.last, group)
-            for part in group:
-                self._add(out, part, rows.pop(part.name), columns.pop(part.name), symmetric)
-        return out
-
-    def _held(self, x: Any, start: int, stop: int, group: list[Part]) -> dict[str, Held]:
-        """What the rules of a group keep of some samples, by chunks."""
-        by_itself = [part.name for part in group if part.rule.name == "by differentiation"]
-        whole: dict[str, Held] = {}
-        for begin in range(start, stop, self.engine.sizes.chunk):
-            end = min(stop, begin + self.engine.sizes.chunk)
-            chunk = tree_map(lambda leaf: _cut(leaf, begin, end, self.device, self.dtype), x)  # noqa: B023
-            uses = layer_uses(self.engine.network, chunk, self.output, by_itself)
-            for part in group:
-                pieces = part.rule.held(uses.of(part.name), end - begin)
-                if part.name not in whole:
-                    whole[part.name] = [
-                        piece.new_empty(stop - start, *piece.shape[1:], dtype=self._type(piece)) for piece in pieces
-                    ]
-                for kept, piece in zip(whole[part.name], pieces, strict=True):
-                    kept[begin - start : end - start] = piece
-        return whole
-
-    def _type(self, piece: Tensor) -> torch.dtype:
-        return self.kept_as if piece.is_floating_point() else piece.dtype
-
-    def _add(self, out: Tensor, part: Part, rows: Held, columns: Held, symmetric: bool) -> None:
-        """Add one parameter's share to a panel."""
-        rule = part.rule
-        if isinstance(rule, PairRule):
-            self._add_pairs(out, rule, rows, columns, symmetric)
-        elif isinstance(rule, GradientRule):
-            each = max(1, self.engine.sizes.block // (max(1, rule.row_size) * out.shape[1]))
-            for start in range(0, rule.rows, each):
-                right = self._columns(rule, columns, start, min(rule.rows, start + each))
-                if symmetric:
-                    left = right[self.first :]
-                else:
-                    left = self._columns(rule, rows, start, min(rule.rows, start + each))
-                for top, bottom, end in self._row_tiles(out, symmetric):
-                    _add_product(out[top:bottom, :end], left[top:bottom], right[:end])
-
-    def _columns(self, rule: GradientRule, held: Held, start: int, stop: int) -> Tensor:
-        """A block of gradients of all samples, formed by as many at a time as what they read allows."""
-        step = max(1, self.engine.sizes.block // max(1, rule.scratch))
-        count = len(held[0])
-        if step >= count or not rule.scratch:
-            return rule.columns(held, start, stop)
-        found = torch.empty(count, (stop - start) * rule.row_size, dtype=held[0].dtype, device=held[0].device)
-        for begin in range(0, count, step):
-            found[begin : begin + step] = rule.columns([part[begin : begin + step] for part in held], start, stop)
-        return found
-
-    def _row_tiles(self, out: Tensor, symmetric: bool) -> list[tuple[int, int, int]]:
-        """Rows in tiles, with the column at which the lower triangle of each ends."""
-        height = max(256, math.ceil(len(out) / 16)) if symmetric else len(out)
-        tiles = []
-        for top in range(0, len(out), height):
-            bottom = min(len(out), top + height)
-            tiles.append((top, bottom, self.first + bottom if symmetric else out.shape[1]))
-        return tiles
-
-    def _add_pairs(self, out: Tensor, rule: PairRule, rows: Held, columns: Held, symmetric: bool) -> None:
-        side = max(1, math.isqrt(self.engine.sizes.block // rule.pair_size))
-        height = min(len(out), side)
-        width = max(side, self.engine.sizes.block // (rule.pair_size * height))
-        for top in range(0, len(out), height):
-            bottom = min(len(out), top + height)
-            end = self.first + bottom if symmetric else out.shape[1]
-            some = [part[top:bottom] for part in rows]
-            for begin in range(0, end, width):
-                until = min(end, begin + width)
-                out[top:bottom, begin:until] += rule.tile(some, [part[begin:until] for part in columns])
-
-
-def _add_product(out: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == out.dtype:
-        out.addmm_(left, right.T)
-    else:
-        out += product(left, right)
-
-
-def _cut(leaf: Any, start: int, stop: int, device: torch.device, dtype: torch.dtype) -> Any:
-    """Some samples on the device."""
-    return _placed(leaf[start:stop], device, dtype) if isinstance(leaf, Tensor) else leaf
-
-
-def _placed(leaf: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.to(device, dtype if leaf.is_floating_point() else leaf.dtype)
 
 
 def _mirrored(matrix: Tensor, side: int = 4096) -> Tensor:

@@ -58,6 +58,10 @@ class Sizes:
     kept: int
     block: int
 
+    def halved(self) -> Sizes:
+        """Half as much at a time."""
+        return Sizes(max(1, self.chunk // 2), max(1, self.kept // 2), max(1, self.block // 2))
+
 
 def kernel_parts(
     network: Network,
@@ -188,11 +192,11 @@ def chosen_parameters(network: Network, patterns: Sequence[str] | None) -> list[
     return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
 
 
-def usual_sizes(parts: Sequence[Part], samples: int, run: Run) -> Sizes:
+def usual_sizes(parts: Sequence[Part], run: Run) -> Sizes:
     """Sizes that suit a device, by its total memory alone, so that a repeated command finds the same."""
     each = max(1, sum(part.rule.cost.kept for part in parts))
-    device = run.torch_device
-    if device.type == "cuda":
+    if run.on is None and run.torch_device.type == "cuda":
+        device = run.torch_device
         numbers = torch.cuda.get_device_properties(device).total_memory // run.dtype.itemsize
         chunk = max(1, min(1024, int(0.04 * numbers) // (3 * each)))
         return Sizes(chunk, int(0.55 * numbers), int(0.03 * numbers))

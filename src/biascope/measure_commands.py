@@ -22,6 +22,8 @@ NAME_HELP = (
     "A measurement (biascope list) and, but for a theory, a network: its name, path/to/file.py:build or "
     "package.module:build; LeNet by default. The measurement's own settings follow as --setting value."
 )
+DATA_HELP = "Samples to measure on: a data set (biascope data list), an .npz file or an image folder."
+SIZES_HELP = "Training and test samples to take of it."
 ON_HELP = "Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."
 
 
@@ -34,9 +36,13 @@ def measure(
     std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian inputs.")] = 1.0,
     basis: Annotated[str, typer.Option(help=BASIS_HELP)] = "fourier",
     every: Annotated[int, typer.Option(help="Every which direction (frequency, down and across) of the basis.")] = 4,
+    data: Annotated[str, typer.Option(help=DATA_HELP)] = "cifar10",
+    data_sizes: Annotated[str, typer.Option(help=SIZES_HELP)] = "2000,1000",
+    data_root: Annotated[Path | None, typer.Option(help="Folder of data sets; BIASCOPE_DATA by default.")] = None,
     settings: Annotated[
         list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it
+    weights: Annotated[Path | None, typer.Option(help="Trained weights, safetensors or torch.")] = None,
     batchnorm: Annotated[
         str, typer.Option(help="eval: initial or stored statistics; train: those of each input.")
     ] = "eval",
@@ -63,18 +69,30 @@ def measure(
     if model is not None and "family" not in wanted:
         raise ValueError(f"{found.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     model = model or "lenet"
+    samples = None
+    if "data" in wanted:
+        from biascope.data_source import samples_of
+
+        samples = samples_of(data, sizes=whole_numbers(data_sizes, "--data-sizes"), root=data_root, seed=0)
+        shape = shape or samples.shape
     family = None
     if "family" in wanted:
         # A measurement may need networks of a kind (two outputs for two classes); what the user sets goes before.
         usual = {} if ":" in model else found.network
-        family = model_source.family_of(model, shape=shape, settings={**usual, **chosen}, batchnorm=batchnorm)
-        name = model_source.label_of(family.name.split(" ")[0], chosen)
-        family = dataclasses.replace(family, name=name)
-    folder = out or Path("biascope-runs") / (scanning.folder_name(model, chosen, None) if family else found.name)
-    run = Run(folder=folder, device=device, precision=precision, on=on)
+        family = model_source.family_of(
+            model, shape=shape, settings={**usual, **chosen}, weights_file=weights, batchnorm=batchnorm
+        )
+        if weights is None:
+            family = dataclasses.replace(family, name=model_source.label_of(family.name.split(" ")[0], chosen))
+    folder = out or Path("biascope-runs") / (scanning.folder_name(model, chosen, weights) if family else found.name)
+    run = Run(folder=folder, device=device, precision=precision, on=on, data_root=data_root)
     if on is None:
         _ = run.torch_device  # a device that is not there is told before any work
-    given = {"family": family, **_where(found, shape or (1, 32, 32), inputs, fresh, std, basis, every, own)}
+    given = {
+        "family": family,
+        "data": samples,
+        **_where(found, shape or (1, 32, 32), inputs, fresh, std, basis, every, own),
+    }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
     result.save(folder / found.name)
     from biascope.report import write_report
@@ -100,6 +118,19 @@ def _where(
 
         return {"probe": Probe.gaussian(shape, num=inputs, std=std, fresh=fresh, seed=seed)}
     return {"basis": basis_of(basis, shape, every, seed)} if "basis" in wanted else {}
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Numbers written as ``2000,1000``.
+
+    Example:
+        >>> whole_numbers("2000,1000", "--data-sizes")
+        (2000, 1000)
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"{option} must be whole numbers joined by commas, got {text!r}. Pass 2000,1000.") from error
 
 
 def _model_and_settings(words: list[str]) -> tuple[str | None, list[str]]:

@@ -18,6 +18,7 @@ from biascope.result import Result, read_document
 
 PAPERS = {
     "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
+    "linearized2021": "Ortiz-Jiménez (2023). The inductive bias of deep learning: connecting weights and functions, chapter 4. EPFL.",
     "geometry2025": "Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks: the role of data "
     "and architecture. ICLR.",
 }
@@ -73,7 +74,7 @@ class Measurement(Generic[P, R]):
 
         arguments = dict(bound.arguments)
         run = arguments.pop("run", None)
-        family, probe, basis = (arguments.pop(name, None) for name in ("family", "probe", "basis"))
+        family, probe, basis, data = (arguments.pop(name, None) for name in ("family", "probe", "basis", "data"))
         record: dict[str, Any] = {
             "measurement": self.name,
             "paper": self.paper,
@@ -96,6 +97,8 @@ class Measurement(Generic[P, R]):
             record["probe"] = probe.description
         if basis is not None:
             record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
+        if data is not None:
+            record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
         return record
 
 

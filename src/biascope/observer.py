@@ -93,5 +93,6 @@ class Observer:
             torch.tensor([broken[0] if broken else -1]),
             (end - start).norm()[None].cpu(),
             start.norm()[None].cpu(),
+            end.norm()[None].cpu(),
             self._kept,
         )

@@ -297,6 +297,11 @@ _WORDS = {
     "settings.method": "way of computing",
     "settings.stable": "stop once the halves agree to",
     "settings.keep": "directions to keep",
+    "settings.average": "what is averaged over draws",
+    "settings.coherence": "cosine between the averages of two halves",
+    "data.name": "samples",
+    "data.samples": "samples by split",
+    "data.shape": "shape of a sample",
     "settings.seed": "seed",
     "seconds": "seconds",
 }
@@ -306,7 +311,7 @@ def _facts(result: Result) -> dict[str, str]:
     """Provenance as flat pairs, in the order in which one would repeat it."""
     record = dict(result.provenance)
     flat: dict[str, str] = {}
-    for part in ("measurement", "family", "probe", "settings", "run", "versions", "seconds", "date", *record):
+    for part in ("measurement", "family", "probe", "data", "settings", "run", "versions", "seconds", "date", *record):
         value = record.pop(part, None)
         for key, item in value.items() if isinstance(value, dict) else [("", value)] if value is not None else []:
             path = f"{part}.{key}" if key else part
@@ -322,6 +327,8 @@ def _said(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int) and value >= 10_000:
         return f"{value:,}".replace(",", "\u202f")  # a narrow space: commas and points are read differently
+    if isinstance(value, dict):
+        return ", ".join(f"{_said(item)} {key}" for key, item in value.items())
     return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -332,7 +339,7 @@ def _call(result: Result) -> str:
     accepted = inspect.signature(find(result.measurement).function).parameters
     settings = result.provenance.get("settings", {})
     shown = {key: json.dumps(value) if isinstance(value, str) else repr(value) for key, value in settings.items()}
-    given = [key for key in accepted if key in ("family", "probe", "basis")]
+    given = [key for key in accepted if key in ("family", "probe", "basis", "data")]
     given += [f"{key}={value}" for key, value in shown.items() if key in accepted]
     return f"biascope.measure({', '.join([json.dumps(result.measurement), *given])})"
 

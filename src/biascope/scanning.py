@@ -17,6 +17,7 @@ from biascope.probe import Probe
 from biascope.result import Result
 from biascope.run import Run
 from biascope.sampling import GROUPS, GradientSampler, default_estimator
+from biascope.task import Arrays
 from biascope.trials import make_writable
 
 GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
@@ -75,6 +76,7 @@ def scan(
     batchnorm: str = "eval",
     weights: Path | str | None = None,
     checkpoints: Path | str | None = None,
+    data: Arrays | None = None,
     seed: int = 0,
     run: Run | None = None,
     report: bool = True,
@@ -82,7 +84,8 @@ def scan(
     """Measure what a network finds easy to learn, and write a report.
 
     At initialisation: the anisotropy directions at one N(0, 1) input and the average geometry over fresh inputs. With
-    trained weights, one set or a folder of checkpoints: the average geometry of each over fresh inputs.
+    trained weights, one set or a folder of checkpoints: the average geometry of each over fresh inputs. With data: the
+    tangent kernel on them besides.
 
     Args:
         model: A known name, ``file.py:build``, ``package.module:build``, a builder, or a Family.
@@ -95,6 +98,7 @@ def scan(
         batchnorm: The mode of BatchNorm.
         weights: Trained weights, safetensors or torch.
         checkpoints: A folder of them.
+        data: Labelled samples, for the tangent kernel; :func:`biascope.data_source.samples_of` reads a data set.
         seed: Of weights and inputs.
         run: Folder, device, precision; the folder receives results and report.
         report: Whether to write the report.
@@ -104,6 +108,7 @@ def scan(
     """
     run = run or Run()
     input = parse_shape(input) if isinstance(input, str) else input
+    input = input or (None if data is None else data.shape)
     shape = input or (1, 32, 32)
     sampling = Sampling(estimator, step, draws, readout, seed)
     if run.folder is not None:
@@ -112,7 +117,7 @@ def scan(
     results: list[Result] = []
     for family in families:
         folder = run.folder if len(families) == 1 or run.folder is None else run.folder / _file_name(family.name)
-        for result in _measure(family, shape, sampling, run):
+        for result in _measure(family, shape, sampling, data, run):
             results.append(result)
             if folder is not None:
                 result.save(folder / result.measurement)
@@ -158,7 +163,9 @@ def _probes(family: Family, shape: tuple[int, ...], seed: int) -> dict[str, Prob
     }
 
 
-def _measure(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> Iterator[Result]:
+def _measure(
+    family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
+) -> Iterator[Result]:
     common = {"draws": sampling.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
     for name, probe in _probes(family, shape, sampling.seed).items():
         # Beside the directions, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
@@ -166,6 +173,8 @@ def _measure(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Ru
         if name == "anisotropy_directions" or (family.law == "point" and sampling.estimator is not None):
             own["estimator"] = sampling.estimator
         yield measurement.find(name)(family, probe, **common, **own)
+    if data is not None:
+        yield measurement.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)
 
 
 @dataclass(frozen=True)

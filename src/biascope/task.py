@@ -23,14 +23,14 @@ MARGINS = {"text": 1.0, "released": 0.5}  # D(v) has means ±ε·v in the paper'
 class Task(ABC):
     """A distribution to learn, served in batches, with named splits.
 
-    A task is one for all (``members is None``: every network sees the same inputs) or one per member of a stack, sharing
-    what can be shared. Labels are always shared.
+    A task is one for all (``members is None``: every network sees the same) or one per member of a stack, sharing what can be
+    shared: members may have inputs of their own, or labels, or both.
     """
 
     @property
     @abstractmethod
     def members(self) -> int | None:
-        """How many members have inputs of their own; ``None`` where all networks see the same."""
+        """How many members have inputs or labels of their own; ``None`` where all networks see the same."""
 
     @property
     @abstractmethod
@@ -44,11 +44,15 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs ``(n, …)``, or ``(m, n, …)`` where members have their own, and labels ``(n,)``."""
+        """Inputs ``(n, …)`` and labels ``(n,)``; with a leading axis over members where these have their own."""
 
     @abstractmethod
     def select(self, members: Sequence[int]) -> Task:
         """The task of some members, in the order given; a task for all is returned as it is."""
+
+    def member_axes(self, x: Tensor, y: Tensor) -> tuple[int | None, int | None]:
+        """Along which axis a batch's inputs, and its labels, run over members; ``None`` where they are shared."""
+        return 0 if x.dim() == len(self.shape) + 2 else None, 0 if y.dim() == 2 else None
 
     def of_member(self, index: int) -> Task:
         """One member's task, for one network."""
@@ -81,7 +85,8 @@ class _One(Task):
 
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self._stacked.batch(split, indices)
-        return x[0], y
+        own = self._stacked.member_axes(x, y)
+        return x if own[0] is None else x[0], y if own[1] is None else y[0]
 
     def select(self, members: Sequence[int]) -> Task:
         return self
@@ -94,6 +99,7 @@ class Arrays(Task):
     Attributes:
         splits: Inputs ``(n, …)`` and labels ``(n,)`` by name; byte images are served as numbers from 0 to 1.
         dtype: Of the inputs served.
+        name: In words, for results.
 
     Example:
         >>> task = Arrays({"train": (torch.eye(3), torch.tensor([0, 1, 0]))})
@@ -103,6 +109,7 @@ class Arrays(Task):
 
     splits: Mapping[str, tuple[Tensor, Tensor]]
     dtype: torch.dtype = torch.float32
+    name: str = "given data"
 
     def __post_init__(self) -> None:
         for name, (x, y) in self.splits.items():
@@ -139,7 +146,59 @@ class Arrays(Task):
         """The same data on the device of a run, served in its precision."""
         device = run.torch_device
         splits = {name: (x.to(device), y.to(device)) for name, (x, y) in self.splits.items()}
-        return Arrays(splits, master_dtype(run))
+        return Arrays(splits, master_dtype(run), self.name)
+
+    def whole(self, split: str) -> tuple[Tensor, Tensor]:
+        """All samples of a split at once."""
+        return self.batch(split, torch.arange(self.sizes[self._checked(split)], device=self.splits[split][1].device))
+
+
+@dataclass(frozen=True)
+class Relabelled(Task):
+    """One set of inputs with other labels for every member: several targets learned on the same samples.
+
+    Attributes:
+        base: The inputs.
+        labels: ``(m, n)`` by split.
+
+    Example:
+        >>> base = Arrays({"train": (torch.tensor([[5.0], [7.0]]), torch.zeros(2))})
+        >>> task = Relabelled(base, {"train": torch.tensor([[0, 1], [1, 1], [1, 0]])})
+        >>> task.members, task.of_member(2).batch("train", torch.tensor([0]))
+        (3, (tensor([[5.]]), tensor([1])))
+    """
+
+    base: Arrays
+    labels: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        for split, labels in self.labels.items():
+            if labels.dim() != 2 or labels.shape[1] != self.base.sizes.get(split):
+                raise ValueError(
+                    f"Labels of split {split!r} must have a row of {self.base.sizes.get(split)} for every member, got shape "
+                    f"{tuple(labels.shape)}. Pass labels of shape (members, samples)."
+                )
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return len(next(iter(self.labels.values())))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of samples of each split that has labels."""
+        return {split: labels.shape[1] for split, labels in self.labels.items()}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return self.base.shape
+
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+        return self.base.batch(self._checked(split), indices)[0], self.labels[split][:, indices]
+
+    def select(self, members: Sequence[int]) -> Relabelled:  # noqa: D102
+        return Relabelled(self.base, {split: labels[list(members)] for split, labels in self.labels.items()})
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Trajectory:
         diverged_at: ``(m,)`` the first iteration whose loss was not finite, −1 for never.
         distance: ``(m,)`` ‖θ_T − θ₀‖, the length of the way between first and last weights.
         start_norm: ``(m,)`` ‖θ₀‖.
+        end_norm: ``(m,)`` ‖θ_T‖.
         checkpoints: Weights after the iterations asked for.
     """
 
@@ -47,7 +48,14 @@ class Trajectory:
     diverged_at: Tensor
     distance: Tensor
     start_norm: Tensor
+    end_norm: Tensor
     checkpoints: Mapping[int, Network]
+
+    @property
+    def turn(self) -> Tensor:
+        """``(m,)`` cosine distance ``1 − cos(θ₀, θ_T)``: how far the weights have turned, whatever their length."""
+        start, end, way = self.start_norm.double(), self.end_norm.double(), self.distance.double()
+        return (way**2 - (end - start) ** 2) / (2 * start * end).clamp_min(1e-300)
 
     def at(self, step: int) -> Network:
         """The networks after an iteration that was asked to be kept.
@@ -232,6 +240,7 @@ class _Walk:
             _first(broken),
             (end - start).norm(dim=1).cpu(),
             start.norm(dim=1).cpu(),
+            end.norm(dim=1).cpu(),
             checkpoints,
         )
 
@@ -261,7 +270,7 @@ def _one_after_another(
                 each.append(one(index))
     else:
         each = on_each_core(one, members, run)
-    fields = ("first_below", "diverged_at", "distance", "start_norm")
+    fields = ("first_below", "diverged_at", "distance", "start_norm", "end_norm")
     return Trajectory(
         networks=joined([part.networks for part in each], networks),
         losses=torch.cat([part.losses for part in each], 1),

@@ -192,20 +192,20 @@ class _StackGradients:
         self.whole = torch.compile(self.plain, dynamic=False) if way == "compiled" else self.plain
 
     def plain(
-        self, params: Params, buffers: Params, x: Tensor, y: Tensor, paired: bool
+        self, params: Params, buffers: Params, x: Tensor, y: Tensor, axes: tuple[int | None, int | None]
     ) -> tuple[Params, Tensor, Params]:
-        """Each member's, on its own inputs if ``paired``."""
+        """Each member's, on its own inputs or labels where these have an axis over members."""
 
-        def loss(weights: Params, state: Params, inputs: Tensor) -> tuple[Tensor, Params]:
+        def loss(weights: Params, state: Params, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Params]:
             with half_precision(self._run):
                 outputs = functional_call(self._module, (weights, state), (inputs,))
-            value = loss_of(self._recipe.loss, outputs.to(inputs.dtype), y)
+            value = loss_of(self._recipe.loss, outputs.to(inputs.dtype), labels)
             return value, _recorded(self._module)
 
-        each = vmap(grad_and_value(loss, has_aux=True), in_dims=(0, 0, 0 if paired else None), randomness="different")
+        each = vmap(grad_and_value(loss, has_aux=True), in_dims=(0, 0, *axes), randomness="different")
         layers = contextlib.nullcontext() if self._way == "stack" else ConvolutionByShifts(self._way == "compiled")
         with layers:
-            gradients, (losses, statistics) = each(params, buffers, x)
+            gradients, (losses, statistics) = each(params, buffers, x, y)
         return gradients, losses, statistics
 
 
@@ -259,7 +259,7 @@ class Stacked(Stepper):
         x, y = self._task.batch("train", indices)
         whole = len(indices) == self._recipe.batch_size(self._task.sizes["train"])
         function = self._gradients.whole if whole else self._gradients.plain
-        gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.members is not None)
+        gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.member_axes(x, y))
         self._optimiser.step([gradients[name] for name in self.params], scalars)
         for name, tensor in statistics.items():
             self.buffers[name].copy_(tensor)

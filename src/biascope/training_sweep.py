@@ -96,7 +96,7 @@ def trained(
 
     Returns:
         For each trial ``accuracy/SPLIT``, ``loss/SPLIT``, ``curve`` (W,) and ``steps`` (W,) (mean loss of consecutive windows
-        of iterations, and where each ends), ``first_below``, ``diverged_at``, ``distance``, ``start_norm``.
+        of iterations, and where each ends), ``first_below``, ``diverged_at``, ``distance``, ``start_norm``, ``turn``.
     """
     identity: dict[str, object] = {
         "work": "training",
@@ -137,6 +137,7 @@ class _Stack:
             "diverged_at": trajectory.diverged_at,
             "distance": trajectory.distance,
             "start_norm": trajectory.start_norm,
+            "turn": trajectory.turn,
         }
         for split in self.course.splits:
             found = evaluation(trajectory.networks, task, split, loss=recipe.loss, run=run)

@@ -1,5 +1,6 @@
 """The shipped networks: exact parameter counts, shapes, torch.func transforms, initial laws, and error messages."""
 
+import functools
 import inspect
 import math
 import subprocess
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
+from biascope.family import Family
 from biascope.networks import builder, names
 from biascope.networks.activations import ACTIVATIONS
+from biascope.run import Run
 
 # The smallest image that a network takes as published (32 for one not listed): enough for all but the counts.
 SMALLEST = {
@@ -77,12 +80,16 @@ def variants() -> Iterator[tuple[str, dict[str, object]]]:
     yield "lenet", {"image_size": 19}
     yield "lenet", {"pooling": "average", "hidden": (30,)}
     yield "lenet", {"pooling": "none", "image_size": 9}
+    yield "lenet", {"padding": "same", "image_size": 19}
+    yield "lenet", {"padding": "same", "image_size": 4, "pooling": "average", "activation": "gelu"}
+    yield "lenet", {"padding": "same", "image_size": 1, "pooling": "none"}
     yield "vgg11", {"pooling": "average", "image_size": 33}
     yield "vgg11", {"pooling": "none", "image_size": 3}
     yield "vgg11", {"batchnorm": False}
     yield "resnet18", {"image_size": 9}
     yield "resnet18", {"pooling": "none", "image_size": 9}
     yield "resnet18", {"pooling": "none", "image_size": 16, "batchnorm": False}
+    yield "resnet18", {"zero_residual": True}
     yield "densenet121", {"image_size": 9}
     yield "densenet121", {"pooling": "none", "image_size": 3}
     yield "vit", {"layernorm": False}
@@ -113,6 +120,8 @@ def test_parameter_counts_that_follow_by_arithmetic() -> None:
     assert meta_count("vit") - meta_count("vit", layernorm=False) == 2 * 192 * 19
     # Removing pooling widens the first linear layer, and nothing else.
     assert meta_count("lenet", pooling="none") - meta_count("lenet") == 16 * (24**2 - 5**2) * 120
+    assert meta_count("lenet", padding="same") - meta_count("lenet") == 16 * (8**2 - 5**2) * 120
+    assert meta_count("lenet", padding="same", pooling="none") - meta_count("lenet") == 16 * (32**2 - 5**2) * 120
     assert meta_count("vgg11", pooling="none") - meta_count("vgg11") == 512 * (32**2 - 1) * 512
     assert meta_count("resnet18", pooling="none") - meta_count("resnet18") == 512 * (4**2 - 1)
     assert meta_count("densenet121", pooling="none") - meta_count("densenet121") == 1024 * (32**2 - 1)
@@ -134,7 +143,9 @@ def test_output_has_one_row_per_image_and_one_column_per_output(name: str, setti
         *((name, {}) for name in names()),
         ("lenet", {"pooling": "average"}),
         ("lenet", {"pooling": "none"}),
+        ("lenet", {"padding": "same"}),
         ("resnet18", {"pooling": "none", "batchnorm": False}),
+        ("resnet18", {"zero_residual": True}),
         ("vit", {"layernorm": False, "activation": "gelu"}),
     ],
 )
@@ -194,6 +205,50 @@ def test_relu_resnet18_without_batchnorm_is_homogeneous_but_for_the_bias_of_the_
     x, bias = images(2, 1, 8), network.get_parameter("head.bias")
     with torch.no_grad():
         torch.testing.assert_close(network(3 * x) - bias, 3 * (network(x) - bias))
+
+
+def test_padded_lenet_keeps_the_side_at_both_convolutions() -> None:
+    network = build("lenet", padding="same", pooling="average", image_size=16)
+    x = images(2, 1, 16)
+    with torch.no_grad():
+        first = network.get_submodule("conv1")(x)
+        second = network.get_submodule("conv2")(images(2, 6, 8))
+    assert first.shape == (2, 6, 16, 16)
+    assert second.shape == (2, 16, 8, 8)
+    kernel = network.get_parameter("conv1.weight")
+    torch.testing.assert_close(
+        first[:, :, 0, 0],
+        (x[:, None, 0, :3, :3] * kernel[:, 0, 2:, 2:]).sum((2, 3)) + network.get_parameter("conv1.bias"),
+    )
+
+
+def test_a_residual_branch_that_starts_at_zero_leaves_its_shortcut() -> None:
+    x = images(2, 1, 8)
+    for start in (False, True):
+        network = build("resnet18", zero_residual=start, image_size=8)
+        with torch.no_grad():
+            inward = network.get_submodule("activation")(
+                network.get_submodule("norm")(network.get_submodule("stem")(x))
+            )
+            block = network.get_submodule("stage2.0")
+            shortcut = torch.relu(block.get_submodule("shortcut")(inward))
+            assert torch.equal(block(inward), shortcut) is start
+
+
+@pytest.mark.parametrize(("name", "settings"), [("lenet", {"padding": "same"}), ("resnet18", {"zero_residual": True})])
+def test_settings_of_the_linearised_networks_are_drawn_in_stacks(name: str, settings: dict[str, object]) -> None:
+    family = Family.initialised(functools.partial(builder(name), **settings))
+    assert family.drawing == "replayed in stacks from recorded initialisers"
+    stack = family.draw(2, seed=0, run=Run(device="cpu"))
+    scales = [part for each, part in stack.params.items() if each.endswith("residual.norm2.weight")]
+    assert len(scales) == (8 if name == "resnet18" else 0)
+    assert not any(bool(part.any()) for part in scales)
+    others = [
+        part for each, part in stack.params.items() if each.endswith(("residual.norm1.weight", "shortcut.norm.weight"))
+    ]
+    assert all(bool((part == 1).all()) for part in others)
+    first = next(iter(stack.params.values()))
+    assert not torch.equal(first[0], first[1])
 
 
 def test_published_pooling_is_max_for_lenet_and_vgg11() -> None:
@@ -330,6 +385,23 @@ def test_importing_the_package_does_not_import_torch() -> None:
             {"image_size": 8, "pooling": "none"},
             "image_size must be a whole number of at least 9 for LeNet with pooling='none', got 8. "
             "Pass image_size=32, as in the papers.",
+        ),
+        (
+            "lenet",
+            {"image_size": 3, "padding": "same"},
+            "image_size must be a whole number of at least 4 for LeNet with pooling='max' and padding='same', got 3. "
+            "Pass image_size=32, as in the papers.",
+        ),
+        (
+            "lenet",
+            {"padding": 2},
+            "padding must be one of 'valid', 'same', got 2. Pass padding='valid' for the published LeNet.",
+        ),
+        (
+            "resnet18",
+            {"zero_residual": True, "batchnorm": False},
+            "zero_residual must be False without BatchNorm, whose scale it sets to 0, got True. "
+            "Pass batchnorm=True or zero_residual=False.",
         ),
         (
             "vgg11",

@@ -21,6 +21,7 @@ def resnet18(
     activation: str = "relu",
     pooling: str = "average",
     batchnorm: bool = True,
+    zero_residual: bool = False,
 ) -> nn.Module:
     """ResNet-18 with the stem for small images: a 3×3 convolution of stride 1 and no max-pool.
 
@@ -47,19 +48,29 @@ def resnet18(
             512 · ⌈image_size/8⌉² values. The strides of the convolutions stay.
         batchnorm: Whether BatchNorm follows each convolution. Without it the convolutions still have no bias (the
             papers do not say), so that with ReLU the network is positively homogeneous but for the bias of the head.
+        zero_residual: Whether the last BatchNorm of each residual branch r starts with scale 0, so that a block starts as
+            φ(s(x)), as in the code of the 2021 paper on linearised networks.
 
     Raises:
         ValueError: If a setting is out of its range.
 
     >>> sum(p.numel() for p in resnet18().parameters())
     11168193
+    >>> bool(resnet18(zero_residual=True).get_parameter("stage1.0.residual.norm2.weight").any())
+    False
 
     Reference:
         He et al., Deep residual learning for image recognition, CVPR 2016.
         Ortiz-Jiménez et al., Neural anisotropy directions, NeurIPS 2020.
+        Ortiz-Jiménez et al., What can linearized neural networks actually say about generalization?, NeurIPS 2021.
     """
     require_choice("pooling", pooling, GLOBAL, "Pass pooling='average' for the published ResNet-18.")
     require_image_and_outputs(channels, outputs, image_size)
+    if zero_residual and not batchnorm:
+        raise ValueError(
+            "zero_residual must be False without BatchNorm, whose scale it sets to 0, got True. "
+            "Pass batchnorm=True or zero_residual=False."
+        )
 
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         stem=_convolution(channels, _WIDTHS[0], 3, 1),
@@ -69,10 +80,14 @@ def resnet18(
     inward, side = _WIDTHS[0], image_size
     for stage, width in enumerate(_WIDTHS, start=1):
         stride = 1 if stage == 1 else 2
-        layers[f"stage{stage}"] = nn.Sequential(
+        blocks = [
             _ResidualBlock(inward, width, stride, activation, batchnorm),
             _ResidualBlock(width, width, 1, activation, batchnorm),
-        )
+        ]
+        if zero_residual:
+            for block in blocks:
+                nn.init.zeros_(block.get_parameter("residual.norm2.weight"))
+        layers[f"stage{stage}"] = nn.Sequential(*blocks)
         inward, side = width, -(-side // stride)  # a padded convolution of stride 2 halves the side, rounding up
     layers["pool"] = GLOBAL[pooling]()
     layers["flatten"] = nn.Flatten()

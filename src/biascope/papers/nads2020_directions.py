@@ -13,20 +13,11 @@ from biascope.bases import Basis
 from biascope.claim import Claim, Finding, figure
 from biascope.directional_result import DirectionalBias
 from biascope.draw import directions as drawn_directions
-from biascope.estimate import Estimate
+from biascope.estimate import Estimate, bootstrapped, proportion, spearman
 from biascope.frequency_plane import against_index_figure, lines_figure
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.papers.nads2020_frequencies import PROTOCOL, learned
-from biascope.papers.nads2020_numbers import (
-    SHAPE,
-    TITLES,
-    bootstrapped,
-    directions_of,
-    family_of,
-    proportion,
-    shared,
-    spearman,
-)
+from biascope.papers.nads2020_numbers import SHAPE, TITLES, directions_of, family_of, shared
 from biascope.probe import Probe
 from biascope.run import Run
 from biascope.spectrum import subspace_similarity

@@ -10,7 +10,15 @@ from biascope import bases
 from biascope.bases import Basis
 from biascope.claim import Claim, Finding, figure
 from biascope.directional_result import DirectionalBias
-from biascope.estimate import Estimate
+from biascope.estimate import (
+    Estimate,
+    bootstrapped,
+    mean_absolute_difference,
+    over_repeats,
+    pearson,
+    proportion,
+    spearman,
+)
 from biascope.frequency_plane import completed, lines_figure, plane_figure
 from biascope.measures.directional_bias import directional_bias
 from biascope.measures.pooling_theory import pooling_theory
@@ -18,15 +26,9 @@ from biascope.papers.nads2020_numbers import (
     SHAPE,
     TITLES,
     against_published,
-    bootstrapped,
     family_of,
-    mean_absolute_difference,
-    over_repeats,
-    pearson,
-    proportion,
     published_accuracies,
     shared,
-    spearman,
     training_run,
 )
 from biascope.result import Plane

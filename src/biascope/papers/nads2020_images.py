@@ -12,11 +12,11 @@ import torch
 
 from biascope import data
 from biascope.claim import Claim, Finding, figure
-from biascope.estimate import Estimate
+from biascope.estimate import Estimate, over_repeats, proportion
 from biascope.frequency_plane import lines_figure
 from biascope.image_tasks import SideBySide, flipped, poisoned
 from biascope.papers.nads2020_directions import CNNS, EXACT, directions
-from biascope.papers.nads2020_numbers import TITLES, family_of, over_repeats, proportion, training_run
+from biascope.papers.nads2020_numbers import TITLES, family_of, training_run
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Arrays, Task, along_directions, content_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import torch
 from biascope import bases
 from biascope.bases import Basis
 from biascope.data import data_root
-from biascope.estimate import Estimate
 from biascope.evaluation import STACK_LIMIT
 from biascope.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
@@ -112,61 +110,3 @@ def against_published(
                 break
     ours, theirs = np.array(pairs).T if pairs else (np.zeros(0), np.zeros(0))
     return ours, theirs
-
-
-def bootstrapped(statistic: Callable[..., float], *arrays: np.ndarray, resamples: int = 2000) -> Estimate:
-    """A statistic of paired samples with its percentile interval over resampled pairs.
-
-    What is resampled are the directions (the samples' first axis): the interval says how much the number depends on which
-    of them were looked at and on the luck of each training, not on a change of the data's seed as a whole.
-    """
-    value = float(statistic(*arrays))
-    count = len(arrays[0])
-    if count < 3:
-        return Estimate(value)
-    generator = np.random.default_rng(0)
-    draws = []
-    for _ in range(resamples):
-        chosen = generator.integers(0, count, count)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            draws.append(statistic(*(array[chosen] for array in arrays)))
-    finite = np.array(draws)[np.isfinite(draws)]
-    if len(finite) < resamples // 2:
-        return Estimate(value)
-    low, high = np.quantile(finite, [0.025, 0.975])
-    return Estimate(value, float(finite.std()), float(min(low, value)), float(max(high, value)))
-
-
-def proportion(accuracy: float, samples: int) -> Estimate:
-    """An accuracy in percent with Wilson's interval for so many test samples."""
-    z, p = 1.96, min(max(float(accuracy), 0.0), 1.0)
-    centre = (p + z * z / (2 * samples)) / (1 + z * z / samples)
-    reach = z * math.sqrt(p * (1 - p) / samples + z * z / (4 * samples**2)) / (1 + z * z / samples)
-    error = math.sqrt(max(p * (1 - p), 0.25 / samples) / samples)
-    return Estimate(100 * p, 100 * error, 100 * min(centre - reach, p), 100 * max(centre + reach, p))
-
-
-def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Correlation; nan where one does not vary."""
-    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return math.nan
-    return float(np.corrcoef(first, second)[0, 1])
-
-
-def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Correlation of ranks; nan where one does not vary."""
-    from scipy.stats import rankdata
-
-    return pearson(rankdata(first), rankdata(second))
-
-
-def mean_absolute_difference(first: np.ndarray, second: np.ndarray) -> float:
-    """Of two paired samples."""
-    return float(np.abs(first - second).mean())
-
-
-def over_repeats(values: Sequence[float]) -> Estimate:
-    """Mean of independent repetitions with Student's interval."""
-    each = np.asarray(values, np.float64)
-    error = float(each.std(ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else math.nan
-    return Estimate.from_error(float(each.mean()), error, len(each))

@@ -1,0 +1,279 @@
+"""Figures 4.2, 4.3, B.1–B.4 and the text of B.2: learning the eigenfunctions of a network's own tangent kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from biascope.claim import Claim, Finding, figure
+from biascope.estimate import Estimate, bootstrapped, spearman
+from biascope.frequency_plane import lines_figure
+from biascope.papers.linearized2021_numbers import (
+    RECIPE,
+    TITLES,
+    Learned,
+    eigenfunctions,
+    images,
+    learned,
+    linearised,
+    start_of,
+)
+from biascope.recipe import Recipe
+from biascope.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Samples, epochs and the indices of the eigenfunctions that are learned, by effort and network.
+_NEAR = (1, 2, 5, 10, 20, 50, 100, 200, 300)
+_WIDE = (1, 5, 20, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000)
+PLANS: dict[str, dict[str, Any]] = {
+    "smoke": {"sizes": (96, 48), "epochs": 2, "mlp": (1, 4, 16), "lenet": (1, 4, 16)},
+    "laptop": {"sizes": (3000, 1000), "epochs": 25, "mlp": _NEAR, "lenet": _NEAR},
+    "paper": {
+        "sizes": (50_000, 10_000),
+        "epochs": 100,
+        "mlp": _WIDE,
+        "lenet": _WIDE,
+        "resnet18": (1, 50, 200, 500, 1000),
+    },
+}
+
+
+def order_claims(names: tuple[str, ...], *, gap: bool = True) -> list[Claim]:
+    """Accuracy falls with the index, for networks and their linearisations, and which of the two does better."""
+    claims = []
+    for name in names:
+        title, effort = TITLES[name], "paper" if name == "resnet18" else "laptop"
+        for words, key in ((title, title), (f"Linearised {title}", f"linearised {title}")):
+            claims.append(
+                Claim(
+                    f"{words}'s accuracy on sign(φ_ρ) falls with ρ: rank correlation.",
+                    f"{key}: rank correlation of accuracy and index",
+                    "at most",
+                    "progressively drops with decreasing eigenvalues",
+                    -0.6,
+                    effort,
+                )
+            )
+        if gap:
+            claims.append(
+                Claim(
+                    f"Linearised {title} does better than {title} on its own eigenfunctions: mean lead in points.",
+                    f"{title}: lead of the linearisation",
+                    "at least",
+                    "the kernels perform comparatively much better",
+                    0.0,
+                    effort,
+                )
+            )
+    return claims
+
+
+def speed_claims(name: str) -> list[Claim]:
+    """Iterations and distances grow with the index."""
+    effort = "paper" if name == "resnet18" else "laptop"
+    words = {
+        "iterations": "takes more iterations to a loss of 0.01",
+        "distance": "travels further in weight space (ℓ2)",
+        "turn": "turns its weights further (cosine distance)",
+    }
+    return [
+        Claim(
+            f"{TITLES[name]} {what} for later eigenfunctions: rank correlation.",
+            f"{TITLES[name]}: rank correlation of {key} and index",
+            "at least",
+            "grow with the index",
+            0.6,
+            effort,
+        )
+        for key, what in words.items()
+    ]
+
+
+def both_learned(
+    name: str, plan: dict[str, Any], run: Run, *, data: str = "cifar10", recipe: Recipe = RECIPE
+) -> tuple[Learned, Learned, str]:
+    """A network and its linearisation on the binarised eigenfunctions of the network's kernel at initialisation."""
+    samples = images(data, plan["sizes"], run)
+    family = start_of(name, samples.shape)
+    found = eigenfunctions(family, samples, max(plan[name]), run)
+    labels = found.labels(plan[name])
+    how = dataclasses.replace(recipe, epochs=plan["epochs"])
+    return (
+        learned(family, samples, labels, how, run),
+        learned(linearised(family), samples, labels, how, run),
+        samples.name,
+    )
+
+
+def accuracies(
+    effort: str, run: Run, *, data: str = "cifar10", recipe: Recipe = RECIPE, names: tuple[str, ...]
+) -> Finding:
+    """Accuracy against the index for networks and linearisations."""
+    plan = PLANS[effort]
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    words = ""
+    for name in (name for name in names if name in plan):
+        title, places = TITLES[name], np.array(plan[name], float)
+        network, line, words = both_learned(name, plan, run, data=data, recipe=recipe)
+        for key, found in ((title, network), (f"linearised {title}", line)):
+            arrays[f"accuracy: {key}"] = np.stack([places, found.accuracy])
+            statistics[f"{key}: rank correlation of accuracy and index"] = bootstrapped(
+                spearman, found.accuracy, places
+            )
+            statistics[f"{key}: mean accuracy"] = bootstrapped(np.mean, 100 * found.accuracy)
+        lead = 100 * (line.accuracy - network.accuracy)
+        statistics[f"{title}: lead of the linearisation"] = bootstrapped(np.mean, lead)
+        crossing = _crossing(places, lead)
+        if crossing is not None:
+            statistics[f"{title}: index where the curves cross"] = Estimate.exact(crossing)
+    settings = {"samples": words, "recipe": dataclasses.replace(recipe, epochs=plan["epochs"]).settings, "seed": 0}
+    places_of = {name: list(plan[name]) for name in names if name in plan}
+    return Finding(statistics, arrays, {**settings, "indices": places_of})
+
+
+def _crossing(places: np.ndarray, lead: np.ndarray) -> float | None:
+    """Where the lead changes its sign for the last time, between two indices in proportion."""
+    turns = np.flatnonzero(np.sign(lead[1:]) * np.sign(lead[:-1]) < 0)
+    if not len(turns):
+        return None
+    i = int(turns[-1])
+    return float(places[i] + (places[i + 1] - places[i]) * lead[i] / (lead[i] - lead[i + 1]))
+
+
+def drawn_accuracies(finding: Finding, dark: bool) -> Figure:
+    """Curves of accuracy against the index."""
+    curves = {
+        key.removeprefix("accuracy: "): (array[0], 100 * array[1])
+        for key, array in finding.arrays.items()
+        if key.startswith("accuracy: ")
+    }
+    return lines_figure(curves, x="index ρ of the eigenfunction", y="test accuracy, %", dark=dark)
+
+
+@figure(
+    "4.2",
+    title="Networks and their linearisations on the binarised eigenfunctions of the tangent kernel (CIFAR-10)",
+    claims=order_claims(("mlp", "lenet", "resnet18")),
+    draw=drawn_accuracies,
+)
+def figure_42(effort: str, run: Run) -> Finding:
+    """Accuracy on sign(φ_ρ)."""
+    return accuracies(effort, run, names=("mlp", "lenet", "resnet18"))
+
+
+@figure(
+    "B.1",
+    title="The same with Adam",
+    claims=order_claims(("lenet",), gap=False),
+    draw=drawn_accuracies,
+)
+def figure_b1(effort: str, run: Run) -> Finding:
+    """Accuracy on sign(φ_ρ), trained with Adam."""
+    recipe = dataclasses.replace(RECIPE, optimiser="adam", rate=1e-3, momentum=0.0)
+    found = accuracies(effort, run, recipe=recipe, names=("lenet",))
+    return dataclasses.replace(found, notes=("The thesis does not give Adam's rate; 0.001 was chosen.",))
+
+
+@figure(
+    "B.2",
+    title="The same on MNIST",
+    claims=[
+        *order_claims(("mlp", "lenet"), gap=False),
+        Claim(
+            "LeNet and its linearisation cross near φ_500 on MNIST: index of the crossing.",
+            "LeNet: index where the curves cross",
+            "about",
+            500.0,
+            250.0,
+            "paper",
+        ),
+    ],
+    draw=drawn_accuracies,
+)
+def figure_b2(effort: str, run: Run) -> Finding:
+    """Accuracy on sign(φ_ρ) of MNIST."""
+    return accuracies(effort, run, data="mnist", names=("mlp", "lenet"))
+
+
+def _speeds(name: str, effort: str, run: Run) -> Finding:
+    plan = PLANS[effort]
+    if name not in plan:
+        return Finding({}, {}, {}, (f"{TITLES[name]} is trained at paper effort alone.",))
+    places, title = np.array(plan[name], float), TITLES[name]
+    network, _, words = both_learned(name, plan, run)
+    numbers = {"iterations": network.iterations, "distance": network.distance, "turn": network.turn}
+    statistics = {
+        f"{title}: rank correlation of {key} and index": bootstrapped(spearman, values, places)
+        for key, values in numbers.items()
+    }
+    for key, values in numbers.items():
+        statistics[f"{title}: {key}, last over first"] = Estimate.exact(float(values[-1] / max(values[0], 1e-12)))
+    arrays = {key: np.stack([places, values]) for key, values in numbers.items()}
+    return Finding(statistics, arrays, {"samples": words, "epochs": plan["epochs"], "threshold": 0.01, "seed": 0})
+
+
+def _drawn_speeds(finding: Finding, dark: bool) -> Figure:
+    curves = {
+        f"{key}, relative to the largest": (array[0], array[1] / array[1].max())
+        for key, array in finding.arrays.items()
+    }
+    return lines_figure(curves, x="index ρ of the eigenfunction", y="relative to the largest", dark=dark)
+
+
+@figure("4.3", title="Speed and way in weight space, ResNet-18", claims=speed_claims("resnet18"), draw=_drawn_speeds)
+def figure_43(effort: str, run: Run) -> Finding:
+    """Iterations and distances of ResNet-18."""
+    return _speeds("resnet18", effort, run)
+
+
+@figure("B.3", title="Speed and way in weight space, MLP", claims=speed_claims("mlp"), draw=_drawn_speeds)
+def figure_b3(effort: str, run: Run) -> Finding:
+    """Iterations and distances of the MLP."""
+    return _speeds("mlp", effort, run)
+
+
+@figure("B.4", title="Speed and way in weight space, LeNet", claims=speed_claims("lenet"), draw=_drawn_speeds)
+def figure_b4(effort: str, run: Run) -> Finding:
+    """Iterations and distances of LeNet."""
+    return _speeds("lenet", effort, run)
+
+
+@figure(
+    "B.2 text",
+    title="Binarised eigenfunctions are nearly the eigenfunctions",
+    claims=[
+        Claim(
+            "Binarised and plain eigenvectors have an inner product of about 0.78: mean over eigenfunctions.",
+            "inner product of binarised and plain eigenvectors",
+            "about",
+            0.78,
+            0.05,
+        )
+    ],
+    draw=lambda finding, dark: lines_figure(
+        {name: (array[0], array[1]) for name, array in finding.arrays.items()},
+        x="index ρ of the eigenfunction",
+        y="inner product of sign(φ_ρ) and φ_ρ",
+        dark=dark,
+    ),
+)
+def figure_b2_text(effort: str, run: Run) -> Finding:
+    """Cosine between sign(φ_ρ) and φ_ρ."""
+    plan = PLANS[effort]
+    samples = images("cifar10", plan["sizes"], run)
+    arrays, means = {}, []
+    for name in (name for name in TITLES if name in plan):
+        family = start_of(name, samples.shape)
+        functions = eigenfunctions(family, samples, max(plan[name]), run).functions
+        products = (functions.abs().mean(1) / functions.square().mean(1).sqrt()).numpy()
+        arrays[TITLES[name]] = np.stack([np.arange(1, len(products) + 1, dtype=float), products])
+        means.append(torch.from_numpy(products))
+    each = torch.cat(means).double().numpy()
+    statistics = {"inner product of binarised and plain eigenvectors": bootstrapped(np.mean, each)}
+    return Finding(statistics, arrays, {"samples": samples.name, "seed": 0})
