@@ -138,6 +138,7 @@ def test_results_and_pictures_stand_on_nothing_of_ours_but_estimates() -> None:
     assert own_imports(SOURCE / "result.py") <= {"estimate"}
     assert own_imports(SOURCE / "draw.py") == set()
     assert own_imports(SOURCE / "frequency_plane.py") <= {"draw"}
+    assert own_imports(SOURCE / "kernel_pictures.py") <= {"draw"}
 
 
 def test_measures_never_import_one_another_nor_networks() -> None:

@@ -460,6 +460,8 @@ def test_what_cannot_be_right_is_refused_in_a_sentence():
         tangent_gram(
             Network.of(nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), batchnorm="train"), x
         )
+    with pytest.raises(ValueError, match=r"^The network's output must be a finite number, and is not"):
+        tangent_gram(network, x * math.nan, run=EXACT)
     with pytest.raises(ValueError, match=r"^panels must be between 1 and the 4 samples, got 9"):
         tangent_gram(network, x, panels=9, run=EXACT)
     with pytest.raises(ValueError, match=r"^Inputs must share one leading axis"):

@@ -164,6 +164,8 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     like = next(iter(network.params.values()))
     with torch.no_grad():
         found = network(tree_map(lambda leaf: placed(leaf, like.device, like.dtype).clone(), one))
+    if not bool(torch.isfinite(found).all()):
+        raise ValueError("The network's output must be a finite number, and is not. Check its weights and inputs.")
     if kernel == "scalar":
         scalars(found, None)  # says what to do where there are several
         return [None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from biascope.papers.linearized2021_directions import figure_44, figure_45
 from biascope.papers.linearized2021_dynamics import (
     figure_46,
     figure_47,
@@ -32,6 +33,8 @@ PAPER = (
 FIGURES = (
     figure_42,
     figure_43,
+    figure_44,
+    figure_45,
     figure_46,
     figure_47,
     table_41,

@@ -1,0 +1,299 @@
+"""Tangent kernel: which functions a network learns easily near its weights, and how much of the labels lies on them."""
+
+# n samples · k leading eigenfunctions · T targets
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope import kernel_pictures as pictures
+from biascope.estimate import Estimate
+from biascope.family import Family
+from biascope.gram import Gram, tangent_gram
+from biascope.measurement import measurement
+from biascope.operators import Matrix
+from biascope.randomness import generator_for
+from biascope.result import Result
+from biascope.run import Run
+from biascope.spectrum import eigenpairs
+from biascope.task import Arrays
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DENSE = 1000  # samples up to which the whole spectrum is the quickest, as it is for more than a tenth of it
+_TOLERANCE = 1e-6  # residual of an eigenpair that is iterated for, relative to its own eigenvalue
+
+
+@dataclass(frozen=True, repr=False)
+class TangentSpectrum(Result):
+    """Leading eigenfunctions of a tangent kernel on samples, scaled to ``E φ² = 1``, and what lies on them.
+
+    Attributes:
+        targets: What each target is.
+        positive: The classes that are +1 in the target; none where each class is a target.
+        means: Mean of each target, before it was removed where each class is one.
+        eigenvalues: λ, those of the Gram matrix over n, largest first.
+        residuals: ``‖Kφ/n − λφ‖/(λ‖φ‖)``; nan where the eigenvalue is below the kernel's own error.
+        energy: Share of each target on the first eigenfunctions, cumulative; those below the kernel's error add nothing.
+        labels_energy: The same of all targets together, ``Σ(E φy)²/ΣE y²``.
+        alignment: ``α = yᵀKy/n²`` of each target.
+        labels_alignment: ``α/‖y‖²`` of all targets together: at most the first eigenvalue, and ``Σλ/n`` for a random target.
+        rkhs_bound: ``‖y‖⁴/α``: the squared norm of the target in the kernel's space is at least that.
+        trace: ``Σλ = tr K/n``, the mean squared gradient.
+        frobenius: ``√Σλ² = ‖K‖_F/n``.
+        effective_rank: ``(Σλ)²/Σλ²``.
+        kernel_error: Largest error of the kernel's entries against float64, relative to ``√(K_ii K_jj)``, on a few samples.
+        eigenfunctions: Of the first network, those above the kernel's error.
+        binarised: Cosine between each of these and its sign, ``E|φ|``; √(2/π) = 0.80 where values are Gaussian.
+        places: Index of each sample in its split.
+        labels: Its class.
+        local_energy: ``Σφ²(x)`` at each sample; its mean is the number of eigenfunctions.
+        control_energy: The same at the control samples; empty if there are none.
+        splits: Where the samples and the control samples are from.
+        thumbnails: Samples at the two ends of the first eigenfunctions, as bytes; none where inputs are not images.
+        exact: Whether one network was given: nothing is then left to chance but the samples.
+    """
+
+    targets: tuple[str, ...]
+    positive: tuple[int, ...]
+    means: np.ndarray
+    eigenvalues: np.ndarray
+    residuals: np.ndarray
+    energy: np.ndarray
+    labels_energy: np.ndarray
+    alignment: np.ndarray
+    labels_alignment: np.ndarray
+    rkhs_bound: np.ndarray
+    trace: np.ndarray
+    frobenius: np.ndarray
+    effective_rank: np.ndarray
+    kernel_error: np.ndarray
+    eigenfunctions: np.ndarray
+    binarised: np.ndarray
+    places: np.ndarray
+    labels: np.ndarray
+    local_energy: np.ndarray
+    control_energy: np.ndarray
+    splits: tuple[str, ...]
+    thumbnails: np.ndarray
+    exact: bool
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("labels_alignment", "trace", "frobenius", "effective_rank", "kernel_error"), ("draw",)),
+        **dict.fromkeys(("eigenvalues", "residuals", "labels_energy"), ("draw", "index")),
+        **dict.fromkeys(("alignment", "rkhs_bound"), ("draw", "target")),
+        **dict.fromkeys(("places", "labels", "local_energy"), ("sample",)),
+        **{"means": ("target",), "energy": ("draw", "target", "index"), "control_energy": ("control sample",)},
+        **{"eigenfunctions": ("function", "sample"), "binarised": ("function",)},
+        "thumbnails": ("shown function", "end", "channel", "row", "column"),
+    }
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        samples, leading = len(self.labels), self.eigenvalues.shape[1]
+        numbers = {
+            f"effective rank of {samples}": self.effective_rank,
+            f"share of the labels on {leading} functions (random: {leading / samples:.3g})": self.labels_energy[:, -1],
+            "alignment of the labels α/‖y‖²": self.labels_alignment,
+            "alignment over a random target's": self.labels_alignment * samples / self.trace,
+        }
+        found = {name: Estimate.exact(float(of[0])) if self.exact else _mean(of) for name, of in numbers.items()}
+        if self.control_energy.size:
+            words = f"mean local energy on {self.splits[1]} over that on {self.splits[0]}"
+            found[words] = _mean(self.control_energy / self.local_energy.mean())
+        return found
+
+    def sentence(self) -> str:  # noqa: D102
+        data = self.provenance.get("data", {}).get("name", "the data")
+        samples, leading, known = len(self.labels), self.eigenvalues.shape[1], len(self.eigenfunctions)
+        what = self.targets[0] if self.positive else f"{len(self.targets)} classes, each against the rest"
+        share, constant = self.labels_energy[:, -1].mean(), float(self.means[0]) ** 2
+        words = (
+            f"{100 * share:.0f} % of the labels of {data} ({what}) lie on the first {leading} of {samples:,} eigenfunctions "
+            f"of the tangent kernel of {self.subject} (at random: {100 * leading / samples:.2g} %)."
+        )
+        if self.positive and constant > 0.2:
+            words += f" The classes are unbalanced: {100 * constant:.0f} % of the labels is their mean."
+        if known < leading:
+            words += f" Only {known} eigenvalues are larger than the kernel's own error."
+        if self.control_energy.size:
+            ratio = self.control_energy.mean() / self.local_energy.mean()
+            words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
+        return words
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        kernel, labels = self.eigenvalues / self.trace[:, None], np.diff(self.labels_energy, prepend=0.0)
+        samples, whole = len(self.labels), {self.targets[0] if self.positive else "all classes": self.labels_energy}
+        parts = {} if self.positive else {name.split()[0]: self.energy[:, at] for at, name in enumerate(self.targets)}
+        figure = pictures.energy_figure(whole, samples, parts=parts, dark=dark)
+        found = {"How much of the labels lies on few functions": figure}
+        if self.thumbnails.size:
+            classes = self.labels[pictures.ends(self.eigenfunctions[: len(self.thumbnails)])]
+            figure = pictures.ends_figure(self.thumbnails, kernel[0], labels[0], classes, self.positive, dark=dark)
+            found["What the first eigenfunctions tell apart"] = figure
+        errors = float(np.nanmax(self.residuals, initial=0.0)), float(self.kernel_error.max())
+        figure = pictures.spectrum_figure(kernel, labels, samples, errors=errors, dark=dark)
+        found["The spectrum, and where on it the labels lie"] = figure
+        if self.control_energy.size:
+            local = dict(zip(self.splits, (self.local_energy, self.control_energy), strict=True))
+            found["Where the leading eigenfunctions live"] = pictures.local_energy_figure(local, dark=dark)
+        return found
+
+
+def _mean(values: np.ndarray) -> Estimate:
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Estimate.from_error(float(values.mean()), error, len(values))
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), name="small MLP")
+    x = torch.randn(24, 6, generator=generator_for(torch.device("cpu"), 0, "example"))
+    return (family, Arrays({"train": (x, (x[:, 0] > 0).long())})), {"leading": 4, "draws": 3}
+
+
+@measurement(title="Tangent kernel", paper="linearized2021", result=TangentSpectrum, example=_example)
+def tangent_kernel(
+    family: Family,
+    data: Arrays,
+    *,
+    split: str = "train",
+    samples: int | None = None,
+    leading: int = 50,
+    positive: tuple[int, ...] | None = None,
+    kernel: str = "scalar",
+    readout: str = "first",
+    parameters: tuple[str, ...] | None = None,
+    control: str | None = None,
+    draws: int = 1,
+    seed: int = 0,
+    run: Run | None = None,
+) -> TangentSpectrum:
+    """The functions that a network learns first near its weights, and how much of the labels lies on them.
+
+    Definition:
+        ``K_ij = ∇_θ f(x_i)ᵀ∇_θ f(x_j)`` on n samples; φ and λ are eigenfunctions, ``E φ² = 1``, and eigenvalues of ``K/n``. The
+        energy of labels y on the first k is ``Σ_ρ (E φ_ρ y)²/E y²``, their alignment ``α = yᵀKy/n²``; ``α(φ_ρ) = λ_ρ``. The
+        local energy is ``Σ_ρ φ_ρ²(x)``, elsewhere with ``φ_ρ(x) = Σ_j k(x, x_j) φ_ρ(x_j)/(λ_ρ n)``.
+
+    Args:
+        family: Who.
+        data: Where, with class numbers as labels.
+        split: Which samples.
+        samples: How many of them, chosen at random; all by default.
+        leading: How many eigenfunctions, k.
+        positive: Classes that are +1, the others −1. By default the larger of two classes; of more, each class against the
+            rest with the mean removed, since most of such a target is a constant.
+        kernel: ``"scalar"``, that of one readout, or ``"trace"``, the sum over all outputs.
+        readout: Which scalar of several outputs: ``"first"``, ``"sum"``, ``"mean"``, ``"margin"`` or ``"random"``.
+        parameters: Names or patterns of the weights to differentiate by; all by default.
+        control: A second split, for the local energy.
+        draws: Networks of the family; over several there are standard errors.
+        seed: Of weights and of the choice of samples.
+        run: Folder (resumable), device, precision, cluster.
+
+    Returns:
+        Spectrum, energies, alignments; eigenfunctions and local energy of the first network.
+
+    Raises:
+        ValueError: If the labels are no classes or a setting is out of range.
+
+    Example:
+        >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> data = Arrays({"train": (x, torch.tensor([1, 0, 1, 0]))})
+        >>> linear = Family.point(nn.Linear(2, 1, bias=False))  # K = X Xᵀ
+        >>> result = tangent_kernel(linear, data, leading=2, run=Run(device="cpu"))
+        >>> result.eigenvalues.round(6).tolist(), result.energy.round(6).tolist()
+        ([[2.0, 0.5]], [[[0.5, 1.0]]])
+
+    Reference:
+        Ortiz-Jiménez (2023), The inductive bias of deep learning, sections 4.2–4.4, 6.6 and B.2.
+    """
+    run, size, splits = run or Run(), data.sizes.get(split, math.inf), (split,) if control is None else (split, control)
+    if kernel not in ("scalar", "trace"):
+        raise ValueError(f"kernel must be 'scalar' or 'trace', got {kernel!r}. Pass kernel='trace' for all outputs.")
+    if not 1 <= draws <= (family.size or draws):
+        raise ValueError(f"draws must be between 1 and the networks that there are, got {draws}. Pass draws=1.")
+    if not 1 < (size if samples is None else samples) <= size:
+        raise ValueError(f"samples must be between 2 and the {size} of {split}, got {samples}. Pass samples={size}.")
+    (x, y, places), *others = (_samples(data, each, samples, seed) for each in splits)
+    if not 1 <= leading <= len(y):
+        raise ValueError(f"leading must be between 1 and the {len(y)} samples, got {leading}. Pass leading={len(y)}.")
+    names, classes, targets, means = _targets(y, positive)
+    # Weights keep their precision where gradients are rounded, and are drawn here where a cluster multiplies gradients.
+    precision = "float64" if run.precision == "float64" else "float32"
+    here = Run(precision=precision, device="cpu" if run.on else run.device)
+    stream, device = family.draws(seed=seed, run=here), here.torch_device
+    found, local = [], np.zeros(0)
+    for draw in range(draws):
+        network = stream[draw : draw + 1].member(0)
+        network = network.read(readout) if kernel == "scalar" else network
+        gram = tangent_gram(network, x, kernel=kernel, parameters=parameters, run=run)
+        numbers, functions = _spectrum(gram, targets.to(device), leading)
+        found.append(numbers)
+        if draw == 0:
+            first = functions.float().cpu().numpy()
+            for elsewhere, *_ in others:
+                cross = tangent_gram(network, elsewhere, x, kernel=kernel, parameters=parameters, run=run).matrix
+                scale = len(y) * numbers["eigenvalues"][: len(first)]
+                local = ((Matrix(cross.to(device)).matmul(functions.T).cpu().numpy() / scale) ** 2).sum(1)
+    arrays: dict[str, Any] = {name: np.stack([numbers[name] for numbers in found]) for name in found[0]}
+    arrays |= {"means": means.numpy(), "places": places.numpy(), "labels": y.numpy(), "control_energy": local}
+    arrays |= {"eigenfunctions": first, "binarised": np.abs(first).mean(1), "local_energy": (first**2).sum(0)}
+    arrays["thumbnails"] = pictures.thumbnails(x.cpu().numpy(), first)
+    arrays |= {"targets": names, "positive": classes, "splits": splits, "provenance": {"samples": len(y)}}
+    return TangentSpectrum(**arrays, exact=family.size == 1)
+
+
+def _samples(data: Arrays, split: str, samples: int | None, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Some samples of a split, in its order: inputs, labels and places."""
+    generator, size = generator_for(torch.device("cpu"), seed, "samples", split), data.sizes.get(split, 0)
+    chosen = torch.randperm(size, generator=generator)[:samples].sort().values
+    x, y = data.batch(split, chosen)
+    return x, y.cpu(), chosen
+
+
+def _targets(y: Tensor, positive: tuple[int, ...] | None) -> tuple[tuple[str, ...], tuple[int, ...], Tensor, Tensor]:
+    """Names of the targets, the classes that are +1, the targets ``(T, n)``, and their means before they are removed."""
+    kinds = sorted(set(y.flatten().tolist()))
+    if y.dim() != 1 or y.is_floating_point() or len(kinds) < 2:
+        came = f"only {kinds[0]}" if len(kinds) < 2 else f"{y.dtype} of shape {tuple(y.shape)}"
+        raise ValueError(f"Labels must be numbers of at least two classes, got {came}. Pass a class for each sample.")
+    if positive is None and len(kinds) > 2:
+        each = 2.0 * (y == torch.tensor(kinds)[:, None]).double() - 1
+        return tuple(f"{kind} against the rest" for kind in kinds), (), each - each.mean(1)[:, None], each.mean(1)
+    chosen = (kinds[1],) if positive is None else tuple(positive)
+    rest = sorted(set(kinds) - set(chosen))
+    if not chosen or not rest or not set(chosen) <= set(kinds):
+        known = ", ".join(map(str, kinds))
+        raise ValueError(f"positive must be some of the classes {known}, got {chosen}. Pass positive=({kinds[-1]},).")
+    one = 2.0 * torch.isin(y, torch.tensor(chosen)).double()[None] - 1
+    name = f"{', '.join(map(str, chosen))} against {rest[0] if len(rest) == 1 else 'the rest'}"
+    return (name,), chosen, one, one.mean(1)
+
+
+def _spectrum(gram: Gram, y: Tensor, leading: int) -> tuple[dict[str, np.ndarray], Tensor]:
+    """The numbers of one kernel, and those of its leading eigenfunctions that its precision resolves."""
+    matrix, n, norms = gram.matrix.to(y.device), y.shape[1], y.square().mean(1)
+    operator, trace = Matrix(matrix), matrix.diagonal().double().sum() / n
+    frobenius = sum(part.double().square().sum() for part in torch.split(matrix, 1024)) ** 0.5 / n
+    if not 0 < float(frobenius) < math.inf:
+        raise ValueError("A tangent kernel must be finite and not all 0, and this is not. Check the network's weights.")
+    pairs = eigenpairs(operator, leading, tolerance=_TOLERANCE, each=True, iterate=n > max(_DENSE, 10 * leading))
+    values, functions = pairs.values.clamp_min(0) / n, math.sqrt(n) * pairs.vectors
+    # Independent errors of the entries, of size ε·tr K/n, move eigenvalues of K by up to 2√n times that.
+    known = values >= torch.clamp(2 * gram.error * trace / math.sqrt(n), 1e-12 * values[0], values[0])
+    energy = (functions @ y.T / n).square() * known[:, None]  # (k, T)
+    alignment = (y * operator.matmul(y.T).T).sum(1) / n**2
+    numbers = {"eigenvalues": values, "alignment": alignment, "trace": trace, "frobenius": frobenius}
+    numbers["residuals"] = torch.where(known, pairs.residuals * values[0] / values, math.nan)
+    numbers["energy"], numbers["labels_energy"] = (energy / norms).cumsum(0).T, energy.sum(1).cumsum(0) / norms.sum()
+    numbers["labels_alignment"], numbers["rkhs_bound"] = alignment.sum() / norms.sum(), norms.square() / alignment
+    numbers["effective_rank"], numbers["kernel_error"] = (trace / frobenius) ** 2, torch.tensor(gram.error).double()
+    return {name: part.cpu().numpy() for name, part in numbers.items()}, functions[known]
