@@ -70,7 +70,6 @@ _HOMES = {
     "Basis": "bases",
     "Task": "task",
     "Arrays": "task",
-    "Relabelled": "task",
     "along_directions": "task",
     "samples_of": "data_source",
     "Recipe": "recipe",
@@ -80,8 +79,9 @@ _HOMES = {
     "input_gradient": "tangent",
     "input_difference": "tangent",
     "linearize": "linearization",
-    "Gram": "gram",
     "tangent_gram": "gram",
+    "TangentKernel": "tangent_operator",
+    "alignment": "tangent_operator",
     "GradientCovariance": "operators",
     "Matrix": "operators",
     "LinearOperator": "operators",
@@ -94,7 +94,6 @@ _HOMES = {
     "Result": "result",
     "CovarianceResult": "covariance_result",
     "common_directions": "covariance_result",
-    "Measurement": "measurement",
     "write_report": "report",
     "family_of": "model_source",
     "Scan": "scanning",
@@ -111,7 +110,6 @@ __all__ = [
     "GradientSampler",
     "LinearOperator",
     "Matrix",
-    "Measurement",
     "Network",
     "Observer",
     "Probe",
@@ -120,9 +118,11 @@ __all__ = [
     "Run",
     "Scan",
     "Spectrum",
+    "TangentKernel",
     "Task",
     "Trajectory",
     "__version__",
+    "alignment",
     "along_directions",
     "common_directions",
     "eigenpairs",
@@ -131,12 +131,15 @@ __all__ = [
     "gradient_covariance",
     "input_difference",
     "input_gradient",
+    "linearize",
     "load",
     "measure",
     "network",
+    "samples_of",
     "scan",
     "selftest",
     "subspace_similarity",
+    "tangent_gram",
     "write_report",
 ]
 
@@ -148,10 +151,12 @@ if TYPE_CHECKING:
 
     from biascope.bases import Basis
     from biascope.covariance_result import CovarianceResult, common_directions
+    from biascope.data_source import samples_of
     from biascope.estimate import Estimate
     from biascope.family import Family, Network
+    from biascope.gram import tangent_gram
     from biascope.identities import selftest
-    from biascope.measurement import Measurement
+    from biascope.linearization import linearize
     from biascope.model_source import family_of
     from biascope.observer import Observer
     from biascope.operators import GradientCovariance, LinearOperator, Matrix
@@ -164,6 +169,7 @@ if TYPE_CHECKING:
     from biascope.scanning import Scan, scan
     from biascope.spectrum import Spectrum, eigenpairs, subspace_similarity
     from biascope.tangent import input_difference, input_gradient
+    from biascope.tangent_operator import TangentKernel, alignment
     from biascope.task import Arrays, Task, along_directions
     from biascope.training import Trajectory, fit
 
