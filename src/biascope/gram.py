@@ -18,15 +18,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope import weights
 from biascope.cluster import device_type
 from biascope.family import Network
-from biascope.gram_panel import Panel, placed
-from biascope.kernel_plan import Part, Sizes, explanation, kernel_parts, sample_count, usual_sizes
+from biascope.gram_panel import Panel
+from biascope.kernel_plan import Part, Sizes, explanation, kernel_parts, placed, sample_count, usual_sizes
 from biascope.layer_uses import scalars
 from biascope.randomness import seed_of
 from biascope.run import Run
 from biascope.trials import Group, Outcome, Sweep
 
 KERNELS = ("scalar", "trace", "each")
-_CHECKED = 24  # samples on which the error of a precision is measured
+_CHECKED = 24  # samples at most on which the error of a precision is measured
 _PANELS = 8  # by default, where panels are kept on disk or sent to workers
 _SMALL = 2048  # rows below which one panel is enough
 
@@ -130,8 +130,9 @@ def _engine(
     samples, others = sample_count(x), None if other is None else sample_count(other)
     pairs = samples * (samples + 1) / 2 if others is None else samples * others
     outputs = _outputs(network, x, kernel)
+    here = run.torch_device if run.on is None else torch.device("cpu")
     parts = kernel_parts(
-        network,
+        network.to(here, torch.float64 if run.precision == "float64" else torch.float32),
         x,
         parameters=parameters,
         output=outputs[0],
@@ -163,7 +164,7 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
     like = next(iter(network.params.values()))
     with torch.no_grad():
-        found = network(tree_map(lambda leaf: placed(leaf, like.device, like.dtype).clone(), one))
+        found = network(tree_map(lambda leaf: placed(leaf, like).clone() if isinstance(leaf, Tensor) else leaf, one))
     if not bool(torch.isfinite(found).all()):
         raise ValueError("The network's output must be a finite number, and is not. Check its weights and inputs.")
     if kernel == "scalar":
@@ -314,14 +315,15 @@ def _error(engine: Engine, x: Any, other: Any, matrix: Tensor, run: Run) -> floa
     exact = dataclasses.replace(run, folder=None, on=None, precision="float64", progress=False)
     if run.on is not None:
         exact = dataclasses.replace(exact, device="cpu")
-    rows = torch.randperm(engine.samples, generator=generator)[:_CHECKED].sort().values
+    few_enough = min(_CHECKED, max(4, engine.samples // 16))  # a small kernel is not to be computed twice
+    rows = torch.randperm(engine.samples, generator=generator)[:few_enough].sort().values
     few = tree_map(lambda leaf: leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, x)
     small = dataclasses.replace(engine, samples=len(rows))
     truth = small.matrix(few, None, 1, exact, "") if other is None else None
     columns = rows
     if truth is None:
         assert engine.others is not None
-        columns = torch.randperm(engine.others, generator=generator)[:_CHECKED].sort().values
+        columns = torch.randperm(engine.others, generator=generator)[:few_enough].sort().values
         some = tree_map(lambda leaf: leaf[columns.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, other)
         truth = dataclasses.replace(small, others=len(columns)).matrix(few, some, 1, exact, "")
     found = matrix[..., rows.to(matrix.device), :][..., columns.to(matrix.device)].double().to(truth.device)

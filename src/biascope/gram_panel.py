@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from biascope.family import Network
-from biascope.kernel_plan import Part, Sizes, passes, sample_count
+from biascope.kernel_plan import Part, Sizes, passes, placed, sample_count
 from biascope.layer_rules import GradientRule, Held, PairRule, product
 from biascope.layer_uses import layer_uses
 from biascope.run import Run
@@ -48,15 +48,15 @@ class Panel:
     ) -> None:
         self.network, self.parts, self.sizes, self.output = network, parts, sizes, output
         self.x, self.other, self.first, self.last = x, other, first, last
-        self.device, self.dtype = run.torch_device, next(iter(network.params.values())).dtype
+        self._like = next(iter(network.params.values()))
         # What is multiplied may be rounded further than what is differentiated.
-        self.kept_as = torch.bfloat16 if run.precision == "bfloat16" else self.dtype
+        self.kept_as = torch.bfloat16 if run.precision == "bfloat16" else self._like.dtype
 
     def rows(self) -> Tensor:
         """``(r, last)`` of the lower triangle, or ``(r, m)``."""
         symmetric = self.other is None
         width = self.last if symmetric else sample_count(self.other)
-        out = torch.zeros(self.last - self.first, width, dtype=self.dtype, device=self.device)
+        out = torch.zeros(self.last - self.first, width, dtype=self._like.dtype, device=self._like.device)
         count = width + (0 if symmetric else self.last - self.first)
         for group in passes(self.parts, count, self.sizes):
             if symmetric:
@@ -75,7 +75,7 @@ class Panel:
         whole: dict[str, Held] = {}
         for begin in range(start, stop, self.sizes.chunk):
             end = min(stop, begin + self.sizes.chunk)
-            chunk = tree_map(lambda leaf: _cut(leaf, begin, end, self.device, self.dtype), x)  # noqa: B023
+            chunk = tree_map(lambda leaf: placed(leaf[begin:end], self._like) if isinstance(leaf, Tensor) else leaf, x)  # noqa: B023
             uses = layer_uses(self.network, chunk, self.output, by_itself)
             for part in group:
                 pieces = part.rule.held(uses.of(part.name), end - begin)
@@ -144,15 +144,3 @@ def _add_product(out: Tensor, left: Tensor, right: Tensor) -> None:
         out.addmm_(left, right.T)
     else:
         out += product(left, right)
-
-
-def _cut(leaf: Any, start: int, stop: int, device: torch.device, dtype: torch.dtype) -> Any:
-    """Some samples on the device."""
-    return placed(leaf[start:stop], device, dtype) if isinstance(leaf, Tensor) else leaf
-
-
-def placed(leaf: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A tensor on a device, real numbers in a type; anything else as it is."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.to(device, dtype if leaf.is_floating_point() else leaf.dtype)

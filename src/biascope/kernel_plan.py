@@ -21,8 +21,9 @@ from biascope.layer_uses import layer_uses, scalars
 from biascope.run import Run
 from biascope.tangent import plain_attention
 
-_PROVED_ON = 3  # samples; two could not tell a transposed batch from a right one
-_TOLERANCE = 1e-6  # of the proof in float64; a wrong rule is wrong by its whole contribution
+_PROVED_ON = 2  # samples: enough to mix them up
+# Of the proof, by the precision it is made in: a wrong rule is wrong by its whole contribution.
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ def kernel_parts(
 ) -> list[Part]:
     """The parameters that contribute to a kernel, each with the cheapest rule that is proven for it on the given network.
 
-    Every rule is tried on a few samples in float64 against gradients by plain autograd of the module itself. One that
-    does not hold (a layer whose batch axis is not the first, say) is not used; a parameter for which none holds is
+    Every rule is tried on a few samples against gradients by plain autograd of the module itself. One that does not
+    hold (a layer whose batch axis is not the first, say) is not used; a parameter for which none holds is
     differentiated by itself, and if that does not hold either, the network is refused.
 
     Args:
-        network: One network.
+        network: One network, on the device and in the precision that the proof is made in.
         x: Inputs ``(n, …)``.
         parameters: Names or patterns such as ``"stage4.*"``; all by default.
         output: Which of several outputs.
@@ -92,11 +93,11 @@ def kernel_parts(
         ValueError: If a name fits no parameter, or a parameter's share cannot be computed rightly.
     """
     names = chosen_parameters(network, parameters)
-    few = tree_map(lambda leaf: _doubled(leaf[:_PROVED_ON].detach().cpu()) if isinstance(leaf, Tensor) else leaf, x)
-    count = min(_PROVED_ON, samples)
-    exact = network.to(torch.device("cpu"), torch.float64)
-    truth = _gradients_one_by_one(exact, few, count, output)
-    uses = layer_uses(exact, few, output)
+    like = next(iter(network.params.values()))
+    few = tree_map(lambda leaf: placed(leaf[:_PROVED_ON], like) if isinstance(leaf, Tensor) else leaf, x)
+    count, tolerance = min(_PROVED_ON, samples), _TOLERANCES[like.dtype]
+    truth = _gradients_one_by_one(network, few, count, output)
+    uses = layer_uses(network, few, output)
     found: dict[str, Part] = {}
     for name in names:
         shape = tuple(network.params[name].shape)
@@ -104,12 +105,12 @@ def kernel_parts(
         rules = possible_rules(uses, name, count, network.params[name].shape)
         for rule in sorted(rules, key=lambda rule: rule.cost.total(samples, pairs, device)):
             error = _disagreement(share(rule, rule.held(uses.of(name), count)), target)
-            if error <= _TOLERANCE:
+            if error <= tolerance:
                 found[name] = Part(name, shape, rule, error)
                 break
     rest = [name for name in names if name not in found]
     if rest:
-        found |= _differentiated(exact, few, count, output, rest, truth, uses.raw)
+        found |= _differentiated(network, few, count, output, rest, truth, uses.raw)
     return [found[name] for name in names]
 
 
@@ -121,7 +122,7 @@ def _differentiated(
     for name in names:
         rule = possible_rules(type(uses)(uses.calls, frozenset()), name, count, network.params[name].shape)[0]
         error = _disagreement(share(rule, rule.held(uses.of(name), count)), truth[name] @ truth[name].T)
-        if not error <= _TOLERANCE:
+        if not error <= _TOLERANCES[network.params[name].dtype]:
             module = name.rpartition(".")[0] or type(network.module).__name__
             raise ValueError(
                 f"The gradient by {name!r} must be the same in a batch and alone, and it is not (off by {error:.1g}): "
@@ -170,8 +171,11 @@ def _disagreement(found: Tensor, target: Tensor) -> float:
     return error / scale if scale > 0 else error
 
 
-def _doubled(leaf: Tensor) -> Tensor:
-    return leaf.double() if leaf.is_floating_point() else leaf
+def placed(leaf: Any, like: Tensor) -> Any:
+    """A tensor on the device of another, real numbers in its type; anything else as it is."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.to(like.device, like.dtype if leaf.is_floating_point() else leaf.dtype)
 
 
 def chosen_parameters(network: Network, patterns: Sequence[str] | None) -> list[str]:
@@ -199,7 +203,7 @@ def usual_sizes(parts: Sequence[Part], run: Run) -> Sizes:
         device = run.torch_device
         numbers = torch.cuda.get_device_properties(device).total_memory // run.dtype.itemsize
         chunk = max(1, min(1024, int(0.04 * numbers) // (3 * each)))
-        return Sizes(chunk, int(0.55 * numbers), int(0.03 * numbers))
+        return Sizes(chunk, int(0.55 * numbers), int(0.08 * numbers))
     # On a CPU small pieces stay in its caches, and more than a gigabyte is not asked for without need.
     chunk = max(1, min(128, 2**25 // (3 * each)))
     return Sizes(chunk, 2**28, 2**22)

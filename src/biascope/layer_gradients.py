@@ -16,14 +16,22 @@ def by_sample(tensor: Tensor, samples: int) -> Tensor:
     return tensor.reshape(samples, -1, tensor.shape[-1])
 
 
-def patches(call: Call, samples: int, inputs: Tensor | None = None) -> Tensor:
+def patches(call: Call, samples: int) -> Tensor:
     """What each output position of a linear map or a convolution read: ``(n, S, groups·f)``."""
-    inputs = call.inputs if inputs is None else inputs
     if call.kind == "linear":
-        return by_sample(inputs, samples)
-    kernel, stride, dilation = (both_ways(call, name) for name in ("kernel", "stride", "dilation"))
-    unfolded = F.unfold(_padded(call, inputs), kernel, stride=stride, dilation=dilation)  # (n·r, f, S)
-    return unfolded.transpose(1, 2).reshape(samples, -1, unfolded.shape[1])
+        return by_sample(call.inputs, samples)
+    images = _padded(call).contiguous()
+    (n, channels, height, width), strides = images.shape, images.stride()
+    (tall, wide), step, gap = (both_ways(call, name) for name in ("kernel", "stride", "dilation"))
+    rows = (height - gap[0] * (tall - 1) - 1) // step[0] + 1
+    columns = (width - gap[1] * (wide - 1) - 1) // step[1] + 1
+    # A view and one copy: several times faster than torch's unfold, which on a GPU goes image by image.
+    windows = images.as_strided(
+        (n, channels, tall, wide, rows, columns),
+        (*strides[:2], gap[0] * strides[2], gap[1] * strides[3], step[0] * strides[2], step[1] * strides[3]),
+    )
+    read = windows.reshape(n, channels * tall * wide, rows * columns).transpose(1, 2)
+    return read.reshape(samples, -1, read.shape[2])
 
 
 def output_gradients(call: Call, samples: int) -> Tensor:
@@ -61,8 +69,8 @@ def image_padding(call: Call) -> list[int]:
     return [across, across, down, down]
 
 
-def _padded(call: Call, inputs: Tensor) -> Tensor:
-    images = inputs.unsqueeze(2) if call.settings["function"] is F.conv1d else inputs
+def _padded(call: Call) -> Tensor:
+    images = call.inputs.unsqueeze(2) if call.settings["function"] is F.conv1d else call.inputs
     amounts = image_padding(call)
     return F.pad(images, amounts) if any(amounts) else images
 
@@ -102,7 +110,7 @@ def sample_gradients(
         place = (ids - first).clamp(0, last - first - 1)[:, :, None].expand_as(back)
         return rows.scatter_add_(1, place, back * found[:, :, None])
     groups = call.settings.get("groups") or 1
-    read = patches(call, samples, inputs)
+    read = patches(call, samples)
     if groups == 1:
         return torch.bmm(back[:, :, first:last].transpose(1, 2), read)
     width, each = read.shape[2] // groups, back.shape[2] // groups
