@@ -22,6 +22,7 @@ from biascope.layer_rules import possible_rules
 from biascope.layer_uses import layer_uses
 from biascope.networks import builder
 from biascope.run import Run
+from biascope.tangent import weight_vjp
 
 EXACT = Run(device="cpu", precision="float64")
 
@@ -422,6 +423,15 @@ def test_of_a_network_that_mixes_samples_each_is_taken_alone():
     assert "no rule of its layer holds here" in found.explain()
 
 
+def test_batchnorm_in_train_mode_normalises_each_sample_alone():
+    module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 1)).double()
+    network, x = Network.of(module, batchnorm="train"), images(1, 4, 4)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    gradients = [weight_vjp(network, x[i : i + 1], one) for i in range(len(x))]
+    jacobian = torch.stack([torch.cat([part.flatten() for part in each.values()]) for each in gradients])
+    assert torch.allclose(tangent_gram(network, x, run=EXACT).matrix, jacobian @ jacobian.T, atol=1e-12)
+
+
 class Broken(nn.Module):
     """Overwrites what the gradient needs."""
 
@@ -456,10 +466,6 @@ def test_what_cannot_be_right_is_refused_in_a_sentence():
         tangent_gram(network, x, kernel="sum", run=EXACT)
     with pytest.raises(ValueError, match=r"^A tangent kernel in float16 overflows"):
         tangent_gram(network, x, run=Run(device="cpu", precision="float16"))
-    with pytest.raises(ValueError, match=r"BatchNorm is in train mode"):
-        tangent_gram(
-            Network.of(nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), batchnorm="train"), x
-        )
     with pytest.raises(ValueError, match=r"^The network's output must be a finite number, and is not"):
         tangent_gram(network, x * math.nan, run=EXACT)
     with pytest.raises(ValueError, match=r"^panels must be between 1 and the 4 samples, got 9"):

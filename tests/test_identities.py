@@ -39,7 +39,7 @@ def test_published_networks_pass(name):
     family = Family.initialised(lambda: networks.builder(name)(**settings), name=name)
     checks = selftest(family, (1, settings["image_size"], settings["image_size"]))
     assert failed(checks) == set()
-    assert len(checks) == 8
+    assert len(checks) == 9
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -152,11 +152,6 @@ def _check(network: Network, kernel: str, run: Run) -> None:
         raise ValueError(f"kernel must be 'scalar', 'trace' or 'each', got {kernel!r}. Pass kernel='scalar'.")
     if run.precision == "float16":
         raise ValueError("A tangent kernel in float16 overflows. Pass precision='bfloat16', 'tf32' or 'float32'.")
-    if network.couples_inputs:
-        raise ValueError(
-            "A tangent kernel needs samples that do not see one another, and BatchNorm is in train mode. "
-            "Pass batchnorm='eval'."
-        )
 
 
 def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:

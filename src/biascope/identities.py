@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from biascope.family import Family, Network
+from biascope.gram import tangent_gram
 from biascope.probe import Probe
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.run import Run
@@ -90,6 +91,11 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
             "two routes to the kernel agree",
             lambda: _routes(kernel(), weight_jacobian(network, x)),
             "jvp, vjp and gradients differ",
+        ),
+        (
+            "the kernel by layers agrees",
+            lambda: _relative(kernel(), tangent_gram(network, x, run=run).matrix),
+            "the rules of its layers do not fit its gradients",
         ),
         ("a stack equals its members", lambda: _stack(stack, x), "the network cannot be batched over weights"),
     ]

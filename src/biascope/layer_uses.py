@@ -11,6 +11,7 @@ what it is.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -182,7 +183,7 @@ def layer_uses(network: Network, x: Any, output: int | None = None, differentiat
     """How the parameters of a network enter its scalar output on a batch, with the gradients of every layer's output.
 
     Args:
-        network: One network; inputs of a batch must not influence one another.
+        network: One network.
         x: Inputs ``(n, …)``, any pytree.
         output: Which of several outputs is the scalar; ``None`` for a network with one.
         differentiated: Parameters whose per-sample gradients are to be found by automatic differentiation.
@@ -194,8 +195,10 @@ def layer_uses(network: Network, x: Any, output: int | None = None, differentiat
     """
     params = {name: tensor.detach() for name, tensor in network.params.items()}
     recorder = _Recorder(params)
+    # Where inputs of a batch would influence one another they go through the network one by one, under vmap.
+    recorder.raw |= params.keys() if network.couples_inputs else set()
     with torch.enable_grad(), plain_attention():
-        with recorder:
+        with recorder if not network.couples_inputs else contextlib.nullcontext():
             outputs = network.apply(params, network.buffers, _copied(x))
         scalar = scalars(outputs, output).sum()
         if scalar.requires_grad:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from biascope.claim import Claim, Finding, figure
 from biascope.estimate import Estimate, bootstrapped, spearman
+from biascope.family import Family
 from biascope.frequency_plane import lines_figure
 from biascope.papers.linearized2021_numbers import (
     RECIPE,
     TITLES,
-    Learned,
     eigenfunctions,
     images,
     learned,
@@ -23,6 +24,7 @@ from biascope.papers.linearized2021_numbers import (
 )
 from biascope.recipe import Recipe
 from biascope.run import Run
+from biascope.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,20 +96,13 @@ def speed_claims(name: str) -> list[Claim]:
     ]
 
 
-def both_learned(
-    name: str, plan: dict[str, Any], run: Run, *, data: str = "cifar10", recipe: Recipe = RECIPE
-) -> tuple[Learned, Learned, str]:
-    """A network and its linearisation on the binarised eigenfunctions of the network's kernel at initialisation."""
+def targets_of(
+    name: str, plan: dict[str, Any], run: Run, data: str = "cifar10"
+) -> tuple[Family, Arrays, dict[str, Tensor]]:
+    """A network at initialisation, samples, and the binarised eigenfunctions of its kernel on them."""
     samples = images(data, plan["sizes"], run)
     family = start_of(name, samples.shape)
-    found = eigenfunctions(family, samples, max(plan[name]), run)
-    labels = found.labels(plan[name])
-    how = dataclasses.replace(recipe, epochs=plan["epochs"])
-    return (
-        learned(family, samples, labels, how, run),
-        learned(linearised(family), samples, labels, how, run),
-        samples.name,
-    )
+    return family, samples, eigenfunctions(family, samples, max(plan[name]), run).labels(plan[name])
 
 
 def accuracies(
@@ -120,7 +115,9 @@ def accuracies(
     words = ""
     for name in (name for name in names if name in plan):
         title, places = TITLES[name], np.array(plan[name], float)
-        network, line, words = both_learned(name, plan, run, data=data, recipe=recipe)
+        family, samples, labels = targets_of(name, plan, run, data)
+        how, words = dataclasses.replace(recipe, epochs=plan["epochs"]), samples.name
+        network, line = (learned(each, samples, labels, how, run) for each in (family, linearised(family)))
         for key, found in ((title, network), (f"linearised {title}", line)):
             arrays[f"accuracy: {key}"] = np.stack([places, found.accuracy])
             statistics[f"{key}: rank correlation of accuracy and index"] = bootstrapped(
@@ -206,7 +203,8 @@ def _speeds(name: str, effort: str, run: Run) -> Finding:
     if name not in plan:
         return Finding({}, {}, {}, (f"{TITLES[name]} is trained at paper effort alone.",))
     places, title = np.array(plan[name], float), TITLES[name]
-    network, _, words = both_learned(name, plan, run)
+    family, samples, labels = targets_of(name, plan, run)
+    network = learned(family, samples, labels, dataclasses.replace(RECIPE, epochs=plan["epochs"]), run)
     numbers = {"iterations": network.iterations, "distance": network.distance, "turn": network.turn}
     statistics = {
         f"{title}: rank correlation of {key} and index": bootstrapped(spearman, values, places)
@@ -215,7 +213,9 @@ def _speeds(name: str, effort: str, run: Run) -> Finding:
     for key, values in numbers.items():
         statistics[f"{title}: {key}, last over first"] = Estimate.exact(float(values[-1] / max(values[0], 1e-12)))
     arrays = {key: np.stack([places, values]) for key, values in numbers.items()}
-    return Finding(statistics, arrays, {"samples": words, "epochs": plan["epochs"], "threshold": 0.01, "seed": 0})
+    return Finding(
+        statistics, arrays, {"samples": samples.name, "epochs": plan["epochs"], "threshold": 0.01, "seed": 0}
+    )
 
 
 def _drawn_speeds(finding: Finding, dark: bool) -> Figure:
