@@ -5,6 +5,14 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
     biascope measure anisotropy_directions NAME --estimator difference --draws N --device cuda --precision tf32 --out RUNS/NAME
     biascope measure average_geometry NAME --inputs 16 --fresh --draws N --device cuda --precision tf32 --out RUNS/NAME
 
+and on CIFAR-10
+
+    biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
+    biascope kernel lenet --samples 4000 --positive 5,6,7,8,9 --draws 4 --out RUNS/kernel_halves
+    biascope measure kernel_rotation lenet --data-sizes 4000,1000 --target 50 --epochs 20 --out RUNS/kernel_rotation
+    biascope measure linearized_training lenet --data-sizes 4000,1000 --targets 2,5,10,20,50,100 --at start,trained --epochs 20 \\
+        --out RUNS/linearized_training
+
 then
 
     python docs/make_pictures.py RUNS
@@ -18,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from biascope import draw
+from biascope import draw, kernel_pictures, load
 from biascope.covariance_result import CovarianceResult
 from biascope.scanning import saved_results
 
@@ -81,6 +89,11 @@ def main(runs: Path) -> None:
         pictures = list(directions[name].plots().values())
         pictures[0].savefig(HERE / f"spectrum_{name}.png", dpi=130, facecolor="white")
         pictures[1].savefig(HERE / f"directions_{name}.png", dpi=130, facecolor="white")
+    labels = {"vehicles against animals": "kernel_vehicles", "classes 5 to 9 against the rest": "kernel_halves"}
+    energies = {words: load(runs / folder / "tangent_kernel").labels_energy for words, folder in labels.items()}
+    kernel_pictures.energy_figure(energies, 4000).savefig(HERE / "tangent_kernel.png", dpi=130, facecolor="white")
+    for name in ("kernel_rotation", "linearized_training"):
+        load(runs / name / name).plot().savefig(HERE / f"{name}.png", dpi=130, facecolor="white")
 
 
 if __name__ == "__main__":

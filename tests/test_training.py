@@ -326,3 +326,12 @@ def test_members_with_labels_of_their_own_learn_them_in_a_stack_as_alone():
         assert float(judged.accuracy) == float(together.accuracy[member])
     with pytest.raises(ValueError, match=r"^Labels of split 'train' must have a row of 24 for every member, got shape"):
         Relabelled(base, {"train": labels["train"][0]})
+
+
+def test_weights_are_kept_also_after_all_members_have_left() -> None:
+    networks, task = stack_and_task()
+    recipe = Recipe("sgd", rate=1e12, schedule="constant", momentum=0.0, steps=80, batch=4)
+    found = fit(networks, task, recipe, seed=0, run=CPU, keep_at=(80,), way="stack")
+    assert bool((found.diverged_at > 0).all())
+    for name, tensor in found.at(80).params.items():
+        assert torch.equal(tensor.nan_to_num(), found.networks.params[name].nan_to_num())

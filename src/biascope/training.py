@@ -190,6 +190,8 @@ class _Walk:
             if (step + 1) % CHECK_EVERY == 0 and step + 1 < total:
                 self._leave(losses[: step + 1])
             look(step + 1)
+        for step in kept - checkpoints.keys():  # all members left before: their weights stay as they are
+            checkpoints[step] = _copied(self._all())
         return self._summary(losses, checkpoints)
 
     def _leave(self, losses: Tensor) -> None:

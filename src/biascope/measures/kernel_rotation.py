@@ -1,0 +1,300 @@
+"""Kernel rotation: how training turns the tangent kernel of a network towards what it learns."""
+
+# n samples that the kernel is measured on · L leading eigenfunctions of the initial kernel
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from biascope.cluster import device_type
+from biascope.draw import PALETTE
+from biascope.estimate import Estimate
+from biascope.evaluation import evaluation
+from biascope.family import Family, Network
+from biascope.frequency_plane import lines_figure
+from biascope.gram import tangent_gram
+from biascope.measurement import measurement
+from biascope.operators import Matrix
+from biascope.randomness import generator_for, seed_of
+from biascope.recipe import Recipe
+from biascope.result import Result
+from biascope.run import Run
+from biascope.spectrum import Spectrum, eigenpairs
+from biascope.task import Arrays, content_of, master_dtype
+from biascope.training import Trajectory, fit
+from biascope.trials import Outcome, Trials
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class KernelRotation(Result):
+    """How the tangent kernel of a network turned while it was trained; arrays are by repeat and checkpoint.
+
+    Attributes:
+        target: The initial eigenfunction that was learned, counted from 1; ``None`` for the labels.
+        first: How many eigenfunctions of each kernel the energy is taken on.
+        epochs: Of each checkpoint.
+        alignment: ``α_t(φ_ρ)`` of the initial eigenfunctions; at the start their eigenvalues.
+        target_alignment: ``α_t`` of the target: of its eigenfunction, or of the labels as ±1.
+        jacobian_norm: ``E‖∇_θ f(x)‖²``, the trace of the kernel over n.
+        energy: Share of the labels ±1 on the first eigenfunctions of the kernel of that time, on training samples.
+        effective_rank: ``(tr K)²/‖K‖²_F``.
+        accuracy: On the test samples.
+        train_accuracy: On the training samples.
+        distance: ``‖θ_t − θ₀‖/‖θ₀‖``.
+    """
+
+    target: int | None
+    first: int
+    epochs: np.ndarray
+    alignment: np.ndarray
+    target_alignment: np.ndarray
+    jacobian_norm: np.ndarray
+    energy: np.ndarray
+    effective_rank: np.ndarray
+    accuracy: np.ndarray
+    train_accuracy: np.ndarray
+    distance: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "epochs": ("checkpoint",),
+        "alignment": ("repeat", "checkpoint", "eigenfunction"),
+        **dict.fromkeys(("target_alignment", "jacobian_norm", "energy", "effective_rank"), ("repeat", "checkpoint")),
+        **dict.fromkeys(("accuracy", "train_accuracy", "distance"), ("repeat", "checkpoint")),
+    }
+
+    @property
+    def growth(self) -> np.ndarray:
+        """``α_t(φ_ρ)/α_0(φ_ρ)`` (repeat, checkpoint, eigenfunction); nan where rounding errors of the kernel hide it."""
+        start = self.alignment[:, :1]
+        return np.asarray(self.alignment / np.where(start > 1e-6 * start[:, :, :1], start, np.nan))
+
+    @property
+    def target_growth(self) -> np.ndarray:
+        """The same of the target (repeat, checkpoint)."""
+        return np.asarray(self.target_alignment / self.target_alignment[:, :1])
+
+    @property
+    def others_growth(self) -> np.ndarray:
+        """The median of :attr:`growth` over the eigenfunctions that are not the target (repeat, checkpoint)."""
+        others = np.delete(self.growth, [] if self.target is None else [self.target - 1], axis=2)
+        return np.asarray(np.nanmedian(others, axis=2))
+
+    @property
+    def kernel_growth(self) -> np.ndarray:
+        """How much the kernel grew as a whole, by its trace (repeat, checkpoint)."""
+        return np.asarray(self.jacobian_norm / self.jacobian_norm[:, :1])
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        target, others, count = self.target_growth[:, -1], self.others_growth[:, -1], len(self.energy)
+        numbers = {
+            "growth of the target's alignment": target,
+            "median growth of the other alignments": others,
+            "growth of the target over that of the others": target / others,
+            "growth of the kernel": self.kernel_growth[:, -1],
+            f"energy on the first {self.first} at the start": self.energy[:, 0],
+            f"energy on the first {self.first} at the end": self.energy[:, -1],
+            "test accuracy": self.accuracy[:, -1],
+        }
+        errors = {
+            name: each.std(ddof=1) / math.sqrt(count) if count > 1 else math.nan for name, each in numbers.items()
+        }
+        return {name: Estimate.from_error(float(each.mean()), errors[name], count) for name, each in numbers.items()}
+
+    def sentence(self) -> str:  # noqa: D102
+        target, others = self.target_growth[:, -1].mean(), self.others_growth[:, -1].mean()
+        by = [f"{number:,.{0 if number > 99 else 2}f}" for number in (target, others)]
+        turned = "turned to" if target > 1.02 * others else "turned from" if target < others / 1.02 else "kept to"
+        learned = "the labels" if self.target is None else f"the sign of eigenfunction {self.target}"
+        return (
+            f"Training {self.subject} on {learned} for {self.epochs[-1]} epochs multiplied the weight of this target in its kernel "
+            f"by {by[0]}, that of other functions by {by[1]}: the kernel {turned} what is learned. Its first {self.first} "
+            f"eigenfunctions hold {100 * self.energy[:, -1].mean():.0f} % of the target, {100 * self.energy[:, 0].mean():.0f} % before."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        growth, target, places = self.growth.mean(0), self.target_growth.mean(0), np.arange(self.alignment.shape[2]) + 1
+        curves = lines_figure(
+            {f"epoch {self.epochs[i]}": (places, growth[i]) for i in range(1, len(growth))},
+            x="eigenfunction of the initial kernel",
+            y="growth of the alignment",
+            log_y=True,
+            reading="Where a line rises, the kernel turned to that function. Dots or dashes, the target; dotted, the whole kernel.",
+            dark=dark,
+        )
+        axes, colours = curves.axes[0], PALETTE[dark]
+        axes.axhline(self.kernel_growth[:, -1].mean(), color=colours.muted, linestyle=":")
+        if self.target is None:
+            axes.axhline(target[-1], color=colours.ink, linestyle="--")
+        else:
+            axes.plot(np.full(len(target) - 1, self.target), target[1:], "o", color=colours.ink)
+        held, repeats = f"held by the first {self.first}", len(self.energy)
+        shares = {held: self.energy, "training accuracy": self.train_accuracy, "test accuracy": self.accuracy}
+        errors = {name: 100 * each.std(0, ddof=1) / math.sqrt(repeats) for name, each in shares.items() if repeats > 1}
+        along = {name: (self.epochs, 100 * each.mean(0)) for name, each in shares.items()}
+        shown = lines_figure(along, x="epoch", y="share, %", bands=errors, dark=dark)
+        return {
+            "Growth along the first eigenfunctions": curves,
+            "What the first eigenfunctions hold of the target": shown,
+        }
+
+
+def _leading_pairs(kernel: Tensor, num: int) -> Spectrum:
+    """Leading eigenpairs, by iteration where the whole decomposition takes longer."""
+    return eigenpairs(Matrix(kernel), num, tolerance=1e-6, each=True, iterate=len(kernel) > max(1000, 8 * num))
+
+
+def _two_classes(data: Arrays, positive: tuple[int, ...] | None) -> Arrays:
+    """The data with labels 0 and 1."""
+    chosen = None if positive is None else torch.tensor(positive)
+    labels = {s: y if chosen is None else torch.isin(y, chosen.to(y)).long() for s, (_, y) in data.splits.items()}
+    classes = sorted(set(torch.cat(list(labels.values())).tolist()))
+    if len(classes) != 2:
+        raise ValueError(f"Labels must be of two classes, got {len(classes)}. Pass positive=(5, 6) to set these apart.")
+    splits = {split: (x, (labels[split] == classes[1]).long()) for split, (x, _) in data.splits.items()}
+    return replace(data, splits=splits)
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)), name="small")
+    x = torch.randn(36, 3, generator=torch.Generator().manual_seed(0))
+    data = Arrays({"train": (x[:24], torch.zeros(24)), "test": (x[24:], torch.zeros(12))})
+    return (family, data), {"target": 3, "leading": 6, "energy": 2, "epochs": 6, "batch": 8, "repeats": 2}
+
+
+@measurement(title="Kernel rotation", paper="linearized2021", result=KernelRotation, example=_example)
+def kernel_rotation(
+    family: Family,
+    data: Arrays,
+    *,
+    target: int | None = None,
+    positive: tuple[int, ...] | None = None,
+    leading: int = 100,
+    energy: int = 50,
+    samples: int | None = 2000,
+    checkpoints: int = 6,
+    epochs: int = 100,
+    batch: int = 128,
+    rate: float = 0.05,
+    optimiser: str = "sgd",
+    repeats: int = 1,
+    readout: str = "first",
+    seed: int = 0,
+    run: Run | None = None,
+) -> KernelRotation:
+    """How the tangent kernel of a network turns towards what the network is trained on.
+
+    Definition:
+        With ``K_t`` the tangent kernel on n samples after t epochs, the alignment of a function is ``α_t(f) = fᵀK_t f/n²``; that
+        of an eigenfunction of ``K_0``, ``E φ_ρ² = 1``, is ``α_0(φ_ρ) = λ_ρ``. A kernel that only grows multiplies all alike; one
+        that turns raises the target above the others, and the energy ``‖Φ_t y‖²/‖y‖²`` of labels ±1 on its first eigenvectors.
+
+    Args:
+        family: Who is trained: networks with one output (logistic loss) or two (cross-entropy).
+        data: With splits ``train`` and ``test``.
+        target: Learn the sign of this eigenfunction of ``K_0`` on all samples, from 1, in place of the labels.
+        positive: Classes set against the rest; by default the larger of two.
+        leading: Eigenfunctions of ``K_0`` to follow.
+        energy: Eigenfunctions of each ``K_t`` that the energy is taken on.
+        samples: Training samples of the energy and, where labels are learned, of the kernel; ``None`` for all.
+        checkpoints: Kernels along training: at the start, and at epochs in geometric order.
+        epochs: Passes over the training set; from here on the published recipe.
+        batch: Samples of an iteration.
+        rate: Learning rate at the start, from where it falls linearly to 0.
+        optimiser: ``"sgd"`` or ``"gd"`` (momentum 0.9), ``"adam"`` or ``"adamw"``.
+        repeats: Networks, each with eigenfunctions of its own.
+        readout: Of several outputs, the scalar that the kernel is of.
+        seed: Of weights, order and choice of samples.
+        run: Folder (resumable), device, precision.
+
+    Returns:
+        Alignments, energy and accuracy at each checkpoint; BatchNorm with the running statistics of that time.
+
+    Raises:
+        ValueError: If data and settings do not fit, or training diverges.
+
+    Example:
+        >>> family = Family.initialised(lambda: nn.Linear(2, 1, bias=False), name="linear")
+        >>> x, y = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), torch.tensor([1, 0, 1, 0])
+        >>> result = kernel_rotation(family, Arrays({"train": (x, y), "test": (x, y)}), leading=2, energy=2, epochs=2)
+        >>> result.growth[0, -1], result.energy[0]  # a linear model has one kernel for ever, here of two eigenfunctions
+        (array([1., 1.]), array([1., 1., 1.]))
+
+    Reference:
+        Ortiz-Jiménez (2023), thesis, section 4.4.2: figures 4.7–4.10, table 4.1.
+    """
+    run, recipe = run or Run(), Recipe(optimiser, rate, momentum=0.9, epochs=epochs, batch=batch)
+    if not {"train", "test"} <= data.splits.keys():
+        raise ValueError(f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Name them so.")
+    data, device = (_two_classes(data, positive) if target is None else data).to(run), run.torch_device
+    train = data.sizes["train"]
+    rows = torch.randperm(train, generator=generator_for(torch.device("cpu"), seed, "samples"))[:samples].to(device)
+    x = data.batch("train", rows)[0]
+    if target is not None:  # an eigenfunction that is to be learned must be known on every sample
+        x = torch.cat([data.whole(split)[0] for split in ("train", "test")])
+    limits = {"leading": (leading, len(x)), "energy": (energy, len(rows)), "target": (target, leading)}
+    for name, (number, most) in {**limits, "repeats": (repeats, 1000)}.items():
+        if number is not None and not 1 <= number <= most:
+            raise ValueError(
+                f"{name} must be from 1 to {most}, got {number}. Pass a number in that range, or more data."
+            )
+    at = sorted({0, *np.geomspace(epochs, 1, max(1, checkpoints - 1)).round().astype(int).tolist()})
+    steps = {epoch: epoch * recipe.steps_per_epoch(train) for epoch in at}
+    who = {"work": "kernel rotation", "family": family.identity, "data": content_of(data), "recipe": recipe.settings}
+    how = {"asked": (target, leading, energy, len(rows), readout, seed), "on": (device_type(run), run.precision)}
+    trials = Trials({**who, **how}, run)
+
+    def kernel_of(network: Network) -> Tensor:  # not kept: it is large, and what is made of it small
+        return tangent_gram(network.read(readout), x, run=replace(run, folder=None)).matrix
+
+    def along(repeat: int) -> list[Outcome]:
+        @functools.cache
+        def trained() -> tuple[Tensor, Arrays, Trajectory]:
+            own, task = seed_of(seed, "repeat", repeat), data
+            start = family.draw(1, seed=own, run=run).member(0).to(device, master_dtype(run))
+            functions = math.sqrt(len(x)) * _leading_pairs(kernel_of(start), leading).vectors  # (L, n), E φ² = 1
+            if target is not None:
+                y = (functions[target - 1] > 0).long()
+                task = replace(data, splits={"train": (x[:train], y[:train]), "test": (x[train:], y[train:])})
+            walk = fit(start, task, recipe, seed=own, run=run, keep_at=list(steps.values()))
+            if (broken := int(walk.diverged_at[0])) > 0:
+                raise ValueError(f"Training must stay finite, and diverged at iteration {broken}. Pass a smaller rate.")
+            return functions, task, walk
+
+        def measured(key: str) -> Outcome:
+            functions, task, walk = trained()
+            start, network = walk.at(0), walk.at(steps[int(key.split()[-1])])
+            kernel, labels = kernel_of(network), 2 * task.splits["train"][1][rows].double() - 1
+            wanted = labels if target is None else functions[target - 1]
+            followed = torch.cat([functions, wanted[None]]).T  # (n, L + 1)
+            alignment = (followed * Matrix(kernel).matmul(followed)).sum(0) / len(x) ** 2
+            trace, norm = kernel.diagonal().double().sum(), torch.linalg.vector_norm(kernel, dtype=torch.float64)
+            held = _leading_pairs(kernel if target is None else kernel[rows][:, rows], energy).vectors @ labels
+            moved = get_total_norm([network.params[name] - tensor for name, tensor in start.params.items()])
+            return {
+                "alignment": alignment[:-1],
+                "target_alignment": alignment[-1],
+                "jacobian_norm": trace / len(x),
+                "energy": held.square().sum() / len(labels),
+                "effective_rank": (trace / norm).square(),
+                "accuracy": evaluation(network, task, "test", run=run).accuracy[0],
+                "train_accuracy": evaluation(network, task, "train", run=run).accuracy[0],
+                "distance": moved / get_total_norm(start.params.values()),
+            }
+
+        return list(trials.outcomes([f"repeat {repeat}, epoch {epoch}" for epoch in steps], measured))
+
+    found = [along(repeat) for repeat in range(repeats)]
+    arrays: Any = {n: np.stack([[one[n].double().cpu() for one in each] for each in found]) for n in found[0][0]}
+    return KernelRotation(target, energy, np.array(at), **arrays)
