@@ -99,7 +99,7 @@ def replayed(work):
     return graph.replay
 
 
-def best_times(works, device, seconds):
+def best_times(works, device, seconds, clock):
     """The best time of each, in milliseconds, all taking turns; a GPU gets ten calls at a time."""
     calls = 10 if device.type == "cuda" else 1
     times = [[] for _ in works]
@@ -107,19 +107,19 @@ def best_times(works, device, seconds):
         for work, taken in zip(works, times, strict=True):
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            begin = time.perf_counter()
+            begin = clock()
             for _ in range(calls):
                 work()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            taken.append((time.perf_counter() - begin) / calls)
+            taken.append((clock() - begin) / calls)
         if round_number == 2:  # warm
             times, begun = [[] for _ in works], time.perf_counter()
         if round_number >= 5 and time.perf_counter() - begun > seconds:
             return [1000 * min(taken) for taken in times]
 
 
-def measured(build, batch, run, seconds, *, captured):
+def measured(build, batch, run, seconds, clock, *, captured):
     """Milliseconds of forward and step for plain (eval), plain (train) and linearised."""
     device, last = run.torch_device, run.torch_device.type == "cuda"
     with forked_rng(0):
@@ -139,8 +139,8 @@ def measured(build, batch, run, seconds, *, captured):
     ]
     with run.products():
         works = [[replayed(work) if captured else work for work in pair] for pair in pairs]
-        forwards = best_times([pair[0] for pair in works], device, seconds)
-        steps = best_times([pair[1] for pair in works], device, seconds)
+        forwards = best_times([pair[0] for pair in works], device, seconds, clock)
+        steps = best_times([pair[1] for pair in works], device, seconds, clock)
     return forwards, steps
 
 
@@ -154,9 +154,13 @@ def main():
         "--seconds", type=float, default=5.0, help="for the forward passes and for the steps of a network"
     )
     parser.add_argument("--threads", type=int, help="of a CPU")
+    parser.add_argument(
+        "--own-time", action="store_true", help="count what one thread works, on a machine that others use"
+    )
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    if options.own_time or options.threads:
+        torch.set_num_threads(1 if options.own_time else options.threads)
+    clock = time.thread_time if options.own_time else time.perf_counter
     device = Run(device=options.device).torch_device
     on_gpu = device.type == "cuda"
     precisions = options.precision or (["float32", "tf32", "bfloat16"] if on_gpu else ["float32"])
@@ -168,17 +172,16 @@ def main():
     for name in options.networks:
         outputs, gradients = check(BUILDERS[name], device)
         print(f"{name}: relative error in float64: outputs {outputs:.0e}, gradients {gradients:.0e}")
-    print(
-        "\n| network | precision | called | forward: plain | linearised | ÷ | step: plain | linearised | ÷ | step: plain in train mode | ÷ |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    columns = ("network", "precision", "called", "forward: plain", "linearised", "÷", "step: plain", "linearised", "÷")
+    columns = (*columns, "step: plain, train mode", "÷")
+    print(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     rows = []
     for name in options.networks:
         for precision in precisions:
             run = Run(device=options.device, precision=precision, progress=False)
             for captured in (False, True) if on_gpu else (False,):
                 (f, _, f_line), (s, s_train, s_line) = measured(
-                    BUILDERS[name], batch, run, options.seconds, captured=captured
+                    BUILDERS[name], batch, run, options.seconds, clock, captured=captured
                 )
                 how = "as a graph" if captured else "one by one"
                 print(

@@ -32,6 +32,7 @@ from biascope.tangent import forward_flops, plain_attention, weight_jvp, weight_
 from biascope.weights import Params
 
 _NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # numbers that the rows of a batch, or k vectors in weight space, may take
+_BATCH = {"cpu": 128, "cuda": 1024}  # inputs of one pass; halved where they do not fit
 _FORMED = 1024  # largest n or p whose square matrix is formed for eigenpairs
 _PROBES = 48  # columns that a sketch of the kernel multiplies
 
@@ -53,7 +54,7 @@ class TangentKernel(LinearOperator):
     Args:
         network: One network with a readout, or with one output.
         x: Inputs ``(n, …)``, any pytree; moved to the device batch by batch.
-        batch: Most inputs of one pass.
+        batch: Most inputs of one pass; chosen by the device.
         run: Device and precision.
 
     Attributes:
@@ -71,18 +72,19 @@ class TangentKernel(LinearOperator):
                 [ 3.,  1.]], dtype=torch.float64), 26)
 
     Reference:
-        Jacot, Gabriel, Hongler (2018). Neural tangent kernel: convergence and generalization in neural networks. NeurIPS.
+        Jacot, Gabriel, Hongler (2018). Neural tangent kernel. NeurIPS.
     """
 
-    def __init__(self, network: Network, x: Any, *, batch: int = 128, run: Run | None = None) -> None:
+    def __init__(self, network: Network, x: Any, *, batch: int | None = None, run: Run | None = None) -> None:
         if network.members is not None:
             raise ValueError(
                 f"A tangent kernel needs one network, and got a stack of {network.members}. Pass network.member(0)."
             )
-        if batch < 1:
+        if batch is not None and batch < 1:
             raise ValueError(f"batch must be at least 1 input, got {batch}. Pass batch=128.")
         self.run = run or Run()
-        self.device, self.batch, self._x = self.run.torch_device, batch, x
+        self.device, self._x = self.run.torch_device, x
+        self.batch = batch or _BATCH.get(self.device.type, 256)
         self.size = Probe.fixed(x).num
         self.network = self._scalar(network.to(self.device, self.run.dtype))
         self.parameters = weights.count(network.params)
@@ -113,8 +115,8 @@ class TangentKernel(LinearOperator):
         parts = torch.split(vectors, self.fitting, dim=1)
         return torch.cat([self.pushforward(other.pullback(part)) for part in parts], dim=1)
 
-    def pullback(self, vectors: Tensor, *, by_rows: bool = False) -> Tensor:
-        """``Jᵀ V`` of columns ``(n, k)`` as rows ``(k, p)``; by the rows of ``J``, :meth:`diagonal` is known as well."""
+    def pullback(self, vectors: Tensor, *, with_diagonal: bool = False) -> Tensor:
+        """``Jᵀ V`` of columns ``(n, k)`` as rows ``(k, p)``; on request :meth:`diagonal` is known from the same pass."""
         vectors = vectors.to(self.device, self.run.dtype)
         total = torch.zeros(vectors.shape[1], self.parameters, dtype=torch.float64, device=self.device)
         pieces = torch.split(total, self._lengths, dim=1)
@@ -126,6 +128,7 @@ class TangentKernel(LinearOperator):
         def of_rows(x: Any, span: slice) -> list[Tensor]:
             return [vectors[span].T @ row for row in self._rows(x, span)]
 
+        by_rows = with_diagonal and bool(self._squares.isnan().any())
         for parts in self._over_data(None if by_rows else in_reverse, of_rows, len(total)):
             for piece, part in zip(pieces, parts, strict=True):
                 piece += part
@@ -330,7 +333,7 @@ def alignment(
     *,
     normalised: bool = False,
     errors: bool = True,
-    batch: int = 128,
+    batch: int | None = None,
     run: Run | None = None,
 ) -> Alignment:
     """The alignment ``α(f*) = ‖E_x[f*(x) ∇_θ f(x)]‖²`` of targets with the tangent kernel of a network.
@@ -338,8 +341,7 @@ def alignment(
     One pass over the data gives all targets, and a second one the errors. ``Σ y_i ∇f_i`` of each target is kept, T·p
     numbers; where these exceed the device's budget, targets go in parts and the passes are repeated for each.
 
-    An eigenfunction has ``α(φ) = λ`` where ``E φ² = 1``: ``φ = √n ×`` eigenvector and ``λ =`` eigenvalue of the Gram
-    matrix, over n.
+    An eigenfunction has ``α(φ) = λ`` where ``E φ² = 1``: ``φ = √n v`` and ``λ = μ/n`` for an eigenpair of the Gram matrix.
 
     Args:
         network: One network with a readout, or with one output.
@@ -347,7 +349,7 @@ def alignment(
         targets: ``(n,)`` or ``(T, n)``: the values of each target at the inputs.
         normalised: Whether to divide by the target's mean square: the Rayleigh quotient ``yᵀKy/(n‖y‖²)``.
         errors: Whether to estimate what the finite number of inputs leaves open.
-        batch: Most inputs of one pass.
+        batch: Most inputs of one pass; chosen by the device.
         run: Device and precision.
 
     Raises:
@@ -368,8 +370,7 @@ def alignment(
     y = y[None] if y.dim() == 1 else y  # (T, n)
     if y.dim() != 2 or y.shape[1] != n or not y.any(1).all():
         raise ValueError(
-            f"targets must hold {n} values each, one per input and not all 0, got shape {tuple(y.shape)}. "
-            "Pass targets of shape (T, n)."
+            f"targets must hold {n} values each, not all 0, got shape {tuple(y.shape)}. Pass targets of shape (T, n)."
         )
     found = [_alignment_of(kernel, some, normalised, errors) for some in torch.split(y, kernel.fitting)]
     values, unbiased, spread, norms = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -379,7 +380,7 @@ def alignment(
 def _alignment_of(kernel: TangentKernel, y: Tensor, normalised: bool, errors: bool) -> tuple[Tensor, ...]:
     n, norms = y.shape[1], y.square().mean(1)
     scale = norms if normalised else torch.ones_like(norms)
-    summed = kernel.pullback(y.T, by_rows=errors)  # S = Σ z_i of z_i = y_i ∇f_i
+    summed = kernel.pullback(y.T, with_diagonal=errors)  # S = Σ z_i of z_i = y_i ∇f_i
     squares = torch.linalg.vector_norm(summed, dim=1).square()
     unbiased = spread = torch.full_like(norms, math.nan)
     if errors and n > 2:
