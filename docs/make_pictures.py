@@ -10,7 +10,8 @@ and on CIFAR-10
     biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
     biascope kernel lenet --samples 4000 --positive 5,6,7,8,9 --draws 4 --out RUNS/kernel_halves
     biascope measure kernel_rotation lenet --data-sizes 4000,1000 --target 50 --epochs 20 --out RUNS/kernel_rotation
-    biascope measure linearized_training lenet --data-sizes 4000,1000 --targets 2,5,10,20,50,100 --at start,trained --epochs 20 --out RUNS/linearized_training
+    biascope measure linearized_training lenet --data-sizes 4000,1000 --targets 2,5,10,20,50,100 --at start,trained --epochs 20
+        --out RUNS/linearized_training
 
 then
 
