@@ -435,7 +435,14 @@ def test_structures_within_transformations():
     network, x = network_of(Structured, readout=None), normal(3, 6)
     line = linearize(network)
     stack = {name: torch.stack([tensor, tensor + 1]) for name, tensor in network.params.items()}
-    found = torch.func.vmap(lambda params: line(x, params)["logits"])(stack)
+
+    def some(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        outputs = line(x, params)
+        assert outputs["more"][1:] == [None, "words"]
+        return outputs["logits"], outputs["input"]
+
+    found, inputs = torch.func.vmap(some)(stack)
+    assert torch.equal(inputs, x.expand(2, *x.shape))
     assert torch.allclose(found[1], line(x, {name: tensor[1] for name, tensor in stack.items()})["logits"], atol=1e-14)
 
 
@@ -526,6 +533,16 @@ def test_batchnorm_stays_frozen_and_dropout_off():
     assert torch.equal(in_training, in_evaluation)
     assert torch.allclose(in_training, network(x), atol=1e-12)
     assert all(torch.equal(buffer, before[name]) for name, buffer in module.named_buffers())
+
+
+def test_layers_changed_by_others_and_modules_in_training():
+    module = batchnorm_convnet().double().train()
+    module[0].forward = lambda x: 2 * type(module[0]).forward(module[0], x)
+    module[4].forward = lambda x: 3 * x.flatten(1)
+    held = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
+    buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    line, x = linearize(Network(module, held, buffers)), normal(2, 1, 6, 6)
+    assert torch.allclose(line(x), module.eval()(x), atol=1e-12)
 
 
 def test_nothing_else_is_touched():

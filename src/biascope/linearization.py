@@ -180,35 +180,36 @@ class Linearized(nn.Module):
     def __init__(self, network: Network, *, biased: bool) -> None:
         super().__init__()
         one = network if network.members is None else network.member(0)
-        recipe, self._biased = copy.deepcopy(network.module), biased
+        recipe, self._biased = copy.deepcopy(network.module).eval(), biased
         object.__setattr__(self, "_recipe", recipe)  # plain assignment would register it
-        aliases, passing = _aliases(recipe), _non_persistent(recipe)
+        aliases, transient = _aliases(recipe), _non_persistent(recipe)
+        # Like the module of any network, this one lends names and shapes: as_module and calls bring the numbers.
         for name, tensor in one.params.items():
-            parameter = nn.Parameter(tensor.detach(), requires_grad=False)
+            parameter = nn.Parameter(tensor.new_zeros(()).expand(tensor.shape), requires_grad=False)
             for alias in aliases[name]:
                 owner, key = _owner(self, alias)
                 owner.register_parameter(key, parameter)
         for name, tensor in one.buffers.items():
             for alias in aliases.get(name, [name]):
                 owner, key = _owner(self, alias)
-                owner.register_buffer(key, tensor.detach(), persistent=alias not in passing)
+                blank = tensor.new_zeros(()).expand(tensor.shape)
+                owner.register_buffer(key, blank, persistent=alias not in transient)
         fixed = [name for name in one.buffers if name in aliases]
         self._weights, self._fixed = ([_owner(self, name) for name in names] for names in (one.params, fixed))
         self._point, self._origin = (
             [_owner(self, f"{prefix}.{name}") for name in one.params] if prefix in self._modules else []
             for prefix in (EXPANSION_POINT, ORIGIN)
         )
-        held = [[_owner(recipe, alias) for alias in aliases[name]] for name in [*one.params, *fixed]]
+        owners = [[_owner(recipe, alias) for alias in aliases[name]] for name in [*one.params, *fixed]]
         self._slots: list[list[tuple[dict[str, Any], str]]] = [
             [(owner._parameters if key in owner._parameters else owner._buffers, key) for owner, key in each]
-            for each in held
+            for each in owners
         ]
         self._recurrent = [layer for layer in recipe.modules() if isinstance(layer, nn.RNNBase)]
-        tensors = _read([*self._weights, *self._fixed])
-        self._blank = [torch.empty_like(tensor, device="meta") for tensor in tensors]
+        self._blank = [torch.empty_like(held, device="meta") for held in _read([*self._weights, *self._fixed])]
         self._fill(self._blank)
         for layer in recipe.modules():
-            if type(layer) in _RULES:
+            if type(layer) in _RULES and "forward" not in vars(layer):
                 layer.forward = functools.partial(_RULES[type(layer)], layer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -347,7 +348,9 @@ def _by_product_rule(layer: Any, input: Tensor, value: Callable[..., Tensor], sl
     (x, dx), (b, db) = _parts(input), (None, None) if layer.bias is None else _parts(layer.bias)
     tangent = value(x, dw, db)
     if dx is not None:
-        tangent = tangent + slope(dx, w, None)
+        more = slope(dx, w, None)
+        # Fresh memory costs as much as the sum; under vmap the two may not have the same batch.
+        tangent = tangent + more if torch._C._are_functorch_transforms_active() else tangent.add_(more)
     return _dual(value(x, w, b), tangent)
 
 
