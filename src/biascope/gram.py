@@ -310,7 +310,8 @@ def _error(engine: Engine, x: Any, other: Any, matrix: Tensor, run: Run) -> floa
     exact = dataclasses.replace(run, folder=None, on=None, precision="float64", progress=False)
     if run.on is not None:
         exact = dataclasses.replace(exact, device="cpu")
-    few_enough = min(_CHECKED, max(4, engine.samples // 16))  # a small kernel is not to be computed twice
+    # All of a handful; of more only some, lest a small kernel be computed twice.
+    few_enough = engine.samples if engine.samples <= 8 else min(_CHECKED, max(2, engine.samples // 16))
     rows = torch.randperm(engine.samples, generator=generator)[:few_enough].sort().values
     few = tree_map(lambda leaf: leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, x)
     small = dataclasses.replace(engine, samples=len(rows))
