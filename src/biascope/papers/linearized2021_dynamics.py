@@ -531,8 +531,8 @@ def figure_412(effort: str, run: Run) -> Finding:
         "loss of accuracy from the first to the last kernel, points": Estimate.exact(100 * fall),
         "test accuracy of the network": proportion(float(found["network"].accuracy[0]), found["test"]),
     }
-    if fall > 0:
-        statistics["share of the loss of accuracy reached early"] = Estimate.exact(early / fall)
+    share = early / fall if fall > 0 else 0.0  # where nothing is lost, nothing is lost early
+    statistics["share of the loss of accuracy reached early"] = Estimate.exact(share)
     network = 100 * float(found["network"].accuracy[0])
     arrays = {
         "curve: linear models": np.stack([np.array(epochs, float), 100 * np.array(accuracy)]),
