@@ -710,6 +710,7 @@ def test_a_download_that_was_whole_already_is_used(tmp_path: Path, monkeypatch: 
         (b"<html>please log in</html>", "is not a whole tar archive"),
         (tar_of({"readme": b""}), "does not hold data_batch_1.bin"),
     ],
+    ids=["another file", "cut off", "a page", "no images"],  # an archive holds the second it was made in
 )
 def test_what_is_not_official_is_not_kept(
     tmp_path: Path,
