@@ -60,6 +60,7 @@ class Measurement(Generic[P, R]):
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
+        _check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
         begin = time.perf_counter()
         result = self.function(*args, **settings)
         return dataclasses.replace(
@@ -100,6 +101,24 @@ class Measurement(Generic[P, R]):
         if data is not None:
             record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
         return record
+
+
+def _check_samples(family: Any, data: Any) -> None:
+    """Tell a misfit of network and samples before any work."""
+    if family is None or data is None:
+        return
+    import torch
+
+    x = data.batch(next(iter(data.sizes)), torch.zeros(1, dtype=torch.long))[0]
+    try:
+        with torch.no_grad():
+            family.template.to(torch.device("cpu"), torch.float32)(x.float())
+    except Exception as error:  # a user's forward pass may raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(
+            f"{family.name} must accept samples of shape {'×'.join(map(str, data.shape))}, and its forward pass failed with: "
+            f"{reason}. Pass samples of the shape it was made for."
+        ) from error
 
 
 def measurement(
