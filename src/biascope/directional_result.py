@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from biascope.estimate import Estimate
+from biascope.estimate import Estimate, over_repeats
 from biascope.result import Plane, Result
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class DirectionalBias(Result):
         numbers = {}
         for i, j, words in self._settings():
             each = self.accuracy[i, j]  # (repeat, direction)
-            numbers[f"mean test accuracy{words}"] = over_repeats(each.mean(1))
-            numbers[f"share of directions learned{words}"] = over_repeats((each >= LEARNED).mean(1))
-            numbers[f"share of directions missed{words}"] = over_repeats((each <= MISSED).mean(1))
+            numbers[f"mean test accuracy{words}"] = over_repeats(each.mean(1), within=(0.0, 1.0))
+            numbers[f"share of directions learned{words}"] = over_repeats((each >= LEARNED).mean(1), within=(0.0, 1.0))
+            numbers[f"share of directions missed{words}"] = over_repeats((each <= MISSED).mean(1), within=(0.0, 1.0))
         return numbers
 
     def _settings(self) -> list[tuple[int, int, str]]:
@@ -182,13 +182,3 @@ class DirectionalBias(Result):
     def repeats(self) -> int:
         """How many networks were trained along each direction."""
         return int(self.accuracy.shape[2])
-
-
-def over_repeats(shares: np.ndarray) -> Estimate:
-    """Mean of shares or accuracies over repeats, its interval within 0 and 1; with one repeat the spread is not known."""
-    count = len(shares)
-    error = float(shares.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    found = Estimate.from_error(float(shares.mean()), error, count)
-    return (
-        Estimate(found.value, found.standard_error, max(0.0, found.low), min(1.0, found.high)) if count > 1 else found
-    )

@@ -152,8 +152,18 @@ def mean_absolute_difference(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.abs(first - second).mean())
 
 
-def over_repeats(values: Sequence[float]) -> Estimate:
-    """Mean of independent repetitions with Student's interval."""
+def over_repeats(
+    values: Sequence[float] | np.ndarray, *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Estimate:
+    """Mean of independent repetitions with Student's interval, cut to where the number can lie; of one, spread unknown.
+
+    Example:
+        >>> over_repeats([0.9, 1.0, 1.0], within=(0.0, 1.0)).high
+        1.0
+    """
     each = np.asarray(values, np.float64)
     error = float(each.std(ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else math.nan
-    return Estimate.from_error(float(each.mean()), error, len(each))
+    found = Estimate.from_error(float(each.mean()), error, len(each))
+    if len(each) < 2:
+        return found
+    return Estimate(found.value, found.standard_error, max(within[0], found.low), min(within[1], found.high))

@@ -17,7 +17,7 @@ from torch.nn.utils import get_total_norm
 
 from biascope.cluster import device_type
 from biascope.draw import PALETTE
-from biascope.estimate import Estimate
+from biascope.estimate import Estimate, over_repeats
 from biascope.evaluation import evaluation
 from biascope.family import Family, Network
 from biascope.frequency_plane import lines_figure
@@ -97,7 +97,7 @@ class KernelRotation(Result):
         return np.asarray(self.jacobian_norm / self.jacobian_norm[:, :1])
 
     def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        target, others, count = self.target_growth[:, -1], self.others_growth[:, -1], len(self.energy)
+        target, others = self.target_growth[:, -1], self.others_growth[:, -1]
         numbers = {
             "growth of the target's alignment": target,
             "median growth of the other alignments": others,
@@ -107,10 +107,7 @@ class KernelRotation(Result):
             f"energy on the first {self.first} at the end": self.energy[:, -1],
             "test accuracy": self.accuracy[:, -1],
         }
-        errors = {
-            name: each.std(ddof=1) / math.sqrt(count) if count > 1 else math.nan for name, each in numbers.items()
-        }
-        return {name: Estimate.from_error(float(each.mean()), errors[name], count) for name, each in numbers.items()}
+        return {name: over_repeats(each) for name, each in numbers.items()}
 
     def sentence(self) -> str:  # noqa: D102
         target, others = self.target_growth[:, -1].mean(), self.others_growth[:, -1].mean()

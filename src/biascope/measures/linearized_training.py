@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from biascope.cluster import device_type
-from biascope.directional_result import over_repeats
-from biascope.estimate import Estimate
+from biascope.estimate import Estimate, over_repeats
 from biascope.evaluation import STACK_LIMIT, evaluation
 from biascope.family import Family, Network
 from biascope.frequency_plane import lines_figure
@@ -86,11 +85,11 @@ class LinearizedTraining(Result):
         for j, size in enumerate(self.sizes):
             words = f" ({size:,} samples)" if len(self.sizes) > 1 else ""
             for i, model in enumerate(self.models):
-                numbers[f"test accuracy of the {model}{words}"] = over_repeats(self.accuracy[i, :, j].mean(0))
+                numbers[f"test accuracy of the {model}{words}"] = over_repeats(
+                    self.accuracy[i, :, j].mean(0), within=(0.0, 1.0)
+                )
             for i, model in enumerate(self.models[1:]):
-                gained = self.advantage[i, :, j].mean(0)
-                error = gained.std(ddof=1) / math.sqrt(len(gained)) if len(gained) > 1 else math.nan
-                numbers[f"advantage over the {model}{words}"] = Estimate.from_error(gained.mean(), error, len(gained))
+                numbers[f"advantage over the {model}{words}"] = over_repeats(self.advantage[i, :, j].mean(0))
         return numbers
 
     def sentence(self) -> str:  # noqa: D102
