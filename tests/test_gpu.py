@@ -123,10 +123,12 @@ def test_captured_batchnorm_follows_its_statistics() -> None:
         assert torch.allclose(buffer.double(), captured.networks.buffers[name].double(), atol=1e-6), name
 
 
-def test_resnet_learns_the_mean_of_an_image() -> None:
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_resnet_learns_the_mean_of_an_image(precision: str) -> None:
     """One output for a signal that global averaging keeps: learned in few epochs, as published."""
-    run = Run(device="cuda", precision="tf32")
-    networks = Family.initialised(functools.partial(builder("resnet18"), outputs=2)).draw(1, seed=0, run=run)
+    run = Run(device="cuda", precision=precision)
+    drawn = Run(device="cuda", precision="float32")
+    networks = Family.initialised(functools.partial(builder("resnet18"), outputs=2)).draw(1, seed=0, run=drawn)
     task = along_directions(bases.fourier((1, 32, 32)).vectors[:1], (1, 32, 32), seed=0, run=run)
     trained = fit(networks, task, Recipe(rate=0.5, clip=0.5, epochs=6), seed=0, run=run, way="captured")
     assert float(evaluation(trained.networks, task, "test", run=run).accuracy) > 0.95

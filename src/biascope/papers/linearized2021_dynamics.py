@@ -59,7 +59,7 @@ _SIZES: dict[str, dict[str, tuple[tuple[int, ...], int, int]]] = {
     "paper": {
         "mlp": ((500, 2000, 8000, 50_000), 5, 8000),
         "lenet": ((500, 2000, 8000, 50_000), 5, 8000),
-        "resnet18": ((500, 2000, 8000), 2, 3000),
+        "resnet18": ((500, 2000, 8000), 2, 1200),
     },
 }
 
@@ -143,7 +143,7 @@ _ENERGY: dict[str, dict[str, tuple[tuple[int, int], int, int]]] = {
     "paper": {
         "mlp": ((50_000, 10_000), 200, 12_000),
         "lenet": ((50_000, 10_000), 200, 12_000),
-        "resnet18": ((50_000, 10_000), 200, 12_000),
+        "resnet18": ((50_000, 10_000), 80, 12_000),
     },
 }
 _TABLE = {"mlp": (26.0, 63.6, 67.6), "lenet": (25.8, 83.0, 75.0), "resnet18": (22.7, 96.7, 81.4)}
@@ -377,7 +377,7 @@ def figure_410(effort: str, run: Run) -> Finding:
 _ADAPTED: dict[str, tuple[str, tuple[int, int], int, int, tuple[int, ...]]] = {
     "smoke": ("lenet", (96, 48), 2, 16, (1, 2)),
     "laptop": ("lenet", (3000, 1000), 40, 100, (1, 2, 5, 10, 40)),
-    "paper": ("resnet18", (50_000, 10_000), 50, 400, (1, 2, 5, 15, 50)),
+    "paper": ("resnet18", (12_000, 3000), 20, 400, (1, 2, 5, 20)),
 }
 
 

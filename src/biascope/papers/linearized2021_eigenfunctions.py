@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,18 +30,24 @@ from biascope.task import Arrays
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Samples, epochs and the indices of the eigenfunctions that are learned, by effort and network.
+
+@dataclass(frozen=True)
+class Plan:
+    """Training and test samples, epochs, and the indices of the eigenfunctions that are learned."""
+
+    sizes: tuple[int, int]
+    epochs: int
+    indices: tuple[int, ...]
+
+
 _NEAR = (1, 2, 5, 10, 20, 50, 100, 200, 300)
 _WIDE = (1, 5, 20, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000)
-PLANS: dict[str, dict[str, Any]] = {
-    "smoke": {"sizes": (96, 48), "epochs": 2, "mlp": (1, 4, 16), "lenet": (1, 4, 16)},
-    "laptop": {"sizes": (3000, 1000), "epochs": 25, "mlp": _NEAR, "lenet": _NEAR},
+PLANS: dict[str, dict[str, Plan]] = {  # by effort and network
+    "smoke": {name: Plan((96, 48), 2, (1, 4, 16)) for name in ("mlp", "lenet")},
+    "laptop": {name: Plan((3000, 1000), 25, _NEAR) for name in ("mlp", "lenet")},
     "paper": {
-        "sizes": (50_000, 10_000),
-        "epochs": 100,
-        "mlp": _WIDE,
-        "lenet": _WIDE,
-        "resnet18": (1, 50, 200, 500, 1000),
+        **{name: Plan((50_000, 10_000), 100, _WIDE) for name in ("mlp", "lenet")},
+        "resnet18": Plan((12_000, 3000), 20, (1, 5, 50, 200, 500, 1000)),
     },
 }
 
@@ -96,27 +103,26 @@ def speed_claims(name: str) -> list[Claim]:
     ]
 
 
-def targets_of(
-    name: str, plan: dict[str, Any], run: Run, data: str = "cifar10"
-) -> tuple[Family, Arrays, dict[str, Tensor]]:
+def targets_of(name: str, plan: Plan, run: Run, data: str = "cifar10") -> tuple[Family, Arrays, dict[str, Tensor]]:
     """A network at initialisation, samples, and the binarised eigenfunctions of its kernel on them."""
-    samples = images(data, plan["sizes"], run)
+    samples = images(data, plan.sizes, run)
     family = start_of(name, samples.shape)
-    return family, samples, eigenfunctions(family, samples, max(plan[name]), run).labels(plan[name])
+    return family, samples, eigenfunctions(family, samples, max(plan.indices), run).labels(plan.indices)
 
 
 def accuracies(
     effort: str, run: Run, *, data: str = "cifar10", recipe: Recipe = RECIPE, names: tuple[str, ...]
 ) -> Finding:
     """Accuracy against the index for networks and linearisations."""
-    plan = PLANS[effort]
+    plans = {name: plan for name, plan in PLANS[effort].items() if name in names}
     statistics: dict[str, Estimate] = {}
     arrays: dict[str, np.ndarray] = {}
-    words = ""
-    for name in (name for name in names if name in plan):
-        title, places = TITLES[name], np.array(plan[name], float)
+    settings: dict[str, Any] = {"recipe": recipe.settings, "seed": 0}
+    for name, plan in plans.items():
+        title, places = TITLES[name], np.array(plan.indices, float)
         family, samples, labels = targets_of(name, plan, run, data)
-        how, words = dataclasses.replace(recipe, epochs=plan["epochs"]), samples.name
+        how = dataclasses.replace(recipe, epochs=plan.epochs)
+        settings[name] = {"samples": samples.name, "epochs": plan.epochs, "indices": list(plan.indices)}
         network, line = (learned(each, samples, labels, how, run) for each in (family, linearised(family)))
         for key, found in ((title, network), (f"linearised {title}", line)):
             arrays[f"accuracy: {key}"] = np.stack([places, found.accuracy])
@@ -129,9 +135,7 @@ def accuracies(
         crossing = _crossing(places, lead)
         if crossing is not None:
             statistics[f"{title}: index where the curves cross"] = Estimate.exact(crossing)
-    settings = {"samples": words, "recipe": dataclasses.replace(recipe, epochs=plan["epochs"]).settings, "seed": 0}
-    places_of = {name: list(plan[name]) for name in names if name in plan}
-    return Finding(statistics, arrays, {**settings, "indices": places_of})
+    return Finding(statistics, arrays, settings)
 
 
 def _crossing(places: np.ndarray, lead: np.ndarray) -> float | None:
@@ -199,12 +203,12 @@ def figure_b2(effort: str, run: Run) -> Finding:
 
 
 def _speeds(name: str, effort: str, run: Run) -> Finding:
-    plan = PLANS[effort]
-    if name not in plan:
+    if name not in PLANS[effort]:
         return Finding({}, {}, {}, (f"{TITLES[name]} is trained at paper effort alone.",))
-    places, title = np.array(plan[name], float), TITLES[name]
+    plan = PLANS[effort][name]
+    places, title = np.array(plan.indices, float), TITLES[name]
     family, samples, labels = targets_of(name, plan, run)
-    network = learned(family, samples, labels, dataclasses.replace(RECIPE, epochs=plan["epochs"]), run)
+    network = learned(family, samples, labels, dataclasses.replace(RECIPE, epochs=plan.epochs), run)
     numbers = {"iterations": network.iterations, "distance": network.distance, "turn": network.turn}
     statistics = {
         f"{title}: rank correlation of {key} and index": bootstrapped(spearman, values, places)
@@ -213,9 +217,7 @@ def _speeds(name: str, effort: str, run: Run) -> Finding:
     for key, values in numbers.items():
         statistics[f"{title}: {key}, last over first"] = Estimate.exact(float(values[-1] / max(values[0], 1e-12)))
     arrays = {key: np.stack([places, values]) for key, values in numbers.items()}
-    return Finding(
-        statistics, arrays, {"samples": samples.name, "epochs": plan["epochs"], "threshold": 0.01, "seed": 0}
-    )
+    return Finding(statistics, arrays, {"samples": samples.name, "epochs": plan.epochs, "threshold": 0.01, "seed": 0})
 
 
 def _drawn_speeds(finding: Finding, dark: bool) -> Figure:
@@ -265,15 +267,15 @@ def figure_b4(effort: str, run: Run) -> Finding:
 )
 def figure_b2_text(effort: str, run: Run) -> Finding:
     """Cosine between sign(φ_ρ) and φ_ρ."""
-    plan = PLANS[effort]
-    samples = images("cifar10", plan["sizes"], run)
-    arrays, means = {}, []
-    for name in (name for name in TITLES if name in plan):
+    arrays, means, settings = {}, [], {}
+    for name, plan in PLANS[effort].items():
+        samples = images("cifar10", plan.sizes, run)
+        settings[TITLES[name]] = samples.name
         family = start_of(name, samples.shape)
-        functions = eigenfunctions(family, samples, max(plan[name]), run).functions
+        functions = eigenfunctions(family, samples, max(plan.indices), run).functions
         products = (functions.abs().mean(1) / functions.square().mean(1).sqrt()).numpy()
         arrays[TITLES[name]] = np.stack([np.arange(1, len(products) + 1, dtype=float), products])
         means.append(torch.from_numpy(products))
     each = torch.cat(means).double().numpy()
     statistics = {"inner product of binarised and plain eigenvectors": bootstrapped(np.mean, each)}
-    return Finding(statistics, arrays, {"samples": samples.name, "seed": 0})
+    return Finding(statistics, arrays, {"samples": settings, "seed": 0})

@@ -30,7 +30,7 @@ CNNS = ("lenet", "vgg11", "resnet18", "densenet121")
 DRAWS: dict[str, dict[str, int]] = {
     "smoke": {"lenet": 8},
     "laptop": {"lenet": 2000},
-    "paper": {"mlp": 2000, "lenet": 10_000, "vgg11": 2000, "resnet18": 2000},
+    "paper": {"mlp": 2000, "lenet": 10_000, "vgg11": 2000, "resnet18": 2000, "densenet121": 1100},
 }
 EXACT = "The directions of DenseNet-121 are those of the exact gradient, not of differences of half width 100."
 
@@ -122,7 +122,7 @@ def figure_5(effort: str, run: Run) -> Finding:
 _ALONG: dict[str, dict[str, int]] = {
     "smoke": {"lenet": 2},
     "laptop": {"lenet": 12},
-    "paper": {"mlp": 24, "lenet": 64, "vgg11": 10, "resnet18": 12},
+    "paper": {"mlp": 24, "lenet": 64, "vgg11": 10, "resnet18": 12, "densenet121": 0},
 }
 
 

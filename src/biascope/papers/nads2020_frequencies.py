@@ -86,7 +86,7 @@ def drawn_planes(
 STRIDES: dict[str, dict[str, int]] = {
     "smoke": {"logistic_regression": 16, "lenet": 16},
     "laptop": {"logistic_regression": 2, "lenet": 4},
-    "paper": {"logistic_regression": 1, "lenet": 1, "vgg11": 8, "resnet18": 4},
+    "paper": {"logistic_regression": 1, "lenet": 1, "vgg11": 8, "resnet18": 4, "densenet121": 0},
 }
 _SEEN = "near 100 % on some frequencies, near 50 % on others"
 _SPREAD_CLAIMS = [

@@ -151,7 +151,7 @@ def _drawn(finding: Finding, dark: bool, x: str = "index of the anisotropy direc
 )
 def figure_7(effort: str, run: Run) -> Finding:
     """Test accuracy on clean images after training on poisoned ones."""
-    epochs = {"smoke": 1, "laptop": 40, "paper": 50}[effort]
+    epochs = {"smoke": 1, "laptop": 40, "paper": 30}[effort]
     name = "resnet18" if effort == "paper" else "lenet"
     places = {"smoke": [0], "laptop": [0, 30, 300, 1000], "paper": [0, 20, 200, 1000]}[effort]
     images, words = cifar(effort, run)
@@ -184,7 +184,7 @@ def figure_7(effort: str, run: Run) -> Finding:
 _FLIPPED: dict[str, dict[str, tuple[int, float]]] = {  # epochs and rate
     "smoke": {"lenet": (1, 0.02)},
     "laptop": {"lenet": (40, 0.02)},
-    "paper": {"lenet": (50, 0.02), "vgg11": (50, 0.21), "resnet18": (50, 0.21), "densenet121": (10, 0.21)},
+    "paper": {"lenet": (50, 0.02), "vgg11": (30, 0.21), "resnet18": (30, 0.21), "densenet121": (10, 0.21)},
 }
 
 
