@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, jacrev
 
+from biascope import gram_panel
 from biascope.family import Network
 from biascope.gram import Engine, tangent_gram
 from biascope.gram_panel import Panel
@@ -385,6 +386,21 @@ def test_the_error_of_a_precision_is_measured(precision, limit):
     assert kernel.matrix.dtype == torch.float32
     assert 1e-9 < kernel.error < limit
     assert kernel.error == pytest.approx(float(actual), rel=1e-6)
+
+
+def test_samples_are_differentiated_in_full_precision_whatever_they_are_multiplied_in(monkeypatch):
+    seen = []
+
+    def watched(*args):
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return layer_uses(*args)
+
+    monkeypatch.setattr(gram_panel, "layer_uses", watched)
+    monkeypatch.setattr(gram_panel, "_add_product", lambda *args: seen.append(torch.backends.cuda.matmul.allow_tf32))
+    network, x = built("conv2d")
+    tangent_gram(network, x, run=Run(device="cpu", precision="tf32"))
+    assert seen[:2] == [False, True]
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_an_explanation_names_rules_operations_and_memory():

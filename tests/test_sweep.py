@@ -196,12 +196,16 @@ def test_more_keys_extend_the_plan_and_reuse_what_is_finished(tmp_path):
     assert third.groups == []
 
 
-def test_a_group_runs_whole_even_where_part_of_it_is_asked_for(tmp_path):
+def test_an_unfinished_group_of_a_wider_sweep_is_no_narrower_ones_business(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         Sweep({}, Run(tmp_path)).outcomes(KEYS, Squares("a"), plan=Pairs())
-    work = Squares()
-    assert list(Sweep({}, Run(tmp_path)).outcomes(["a"], work, plan=Pairs())) == ["a"]
-    assert work.groups == [("a", "bb")]
+    narrow, plan = Squares(stop_at="bb"), Pairs()  # whose work may not even know the other trials
+    assert list(Sweep({}, Run(tmp_path)).outcomes(["a"], narrow, plan=plan)) == ["a"]
+    assert (plan.asked, narrow.groups) == ([["a"]], [("a",)])
+    wide = Squares()
+    found = Sweep({}, Run(tmp_path)).outcomes(KEYS, wide, plan=pytest.fail)
+    assert wide.groups == [("a", "bb"), ("ccc", "dddd")]
+    assert found["a"]["mates"].tolist() == [1.0, 2.0]  # as if nothing had been asked for in between
 
 
 def test_a_group_that_another_process_finished_meanwhile_is_not_repeated(tmp_path):

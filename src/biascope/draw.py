@@ -127,7 +127,7 @@ def spectrum(
     return figure
 
 
-def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False) -> Figure:
+def directions(images: np.ndarray, labels: Sequence[str], *, columns: int = 5, dark: bool = False) -> Figure:
     """Input directions in pairs of rows: as pixels, and the magnitude of their Fourier transform below.
 
     Images are ``(k, C, h, w)``, ``(k, h, w)`` or signals ``(k, w)``; three channels are shown as colours.
@@ -140,7 +140,7 @@ def directions(images: np.ndarray, labels: Sequence[str], *, dark: bool = False)
     reading += f"their frequencies, low ones {'on the left' if signals else 'in the middle'}."
     if max(height, width) > _PIXELS and not signals:
         reading += f" Pictures are averaged over blocks, to at most {_PIXELS} pixels along a side."
-    columns = min(5, len(images))
+    columns = min(columns, len(images))
     blocks = math.ceil(len(images) / columns)
     figure, colours = blank(0.1 + 1.8 * blocks, reading), PALETTE[dark]
     grid = figure.add_gridspec(2 * blocks, columns)

@@ -15,6 +15,7 @@ import os
 import secrets
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -124,9 +125,11 @@ class Sweep:
         """The outcome of every trial, computed where it is missing.
 
         Args:
-            keys: The trials, of any characters. A group runs whole even where only some of its trials are asked for.
+            keys: The trials, of any characters.
             work: Computes one group; see :data:`biascope.cluster.Work`.
-            plan: Groups the trials, given sorted, that no earlier plan holds; not called where there are none.
+            plan: Groups the trials, given sorted, that are in no group of an earlier plan that is done or asked for as a
+                whole (of a group that a wider sweep left unfinished, this work may not know every trial); not called where
+                there are none.
             label: Of the progress bar.
 
         Returns:
@@ -136,8 +139,9 @@ class Sweep:
             ValueError: If a file is damaged, a plan or a work leaves trials out, or there is no such cluster.
         """
         wanted = dict.fromkeys(keys)
-        groups = [group for group in self._plan(wanted, plan) if not wanted.keys().isdisjoint(group.keys)]
-        sizes = {_name(group): len(wanted.keys() & set(group.keys)) for group in groups}
+        home = self._plan(wanted, plan)
+        groups = list({_name(group): group for group in home.values()}.values())
+        sizes = Counter(_name(group) for group in home.values())
         missing = [group for group in groups if not self._done(group)]
         done = len(wanted) - sum(sizes[_name(group)] for group in missing)
         with self.run.tracked(label, len(wanted), done) as advance:
@@ -155,22 +159,30 @@ class Sweep:
                 advance(sizes[_name(group)])
 
             run_groups(work, still_missing(), self.run, keep)
-        found = {key: outcome for group in groups for key, outcome in self._read(group).items()}
-        return {key: found[key] for key in wanted}
+        found = {_name(group): self._read(group) for group in groups}
+        return {key: found[_name(home[key])][key] for key in wanted}
 
-    def _plan(self, wanted: dict[str, None], plan: Callable[[Sequence[str]], Sequence[Group]]) -> list[Group]:
-        """All groups planned so far, extended by those of new trials."""
+    def _plan(self, wanted: dict[str, None], plan: Callable[[Sequence[str]], Sequence[Group]]) -> dict[str, Group]:
+        """The group of each trial: the first that is done or asked for as a whole, or one that is planned now."""
         with _alone(None if self.folder is None else self.folder / "plan.lock"):
             groups = self._read_plan()
-            new = sorted(wanted.keys() - {key for group in groups for key in group.keys})
+            usable = [group for group in groups if wanted.keys() >= set(group.keys) or self._done(group)]
+            new = sorted(wanted.keys() - {key for group in usable for key in group.keys})
             if new:
-                groups += _checked(plan(new), new)
+                added = _checked(plan(new), new)
+                groups += added
+                usable += added
                 if self.folder is None:
                     self._planned = groups
                 else:
                     rows = [{"keys": group.keys, "method": group.method} for group in groups]
                     write_atomically(self.folder / "plan.json", json.dumps({"groups": rows}, indent=1).encode())
-        return groups
+        found: dict[str, Group] = {}
+        for group in usable:
+            for key in group.keys:
+                if key in wanted:
+                    found.setdefault(key, group)
+        return found  # in the order of the plan
 
     def _read_plan(self) -> list[Group]:
         if self.folder is None:

@@ -71,7 +71,7 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
         for index, vector in enumerate(finding.arrays[name][:4]):
             images.append(vector.reshape(1, 32, 32))
             labels.append(f"{name.removeprefix('first: ')} {index + 1}")
-    return drawn_directions(np.stack(images), labels, dark=dark)
+    return drawn_directions(np.stack(images), labels, columns=4, dark=dark)  # a network in each row
 
 
 @figure(
