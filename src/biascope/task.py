@@ -148,6 +148,22 @@ class Arrays(Task):
         splits = {name: (x.to(device), y.to(device)) for name, (x, y) in self.splits.items()}
         return Arrays(splits, master_dtype(run), self.name)
 
+    def two_classes(self, positive: Sequence[int] | None = None) -> Arrays:
+        """The same samples with labels 1 for the positive classes and 0 for the rest; of two classes, 1 for the larger.
+
+        Raises:
+            ValueError: If that does not make two classes.
+        """
+        chosen = None if positive is None else torch.tensor(list(positive))
+        labels = {s: y if chosen is None else torch.isin(y, chosen.to(y)).long() for s, (_, y) in self.splits.items()}
+        classes = sorted(set(torch.cat(list(labels.values())).tolist()))
+        if len(classes) != 2:
+            raise ValueError(
+                f"Labels must be of two classes, got {len(classes)}. Pass positive=(5, 6) to set these apart."
+            )
+        splits = {split: (x, (labels[split] == classes[1]).long()) for split, (x, _) in self.splits.items()}
+        return Arrays(splits, self.dtype, self.name)
+
     def whole(self, split: str) -> tuple[Tensor, Tensor]:
         """All samples of a split at once."""
         return self.batch(split, torch.arange(self.sizes[self._checked(split)], device=self.splits[split][1].device))

@@ -152,17 +152,6 @@ def _leading_pairs(kernel: Tensor, num: int) -> Spectrum:
     return eigenpairs(Matrix(kernel), num, tolerance=1e-6, each=True, iterate=len(kernel) > max(1000, 8 * num))
 
 
-def _two_classes(data: Arrays, positive: tuple[int, ...] | None) -> Arrays:
-    """The data with labels 0 and 1."""
-    chosen = None if positive is None else torch.tensor(positive)
-    labels = {s: y if chosen is None else torch.isin(y, chosen.to(y)).long() for s, (_, y) in data.splits.items()}
-    classes = sorted(set(torch.cat(list(labels.values())).tolist()))
-    if len(classes) != 2:
-        raise ValueError(f"Labels must be of two classes, got {len(classes)}. Pass positive=(5, 6) to set these apart.")
-    splits = {split: (x, (labels[split] == classes[1]).long()) for split, (x, _) in data.splits.items()}
-    return replace(data, splits=splits)
-
-
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     family = Family.initialised(lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)), name="small")
     x = torch.randn(36, 3, generator=torch.Generator().manual_seed(0))
@@ -234,7 +223,7 @@ def kernel_rotation(
     run, recipe = run or Run(), Recipe(optimiser, rate, momentum=0.9, epochs=epochs, batch=batch)
     if not {"train", "test"} <= data.splits.keys():
         raise ValueError(f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Name them so.")
-    data, device = (_two_classes(data, positive) if target is None else data).to(run), run.torch_device
+    data, device = (data.two_classes(positive) if target is None else data).to(run), run.torch_device
     train = data.sizes["train"]
     rows = torch.randperm(train, generator=generator_for(torch.device("cpu"), seed, "samples"))[:samples].to(device)
     x = data.batch("train", rows)[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from biascope.cluster import device_type
 from biascope.estimate import Estimate, over_repeats
@@ -183,16 +183,6 @@ class _Trainings:
         return [Group(some[i : i + most]) for some in each for i in range(0, len(some), most)]
 
 
-def _two_classes(data: Arrays, positive: tuple[int, ...] | None) -> Tensor:
-    """Labels 0 and 1 of the training and test samples."""
-    y = torch.cat([data.splits[split][1] for split in ("train", "test")]).cpu()
-    y = y if positive is None else torch.isin(y, torch.tensor(positive).to(y)).long()
-    classes = sorted(set(y.tolist()))
-    if len(classes) != 2:
-        raise ValueError(f"Labels must be of two classes, got {len(classes)}. Pass positive=(5, 6) to set these apart.")
-    return torch.eq(y, classes[1]).long()
-
-
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     family = Family.initialised(lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)), name="small")
     x = torch.randn(264, 3, generator=torch.Generator().manual_seed(0))
@@ -278,7 +268,7 @@ def linearized_training(
 
     def labels_of(key: str) -> Outcome:
         if not targets:
-            return {"0": _two_classes(data, positive)}
+            return {"0": torch.cat([data.two_classes(positive).splits[split][1].cpu() for split in ("train", "test")])}
         own, given = seed_of(seed, "repeat", int(key.split()[-1])), data.to(run)
         network = family.draw(1, seed=own, run=run).member(0).to(run.torch_device, master_dtype(run))
         x = torch.cat([given.whole(split)[0] for split in ("train", "test")])
