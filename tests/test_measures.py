@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 
-import closed_forms
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from biascope import pooling_models
+from biascope import geometry_models, pooling_models
 from biascope.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.average_geometry import average_geometry
@@ -88,18 +87,20 @@ CASES: dict[str, tuple[Callable[[], nn.Module], np.ndarray]] = {
     ),
     "valid convolution": (
         lambda: gaussian_weights(convolution("valid", 3, 3, 8), {"1.weight": 0.8, "4.weight": 0.5}),
-        closed_forms.convolution_geometry([closed_forms.tap_matrices(8, 3)], [3], weight_stds=[0.8], readout_std=0.5),
+        geometry_models.convolution_geometry(
+            [geometry_models.patch_incidence((8,), 3)], [3], weight_stds=[0.8], readout_std=0.5
+        ),
     ),
     "circular convolution": (
         lambda: gaussian_weights(convolution("circular", 3, 3, 8), {"1.weight": 0.8, "4.weight": 0.5}),
-        closed_forms.convolution_geometry(
-            [closed_forms.tap_matrices(8, 3, "circular")], [3], weight_stds=[0.8], readout_std=0.5
+        geometry_models.convolution_geometry(
+            [geometry_models.patch_incidence((8,), 3, padding="circular")], [3], weight_stds=[0.8], readout_std=0.5
         ),
     ),
     "pooled valid convolution": (
         lambda: gaussian_weights(PooledConvolution(4, 3), {"kernel.weight": 0.8, "readout.weight": 0.5}),
-        closed_forms.pooled_convolution_geometry(
-            closed_forms.tap_matrices(8, 3), weight_std=0.8, channels=4, readout_std=0.5
+        geometry_models.pooled_convolution_geometry(
+            geometry_models.mean_tap_matrix((8,), 3), 4, weight_std=0.8, readout_std=0.5
         ),
     ),
 }

@@ -13,6 +13,7 @@ in that order; a module imports only from those above it::
       WHERE       probe            inputs, fixed or sampled afresh     bases   orthonormal bases of input space
                   task             what is to be learned, served in batches to every member of a stack
                   image_tasks      poisoned, flipped, side by side
+                  geometry_tasks   circles, labels along a direction, data of a given covariance
       HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network
                   linearization    a network as a linear function of its weights
                   layer_uses, layer_gradients   how weights enter a forward pass, sample by sample
@@ -21,18 +22,21 @@ in that order; a module imports only from those above it::
                   stem             the first layer split off       autotune, member_threads, gradient_ways   the fastest way
                   moments          sums over gradients that stream and merge
                   operators        GradientCovariance                  mixed_derivative, mixed_gram   of inputs and weights
+                  geometry_matrices   covariances and geometries, and how alike they are
                   tangent_operator   the tangent kernel without its matrix: products, alignment, rank
                   spectrum         eigenpairs with residuals
                   sampling         the covariance of a family, in resumable groups
                   identities       what must hold on a user's own network (selftest)
                   pooling_models   closed forms of what pooling does
+                  geometry_models  closed forms of average geometry and its evolution
                   recipe           optimiser, schedule, loss           training_steps   one step, alone or in a stack
                   evaluation       accuracy and loss on a split
+                  geometry_evolution   what an instant of training does to input gradients
                   training         fit: the only training loop         training_plan    the fastest way to train many
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
                   pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
-                  draw · frequency_plane · kernel_pictures   pictures of arrays
+                  draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
                   covariance_result, directional_result, comparison   what is known, alone and side by side
                   claim            published against measured, a verdict
                   measurement      the register

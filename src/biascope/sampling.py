@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -234,6 +234,14 @@ def _close(one: Tensor, two: Tensor) -> bool:
     """Whether outputs are the same up to the rounding of their precision."""
     tolerance = 1e-3 if two.dtype.itemsize > 2 else 3e-2
     return one.shape == two.shape and bool((one - two).abs().max() <= tolerance * two.abs().max().clamp_min(1e-30))
+
+
+def gaussian_sampler(
+    family: Family, shape: Sequence[int], *, probes: int, scale: float, readout: str, seed: int, run: Run
+) -> GradientSampler:
+    """Exact gradients at Gaussian inputs of a standard deviation, drawn afresh for each network: what geometries are made of."""
+    probe = Probe.gaussian(shape, num=probes, std=scale, fresh=True, seed=seed)
+    return GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
 
 
 def default_estimator(family: Family, probe: Probe, draws: int, run: Run) -> str:

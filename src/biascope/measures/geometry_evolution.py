@@ -1,0 +1,268 @@
+"""Geometry evolution: what the first instant of training on a data set does to the average geometry of a network."""
+
+# T draws · n inputs · D input size
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope.cluster import device_type
+from biascope.estimate import Estimate
+from biascope.evaluation import STACK_LIMIT
+from biascope.family import Family, Network
+from biascope.frequency_plane import lines_figure
+from biascope.geometry_evolution import gradient_velocity, weight_velocity
+from biascope.geometry_matrices import DrawnMatrix, correlation, data_covariance, seen_through
+from biascope.measurement import measurement
+from biascope.operators import Matrix
+from biascope.probe import Probe
+from biascope.randomness import generator_for
+from biascope.result import Result
+from biascope.run import Run
+from biascope.sampling import gaussian_sampler, gradient_covariance
+from biascope.spectrum import eigenpairs
+from biascope.task import Arrays, content_of, master_dtype
+from biascope.trials import Outcome, Trials
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REFERENCES = ("S", "GSG", "G", "I")  # the data, the data as the network sees them, the network, and neither
+LARGEST = 4096  # input size up to which G and S are formed
+STACKED, SMALL = 32, 20_000  # members of a stack, and weights of a network up to which stacks pay on a CPU
+
+
+@dataclass(frozen=True, repr=False)
+class GeometryEvolution(Result):
+    """The average geometry evolution Δ of a family on a data set, beside the matrices it is said to follow.
+
+    Attributes:
+        correlation: ``Corr(Δ, ·)`` with S, GSG, G and I, from pairs of distinct draws.
+        correlation_error: Standard errors over groups of draws.
+        plain: ``Corr(Δ̂, ·)`` of the mean over draws, whose norm few draws inflate.
+        chance: ``Corr(I, ·)`` of the same four: what a matrix without structure has in common with them.
+        sizes: Numbers of leading directions k.
+        overlap: Share of the k leading directions of Δ (by size, whatever the sign) within those of GSG.
+        eigenvalues: Of Δ, from the most negative to the most positive, relative to the largest in size.
+        draws: Networks.
+    """
+
+    correlation: np.ndarray
+    correlation_error: np.ndarray
+    plain: np.ndarray
+    chance: np.ndarray
+    sizes: np.ndarray
+    overlap: np.ndarray
+    eigenvalues: np.ndarray
+    draws: int
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("correlation", "correlation_error", "plain", "chance"), ("reference",)),
+        **dict.fromkeys(("sizes", "overlap"), ("size",)),
+        "eigenvalues": ("eigenvalue",),
+    }
+
+    def with_reference(self, name: str) -> Estimate:
+        """``Corr(Δ, ·)`` with one of the matrices; of too few draws the plain one, its spread unknown."""
+        place = REFERENCES.index(name)
+        value, error = float(self.correlation[place]), float(self.correlation_error[place])
+        if not np.isfinite([value, error]).all():
+            return Estimate(float(self.plain[place]))
+        found = Estimate.from_error(value, error, min(32, self.draws))
+        return Estimate(value, error, max(-1.0, found.low), min(1.0, found.high))
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        place = int(np.abs(self.sizes - 10).argmin())
+        return {
+            **{f"correlation with {name}": self.with_reference(name) for name in REFERENCES},
+            f"share of the {self.sizes[place]} leading directions within those of GSG": Estimate.exact(
+                float(self.overlap[place])
+            ),
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        data, seen = (self.with_reference(name).value for name in ("S", "GSG"))
+        whole = "shrinks" if self.with_reference("I").value < 0 else "grows"
+        closer = "the data as the network sees them (GSG)" if abs(seen) >= abs(data) else "the plain data (S)"
+        return (
+            f"At the start of training the geometry of {self.subject} {whole}, and what changes resembles {closer}: correlation "
+            f"{seen:.2f} with GSG and {data:.2f} with S, where a matrix without structure would have {self.chance[1]:.2f} and "
+            f"{self.chance[0]:.2f} in size."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        line = np.arange(1, len(self.eigenvalues) + 1)
+        return {
+            "Leading directions of the evolution within those of GSG": lines_figure(
+                {"measured": (self.sizes, self.overlap), "by chance": (self.sizes, self.sizes / len(self.eigenvalues))},
+                x="number of leading directions",
+                y="share",
+                log_x=True,
+                dark=dark,
+            ),
+            "Eigenvalues of the evolution": lines_figure(
+                {"eigenvalue": (line, self.eigenvalues)}, x="index", y="relative to the largest in size", dark=dark
+            ),
+        }
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1)), name="small")
+    x = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    return (family, Arrays({"train": (x, (x[:, 0] > 0).long())})), {"draws": 24, "probes": 2, "geometry_draws": 64}
+
+
+@measurement(title="Geometry evolution", paper="geometry2025", result=GeometryEvolution, example=_example)
+def geometry_evolution(
+    family: Family,
+    data: Arrays,
+    *,
+    positive: tuple[int, ...] | None = None,
+    loss: str | None = "squared",
+    labels: bool = True,
+    draws: int = 200,
+    samples: int | None = None,
+    probes: int = 8,
+    scale: float = 1e-3,
+    geometry_draws: int = 1000,
+    readout: str = "mean",
+    seed: int = 0,
+    run: Run | None = None,
+) -> GeometryEvolution:
+    """How the average geometry of a network begins to change when it is trained on a data set.
+
+    Definition:
+        ``Δ = d/dt E_{x∼P} E_θ[∇_x f ∇_x fᵀ] = E[ġ gᵀ + g ġᵀ]`` under gradient flow on the training samples, with ``g = ∇_x f(x)``
+        at a probe x and ``ġ = ∇²_{x,θ}f(x) θ̇``. For squared loss ``L = ½Σ(f − y)²`` it is negative to leading order, ``Δ ∝ −S`` for
+        networks without a preferred direction and ``Δ ∝ −GSG`` for a wide linear CNN with pooling.
+
+    Estimated with one backward pass over the data for ``θ̇`` and one forward derivative of the input gradient for ``ġ``.
+    Correlations are ratios of U-statistics: pairs of distinct draws give ``‖Δ‖²`` without the noise that each draw's own square
+    adds, so that few draws do not hide a correlation.
+
+    Args:
+        family: Networks and the law of their weights.
+        data: Samples; the split ``train`` is taken.
+        positive: Classes set against the rest; needed where a network of one output meets more than two classes.
+        loss: ``"squared"``, or a loss of the training recipe (``None``: logistic or cross-entropy).
+        labels: Whether the labels pull, or, with squared loss, every target is 0: at initialisation they add to each draw a part
+            that has mean zero (where the last layer is symmetric about 0) and most of the noise.
+        draws: Networks, at least 3; hundreds to thousands where the input is large.
+        samples: Training samples that each network is pulled by, chosen anew for each: many networks on few samples tell more than
+            few on many in the same time; all by default.
+        probes: Inputs per network, drawn afresh.
+        scale: Their standard deviation; 0.001 is published for smooth activations, 1 for ReLU.
+        geometry_draws: Networks that the geometry G at the start is estimated from.
+        readout: Which scalar of several outputs the geometry is of.
+        seed: Of weights and probes.
+        run: Folder (resumable), device, precision.
+
+    Returns:
+        Correlations of Δ with S, GSG, G and the identity, and its directions.
+
+    Raises:
+        ValueError: If data and settings do not fit.
+
+    Example:
+        >>> family = Family.initialised(lambda: nn.Linear(4, 1, bias=False), name="linear")
+        >>> x = torch.tensor([[2.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+        >>> result = geometry_evolution(family, Arrays({"train": (x, torch.tensor([0, 1]))}), draws=400)
+        >>> round(result.with_reference("S").value, 1)  # Δ = −2σ²S exactly
+        -1.0
+
+    Reference:
+        Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, definition 2.2.
+    """
+    run = run or Run()
+    size = int(np.prod(data.shape))
+    least_of = {"draws": 3, "samples": 1, "probes": 1, "geometry_draws": 2}
+    for name, number in (
+        ("draws", draws),
+        ("samples", samples),
+        ("probes", probes),
+        ("geometry_draws", geometry_draws),
+    ):
+        if number is not None and number < (least := least_of[name]):
+            raise ValueError(f"{name} must be at least {least}, got {number}. Pass {name}={8 * least} or more.")
+    if size > LARGEST:
+        raise ValueError(f"Samples must have at most {LARGEST} numbers each, got {size}. Pass smaller images.")
+    if not labels and loss != "squared":
+        raise ValueError(f"labels=False needs loss='squared', got {loss!r}. Pass labels=True.")
+    sampler = gaussian_sampler(family, data.shape, probes=probes, scale=scale, readout=readout, seed=seed, run=run)
+    outputs = sampler.outputs
+    if outputs == 1:
+        data = data.two_classes(positive)
+    x, y = data.to(run).whole("train")
+    if not labels:
+        y = x.new_zeros(len(x)) if outputs == 1 else x.new_zeros(len(x), outputs)
+    geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
+    assert geometry is not None  # up to LARGEST it is formed
+    how = {"loss": loss, "labels": labels, "samples": samples, "readout": readout}
+    drawn = _drawn(family, x, y, sampler.probe, content_of(data), draws=draws, seed=seed, run=run, **how)
+    covariance = data_covariance(x).to(geometry.device)
+    seen, neutral = seen_through(geometry, covariance), torch.eye(size, dtype=torch.float64, device=geometry.device)
+    matrices = dict(zip(REFERENCES, (covariance, seen, geometry, neutral), strict=True))
+    found = drawn.correlations(matrices)
+    values, vectors = torch.linalg.eigh(drawn.dense())
+    sizes = [k for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if k < size] or [1]
+    leading = vectors[:, values.abs().argsort(descending=True)]
+    towards = eigenpairs(Matrix(seen), sizes[-1]).vectors.to(leading)
+    return GeometryEvolution(
+        np.array([found[name][0].value for name in REFERENCES]),
+        np.array([found[name][0].standard_error for name in REFERENCES]),
+        np.array([found[name][1] for name in REFERENCES]),
+        np.array([correlation(neutral, matrix) for matrix in matrices.values()]),
+        np.array(sizes),
+        np.array([float((towards[:k] @ leading[:, :k]).square().sum() / k) for k in sizes]),
+        (values / values.abs().max()).cpu().numpy(),
+        draws,
+        provenance={"outputs": outputs},
+    )
+
+
+def _drawn(
+    family: Family, x: Tensor, y: Tensor, probe: Probe, content: str, *, draws: int, seed: int, run: Run, **how: Any
+) -> DrawnMatrix:
+    """Δ of each draw as rows, a stack at a time; kept in the run folder."""
+    most = SMALL if run.torch_device.type == "cpu" else STACK_LIMIT
+    large = family.num_parameters > most  # a core, or a GPU, is busy enough with one
+    step = 1 if large else STACKED
+    whole = replace(run, precision="float64" if run.precision == "float64" else "float32")
+    stream = family.draws(seed=seed, run=whole)
+    identity = {
+        "work": "geometry evolution",
+        "family": family.identity,
+        "probe": probe.identity,
+        "data": content,
+        **how,
+    }
+    trials = Trials({**identity, "seed": seed, "on": (device_type(run), run.precision)}, run)
+
+    def rows(key: str) -> Outcome:
+        start, stop = (int(part) for part in key.split()[1:])
+        networks: Network = stream[start:stop].to(run.torch_device, master_dtype(run))
+        inputs = probe.inputs(start, stop, whole)
+        if large:
+            networks, inputs = networks.member(0), inputs[0]
+        generator = generator_for(torch.device("cpu"), seed, "samples", start)
+        few = slice(None) if how["samples"] is None else torch.randperm(len(x), generator=generator)[: how["samples"]]
+        with run.products():
+            velocity = weight_velocity(networks, x[few], y[few], loss=how["loss"])
+            gradients, moved = gradient_velocity(networks.read(how["readout"]), inputs, velocity, paired=not large)
+        shape = (stop - start, probe.num, -1)
+        return {"left": 2 * moved.reshape(shape), "right": gradients.reshape(shape)}
+
+    keys = [f"draws {start} {min(start + step, draws)}" for start in range(0, draws, step)]
+    found = []
+    with run.tracked(f"{family.name}: evolution", draws) as advance:
+        for part in trials.outcomes(keys, rows):
+            found.append(part)
+            advance(len(part["left"]))
+    device = run.torch_device
+    return DrawnMatrix(*(torch.cat([part[side] for part in found]).to(device) for side in ("left", "right")))

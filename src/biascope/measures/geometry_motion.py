@@ -1,0 +1,281 @@
+"""Geometry in motion: how the average geometry of a network changes while networks are trained on a data set."""
+
+# R runs · n inputs · D input size
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope.cluster import device_type
+from biascope.estimate import Estimate, jackknife
+from biascope.evaluation import STACK_LIMIT, evaluation
+from biascope.family import Family, Network
+from biascope.frequency_plane import lines_figure
+from biascope.geometry_matrices import DrawnMatrix, correlation, data_covariance, seen_through
+from biascope.measurement import measurement
+from biascope.probe import Probe
+from biascope.randomness import seed_of
+from biascope.recipe import Recipe
+from biascope.result import Result
+from biascope.run import Run
+from biascope.sampling import gaussian_sampler, gradient_covariance
+from biascope.tangent import input_gradient, plain_attention
+from biascope.task import Arrays, content_of
+from biascope.training import Trajectory, fit
+from biascope.trials import Outcome, Trials
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REFERENCES = ("GSG", "S", "G", "I")  # the data as the network sees them, the data, the network at first, and neither
+
+
+@dataclass(frozen=True, repr=False)
+class GeometryMotion(Result):
+    """The average geometry ``G^t`` of networks in training, beside what it is said to move towards.
+
+    Attributes:
+        epochs: Of each checkpoint.
+        correlation: ``Corr(G^t, ·)`` with GSG, S, G and I, from pairs of distinct runs; nan where these are too few.
+        correlation_error: Standard errors over runs.
+        plain: ``Corr(Ĝ^t, ·)`` of the mean over runs, as it is published; a few runs make it smaller.
+        left_out: The same without each of the runs in turn, from which errors of differences follow.
+        chance: ``Corr(I, ·)`` of the same four.
+        velocity: ``1 − Corr(Ĝ^t, Ĝ^{t−1})`` of consecutive checkpoints, at the same inputs.
+        size: ``tr G^t``, relative to the start.
+        accuracy: Of each run on the test samples (where there are any, else on the training samples).
+        train_accuracy: On the training samples.
+        runs: Networks trained.
+    """
+
+    epochs: np.ndarray
+    correlation: np.ndarray
+    correlation_error: np.ndarray
+    plain: np.ndarray
+    left_out: np.ndarray
+    chance: np.ndarray
+    velocity: np.ndarray
+    size: np.ndarray
+    accuracy: np.ndarray
+    train_accuracy: np.ndarray
+    runs: int
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "epochs": ("checkpoint",),
+        **dict.fromkeys(("correlation", "correlation_error", "plain"), ("checkpoint", "reference")),
+        "left_out": ("checkpoint", "reference", "run"),
+        "chance": ("reference",),
+        "velocity": ("interval",),
+        "size": ("checkpoint",),
+        **dict.fromkeys(("accuracy", "train_accuracy"), ("checkpoint", "run")),
+    }
+
+    def change(self, name: str, until: int = -1) -> Estimate:
+        """How much ``Corr(Ĝ^t, ·)`` has grown from the start to a checkpoint (negative: fallen); error over runs."""
+        place = REFERENCES.index(name)
+        return self._over_runs(
+            self.plain[until, place] - self.plain[0, place], self.left_out[until, place] - self.left_out[0, place]
+        )
+
+    def lead(self, until: int = -1) -> Estimate:
+        """``Corr(Ĝ^t, GSG) − Corr(Ĝ^t, S)`` at a checkpoint; error over runs."""
+        return self._over_runs(
+            self.plain[until, 0] - self.plain[until, 1], self.left_out[until, 0] - self.left_out[until, 1]
+        )
+
+    def _over_runs(self, value: float, left_out: np.ndarray) -> Estimate:
+        """A number as published, with the jackknife's error but not its correction of bias."""
+        return Estimate.from_error(float(value), jackknife(float(value), left_out.tolist()).standard_error, self.runs)
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        numbers: dict[str, Estimate] = {}
+        for place, name in enumerate(REFERENCES[:2]):
+            for when, index in (("at the start", 0), ("at the end", -1)):
+                numbers[f"correlation with {name} {when}"] = self._over_runs(
+                    self.plain[index, place], self.left_out[index, place]
+                )
+        numbers["first change towards GSG"] = self.change("GSG", 1)
+        numbers["mean velocity"] = Estimate.exact(float(self.velocity.mean()))
+        spread = self.train_accuracy[-1]
+        error = float(spread.std(ddof=1) / len(spread) ** 0.5) if len(spread) > 1 else float("nan")
+        numbers["training accuracy"] = Estimate.from_error(float(spread.mean()), error, len(spread))
+        return numbers
+
+    def sentence(self) -> str:  # noqa: D102
+        first, last = self.change("GSG", 1).value, self.change("GSG").value
+        begin = "moves towards" if first > 0 else "moves away from"
+        return (
+            f"Trained for {self.epochs[-1]} epochs, the geometry of {self.subject} at first {begin} the data as it sees them (GSG): "
+            f"its correlation changes by {first:+.3f} by epoch {self.epochs[1]} and by {last:+.3f} to the end, where it is "
+            f"{self.plain[-1, 0]:.2f}; with the plain data (S) it is {self.plain[-1, 1]:.2f}. A matrix without structure has "
+            f"{self.chance[0]:.2f} and {self.chance[1]:.2f}."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        places = self.epochs.astype(float)
+        curves = {f"with {name}": (places, self.plain[:, i]) for i, name in enumerate(REFERENCES)}
+        spread = self.left_out.std(2) * (self.runs - 1) ** 0.5  # the jackknife's standard error
+        bands = {f"with {name}": spread[:, i] for i, name in enumerate(REFERENCES)}
+        shares = {"training": self.train_accuracy, "test": self.accuracy}
+        return {
+            "Correlation of the geometry along training": lines_figure(
+                curves,
+                x="epoch",
+                y="correlation",
+                bands=bands,
+                dark=dark,
+            ),
+            "Velocity of the geometry": lines_figure(
+                {"velocity": (places[1:], self.velocity)}, x="epoch", y="1 − Corr(Gᵗ, Gᵗ⁻¹)", dark=dark
+            ),
+            "Accuracy": lines_figure(
+                {name: (places, 100 * each.mean(1)) for name, each in shares.items()}, x="epoch", y="%", dark=dark
+            ),
+        }
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1)), name="small")
+    x = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    data = Arrays({"train": (x[:20], y[:20]), "test": (x[20:], y[20:])})
+    return (family, data), {"runs": 4, "epochs": 4, "checkpoints": 3, "probes": 2, "geometry_draws": 32}
+
+
+@measurement(title="Geometry in motion", paper="geometry2025", result=GeometryMotion, example=_example)
+def geometry_motion(
+    family: Family,
+    data: Arrays,
+    *,
+    positive: tuple[int, ...] | None = None,
+    runs: int = 8,
+    epochs: int = 100,
+    checkpoints: int = 8,
+    probes: int = 16,
+    scale: float = 1e-3,
+    geometry_draws: int = 1000,
+    optimiser: str = "gd",
+    rate: float = 0.1,
+    momentum: float = 0.9,
+    batch: int = 128,
+    loss: str | None = None,
+    readout: str = "mean",
+    seed: int = 0,
+    run: Run | None = None,
+) -> GeometryMotion:
+    """How the average geometry of a network moves while it is trained.
+
+    Definition:
+        ``G^t = E_{x∼P} E_θ[∇_x f ∇_x fᵀ]`` over networks trained for t epochs; ``S = Σ x xᵀ`` of the training samples, ``G = G⁰``;
+        ``Corr`` is the cosine of two matrices. The *velocity* is ``1 − Corr(G^t, G^{t−1})``.
+
+    The hypothesis is that geometry changes along GSG only. Under squared loss theory gives the sign too: at first the geometry
+    *shrinks* along GSG, so that ``Corr(G^t, GSG)`` falls. Positive matrices always correlate: ``Corr(I, ·)`` says what chance gives.
+
+    Args:
+        family: Networks and the law of their weights.
+        data: With a split ``train``, and ``test`` if there is one.
+        positive: Classes set against the rest; needed where a network of one output meets more than two classes.
+        runs: Networks trained, each from weights of its own, in one stack.
+        epochs: Passes over the training samples.
+        checkpoints: Looks along training: at the start and at epochs in geometric order.
+        probes: Inputs at which each network's geometry is taken, the same at every checkpoint.
+        scale: Their standard deviation; 0.001 is published for smooth activations, 1 for ReLU.
+        geometry_draws: Networks that G at the start is estimated from.
+        optimiser: ``"gd"`` (full batches), ``"sgd"``, ``"adam"`` or ``"adamw"``; a constant rate.
+        rate: Learning rate.
+        momentum: Of gd and sgd.
+        batch: Samples of an iteration, except for gd.
+        loss: Of the recipe; logistic for one output and cross-entropy for several by default, ``"squared"`` as in theory.
+        readout: Which scalar of several outputs the geometry is of.
+        seed: Of weights, order and probes.
+        run: Folder (resumable), device, precision.
+
+    Returns:
+        Correlations, velocity and accuracy by checkpoint.
+
+    Raises:
+        ValueError: If data and settings do not fit, or training diverges.
+
+    Example:
+        >>> family = Family.initialised(lambda: nn.Linear(2, 1, bias=False), name="linear")
+        >>> x, y = torch.tensor([[3.0, 0.0], [-3.0, 0.0]]), torch.tensor([1, 0])
+        >>> result = geometry_motion(family, Arrays({"train": (x, y)}), runs=6, epochs=40, probes=1, geometry_draws=400)
+        >>> round(float(result.plain[-1, 1]), 1)  # all weights end along the one direction of the data
+        1.0
+
+    Reference:
+        Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, figures 2, 3 and 8.
+    """
+    run = run or Run()
+    if runs < 2 or checkpoints < 2:
+        raise ValueError(
+            f"runs and checkpoints must be at least 2, got {runs} and {checkpoints}. Pass runs=8, checkpoints=8."
+        )
+    split = "test" if "test" in data.sizes else "train"
+    sampler = gaussian_sampler(family, data.shape, probes=probes, scale=scale, readout=readout, seed=seed, run=run)
+    if sampler.outputs == 1:
+        data = data.two_classes(positive)
+    given = data.to(run)
+    recipe = Recipe(optimiser, rate, schedule="constant", momentum=momentum, epochs=epochs, batch=batch, loss=loss)
+    at = sorted({0, *np.geomspace(epochs, 1, checkpoints - 1).round().astype(int).tolist()})
+    steps = {epoch: epoch * recipe.steps_per_epoch(data.sizes["train"]) for epoch in at}
+    geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
+    if geometry is None:
+        raise ValueError("Samples must have at most 4096 numbers each for matrices to be formed. Pass smaller images.")
+    who = {"work": "geometry in motion", "family": family.identity, "data": content_of(data), "recipe": recipe.settings}
+    how = {"asked": (runs, readout, seed), "probe": sampler.probe.identity, "on": (device_type(run), run.precision)}
+    own = seed_of(seed, "trained")
+    walk: list[Trajectory] = []
+
+    def looked_at(key: str) -> Outcome:
+        if not walk:  # one training serves all checkpoints that are missing
+            start = family.draw(runs, seed=own, run=run)
+            walk.append(fit(start, given, recipe, seed=own, run=run, keep_at=list(steps.values())))
+            if (broken := int(walk[0].diverged_at.max())) > 0:
+                raise ValueError(f"Training must stay finite, and diverged at iteration {broken}. Pass a smaller rate.")
+        networks = walk[0].at(steps[int(key.split()[-1])])
+        return {
+            "gradients": _gradients(networks.read(readout), sampler.probe, run),
+            "accuracy": evaluation(networks, given, split, run=run).accuracy,
+            "train_accuracy": evaluation(networks, given, "train", run=run).accuracy,
+        }
+
+    found = list(Trials({**who, **how}, run).outcomes([f"epoch {epoch}" for epoch in steps], looked_at))
+    covariance = data_covariance(given.whole("train")[0])
+    neutral = torch.eye(len(geometry), dtype=torch.float64, device=geometry.device)
+    matrices = dict(zip(REFERENCES, (seen_through(geometry, covariance), covariance, geometry, neutral), strict=True))
+    drawn = [DrawnMatrix(part["gradients"].to(geometry.device)) for part in found]
+    each = [one.correlations(matrices) for one in drawn]
+    sizes = np.array([float(one.against(neutral).mean()) for one in drawn])
+    return GeometryMotion(
+        np.array(at),
+        np.array([[row[name][0].value for name in REFERENCES] for row in each]),
+        np.array([[row[name][0].standard_error for name in REFERENCES] for row in each]),
+        np.array([[row[name][1] for name in REFERENCES] for row in each]),
+        np.array([[one.left_out(matrix).tolist() for matrix in matrices.values()] for one in drawn]),
+        np.array([correlation(neutral, matrix) for matrix in matrices.values()]),
+        np.array([1 - later.correlation(earlier) for earlier, later in itertools.pairwise(drawn)]),
+        sizes / sizes[0],
+        np.stack([part["accuracy"].double().cpu().numpy() for part in found]),
+        np.stack([part["train_accuracy"].double().cpu().numpy() for part in found]),
+        runs,
+    )
+
+
+def _gradients(networks: Network, probe: Probe, run: Run) -> Tensor:
+    """Input gradients ``(R, n, D)`` of every run at inputs of its own."""
+    members = networks.members or 1
+    inputs = probe.inputs(0, members, run)
+    weights = sum(tensor.numel() for tensor in networks.params.values()) // members
+    with run.products(), plain_attention():
+        if run.torch_device.type == "cuda" and weights <= STACK_LIMIT:
+            return input_gradient(networks, inputs, paired=True)
+        return torch.stack([input_gradient(networks.member(i), inputs[i]) for i in range(members)])
