@@ -164,7 +164,7 @@ def number(): return 3
         (["scan", "lenet", "--set", "colour=red"], "It takes: channels"),
         (["compare", "lenet"], "at least two subjects"),
         (["report", "nowhere"], "The run folder must exist"),
-        (["measure", "geometry", "lenet"], "Did you mean average_geometry"),
+        (["measure", "averagegeometri", "lenet"], "Did you mean average_geometry"),
     ],
 )
 def test_wrong_input_gets_one_sentence_and_a_non_zero_exit(

@@ -37,14 +37,16 @@ in that order; a module imports only from those above it::
                   pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
                   draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
-                  covariance_result, directional_result, comparison   what is known, alone and side by side
+                  covariance_result, directional_result, comparison, match_result   what is known, alone and side by side
                   claim            published against measured, a verdict
                   measurement      the register
       SHOW        report_plane · report     live planes and one HTML file
                   model_source, data_source     a network, and samples, as a user names them
+                  matching         which architecture fits a data set
                   scanning         the main job
                   reproduction_page · reproduction   the papers' figures, run and judged
-                  printing · data_commands · measure_commands · kernel_commands · reproduce_commands · cli   the commands
+                  printing · data_commands · measure_commands · kernel_commands · match_commands
+                  reproduce_commands · cli   the commands
 
 Leaves hang on this spine: ``networks/`` (one file, one architecture), ``measures/`` (one file, one measurement), ``data/``
 (one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from biascope.match_result import Match
 from biascope.result import Result, read_document
 
 PAPERS = {
@@ -171,7 +172,9 @@ def find(name: str) -> Measurement[..., Any]:
 def load(folder: Path | str) -> Result:
     """A saved result, as its own class."""
     folder = Path(folder)
-    result: Result = find(str(read_document(folder).get("measurement"))).result.load(folder)
+    name = str(read_document(folder).get("measurement"))
+    kind = Match if name == "match" else find(name).result  # a match is of many families, no measurement of one
+    result: Result = kind.load(folder)
     return result
 
 
