@@ -183,6 +183,8 @@ def figure_1(effort: str, run: Run) -> Finding:
         "The paper prints no radii for this figure; the authors' code has, in figure 5, circles of radii 1.5 and 0.25, and for "
         "ResNet-18 of 3 and 0.25 ('wide'), in the planes used here.",
         "MLP and LeNet on wide circles were added after the MLP had been seen to memorise the others without generalising.",
+        "u₁ alone, which is always early, tells all but the part of the outer circle above and below the inner one: a network that "
+        "ignores u₂ can still be right on 97 % of wide circles. The claim that it fails asks for more than that it ignores u₂.",
         "GELU, the MLP with ReLU. The paper shows ResNet-18; LeNet is ours. Repeats differ by initial weights.",
     )
     return Finding(statistics, arrays, settings, notes)

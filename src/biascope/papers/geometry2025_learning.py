@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,12 @@ from biascope.family import Family
 from biascope.geometry_matrices import data_covariance, seen_through
 from biascope.geometry_pictures import panels_figure
 from biascope.geometry_tasks import isotropic, labelled_along
-from biascope.papers.geometry2025_numbers import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of
+from biascope.papers.geometry2025_numbers import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of, shared
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Arrays, Task, content_of
 from biascope.training_sweep import Course, Trial, trained
+from biascope.trials import Outcome, Trials
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,13 +56,24 @@ ONE_EACH = "Intervals are those of the test sample where a point is one training
 
 def basis_of(name: str, draws: int, run: Run, **settings: Any) -> Tensor:
     """Eigenvectors of a network's average geometry on the images of ``SHAPE``."""
-    return eigenvectors(geometry_of(family_of(name, SHAPE, **settings), SHAPE, draws, run, scale=probe_scale(name)))
+    family = family_of(name, SHAPE, **settings)
+    identity: dict[str, object] = {"of": "G", "family": family.identity, "shape": SHAPE, "draws": draws}
+    return eigenvectors(lambda: geometry_of(family, SHAPE, draws, run, scale=probe_scale(name)), identity, run)
 
 
-def eigenvectors(matrix: Tensor) -> Tensor:
-    """Of a symmetric matrix, as rows ``(D, D)`` by falling eigenvalue."""
-    vectors: Tensor = torch.linalg.eigh(matrix.double())[1]
-    return vectors.T.flip(0).float().cpu().contiguous()
+def eigenvectors(matrix: Callable[[], Tensor], identity: dict[str, object], run: Run) -> Tensor:
+    """Of a symmetric matrix, as rows ``(D, D)`` by falling eigenvalue; kept, since their rounding depends on the number of threads.
+
+    Trainings along them are told apart by their content: computed afresh, they would not be found again.
+    """
+
+    def work(key: str) -> Outcome:
+        vectors: Tensor = torch.linalg.eigh(matrix().double())[1]
+        return {"vectors": vectors.T.flip(0).float().cpu().contiguous()}
+
+    where = {"device type": run.torch_device.type, "precision": run.precision}
+    trials = Trials({"work": "eigenvectors", **identity, **where}, shared(run))
+    return next(trials.outcomes(["by falling eigenvalue"], work))["vectors"]
 
 
 @dataclass(frozen=True)
@@ -284,8 +296,13 @@ def _on_images(
     train, test, count, epochs, longer, repeats = plan
     images, title = _images((train, test), run), f"{TITLES[name]}{part}"
     family = family_of(name, images.shape, images=True, **settings)
-    geometry = geometry_of(family, images.shape, draws, run, scale=probe_scale(name))
-    vectors = eigenvectors(seen_through(geometry, data_covariance(images.splits["train"][0].to(geometry.device))))
+    identity: dict[str, object] = {"of": "G S G", "family": family.identity, "draws": draws, "S": content_of(images)}
+
+    def product() -> Tensor:
+        geometry = geometry_of(family, images.shape, draws, run, scale=probe_scale(name))
+        return seen_through(geometry, data_covariance(images.splits["train"][0].to(geometry.device)))
+
+    vectors = eigenvectors(product, identity, run)
     places = places_of(count, len(vectors))
     sizes = (images.sizes["train"], images.sizes["test"])
     course = _Images(vectors, *sizes, epochs, longer, images)
