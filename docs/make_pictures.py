@@ -10,6 +10,9 @@ and on CIFAR-10
     biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
     biascope kernel lenet --samples 4000 --positive 5,6,7,8,9 --draws 4 --out RUNS/kernel_halves
     biascope match logistic_regression mlp lenet "lenet pooling=average" vgg11 resnet18 vit densenet121 --data cifar10 --out RUNS/match
+    biascope data score cifar10 --set pooling=average --set activation=gelu --out RUNS/sample_score
+    biascope measure feature_elimination lenet --set pooling=average --set activation=gelu --data cifar10 --data-sizes 4000,2000 \
+        --positive 2,3,4,5,6,7 --epochs 20 --repeats 3 --out RUNS/feature_elimination
     biascope measure geometry_motion lenet --set activation=gelu --set pooling=average --data-sizes 1000,1000 --positive 2,3,4,5,6,7 \
         --runs 8 --epochs 60 --out RUNS/geometry_motion
     biascope measure kernel_rotation lenet --data-sizes 4000,1000 --target 50 --epochs 20 --out RUNS/kernel_rotation
@@ -95,7 +98,11 @@ def main(runs: Path) -> None:
     labels = {"vehicles against animals": "kernel_vehicles", "classes 5 to 9 against the rest": "kernel_halves"}
     energies = {words: load(runs / folder / "tangent_kernel").labels_energy for words, folder in labels.items()}
     kernel_pictures.energy_figure(energies, 4000).savefig(HERE / "tangent_kernel.png", dpi=130, facecolor="white")
-    for name in ("match", "geometry_motion", "kernel_rotation", "linearized_training"):
+    scores = load(runs / "sample_score" / "sample_score-train").plots()[
+        "Scores of train by class"
+    ]  # the first shows images of the set
+    scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
+    for name in ("match", "feature_elimination", "geometry_motion", "kernel_rotation", "linearized_training"):
         load(runs / name / name).plot().savefig(HERE / f"{name}.png", dpi=130, facecolor="white")
 
 

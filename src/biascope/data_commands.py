@@ -1,14 +1,21 @@
-"""SHOW: `biascope data`, the commands that fetch, list and check data sets."""
+"""SHOW: `biascope data`, the commands that fetch, list and check data sets, and score their samples."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Fetch, list and check real data sets.", no_args_is_help=True)
+if TYPE_CHECKING:
+    import numpy as np
+
+    from biascope.data import Dataset
+    from biascope.measures.sample_score import SampleScores
+    from biascope.task import Arrays
+
+app = typer.Typer(help="Fetch, list and check real data sets, and score their samples.", no_args_is_help=True)
 
 RootOption = Annotated[
     Path | None,
@@ -88,3 +95,116 @@ def check(
             f"{published.name} must have its official files, and {', '.join(wrong)} in {folder} {'are' if len(wrong) > 1 else 'is'} "
             f"not. Run `biascope data get {published.name} --data-root {root}`."
         )
+
+
+@app.command()
+def score(
+    name: Annotated[str, typer.Argument(help="A published set, or your own by name or path.")],
+    model: Annotated[
+        str, typer.Option(help="A network's name (biascope list), path/to/file.py:build or package.module:build.")
+    ] = "lenet",
+    split: Annotated[str, typer.Option(help="Which samples: train, test, or as your own set calls them.")] = "train",
+    keep: Annotated[
+        float, typer.Option(help="Share of the samples to keep, the highest scores; above 0, at most 1.")
+    ] = 0.5,
+    per_class: Annotated[
+        bool, typer.Option("--per-class", help="Keep the same share of each class, not of all together.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Initialisations that the geometry is taken over.")] = 1000,
+    scale: Annotated[float, typer.Option(help="σ of the Gaussian inputs at which gradients are taken.")] = 1e-3,
+    readout: Annotated[
+        str, typer.Option(help="Scalar of several outputs: first, sum, mean, margin or random.")
+    ] = "mean",
+    side: Annotated[int | None, typer.Option(help="Pad images to this height and width.")] = None,
+    settings: Annotated[
+        list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="float64, float32 or tf32.")] = "float32",
+    data_root: RootOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for tables and report; biascope-runs/MODEL-on-DATA by default.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score every sample of a data set for a network, before any training, and list those that pruning keeps."""
+    from biascope import data, model_source, scanning
+    from biascope.measurement import find
+    from biascope.printing import print_results
+    from biascope.report import write_report
+    from biascope.run import Run
+
+    if not scale > 0:
+        raise ValueError(f"--scale must be a positive number, got {scale}. Pass --scale 0.001 as published.")
+    if not 0 < keep <= 1:
+        raise ValueError(f"--keep must be a share above 0 and at most 1, got {keep}. Pass --keep 0.5 for half.")
+    chosen = model_source.parse_settings(settings)
+    whole = data.load(name, root=data_root)
+    samples = _in_own_order(whole if side is None else whole.padded(side), split, per_class)
+    family = model_source.family_of(model, shape=samples.shape, settings=chosen)
+    folder = out or Path("biascope-runs") / f"{scanning.folder_name(model, chosen, None)}-on-{Path(name).stem}"
+    run = Run(folder=folder, device=device, precision=precision)
+    result = find("sample_score")(family, samples, draws=draws, scale=scale, readout=readout, seed=seed, run=run)
+    result.save(folder / f"sample_score-{split}")
+    kept = result.kept(keep, per_class=per_class)
+    files = _write_tables(result, whole.splits[split][1] is not None, kept, folder, split)
+    print_results([result], write_report([result], folder / "report.html"), as_json)
+    if not as_json:
+        if result.agreement.value < 0.9:
+            typer.echo("The order of the samples still depends on which networks were drawn: pass more --draws.")
+        typer.echo(f"Scores: {files[0]}, {files[1].name}")
+        typer.echo(f"The {len(kept):,} of {result.sizes[0]:,} samples to keep: {files[2]}, {files[3].name}")
+
+
+def _in_own_order(whole: Dataset, split: str, per_class: bool) -> Arrays:
+    """All samples of a split as they lie in the set, each channel standardised over the training samples."""
+    import numpy as np
+    import torch
+
+    from biascope.task import Arrays
+
+    if split not in whole.splits:
+        there = ", ".join(whole.splits)
+        raise ValueError(f"--split must be one of {there} for {whole.name!r}, got {split!r}. Pass one of these.")
+    images, labels = whole.splits[split]
+    if per_class and labels is None:
+        raise ValueError(
+            f"--per-class needs labels, and the {split} samples of {whole.name!r} have none. Leave it out."
+        )
+    measured = whole.splits.get("train", whole.splits[split])[0]
+    x = images.astype(np.float32)
+    for channel in range(x.shape[1]):  # one by one, and in place: copies of a whole set may not fit
+        pixels = measured[:, channel].astype(np.float32)
+        x[:, channel] = (x[:, channel] - pixels.mean(dtype=np.float64)) / max(pixels.std(dtype=np.float64), 1e-6)
+    y = np.zeros(len(x), np.int64) if labels is None else labels
+    return Arrays(
+        {split: (torch.from_numpy(x), torch.from_numpy(y))}, name=f"{whole.identity}, {len(x):,} {split} samples"
+    )
+
+
+def _write_tables(result: SampleScores, labelled: bool, kept: np.ndarray, folder: Path, split: str) -> list[Path]:
+    """Scores as CSV and npz, the indices to keep as npy and as text; each file whole or not at all."""
+    import io
+
+    import numpy as np
+
+    from biascope.trials import write_atomically
+
+    scores, errors = result.scores, result.errors
+    labels = result.labels.tolist() if labelled else [""] * len(scores)
+    lines = ["index,label,score,standard_error"]
+    lines += [f"{i},{labels[i]},{scores[i]:.6g},{errors[i]:.3g}" for i in range(len(scores))]
+    arrays, indices = io.BytesIO(), io.BytesIO()
+    table: Any = {"index": np.arange(len(scores)), "score": scores, "standard_error": errors}
+    np.savez(arrays, **table | ({"label": result.labels} if labelled else {}))
+    np.save(indices, kept)
+    content = {
+        f"{split}-scores.csv": "\n".join([*lines, ""]).encode(),
+        f"{split}-scores.npz": arrays.getvalue(),
+        f"{split}-kept.npy": indices.getvalue(),
+        f"{split}-kept.txt": "".join(f"{index}\n" for index in kept).encode(),
+    }
+    for file, data in content.items():
+        write_atomically(folder / file, data)
+    return [folder / file for file in content]

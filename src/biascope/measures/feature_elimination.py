@@ -1,0 +1,299 @@
+"""Feature elimination: what it costs to take away the directions in which a network can hardly move."""
+
+# n samples · D input size · k directions removed
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope import bases
+from biascope.estimate import Estimate
+from biascope.family import Family
+from biascope.frequency_plane import lines_figure
+from biascope.geometry_matrices import data_covariance
+from biascope.measurement import measurement
+from biascope.operators import Matrix
+from biascope.probe import Probe
+from biascope.randomness import seed_of
+from biascope.recipe import Recipe
+from biascope.result import Result
+from biascope.run import Run
+from biascope.sampling import GradientSampler, gradient_covariance
+from biascope.spectrum import eigenpairs
+from biascope.task import Arrays, Task, content_of
+from biascope.training_sweep import Course, Trial, trained
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CONFIDENCE = 0.68  # of intervals over runs, as published
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureElimination(Result):
+    """Test accuracy of networks trained on what is left of the data.
+
+    Attributes:
+        removed: Directions taken away, those with the least geometry per variance first.
+        removed_at_random: Random directions that carry as much variance.
+        variance: Share of ``Σ‖x‖²`` of the training samples that went with the former.
+        accuracy: On the test samples, after removing by geometry.
+        accuracy_at_random: After removing at random.
+    """
+
+    removed: np.ndarray
+    removed_at_random: np.ndarray
+    variance: np.ndarray
+    accuracy: np.ndarray
+    accuracy_at_random: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("removed", "removed_at_random", "variance"), ("place",)),
+        **dict.fromkeys(("accuracy", "accuracy_at_random"), ("repeat", "place")),
+    }
+
+    @property
+    def lead(self) -> np.ndarray:
+        """By how many points of accuracy removing by geometry is ahead, (repeat, place)."""
+        return np.asarray(100 * (self.accuracy - self.accuracy_at_random))
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        touched, last = self.removed > 0, f"with {self.removed[-1]:,} directions removed"
+        return {
+            "lead over random removal, mean, points": over_runs(self.lead[:, touched].mean(1)),
+            f"accuracy {last}, %": over_runs(100 * self.accuracy[:, -1]),
+            f"accuracy {last} at random, %": over_runs(100 * self.accuracy_at_random[:, -1]),
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        lead = next(iter(self.headline().values()))
+        by, random = (100 * each[:, -1].mean() for each in (self.accuracy, self.accuracy_at_random))
+        judged = "less than" if lead.low > 0 else "more than" if lead.high < 0 else "about as much as"
+        return (
+            f"{self.subject} misses features of little geometry {judged} random ones of equal variance: without the "
+            f"{self.removed[-1]:,} of least geometry, {100 * self.variance[-1]:.0f} % of the variance, it reaches {by:.1f} % on test "
+            f"samples, without {self.removed_at_random[-1]:,} random ones {random:.1f} %; over all counts the "
+            f"lead is {lead.value:+.1f} points."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        curves, bands = {}, {}
+        for name, each in (("least geometry first", self.accuracy), ("at random", self.accuracy_at_random)):
+            found = [over_runs(100 * column) for column in each.T]
+            value, low, high = np.array([(one.value, one.low, one.high) for one in found]).T
+            curves[name], bands[name] = (self.removed, value), (low, high)
+        reading = "Trained on what is left; at one place both lost equal variance. Bands are 68 % intervals over runs."
+        style: Any = {"x": "directions removed", "y": "test accuracy, %", "bands": bands, "dark": dark}
+        return {"Test accuracy without the features removed": lines_figure(curves, reading=reading, **style)}
+
+
+def over_runs(values: Sequence[float] | np.ndarray) -> Estimate:
+    """Mean of runs with a 68 % Student interval; of one run, spread unknown."""
+    each = np.asarray(values, np.float64)
+    error = float(each.std(ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else math.nan
+    return Estimate.from_error(float(each.mean()), error, len(each), CONFIDENCE)
+
+
+def elimination_order(geometry: Tensor, covariance: Tensor, *, ridge: float = 1e-6) -> Tensor:
+    """Orthonormal columns ``(D, D)`` that span the generalised eigenvectors ``Gv = λSv``, smallest λ first.
+
+    The first k columns span the first k eigenvectors. Both matrices get ``ridge`` times their mean eigenvalue on the diagonal:
+    directions without geometry then come in the order of their variance, largest first, and directions without variance last.
+
+    Example:
+        >>> G, S = torch.diag(torch.tensor([4.0, 1.0, 0.0, 0.0])), torch.diag(torch.tensor([1.0, 1.0, 1.0, 2.0]))
+        >>> elimination_order(G, S).abs().round(decimals=3).argmax(0).tolist()
+        [3, 2, 1, 0]
+    """
+
+    def lifted(matrix: Tensor) -> Matrix:
+        unit = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
+        return Matrix(matrix.double() + ridge * float(matrix.diagonal().double().mean()) * unit)
+
+    found = eigenpairs(lifted(geometry), metric=lifted(covariance))
+    basis: Tensor = torch.linalg.qr(found.vectors.flip(0).T).Q
+    return basis
+
+
+@dataclass(frozen=True)
+class _Left(Course):
+    """Trainings on projected data: a kind of trial is a basis and how many of its directions are removed."""
+
+    data: Arrays
+    columns: dict[str, Tensor]
+    how: Recipe
+    chosen_by: dict[str, object]
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {"task": "features left", "by": self.chosen_by, "recipe": self.how.settings}
+
+    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
+        basis, count = kind.split()
+        return without(self.data.to(run), self.columns[basis][:, : int(count)])
+
+    def recipe(self, kind: str) -> Recipe:
+        return self.how
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("test",)
+
+
+def without(data: Arrays, directions: Tensor) -> Arrays:
+    """The data projected off orthonormal columns ``(D, k)``, in every split.
+
+    Example:
+        >>> data = Arrays({"train": (torch.tensor([[3.0, 4.0]]), torch.tensor([0]))})
+        >>> without(data, torch.tensor([[0.0], [1.0]])).splits["train"][0]
+        tensor([[3., 0.]])
+    """
+    splits = {}
+    for split in data.splits:
+        x, y = data.whole(split)
+        flat, columns = x.flatten(1), directions.to(x)
+        splits[split] = ((flat - flat @ columns @ columns.T).reshape(x.shape), y)
+    return dataclasses.replace(data, splits=splits)
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)), name="small")
+    x = torch.randn(90, 6, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    data = Arrays({"train": (x[:60], y[:60]), "test": (x[60:], y[60:])})
+    return (family, data), {"shares": (0.0, 0.5), "epochs": 4, "repeats": 2, "draws": 64}
+
+
+@measurement(
+    title="Feature elimination",
+    paper="geometry2025",
+    result=FeatureElimination,
+    example=_example,
+    network={"outputs": 10},
+)
+def feature_elimination(
+    family: Family,
+    data: Arrays,
+    *,
+    shares: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9),
+    positive: tuple[int, ...] | None = None,
+    draws: int | None = None,
+    scale: float = 1e-3,
+    readout: str = "mean",
+    ridge: float = 1e-6,
+    epochs: int = 50,
+    rate: float = 0.1,
+    repeats: int = 5,
+    seed: int = 0,
+    run: Run | None = None,
+) -> FeatureElimination:
+    """Test accuracy without the input directions that have the least geometry per variance, beside random ones.
+
+    Definition:
+        With the average geometry ``G = E ∇f ∇fᵀ`` at initialisation (inputs N(0, σ²I)) and ``S = Σ x xᵀ`` of the training
+        samples, ``Gv = λSv`` has eigenvectors whose ``λ = vᵀGv/vᵀSv`` is geometry per variance. Orthonormalised, smallest λ
+        first, they are projected out of training and test samples, ``x ↦ x − Σ_{i≤k} v_i v_iᵀx``, and a network is trained on
+        what is left. Beside it, a network is trained without random orthonormal directions, of which so many are removed
+        that the same share of ``Σ‖x‖²`` is gone.
+
+    Args:
+        family: Who is trained: at initial weights, with an output for each class.
+        data: With splits ``train`` and ``test``.
+        shares: Of all D directions, to remove; 0 for the data as they are.
+        positive: Classes set against the rest; by default classes are as they are.
+        draws: Networks that G is taken over, at least D; by default 4·D.
+        scale: σ of the input, one for each network, at which gradients are taken.
+        readout: Of several outputs, the scalar that G is of.
+        ridge: Added to the diagonals of G and S, in units of their mean eigenvalue: either may be singular.
+        epochs: Passes over the training set, by SGD with momentum 0.9 in batches of 128 as published.
+        rate: Learning rate at the start, from where it falls linearly to 0.
+        repeats: Runs, each from weights of its own.
+        seed: Of all that is random.
+        run: Folder (draws and trainings are kept), device, precision.
+
+    Returns:
+        Accuracies by run and share, and the order of directions.
+
+    Raises:
+        ValueError: If data and settings do not fit.
+
+    Example:
+        >>> family = Family.initialised(lambda: nn.Linear(2, 2, bias=False), name="linear")
+        >>> x = torch.tensor([[1.0, 3.0], [-1.0, 3.0], [1.0, -3.0], [-1.0, -3.0]])  # the first entry tells the class
+        >>> data = Arrays({split: (x, (x[:, 0] > 0).long()) for split in ("train", "test")})
+        >>> found = feature_elimination(family, data, shares=(0.0, 0.5), draws=2000, epochs=20, repeats=2)
+        >>> found.accuracy.mean(0), found.variance.round(1)  # the second holds 0.9 of the variance, and is not missed
+        (array([1., 1.]), array([0. , 0.9]))
+
+    Reference:
+        Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, section 5, figure 6.
+    """
+    run, size = run or Run(), math.prod(data.shape)
+    draws, device = 4 * size if draws is None else draws, run.torch_device
+    for name, number, least in (("draws", draws, size), ("repeats", repeats, 1)):
+        if number < least:  # of fewer draws than directions, G would seem to be zero in some
+            raise ValueError(f"{name} must be at least {least} for {size} directions, got {number}. Leave it out.")
+    data = _checked(family, data, positive, shares)
+    probe = Probe.gaussian(data.shape, std=scale, fresh=True, seed=seed)
+    # Small eigenvalues of G drown in half precision, which is for trainings.
+    whole = dataclasses.replace(run, precision="float32") if run.dtype.itemsize < 4 else run
+    sampler = GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=whole)
+    geometry = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry").dense()
+    if geometry is None:
+        raise ValueError(f"Inputs must be small enough to form G, at most 8192 numbers, got {size}. Pass smaller ones.")
+    covariance = data_covariance(data.whole("train")[0].to(device))
+    order = elimination_order(geometry, covariance, ridge=ridge)
+    random = bases.random(data.shape, seed=seed_of(seed, "removed")).vectors.T.to(order)
+    # The share of the variance that the first directions of either basis hold: of none, one, two, …
+    gone, at_random = (
+        np.append(0.0, (basis * (covariance @ basis)).sum(0).cumsum(0).cpu().numpy()) / float(covariance.trace())
+        for basis in (order, random)
+    )
+    counts = np.array([round(share * size) for share in shares])
+    alike = np.array([abs(at_random - gone[count]).argmin() for count in counts])
+    by = {"family": family.identity, "data": content_of(data), "draws": draws, "scale": scale}
+    recipe = Recipe("sgd", rate, momentum=0.9, epochs=epochs, batch=128)
+    course = _Left(data, {"geometry": order, "random": random}, recipe, {**by, "readout": readout, "ridge": ridge})
+    kinds = [[f"geometry {k}" for k in counts], [f"random {k}" if k else "geometry 0" for k in alike]]
+    every = [Trial(kind, r) for kind in dict.fromkeys(kinds[0] + kinds[1]) for r in range(repeats)]
+    found = trained(family, course, every, seed=seed, run=run, label=f"{family.name}: features left")
+    reached = [
+        np.array([[float(found[Trial(kind, r)]["accuracy/test"]) for kind in row] for r in range(repeats)])
+        for row in kinds
+    ]
+    return FeatureElimination(
+        removed=counts,
+        removed_at_random=alike,
+        variance=gone[counts],
+        accuracy=reached[0],
+        accuracy_at_random=reached[1],
+        provenance={"draws": draws},
+    )
+
+
+def _checked(family: Family, data: Arrays, positive: tuple[int, ...] | None, shares: Sequence[float]) -> Arrays:
+    """The data with the classes to tell apart, or a sentence on what does not fit."""
+    if not {"train", "test"} <= data.splits.keys():
+        raise ValueError(f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Name them so.")
+    if not any(shares) or not all(0 <= share < 1 for share in shares) or list(shares) != sorted(shares):
+        raise ValueError(f"shares must rise from 0 or more to less than 1, got {shares}. Pass shares=(0.0, 0.5, 0.9).")
+    splits = {split: data.splits[split] for split in ("train", "test")}
+    if positive is not None:
+        splits = {s: (x, torch.isin(y, torch.tensor(positive).to(y)).long()) for s, (x, y) in splits.items()}
+    classes = 1 + int(max(y.max() for _, y in splits.values()))
+    x = data.batch("train", torch.zeros(1, dtype=torch.long))[0]
+    outputs = family.template.to(x.device, x.dtype)(x).flatten(1).shape[1]
+    if outputs < classes and (outputs, classes) != (1, 2):
+        raise ValueError(
+            f"{family.name} must have an output for each of {classes} classes, got {outputs}. Pass a network with more, or "
+            "positive=(0, 1) to set these classes against the rest."
+        )
+    return dataclasses.replace(data, splits=splits)

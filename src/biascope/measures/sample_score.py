@@ -1,0 +1,300 @@
+"""Sample score: how freely a network can move along each sample of a data set, and which samples that leaves when it is pruned."""
+
+# n samples · D input size · g groups of draws
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from biascope.draw import blank, panel
+from biascope.estimate import Estimate, jackknife, spearman
+from biascope.family import Family
+from biascope.frequency_plane import lines_figure
+from biascope.measurement import measurement
+from biascope.moments import Rows
+from biascope.operators import GradientCovariance
+from biascope.probe import Probe
+from biascope.randomness import seed_of
+from biascope.result import Result
+from biascope.run import Run
+from biascope.sampling import GradientSampler, gradient_covariance
+from biascope.task import Arrays, master_dtype
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+AT_ONCE = 2**24  # numbers of input that are scored in one go
+SHOWN = 6  # samples drawn from either end
+
+
+@dataclass(frozen=True, repr=False)
+class SampleScores(Result):
+    """The score of every sample, split after split, each in the data set's own order.
+
+    Attributes:
+        splits: Their names.
+        sizes: Samples of each.
+        scores: ``x̂ᵀGx̂·D/tr G`` of each sample: 1 for everybody if the network is isotropic.
+        errors: Standard error of each, from the draws of G.
+        labels: Of each sample.
+        shown: Places in the first split of the samples with the highest scores, then of those with the lowest.
+        images: These samples.
+        mean: Mean score of the first split, as all numbers from here on.
+        spread: Standard deviation of its scores over their mean.
+        class_share: Share of their variance that lies between the classes.
+        agreement: Rank correlation of the scores from the two halves of the draws.
+        input_shape: Of one sample.
+    """
+
+    splits: tuple[str, ...]
+    sizes: tuple[int, ...]
+    scores: np.ndarray
+    errors: np.ndarray
+    labels: np.ndarray
+    shown: np.ndarray
+    images: np.ndarray
+    mean: Estimate
+    spread: Estimate
+    class_share: Estimate
+    agreement: Estimate
+    input_shape: tuple[int, ...]
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("scores", "errors", "labels"), ("sample",)),
+        "shown": ("shown",),
+        "images": ("shown", "input"),
+    }
+
+    def of(self, split: str | None = None) -> slice:
+        """Where the samples of a split, by default the first, lie in the arrays."""
+        if split is not None and split not in self.splits:
+            listed = ", ".join(self.splits)
+            raise ValueError(f"split must be one of {listed}, got {split!r}. Pass split={self.splits[0]!r}.")
+        place = 0 if split is None else self.splits.index(split)
+        return slice(sum(self.sizes[:place]), sum(self.sizes[: place + 1]))
+
+    def kept(self, keep: float, *, split: str | None = None, per_class: bool = False) -> np.ndarray:
+        """The samples of a split that stay when the lowest scores are pruned; as :func:`kept_samples`."""
+        labels = self.labels[self.of(split)] if per_class else None
+        return kept_samples(self.scores[self.of(split)], keep, labels=labels)
+
+    def by_class(self) -> dict[int, np.ndarray]:
+        """The scores of each class of the first split, the class with the highest mean first."""
+        scores, labels = self.scores[self.of()], self.labels[self.of()]
+        parts = {int(each): scores[labels == each] for each in np.unique(labels)}
+        return dict(sorted(parts.items(), key=lambda item: -float(item[1].mean())))
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        numbers = {
+            "mean score": self.mean,
+            "spread of the scores over their mean": self.spread,
+            "share of the spread between classes": self.class_share,
+            "rank agreement of two halves of the draws": self.agreement,
+        }  # samples that are all alike, or of one class, have no ranks and no shares
+        return {name: number for name, number in numbers.items() if math.isfinite(number.value)}
+
+    def sentence(self) -> str:  # noqa: D102
+        low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
+        words = f"{self.subject} moves {self.mean.value:.3g} times as freely along these samples as along random inputs"
+        words += f"; the middle nine tenths of them score from {low:.3g} to {high:.3g}"
+        means = [(label, scores.mean()) for label, scores in self.by_class().items()]
+        if len(means) > 1:
+            words += ", class {} highest ({:.3g} on average), class {} lowest ({:.3g})".format(*means[0], *means[-1])
+        ranks = f" Two halves of the draws rank them alike to {self.agreement.value:.2f}."
+        return f"{words}.{ranks if math.isfinite(self.agreement.value) else ''}"
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        pictures, classes = {}, self.by_class()
+        if len(self.input_shape) > 1 and min(self.input_shape[-2:]) > 1:
+            pictures[f"Samples of {self.splits[0]} with the highest scores, and with the lowest"] = self._gallery(dark)
+        if 1 < len(classes) <= 20:
+            at, means = np.arange(len(classes)), np.array([scores.mean() for scores in classes.values()])
+            low, high = np.array([np.quantile(scores, [0.1, 0.9]) for scores in classes.values()]).T
+            reading = "Means of the classes, the highest first; in the band, the middle eight tenths of their samples."
+            style: Any = {"bands": {"score": (low, high)}, "reading": reading, "dark": dark}
+            shown = lines_figure({"score": (at, means)}, x="class", y="score", **style)
+            shown.axes[0].set_xticks(at, [str(label) for label in classes])
+            pictures[f"Scores of {self.splits[0]} by class"] = shown
+        order = np.argsort(self.scores[self.of()])[np.linspace(0, self.sizes[0] - 1, 200).astype(int)]
+        curves, bands = {"score": (np.linspace(0, 100, 200), self.scores[order])}, {"score": self.errors[order]}
+        reading = "Pruning removes from the left. An isotropic network gives 1 to everybody. Bands are 95 % intervals."
+        along = lines_figure(
+            curves, x="samples that score lower, %", y="score", bands=bands, reading=reading, dark=dark
+        )
+        return {**pictures, "Scores in rising order": along}
+
+    def _gallery(self, dark: bool) -> Figure:
+        reading = "Above, the samples along which the network moves most freely, below, least; under each its score."
+        columns, pixels = len(self.shown) // 2, self.images.reshape(len(self.shown), -1, *self.input_shape[-2:])
+        pixels = pixels if pixels.shape[1] == 3 else pixels.mean(1, keepdims=True)
+        low, high = (end((0, 2, 3), keepdims=True) for end in (pixels.min, pixels.max))
+        bright = np.moveaxis((pixels - low) / np.maximum(high - low, 1e-12), 1, -1)
+        grid = (figure := blank(1.9, reading)).add_gridspec(2, columns)
+        for place, (image, sample) in enumerate(zip(bright, self.shown, strict=True)):
+            axes = panel(figure, dark, grid[divmod(place, columns)])
+            axes.imshow(image, cmap="gray", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[], ylabel="" if place % columns else ("highest", "lowest")[place // columns])
+            axes.set_xlabel(f"{self.scores[sample]:.3g}", fontsize=9)
+        return figure
+
+
+def kept_samples(
+    scores: np.ndarray, keep: float, *, by: str = "score", labels: np.ndarray | None = None, seed: int = 0
+) -> np.ndarray:
+    """Which samples stay when a data set is pruned to a share of its size: sorted indices in the order of the scores.
+
+    Args:
+        scores: ``(n,)``, one per sample in the data set's own order.
+        keep: Share of the samples that stays, above 0 and at most 1.
+        by: ``"score"``: those with the lowest scores go; ``"random"``: as many at random.
+        labels: Of the samples, to keep the same share of each class; by default classes are not looked at.
+        seed: Of the random choice.
+
+    Raises:
+        ValueError: If a setting is out of its range.
+
+    Example:
+        >>> kept_samples(np.array([0.5, 3.0, 0.1, 2.0]), 0.5).tolist()
+        [1, 3]
+        >>> kept_samples(np.array([0.5, 3.0, 0.1, 2.0]), 0.5, labels=np.array([0, 1, 0, 1])).tolist()
+        [0, 1]
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep must be a share above 0 and at most 1, got {keep}. Pass keep=0.5 for half.")
+    if by not in ("score", "random"):
+        raise ValueError(f"by must be 'score' or 'random', got {by!r}. Pass by='score'.")
+    worth = np.asarray(scores) if by == "score" else np.random.default_rng(seed_of(seed, "kept")).random(len(scores))
+    alike = np.zeros(len(worth)) if labels is None else np.asarray(labels)
+    groups = [np.flatnonzero(alike == each) for each in np.unique(alike)]
+    # Equal scores stay in their own order, so that the same samples are kept every time.
+    best = [group[np.argsort(-worth[group], kind="stable")[: max(1, round(keep * len(group)))]] for group in groups]
+    return np.asarray(np.sort(np.concatenate(best)))
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 2)), name="small")
+    x, y = torch.randn(40, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
+    return (family, Arrays({"train": (x[:30], y[:30]), "test": (x[30:], y[30:])})), {"draws": 64}
+
+
+@measurement(title="Sample scores", paper="geometry2025", result=SampleScores, example=_example)
+def sample_score(
+    family: Family,
+    data: Arrays,
+    *,
+    draws: int = 1000,
+    inputs: int = 1,
+    scale: float = 1e-3,
+    readout: str = "mean",
+    seed: int = 0,
+    run: Run | None = None,
+) -> SampleScores:
+    """How freely an untrained network can move along each sample of a data set, relative to a random input.
+
+    Definition:
+        ``score(x) = x̂ᵀ G x̂ / (tr G/D)`` with ``x̂ = x/‖x‖`` and the average geometry ``G = E ∇f ∇fᵀ`` over weights and inputs
+        N(0, σ²I). Divided by ``tr G/D`` it has no unit: an isotropic network gives 1 to every sample, and one that moves in a
+        single direction at most D. A sample of zeros has the score 0.
+
+    Standard errors are those of the ratio over groups of draws.
+
+    Args:
+        family: Who: networks and the law of their weights.
+        data: The samples, every split of them; scores come in their order.
+        draws: Networks that G is taken over.
+        inputs: Inputs per network; with a small σ all give nearly the same gradient, and one is enough.
+        scale: σ of the inputs at which gradients are taken.
+        readout: Which scalar of several outputs; the published G takes the ``mean``.
+        seed: Of weights and inputs.
+        run: Folder (the draws are kept), device, precision.
+
+    Returns:
+        Scores with errors, and what they say of the first split.
+
+    Raises:
+        ValueError: If the settings cannot give an estimate.
+
+    Example:
+        >>> family = Family.initialised(lambda: nn.Sequential(nn.AvgPool1d(2), nn.Linear(1, 1, bias=False)), name="mean")
+        >>> x = torch.tensor([[2.0, 2.0], [1.0, 0.0], [1.0, -1.0]])  # f(x) = w(x₁ + x₂)/2, G ∝ 11ᵀ
+        >>> result = sample_score(family, Arrays({"train": (x, torch.tensor([0, 0, 1]))}), draws=8)
+        >>> result.scores.round(6).tolist(), result.kept(0.7).tolist()
+        ([2.0, 1.0, 0.0], [0, 1])
+
+    Reference:
+        Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, section 5.
+    """
+    run = run or Run()
+    probe, name = Probe.gaussian(data.shape, num=inputs, std=scale, fresh=True, seed=seed), next(iter(data.splits))
+    sampler = GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
+    covariance = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
+    forms = np.concatenate([_forms(covariance, data, split, run) for split in data.splits], 1)  # (g, n)
+    weight = np.array([group.draws for group in covariance.groups], np.float64)
+    traces = np.array([group.trace for group in covariance.groups]) / weight / covariance.size  # (g,)
+
+    def scored(groups: np.ndarray) -> np.ndarray:
+        return np.asarray(weight[groups] @ forms[groups] / (weight[groups] @ traces[groups]))
+
+    every = np.arange(len(weight))
+    scores, first = scored(every), data.sizes[name]
+    labels = np.concatenate([y.cpu().numpy() for _, y in data.splits.values()]).astype(np.int64)
+    # The error of a ratio: groups with long gradients have large forms and large traces, and that much cancels.
+    residuals = (forms - scores * traces[:, None]) / (weight @ traces / weight.sum())
+    errors = residuals.std(0, ddof=1) / math.sqrt(len(every)) if len(every) > 2 else np.full_like(scores, math.nan)
+
+    def over_draws(statistic: Callable[[np.ndarray], float]) -> Estimate:
+        return jackknife(statistic(scores[:first]), [statistic(scored(np.delete(every, j))[:first]) for j in every])
+
+    def agreement(groups: np.ndarray) -> float:
+        return spearman(scored(groups[0::2])[:first], scored(groups[1::2])[:first])
+
+    pairs = len(every) // 2 if len(every) > 5 else 0
+    left_out = [agreement(np.delete(every, [2 * j, 2 * j + 1])) for j in range(pairs)]
+    doubt = jackknife(agreement(every), left_out).standard_error  # its bias correction would go beyond 1
+    shown = np.argsort(-scores[:first], kind="stable")[np.r_[: min(SHOWN, first), max(-SHOWN, -first) : 0]]
+    return SampleScores(
+        splits=tuple(data.splits),
+        sizes=tuple(data.sizes.values()),
+        scores=scores,
+        errors=errors,
+        labels=labels,
+        shown=shown,
+        images=data.batch(name, torch.from_numpy(shown))[0].flatten(1).float().cpu().numpy(),
+        mean=over_draws(lambda each: float(each.mean())),
+        spread=over_draws(lambda each: float(each.std() / each.mean())),
+        class_share=over_draws(lambda each: _between(each, labels[:first])),
+        agreement=Estimate.from_error(agreement(every), doubt, pairs),
+        input_shape=tuple(data.shape),
+    )
+
+
+def _forms(covariance: GradientCovariance, data: Arrays, split: str, run: Run) -> np.ndarray:
+    """``x̂ᵀ G_j x̂`` of every sample of a split for each group j of draws: ``(g, n)``."""
+    groups, device, size = covariance.groups, covariance.device, data.sizes[split]
+    # Groups of many draws are kept as their sums, which are matrices in float64.
+    dtype = master_dtype(run) if all(isinstance(group.second, Rows) for group in groups) else torch.float64
+    parts = []
+    with run.products(), run.tracked(f"scores of {split}", size) as advance:
+        for chosen in torch.split(torch.arange(size), max(1, AT_ONCE // covariance.size)):
+            x = data.batch(split, chosen)[0].to(device, dtype).flatten(1)
+            columns = (x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(1e-30)).T
+            each = torch.stack([group.second.quadratic(columns) / group.draws for group in groups])
+            parts.append(each.double().cpu().numpy())
+            advance(len(chosen))
+    return np.concatenate(parts, 1)
+
+
+def _between(scores: np.ndarray, labels: np.ndarray) -> float:
+    """Share of the variance that lies between classes; nan where there is one class, or no variance."""
+    classes, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(classes) < 2 or np.ptp(scores) == 0:
+        return math.nan
+    means = np.bincount(place, scores) / counts
+    return float(counts @ (means - scores.mean()) ** 2 / (len(scores) * scores.var()))
