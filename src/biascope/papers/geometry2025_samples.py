@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,13 +16,10 @@ from torch import Tensor
 from biascope import data
 from biascope.claim import Claim, Finding, figure
 from biascope.estimate import Estimate, over_repeats
-from biascope.evaluation import STACK_LIMIT
-from biascope.family import Family
 from biascope.frequency_plane import lines_figure
 from biascope.measures.feature_elimination import feature_elimination, over_runs
 from biascope.measures.sample_score import kept_samples, sample_score
-from biascope.networks import builder
-from biascope.randomness import generator_for
+from biascope.papers.geometry2025_numbers import TITLES, cifar_2, cifar_name, family_of, run_of, shared
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Arrays, Task, content_of
@@ -32,39 +28,14 @@ from biascope.training_sweep import Course, Trial, trained
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PART = "cifar10-part"  # a part of CIFAR-10 as an .npz, for machines that hold no more
-ANIMALS = (2, 3, 4, 5, 6, 7)
-TITLES = {"lenet": "LeNet", "resnet18": "ResNet-18", "vit": "ViT"}
-NETWORKS: dict[str, dict[str, Any]] = {
-    "lenet": {"pooling": "average", "activation": "gelu"},
-    "resnet18": {"activation": "gelu", "batchnorm": False},
-    "vit": {"activation": "gelu", "layernorm": False},
-}
 SAMPLES = {"smoke": (160, 64), "laptop": (50_000, 10_000), "paper": (50_000, 10_000)}
 DRAWS = {"smoke": 16, "laptop": 4000, "paper": 10_000}  # networks that G is taken over, for scores
 
 
-def _family(name: str, outputs: int, image_size: int = 32) -> Family:
-    build = functools.partial(builder(name), channels=3, outputs=outputs, image_size=image_size, **NETWORKS[name])
-    return Family.initialised(build, name=TITLES[name])
-
-
-def _shared(run: Run) -> Run:
-    """The same run with a folder that the figures share, so that none repeats another's draws."""
-    return run if run.folder is None else dataclasses.replace(run, folder=run.folder.parent / "shared")
-
-
-def _training_run(family: Family, run: Run) -> Run:
-    """On a GPU, large networks are trained with products in bfloat16; small ones as the run says."""
-    large = family.num_parameters > STACK_LIMIT
-    half = large and run.torch_device.type == "cuda" and run.precision in ("float32", "tf32")
-    return dataclasses.replace(_shared(run), precision="bfloat16" if half else run.precision)
-
-
 def _cifar(effort: str, run: Run) -> Arrays:
     """CIFAR-10, or as much of it as the data folder has, in its own order, channels standardised over the training images."""
-    root = data.data_root(run.data_root)
-    whole = data.load(PART if (root / f"{PART}.npz").exists() else "cifar10", root=root)
+    name, root = cifar_name(run)
+    whole = data.load(name, root=root)
     sizes = {
         s: min(count, len(whole.splits[s][0])) for s, count in zip(("train", "test"), SAMPLES[effort], strict=True)
     }
@@ -188,24 +159,13 @@ _FEATURES: dict[str, dict[str, tuple[int, int, tuple[float, ...], int, int]]] = 
 }
 
 
-def _cifar_2(each: int, test: int, effort: str, run: Run) -> Arrays:
-    """Animals (1) against the rest (0): as many random training images of either, and the first test images."""
-    images = _cifar(effort, run)
-    x, y = images.splits["train"]
-    animal = torch.isin(y, torch.tensor(ANIMALS)).long()
-    order = torch.randperm(len(y), generator=generator_for(torch.device("cpu"), 0, "CIFAR-2"))
-    chosen = torch.cat([order[animal[order] == label][:each] for label in (0, 1)])
-    seen, shown = images.splits["test"]
-    parts = {
-        "train": (x[chosen], animal[chosen]),
-        "test": (seen[:test], torch.isin(shown[:test], torch.tensor(ANIMALS)).long()),
-    }
-    if effort == "smoke":  # a quarter of the pixels: G of all of them takes thousands of draws
-        parts = {split: (torch.nn.functional.avg_pool2d(x, 2), y) for split, (x, y) in parts.items()}
-    counts = ", ".join(f"{len(y):,} {split}" for split, (_, y) in parts.items())
-    return Arrays(
-        parts, name=f"CIFAR-2 (animals against the rest), {counts} images of {parts['train'][0].shape[-1]} pixels"
-    )
+def _two_classes(each: int, test: int, effort: str, run: Run) -> Arrays:
+    """CIFAR-2; at smoke a quarter of the pixels: G of all of them takes thousands of draws."""
+    images = cifar_2(each, test, run)
+    if effort != "smoke":
+        return images
+    splits = {split: (torch.nn.functional.avg_pool2d(x, 2), y) for split, (x, y) in images.splits.items()}
+    return dataclasses.replace(images, splits=splits, name=f"{images.name} of 16 × 16 pixels")
 
 
 @figure(
@@ -221,7 +181,7 @@ def _cifar_2(each: int, test: int, effort: str, run: Run) -> Arrays:
             0.0,
             "laptop" if name == "lenet" else "paper",
         )
-        for name in NETWORKS
+        for name in ("lenet", "resnet18", "vit")
         for key, words in (("mean lead", "mean over shares"), ("lead at the largest share", "at the largest share"))
     ],
     draw=lambda finding, dark: _drawn(finding, dark, "directions removed"),
@@ -232,8 +192,8 @@ def figure_6(effort: str, run: Run) -> Finding:
     arrays: dict[str, np.ndarray] = {}
     words = ""
     for name, (each, test, shares, runs, epochs) in _FEATURES[effort].items():
-        title, samples = TITLES[name], _cifar_2(each, test, effort, run)
-        family, words = _family(name, 2, samples.shape[-1]), samples.name
+        title, samples = TITLES[name], _two_classes(each, test, effort, run)
+        family, words = family_of(name, samples.shape, outputs=2, images=True), samples.name
         found = feature_elimination(
             family,
             samples,
@@ -242,7 +202,7 @@ def figure_6(effort: str, run: Run) -> Finding:
             epochs=epochs,
             repeats=runs,
             seed=0,
-            run=_training_run(family, run),
+            run=run_of(family, run, "bfloat16"),
         )
         touched = found.removed > 0
         statistics[f"{title}: mean lead"] = over_repeats(found.lead[:, touched].mean(1))
@@ -320,9 +280,9 @@ def _table(table: str, effort: str, run: Run) -> Finding:
     arrays: dict[str, np.ndarray] = {}
     images, draws = _cifar(effort, run), DRAWS[effort]
     for name, (columns, runs, epochs) in _TABLES[table][effort].items():
-        title, family = TITLES[name], _family(name, 10)
+        title, family = TITLES[name], family_of(name, images.shape, outputs=10, images=True)
         train = dataclasses.replace(images, splits={"train": images.splits["train"]})
-        scored = sample_score(family, train, draws=draws, seed=0, run=_shared(run))
+        scored = sample_score(family, train, draws=draws, seed=0, run=shared(run))
         course = Pruned(
             images,
             scored.scores,
@@ -331,7 +291,7 @@ def _table(table: str, effort: str, run: Run) -> Finding:
         )
         kinds = {by: [f"{by} {removed}" for removed in columns] for by in ("random", "score")}
         trials = [Trial(kind, member) for row in kinds.values() for kind in row for member in range(runs)]
-        found = trained(family, course, trials, seed=0, run=_training_run(family, run), label=title)
+        found = trained(family, course, trials, seed=0, run=run_of(family, run, "bfloat16"), label=title)
         accuracy = {
             by: 100 * np.array([[float(found[Trial(kind, r)]["accuracy/test"]) for kind in row] for r in range(runs)])
             for by, row in kinds.items()
@@ -348,6 +308,8 @@ def _table(table: str, effort: str, run: Run) -> Finding:
                 kept.min() / max(1, kept.max())
             )
         statistics[f"{title}: rank agreement of the scores of two halves of the draws"] = scored.agreement
+        stuck = sum(int((each < 15).sum()) for each in accuracy.values())  # chance is 10 %
+        statistics[f"{title}: trainings of {2 * runs * len(columns)} that stayed below 15 %"] = Estimate.exact(stuck)
     plan = {k: [list(v[0]), *v[1:]] for k, v in _TABLES[table][effort].items()}
     settings = {
         "data": images.name,
