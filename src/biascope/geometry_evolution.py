@@ -84,6 +84,8 @@ def gradient_velocity(networks: Network, x: Any, velocity: Params, *, paired: bo
         slope, moved, *_ = torch.func.jvp(gradient, (params,), (direction,))
         return slope, moved
 
+    # Forward mode on weights that are views of a drawn block would allocate the whole block.
+    networks = networks.with_params({name: each.clone() for name, each in networks.params.items()})
     with plain_attention():
         if networks.members is None:
             return both(networks.params, networks.buffers, x, velocity)

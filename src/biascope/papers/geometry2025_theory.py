@@ -1,4 +1,4 @@
-"""Figures 7 and 9, conjecture 2, and appendices A.3, A.4 and A.12: what theory says of the geometry, and what it looks like."""
+"""Figures 7 and 9, and appendices A.4 and A.12: what theory says of the geometry at initialisation, and what it looks like."""
 
 # g groups of draws, or networks · D input size · n width
 
@@ -13,30 +13,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp, vmap
+from torch.func import grad, vmap
 
+from biascope import geometry_models
 from biascope.claim import Claim, Finding, figure
 from biascope.draw import PALETTE, blank, heat, legend_below, panel, plain
-from biascope.estimate import Estimate, jackknife, over_repeats
-from biascope.evaluation import evaluation
+from biascope.estimate import Estimate, jackknife
 from biascope.family import Family, Network
 from biascope.frequency_plane import lines_figure
 from biascope.geometry_evolution import gradient_velocity, weight_velocity
-from biascope.geometry_matrices import DrawnMatrix, data_covariance, seen_through
-from biascope.geometry_models import mean_tap_matrix, mlp_alignment, mlp_evolution
-from biascope.geometry_models import pooled_convolution_alignment as pooled_alignment
-from biascope.geometry_models import pooled_convolution_evolution as pooled_evolution
+from biascope.geometry_matrices import DrawnMatrix, data_covariance
 from biascope.measures.geometry_evolution import geometry_evolution
-from biascope.papers.geometry2025_numbers import TITLES, cifar_2, family_of, geometry_of, probe_scale, run_of, shared
+from biascope.papers.geometry2025_numbers import TITLES, cifar_2, family_of, probe_scale, run_of, shared
 from biascope.probe import Probe
 from biascope.randomness import generator_for
-from biascope.recipe import Recipe, loss_of
 from biascope.run import Run
 from biascope.sampling import GradientSampler, gradient_covariance
 from biascope.tangent import input_gradient
-from biascope.task import Arrays, content_of
-from biascope.training import fit
-from biascope.trials import Outcome, Trials
+from biascope.task import Arrays
 from biascope.weights import Params
 
 if TYPE_CHECKING:
@@ -65,8 +59,9 @@ def small_images(side: int, each: int, run: Run) -> Arrays:
 
 
 def difference(one: Estimate, two: Estimate, samples: int = GROUPS) -> Estimate:
-    """The difference, with the error of independent numbers."""
-    return Estimate.from_error(one.value - two.value, math.hypot(one.standard_error, two.standard_error), samples)
+    """The difference, with the error of independent numbers; nan where one of them is not told from noise."""
+    error = math.hypot(one.standard_error, two.standard_error)
+    return Estimate.from_error(one.value - two.value if math.isfinite(error) else math.nan, error, samples)
 
 
 # Numbers of a matrix that is known from independent estimates of it
@@ -75,7 +70,8 @@ def difference(one: Estimate, two: Estimate, samples: int = GROUPS) -> Estimate:
 def unbiased(top: Tensor, left: Tensor, right: Tensor) -> Estimate:
     """``⟨top⟩/√(⟨left⟩⟨right⟩)``, each a mean over pairs of distinct groups of ``(g, g)`` products; jackknife over groups.
 
-    A product of two independent estimates has no bias, where the square of one counts its noise.
+    A product of two independent estimates has no bias, where the square of one counts its noise. It is nan where some groups
+    more or less decide whether there is anything but noise.
 
     Example:
         >>> pairs = torch.full((4, 4), 2.0) + 5 * torch.eye(4)  # the diagonal is not looked at
@@ -90,7 +86,7 @@ def unbiased(top: Tensor, left: Tensor, right: Tensor) -> Estimate:
 
     every = torch.arange(len(top), device=top.device)
     whole, left_out = value(every), [value(every[every != group]) for group in range(len(top))]
-    return jackknife(whole, left_out) if all(map(math.isfinite, [whole, *left_out])) else Estimate(whole)
+    return jackknife(whole, left_out) if all(map(math.isfinite, [whole, *left_out])) else Estimate(math.nan)
 
 
 def corr(one: Tensor, two: Tensor) -> Estimate:
@@ -186,6 +182,11 @@ def velocity_of_linear(covariance: Tensor, shape: Sequence[int]) -> Velocity:
     return velocity
 
 
+def own_weights(networks: Network) -> Network:
+    """The same with weights of their own: a derivative along weights that are part of a block would take all of its memory."""
+    return networks.with_params({name: each.clone() for name, each in networks.params.items()})
+
+
 def evolutions(family: Family, shape: Sequence[int], velocity: Velocity, draws: int, run: Run) -> Tensor:
     """Independent estimates ``(g, D, D)`` of Δ at N(0, I) inputs, one for each network."""
     size, device = math.prod(shape), run.torch_device
@@ -197,7 +198,7 @@ def evolutions(family: Family, shape: Sequence[int], velocity: Velocity, draws: 
     with run.tracked(f"{family.name}: evolution", draws) as advance, run.products():
         for start in (first for group in range(GROUPS) for first in range(group * each, (group + 1) * each, most)):
             stop = min(start + most, (start // each + 1) * each)
-            networks, generator = stream[start:stop], generator_for(device, 0, "probe", start)
+            networks, generator = own_weights(stream[start:stop]), generator_for(device, 0, "probe", start)
             x = torch.randn(stop - start, 1, *shape, generator=generator, device=device, dtype=run.dtype)
             slope, moved = gradient_velocity(networks.read("first"), x, velocity(networks, start), paired=True)
             half = moved.flatten(0, 1).double().T @ slope.flatten(0, 1).double()
@@ -256,13 +257,11 @@ _EVOLVED: dict[str, tuple[int, int, int, dict[int, int], dict[int, int]]] = {
 _FAR, _HUGE = (256, 1024, 4096), (2**14, 2**17, 2**20)  # widths at which only the closed form is looked at
 
 
-def _drawn_gaps(finding: Finding, dark: bool) -> Figure:
-    curves, bands = {}, {}
-    for name, array in finding.arrays.items():
-        curves[name] = (array[0], array[1])
-        if len(array) > 2:
-            bands[name] = (array[2], array[3])
-    return lines_figure(curves, x="width", y="1 − abs Corr", log_x=True, log_y=True, bands=bands, dark=dark)
+def curves_figure(finding: Finding, dark: bool, x: str, y: str, log_y: bool = False) -> Figure:
+    """Places, values and, where known, intervals."""
+    curves = {name: (array[0], array[1]) for name, array in finding.arrays.items()}
+    bands = {name: (array[2], array[3]) for name, array in finding.arrays.items() if len(array) > 2}
+    return lines_figure(curves, x=x, y=y, log_x=True, log_y=log_y, bands=bands, dark=dark)
 
 
 @figure(
@@ -283,7 +282,7 @@ def _drawn_gaps(finding: Finding, dark: bool) -> Figure:
             ("theorem 3.2 put right", "CNN: standard errors from the exact expression at most", "at most", 4.0),
         ]
     ),
-    draw=_drawn_gaps,
+    draw=lambda finding, dark: curves_figure(finding, dark, "width", "1 − abs Corr", log_y=True),
 )
 def figure_7(effort: str, run: Run) -> Finding:
     """Measured from draws beside the closed forms."""
@@ -291,11 +290,14 @@ def figure_7(effort: str, run: Run) -> Finding:
     data = small_images(side, each, run)
     covariance = data_covariance(data.to(run).whole("train")[0]) / data.sizes["train"]
     s, size = covariance.cpu().numpy(), math.prod(data.shape)
-    taps = mean_tap_matrix(data.shape[1:], 3, channels=data.shape[0])
+    taps = geometry_models.mean_tap_matrix(data.shape[1:], 3, channels=data.shape[0])
     q = taps @ taps.T
-    forms = functools.partial(mlp_evolution, s), functools.partial(mlp_alignment, s)
+    forms = functools.partial(geometry_models.mlp_evolution, s), functools.partial(geometry_models.mlp_alignment, s)
     mlp = Theorem("MLP", "abs Corr(Δ, S)", perceptron, velocity_on_some(data, samples, run), s, *forms, size)
-    forms = functools.partial(pooled_evolution, s, taps), functools.partial(pooled_alignment, s, taps)
+    forms = (
+        functools.partial(geometry_models.pooled_convolution_evolution, s, taps),
+        functools.partial(geometry_models.pooled_convolution_alignment, s, taps),
+    )
     moved = velocity_of_linear(covariance, data.shape)
     cnn = Theorem("CNN", "abs Corr(Δ, GSG)", pooled_convolution, moved, q @ s @ q, *forms, taps.shape[1])
     statistics: dict[str, Estimate] = {}
@@ -316,10 +318,12 @@ def figure_7(effort: str, run: Run) -> Finding:
         told = [(n, 1 - a.value, a.standard_error) for n, a in zip(plan, found, strict=True)]
         if len(told := [row for row in told if row[1] > 4 * row[2]][-3:]) == 3:  # where noise does not bend it
             statistics[f"{title}: slope of 1 − abs Corr, measured"] = _slope(*zip(*told, strict=True))
-        rows = [[n, 1 - a.value, 1 - a.high, 1 - a.low] for n, a in zip(plan, found, strict=True)]
-        arrays[f"{title}, measured"] = np.array(rows, float).T
+            there = [row[0] for row in told]
+            statistics[f"{title}: slope of 1 − abs Corr, exact, there"] = _slope(there, [model.gap(n) for n in there])
         lines = 2.0 ** np.arange(13)
         arrays[f"{title}, exact"] = np.stack([lines, [model.gap(n) for n in lines]])
+        rows = [[n, 1 - a.value, 1 - a.high, 1 - a.low] for n, a in zip(plan, found, strict=True)]
+        arrays[f"{title}, measured"] = np.array(rows, float).T
     gaps = [cnn.gap(n) for n in _FAR]
     statistics["MLP: exact abs Corr(Δ, S) at width 2²⁰"] = Estimate.exact(1 - mlp.gap(_HUGE[-1]))
     slope = _slope(_HUGE, [mlp.gap(n) for n in _HUGE])
@@ -343,7 +347,7 @@ def figure_7(effort: str, run: Run) -> Finding:
 # Figure 9 and A.12
 
 _DRAWS: dict[str, dict[str, int]] = {
-    "smoke": {"mlp": 64, "lenet": 64},
+    "smoke": {"mlp": 8, "lenet": 8},
     "laptop": {"mlp": 4000, "lenet": 4000},
     "paper": {"mlp": 10_000, "lenet": 10_000, "resnet18": 2000, "vit": 2000},
 }
@@ -354,8 +358,8 @@ _PICTURE = slice(14 * 32, 18 * 32)  # four rows of pixels in the middle
 def geometries(name: str, probe: Probe, draws: int, run: Run, seed: int = 0) -> Tensor:
     """Independent estimates ``(g, D, D)`` of the average geometry of one of the paper's networks, for grey images."""
     family = family_of(name, GREY)
-    how = {"estimator": "exact", "step": 1.0, "readout": "mean", "seed": seed, "run": run_of(family, run)}
-    sampler = GradientSampler(family, probe, **how)
+    how: dict[str, Any] = {"estimator": "exact", "step": 1.0, "readout": "mean", "seed": seed}
+    sampler = GradientSampler(family, probe, **how, run=run_of(family, run))
     found = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
     identity = torch.eye(found.size, dtype=torch.float64, device=found.device)
     return torch.stack([group.second.matmul(identity) / group.draws for group in found.groups])
@@ -539,7 +543,8 @@ def figure_a4(effort: str, run: Run) -> Finding:
     settings = {"samples": data.name, "samples of an instant": samples, "draws": draws, "draws of G": geometry_draws}
     settings |= {"outputs": 1, "loss": "squared", "seed": 0, "drawn": [key for key in statistics if "GSG)" in key]}
     notes = (
-        "Both labels use the same networks; errors are added as if they did not, which makes them too large.",
+        "Both labels use the same networks; errors are added as if they did not, which makes them too large. Labels are most of the "
+        "noise: so few draws may not tell Δ from it, and then there is no difference to judge.",
         "The labels' part of Δ changes its sign with the last layer, and a network is as likely as its mirror image (last layer times "
         "−1): the proposition holds exactly for any network whose last layer is symmetric about 0.",
     )
@@ -558,183 +563,3 @@ def _left_of_mirrored(family: Family, data: Arrays, scale: float, run: Run) -> f
         slope, moved = gradient_velocity(turned.read("mean"), probe, {key: pulled[key] - free[key] for key in pulled})
         parts.append(DrawnMatrix(2 * moved[None], slope[None]).dense())
     return float((parts[0] + parts[1]).norm() / parts[0].norm())
-
-
-# Trained networks: conjecture 2 and A.3
-
-# Side of the images, samples of each class, networks, epochs; draws of G, inputs of a network for Δ, and for the curvature.
-_TRAINED: dict[str, tuple[int, int, int, int, int, int, int]] = {
-    "smoke": (16, 32, 6, 1, 32, 2, 1),
-    "laptop": (16, 1000, 24, 30, 2000, 8, 8),
-    "paper": (32, 5000, 24, 30, 10_000, 8, 16),
-}
-_RATES = {"squared": 0.02, "logistic": 0.05}
-_PARTS = 3  # groups of networks, for a spread
-LEADING, WITHIN = 10, 50
-_WHEN = {"initialised": "squared", "trained, squared loss": "squared", "trained, logistic loss": "logistic"}
-
-
-def trained_networks(name: str, loss: str, effort: str, run: Run) -> tuple[Arrays, Network, Network, Estimate]:
-    """CIFAR-2, networks of one output before and after training on it, and their training accuracy; kept in the run folder."""
-    side, each, runs, epochs = _TRAINED[effort][:4]
-    data, recipe = small_images(side, each, run), Recipe(rate=_RATES[loss], momentum=0.9, epochs=epochs, loss=loss)
-    family, given = family_of(name, data.shape, outputs=1, images=True), data.to(run)
-    start = family.draw(runs, seed=0, run=run)
-
-    def work(key: str) -> Outcome:
-        networks = fit(start, given, recipe, seed=0, run=run).networks
-        return {**networks.params, "accuracy": evaluation(networks, given, "train", loss=loss, run=run).accuracy}
-
-    identity: dict[str, object] = {"work": "networks of conjecture 2", "family": family.identity, "runs": runs}
-    identity |= {"data": content_of(data), "recipe": recipe.settings, "on": (run.torch_device.type, run.precision)}
-    kept = dict(next(Trials(identity, shared(run)).outcomes(["networks"], work)))
-    accuracy = over_repeats(100 * kept.pop("accuracy").numpy(), within=(0.0, 100.0))
-    return data, start, start.with_params({key: each.to(run.torch_device) for key, each in kept.items()}), accuracy
-
-
-def _evolution_of(networks: Network, x: Tensor, y: Tensor, probes: Tensor, loss: str, run: Run) -> Tensor:
-    """Δ of given networks, each at inputs of its own: ``(D, D)``."""
-    rows = []
-    with run.products():
-        for member in range(networks.members or 0):
-            one = networks.member(member)
-            velocity = weight_velocity(one, x, y, loss=loss)
-            rows.append(gradient_velocity(one.read("mean"), probes[member], velocity))
-    slopes, moved = (torch.stack(part) for part in zip(*rows, strict=True))
-    return DrawnMatrix(2 * moved, slopes).dense()
-
-
-def _leading(matrix: Tensor, count: int) -> Tensor:
-    """The leading eigenvectors as rows, by the size of the eigenvalue."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return vectors[:, values.abs().argsort(descending=True)[:count]].T
-
-
-@figure(
-    "conjecture 2",
-    title="Leading directions of Δᵗ within those of GSG, before and after training on CIFAR-2",
-    claims=claims_of(
-        [
-            ("Eig(Δᵗ) ⊆ Eig(GSG)", f"{title}, {when}: share of {LEADING} directions within {WITHIN}", "at least", 0.5)
-            for title in ("MLP", "LeNet")
-            for when in _WHEN
-        ]
-    ),
-    draw=lambda finding, dark: lines_figure(
-        {key: (array[0], array[1]) for key, array in finding.arrays.items()},
-        x=f"leading directions of GSG that hold {LEADING} of Δᵗ",
-        y="share",
-        log_x=True,
-        dark=dark,
-    ),
-)
-def conjecture_2(effort: str, run: Run) -> Finding:
-    """G is that of initialisation throughout, Δᵗ that of the loss trained on; at the start with targets 0."""
-    statistics: dict[str, Estimate] = {}
-    arrays: dict[str, np.ndarray] = {}
-    draws, probes = _TRAINED[effort][4:6]
-    for name in NAMES[effort]:
-        title = TITLES[name]
-        for when, loss in _WHEN.items():
-            data, _, networks, accuracy = trained_networks(name, loss, effort, run)
-            (x, y), scale = data.to(run).whole("train"), probe_scale(name)
-            family, size = family_of(name, data.shape, outputs=1, images=True), x[0].numel()
-            if when == "initialised":  # more networks and no labels, which only add noise
-                networks = family.draw(_PARTS * (4 if effort == "smoke" else 100), seed=1, run=run)
-                x, y = x[::4], x.new_zeros(len(x[::4]))
-            geometry = geometry_of(family, data.shape, draws, run, scale=scale)
-            order = _leading(seen_through(geometry, data_covariance(x)), size)
-            plain_order = _leading(data_covariance(x), WITHIN)
-            inputs = Probe.gaussian(data.shape, num=probes, std=scale, fresh=True, seed=2)
-            each, shares, beside = (networks.members or 0) // _PARTS, [], []
-            for first in range(0, _PARTS * each, each):
-                some, at = networks.slice(first, first + each), inputs.inputs(first, first + each, run)
-                top = _leading(_evolution_of(some, x, y, at, loss, run), LEADING)
-                shares.append((order @ top.T).square().sum(1).cumsum(0).cpu().numpy() / LEADING)
-                beside.append(float((plain_order @ top.T).square().sum()) / LEADING)
-            key = f"{title}, {when}: share of {LEADING} directions within {WITHIN}"
-            statistics[key] = over_repeats([share[WITHIN - 1] for share in shares], within=(0.0, 1.0))
-            statistics[f"{key} of S"] = over_repeats(beside, within=(0.0, 1.0))
-            if when != "initialised":
-                statistics[f"{title}, {when}: training accuracy, %"] = accuracy
-            places = np.unique(np.geomspace(1, size, 40).round().astype(int))
-            arrays[f"{title}, {when}"] = np.stack([places, np.mean(shares, 0)[places - 1]])
-            arrays["by chance"] = np.stack([places, places / size])
-            statistics[f"by chance: share of {LEADING} directions within {WITHIN}"] = Estimate.exact(WITHIN / size)
-    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0}
-    notes = (f"Spread over {_PARTS} groups of networks. Few networks blur Δᵗ, which can only lower the share.",)
-    return Finding(statistics, arrays, settings, notes)
-
-
-def curvature(network: Network, x: Tensor, y: Tensor, loss: str) -> Tensor:
-    """The Hessian of the loss with respect to the input, averaged over samples: ``(D, D)``.
-
-    Example:
-        >>> one = Network.of(nn.Linear(2, 1, bias=False)).with_params({"weight": torch.tensor([[1.0, 2.0]])})
-        >>> curvature(one, torch.zeros(3, 2), torch.zeros(3), "squared").tolist()  # of (wᵀx)²: 2wwᵀ
-        [[2.0, 4.0], [4.0, 8.0]]
-    """
-
-    def column(direction: Tensor) -> Tensor:
-        slope = grad(lambda inputs: len(inputs) * loss_of(loss, network(inputs), y))
-        moved: Tensor = jvp(slope, (x,), (direction.expand_as(x),))[1]
-        return moved.flatten(1).mean(0)
-
-    impulses = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device).unflatten(1, x.shape[1:])
-    return torch.cat([vmap(column)(part) for part in impulses.split(max(1, 4096 // len(x)))])
-
-
-_ACCURATE = "an increasingly accurate approximation of the loss curvature"
-
-
-@figure(
-    "A.3",
-    title="Curvature of the loss in input space against the average geometry Gᵗ: LeNet on CIFAR-2",
-    claims=claims_of(
-        [
-            (_ACCURATE, "squared, trained: Corr(curvature, Gᵗ at the same inputs)", "at least", 0.9),
-            (_ACCURATE, "squared: rise of Corr(curvature, Gᵗ at the same inputs)", "at least", 0.0),
-            ("estimated by Gᵗ of P", "squared, trained: Corr(curvature, Gᵗ at random inputs)", "at least", 0.7),
-            ("more than by chance", "squared, trained: Corr with Gᵗ at the same inputs minus with I", "at least", 0.1),
-            (_ACCURATE, "logistic, trained: Corr(curvature, Gᵗ at the same inputs)", "at least", 0.7),
-        ]
-    ),
-    draw=dots_figure,
-)
-def figure_a3(effort: str, run: Run) -> Finding:
-    """Averaged over trained networks and training inputs, for squared and logistic loss."""
-    statistics: dict[str, Estimate] = {}
-    runs, count = _TRAINED[effort][2], _TRAINED[effort][6]
-    for loss in _RATES:
-        data, start, end, accuracy = trained_networks("lenet", loss, effort, run)
-        (x, y), scale = data.to(run).whole("train"), probe_scale("lenet")
-        probes = Probe.gaussian(data.shape, num=4 * count, std=scale, fresh=True, seed=3).inputs(0, runs, run)
-        for when, networks in (("initialised", start), ("trained", end)):
-            bent, same, random = [], [], []
-            for member in range(runs):
-                few = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), member, "few"))[:count]
-                network, at = networks.member(member), x[few.to(x.device)]
-                bent.append(curvature(network, at, y[few.to(x.device)], loss).double())
-                for found, points in ((same, at), (random, probes[member])):
-                    found.append(input_gradient(network.read("mean"), points).double().T.contiguous())
-            curved, here, there = (
-                torch.stack(bent),
-                *(torch.stack([each @ each.T / each.shape[1] for each in found]) for found in (same, random)),
-            )
-            neutral = corr(curved, torch.eye(curved.shape[1]))
-            alike = corr(curved, here)
-            statistics[f"{loss}, {when}: Corr(curvature, Gᵗ at the same inputs)"] = alike
-            statistics[f"{loss}, {when}: Corr(curvature, Gᵗ at random inputs)"] = corr(curved, there)
-            statistics[f"{loss}, {when}: Corr(curvature, I)"] = neutral
-        first = statistics[f"{loss}, initialised: Corr(curvature, Gᵗ at the same inputs)"]
-        statistics[f"{loss}, trained: Corr with Gᵗ at the same inputs minus with I"] = difference(alike, neutral, runs)
-        statistics[f"{loss}: rise of Corr(curvature, Gᵗ at the same inputs)"] = difference(alike, first, runs)
-        statistics[f"{loss}: training accuracy, %"] = accuracy
-    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0}
-    settings["drawn"] = [name for name in statistics if ": Corr(" in name]
-    notes = (
-        "Correlations are of expectations, from products of different networks; errors are over networks.",
-        "For squared loss ℓ'' is constant and ℓ' goes to 0, so that ℓ''∇f∇fᵀ remains. For logistic loss both go to 0 together, and "
-        "nothing makes the model's own curvature ℓ'∇²f vanish beside it.",
-    )
-    return Finding(statistics, {}, settings, notes)
