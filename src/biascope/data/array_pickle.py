@@ -28,10 +28,10 @@ def read_array_pickle(content: bytes | bytearray) -> Any:
     Example:
         >>> read_array_pickle(pickle.dumps({"labels": [1, 2]}, protocol=2))
         {'labels': [1, 2]}
-        >>> read_array_pickle(pickle.dumps(print, protocol=2))
+        >>> read_array_pickle(pickle.dumps(eval, protocol=2))
         Traceback (most recent call last):
             ...
-        biascope.data.array_pickle.RefusedCodeError: __builtin__.print
+        biascope.data.array_pickle.RefusedCodeError: __builtin__.eval
     """
     try:
         return _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
