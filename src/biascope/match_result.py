@@ -90,9 +90,9 @@ class Match(Result):
 
     def sentence(self) -> str:  # noqa: D102
         where, best, last = _WHERE[self.ranked_by], self.gain(0), len(self.names) - 1
-        words = f"Before training, {self._described(0)} fits {self.data} best"
+        words = f"Before training, {self._described(0)} moves most freely where {self.data} lie"
         if best.low <= 1 <= best.high:
-            words = f"Nothing here is known to fit {self.data} better than a network without preference"
+            words = f"Nothing here is known to move more freely where {self.data} lie than a network without preference"
             words += f": the first is {self._described(0)}"
         words += f". Along {where} it moves {_digits(best.value)} times as freely as in an average direction"
         level = [name for name, place in zip(self.names[1:], self.places[1:], strict=True) if place == 1]

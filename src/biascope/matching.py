@@ -18,10 +18,10 @@ from torch import Tensor
 from biascope.estimate import jackknife
 from biascope.family import Family
 from biascope.match_result import Match
+from biascope.measurement import check_samples
 from biascope.operators import GradientCovariance
-from biascope.probe import Probe
 from biascope.run import Run
-from biascope.sampling import GradientSampler, gradient_covariance
+from biascope.sampling import gaussian_sampler, gradient_covariance
 from biascope.tangent import forward_flops
 from biascope.task import Arrays
 
@@ -192,13 +192,14 @@ def match(
         raise ValueError(
             f"draws must be at least {LEAST_DRAWS} to tell architectures apart, got {draws}. Pass draws=256."
         )
+    for family in families:  # before any work
+        check_samples(family, data)
     x, y = data.to(run).whole("train")
     found = data_directions(x, y if labels else None)
-    probe = Probe.gaussian(data.shape, num=inputs, std=scale, fresh=True, seed=seed)
     ranked_by = "class means" if labels else "data"
     pseudo, estimates, facts = [], [], []
     for family in families:
-        sampler = GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
+        sampler = gaussian_sampler(family, data.shape, probes=inputs, scale=scale, readout=readout, seed=seed, run=run)
         covariance = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
         each = {kind: _overlaps(covariance, directions) for kind, directions in found.items()}
         estimates.append([jackknife(full, left.tolist()) for full, left in each.values()])

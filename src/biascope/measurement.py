@@ -61,7 +61,7 @@ class Measurement(Generic[P, R]):
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
-        _check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
+        check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
         begin = time.perf_counter()
         result = self.function(*args, **settings)
         return dataclasses.replace(
@@ -104,7 +104,7 @@ class Measurement(Generic[P, R]):
         return record
 
 
-def _check_samples(family: Any, data: Any) -> None:
+def check_samples(family: Any, data: Any) -> None:
     """Tell a misfit of network and samples before any work."""
     if family is None or data is None:
         return

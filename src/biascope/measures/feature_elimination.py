@@ -21,12 +21,11 @@ from biascope.frequency_plane import lines_figure
 from biascope.geometry_matrices import data_covariance
 from biascope.measurement import measurement
 from biascope.operators import Matrix
-from biascope.probe import Probe
 from biascope.randomness import seed_of
 from biascope.recipe import Recipe
 from biascope.result import Result
 from biascope.run import Run
-from biascope.sampling import GradientSampler, gradient_covariance
+from biascope.sampling import gaussian_sampler, gradient_covariance
 from biascope.spectrum import eigenpairs
 from biascope.task import Arrays, Task, content_of
 from biascope.training_sweep import Course, Trial, trained
@@ -242,10 +241,9 @@ def feature_elimination(
         if number < least:  # of fewer draws than directions, G would seem to be zero in some
             raise ValueError(f"{name} must be at least {least} for {size} directions, got {number}. Leave it out.")
     data = _checked(family, data, positive, shares)
-    probe = Probe.gaussian(data.shape, std=scale, fresh=True, seed=seed)
     # Small eigenvalues of G drown in half precision, which is for trainings.
     whole = dataclasses.replace(run, precision="float32") if run.dtype.itemsize < 4 else run
-    sampler = GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=whole)
+    sampler = gaussian_sampler(family, data.shape, probes=1, scale=scale, readout=readout, seed=seed, run=whole)
     geometry = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry").dense()
     if geometry is None:
         raise ValueError(f"Inputs must be small enough to form G, at most 8192 numbers, got {size}. Pass smaller ones.")

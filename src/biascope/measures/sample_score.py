@@ -20,11 +20,10 @@ from biascope.frequency_plane import lines_figure
 from biascope.measurement import measurement
 from biascope.moments import Rows
 from biascope.operators import GradientCovariance
-from biascope.probe import Probe
 from biascope.randomness import seed_of
 from biascope.result import Result
 from biascope.run import Run
-from biascope.sampling import GradientSampler, gradient_covariance
+from biascope.sampling import gaussian_sampler, gradient_covariance
 from biascope.task import Arrays, master_dtype
 
 if TYPE_CHECKING:
@@ -232,8 +231,8 @@ def sample_score(
         Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, section 5.
     """
     run = run or Run()
-    probe, name = Probe.gaussian(data.shape, num=inputs, std=scale, fresh=True, seed=seed), next(iter(data.splits))
-    sampler = GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
+    name = next(iter(data.splits))
+    sampler = gaussian_sampler(family, data.shape, probes=inputs, scale=scale, readout=readout, seed=seed, run=run)
     covariance = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
     forms = np.concatenate([_forms(covariance, data, split, run) for split in data.splits], 1)  # (g, n)
     weight = np.array([group.draws for group in covariance.groups], np.float64)

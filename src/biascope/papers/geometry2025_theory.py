@@ -182,11 +182,6 @@ def velocity_of_linear(covariance: Tensor, shape: Sequence[int]) -> Velocity:
     return velocity
 
 
-def own_weights(networks: Network) -> Network:
-    """The same with weights of their own: a derivative along weights that are part of a block would take all of its memory."""
-    return networks.with_params({name: each.clone() for name, each in networks.params.items()})
-
-
 def evolutions(family: Family, shape: Sequence[int], velocity: Velocity, draws: int, run: Run) -> Tensor:
     """Independent estimates ``(g, D, D)`` of Δ at N(0, I) inputs, one for each network."""
     size, device = math.prod(shape), run.torch_device
@@ -198,7 +193,7 @@ def evolutions(family: Family, shape: Sequence[int], velocity: Velocity, draws: 
     with run.tracked(f"{family.name}: evolution", draws) as advance, run.products():
         for start in (first for group in range(GROUPS) for first in range(group * each, (group + 1) * each, most)):
             stop = min(start + most, (start // each + 1) * each)
-            networks, generator = own_weights(stream[start:stop]), generator_for(device, 0, "probe", start)
+            networks, generator = stream[start:stop], generator_for(device, 0, "probe", start)
             x = torch.randn(stop - start, 1, *shape, generator=generator, device=device, dtype=run.dtype)
             slope, moved = gradient_velocity(networks.read("first"), x, velocity(networks, start), paired=True)
             half = moved.flatten(0, 1).double().T @ slope.flatten(0, 1).double()

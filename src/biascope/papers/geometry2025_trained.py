@@ -23,7 +23,6 @@ from biascope.papers.geometry2025_theory import (
     curves_figure,
     difference,
     dots_figure,
-    own_weights,
     small_images,
     unbiased,
 )
@@ -71,7 +70,7 @@ def _evolution_of(networks: Network, x: Tensor, y: Tensor, probe: Probe, loss: s
     with run.products():
         for start in range(0, count, 16):
             stop = min(start + 16, count)
-            some, inputs = own_weights(networks.slice(start, stop)), probe.inputs(start, stop, run)
+            some, inputs = networks.slice(start, stop), probe.inputs(start, stop, run)
             velocity = weight_velocity(some, x, y, loss=loss)
             rows.append(gradient_velocity(some.read("mean"), inputs, velocity, paired=True))
     slopes, moved = (torch.cat(part) for part in zip(*rows, strict=True))
