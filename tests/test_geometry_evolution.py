@@ -110,11 +110,11 @@ def test_linear_regression_moves_against_the_data() -> None:
     x = normal(12, 6, seed=5) * torch.tensor([3.0, 2.0, 1.0, 1.0, 0.5, 0.5])
     data = Arrays({"train": (x, torch.arange(12) % 2)}, torch.float64)
     result = geometry_evolution(family, data, draws=600, probes=1, geometry_draws=400, labels=False, run=CPU64)
-    assert result.with_reference("S").low < -0.97
+    assert result.with_reference("S").high < -0.9  # an interval from −1 to 0 would not do
     assert abs(result.with_reference("S").value) > abs(result.with_reference("I").value)
     assert "shrinks" in result.sentence()
     assert result.chance[3] == pytest.approx(1.0)
-    assert (result.overlap[:-1] <= 1 + 1e-9).all()
+    assert result.overlap[-1] > 0.8
 
 
 def test_labels_change_the_noise_and_not_the_mean() -> None:
@@ -135,7 +135,7 @@ def test_samples_chosen_anew_give_the_same_on_average() -> None:
     result = geometry_evolution(
         family, data, draws=2000, samples=3, probes=1, labels=False, geometry_draws=200, run=CPU64
     )
-    assert result.with_reference("S").contains(-1.0) or result.with_reference("S").low < -0.95
+    assert result.with_reference("S").high < -0.9  # an interval from −1 to 0 would not do
 
 
 def test_a_run_folder_keeps_the_draws(tmp_path) -> None:
