@@ -225,9 +225,10 @@ def main() -> None:
     )
     begin, document = time.perf_counter(), {"recipe": recipe.settings, "sizes": sizes, "draws": draws, "data": {}}
     for name in options.data.split(","):
-        data = images(name, sizes, options.data_root).to(run)
+        data = images(name, sizes, options.data_root)
         families = [family_of(words, data) for words in candidates]
         scored = match(families, data, draws=draws, run=run)
+        data = data.to(run)
         seconds = time.perf_counter() - begin
         rows = []
         for family, place in zip(families, map(scored.names.index, (each.name for each in families)), strict=True):

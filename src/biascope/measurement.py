@@ -113,7 +113,7 @@ def check_samples(family: Any, data: Any) -> None:
     x = data.batch(next(iter(data.sizes)), torch.zeros(1, dtype=torch.long))[0]
     try:
         with torch.no_grad():
-            family.template.to(torch.device("cpu"), torch.float32)(x.float())
+            family.template.to(torch.device("cpu"), torch.float32)(x.float().cpu())
     except Exception as error:  # a user's forward pass may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(

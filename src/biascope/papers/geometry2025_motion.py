@@ -318,7 +318,7 @@ def _compare(title: str, found: dict[str, GeometryMotion], statistics: dict[str,
 _GROWING: dict[str, tuple[str, tuple[int, ...], int, int, int]] = {
     "smoke": ("lenet", (32, 64), 2, 2, 16),
     "laptop": ("lenet", (500, 2000, 8000), 2, 20, 4000),
-    "paper": ("resnet18", (5000, 20_000, 80_000), 1, 10, 4000),
+    "paper": ("resnet18", (5000, 20_000, 80_000), 2, 10, 4000),
 }
 
 
