@@ -2,6 +2,7 @@
 
     python benchmarks/match_validation.py --folder FOLDER --json FILE      # about ten minutes on one H200; resumes
     python benchmarks/match_validation.py --quick                          # a minute on a CPU, to show that it works
+    python benchmarks/match_validation.py --draw benchmarks/match_validation.json docs/images/match_validation.png
 
 Data: 8,000 training and 2,000 test images, 32 × 32, channels standardised, of CIFAR-10; of CIFAR-10 flipped in the real Fourier
 basis, which is ordered by frequency, so that what was at the lowest frequency is at the highest (`image_tasks.flipped`, channel by
@@ -211,7 +212,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where scores and trainings are kept, to go on from there")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="few architectures, images and steps")
+    parser.add_argument(
+        "--draw", nargs=2, type=Path, metavar=("JSON", "PNG"), help="draw numbers of a past run, and stop"
+    )
     options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw[0].read_text()), options.draw[1])
+        return
     device = Run(device=options.device).torch_device
     precision = options.precision or ("tf32" if device.type == "cuda" else "float32")
     run = Run(folder=options.folder, device=str(device), precision=precision, progress=False)
@@ -282,6 +289,31 @@ def print_summary(document: dict[str, Any]) -> None:
     for name, part in document["data"].items():
         cells = [part["statistics"][f"Spearman, {kind}"] for kind in kinds]
         print(f"| {name} | " + " | ".join(map(shown, cells)) + " |")
+
+
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Test accuracy against the overlap with the class means, a panel for each data set with its rank correlation."""
+    from biascope.draw import PALETTE, blank, panel, png
+
+    figure, colours = blank(4.8), PALETTE[False]
+    for place, (name, part) in enumerate(document["data"].items()):
+        axes = panel(figure, False, 221 + place)
+        rows = part["architectures"]
+        pooled = np.array([any(word in row["architecture"] for word in ("average", "global")) for row in rows])
+        overlap, right = (np.array([row[key] for row in rows]) for key in (SCORE, "accuracy"))
+        for chosen, label, line in ((~pooled, "others", 0), (pooled, "average or global pooling", 1)):
+            axes.scatter(overlap[chosen], 100 * right[chosen], s=16, color=colours.lines[line], label=label)
+        found = part["statistics"]
+        axes.set_title(f"{name}: {found[f'Spearman, {SCORE}']['value']:.2f}", fontsize=9, color=colours.ink)
+        axes.axvline(0, color=colours.muted, linestyle=":", linewidth=1)
+        if place > 1:
+            axes.set_xlabel("log₂ overlap with class means", fontsize=9)
+        if place % 2 == 0:
+            axes.set_ylabel("test accuracy, %", fontsize=9)
+        if place == 1:
+            axes.legend(fontsize=7, frameon=False, loc="lower left")
+    figure.set_facecolor("white")
+    path.write_bytes(png(figure, 1200))
 
 
 def shown(numbers: dict[str, float | None]) -> str:

@@ -15,6 +15,7 @@ from biascope.result import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CAVEAT = "This is where networks can move at the start: far below 1 is a warning, far above it foretells no accuracy."
 SURE = 0.95  # probability from which one architecture counts as ahead of another
 _WHERE = {
     "data": "the directions in which the data vary",
@@ -97,7 +98,7 @@ class Match(Result):
         words += f". Along {where} it moves {_digits(best.value)} times as freely as in an average direction"
         level = [name for name, place in zip(self.names[1:], self.places[1:], strict=True) if place == 1]
         if last and len(level) == last:
-            return f"{words}; so many draws cannot tell the {len(self.names)} architectures apart."
+            return f"{words}; so many draws cannot tell the {len(self.names)} architectures apart. {CAVEAT}"
         if level:
             words += f"; {_listed(level)} cannot be told apart from it"
         if last:
@@ -105,7 +106,7 @@ class Match(Result):
         largest = int(np.argmax(self.parameters))
         if 0 < largest < last:
             words += f". The largest, {self._described(largest)}, comes at {_digits(self.gain(largest).value)} times"
-        return words + "."
+        return f"{words}. {CAVEAT}"
 
     def rows(self) -> list[dict[str, Any]]:
         """The table as plain values, an architecture a row: gains with standard error and 95 % interval."""

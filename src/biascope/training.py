@@ -27,6 +27,10 @@ Observe = Callable[[int, Network], None]
 CHECK_EVERY = 25  # iterations between looks at who is done: a look waits for the device
 
 
+class DivergedError(ValueError):
+    """Training left the finite numbers."""
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """What a training was like. Arrays have an axis over members, also for one network.
@@ -56,6 +60,16 @@ class Trajectory:
         """``(m,)`` cosine distance ``1 − cos(θ₀, θ_T)``: how far the weights have turned, whatever their length."""
         start, end, way = self.start_norm.double(), self.end_norm.double(), self.distance.double()
         return (way**2 - (end - start) ** 2) / (2 * start * end).clamp_min(1e-300)
+
+    def require_finite(self) -> Trajectory:
+        """The same, where every member stayed finite.
+
+        Raises:
+            DivergedError: If one did not.
+        """
+        if (broken := int(self.diverged_at.max())) >= 0:
+            raise DivergedError(f"Training must stay finite, and diverged at iteration {broken}. Pass a smaller rate.")
+        return self
 
     def at(self, step: int) -> Network:
         """The networks after an iteration that was asked to be kept.

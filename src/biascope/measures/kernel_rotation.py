@@ -253,9 +253,7 @@ def kernel_rotation(
             if target is not None:
                 y = (functions[target - 1] > 0).long()
                 task = replace(data, splits={"train": (x[:train], y[:train]), "test": (x[train:], y[train:])})
-            walk = fit(start, task, recipe, seed=own, run=run, keep_at=list(steps.values()))
-            if (broken := int(walk.diverged_at[0])) > 0:
-                raise ValueError(f"Training must stay finite, and diverged at iteration {broken}. Pass a smaller rate.")
+            walk = fit(start, task, recipe, seed=own, run=run, keep_at=list(steps.values())).require_finite()
             return functions, task, walk
 
         def measured(key: str) -> Outcome:

@@ -18,6 +18,7 @@ from biascope.measures.geometry_motion import GeometryMotion, geometry_motion
 from biascope.papers.geometry2025_numbers import TITLES, cifar_2, family_of, geometry_of, probe_scale, run_of
 from biascope.run import Run
 from biascope.task import Arrays
+from biascope.training import DivergedError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +102,19 @@ def _moving_claims(names: tuple[str, ...], losses: tuple[str, ...]) -> list[Clai
     return claims
 
 
-def _moved(name: str, plan: Plan, data: Arrays, run: Run, **settings: Any) -> GeometryMotion:
+def _moved(
+    name: str, plan: Plan, data: Arrays, run: Run, *, rate: float, **settings: Any
+) -> tuple[GeometryMotion, float]:
+    """Training at the rate, or at the first of its tenths at which it stays finite; and that rate."""
+    try:
+        return _moved_at(rate, name, plan, data, run, **settings), rate
+    except DivergedError:
+        if rate < 1e-5:
+            raise
+        return _moved(name, plan, data, run, rate=rate / 10, **settings)
+
+
+def _moved_at(rate: float, name: str, plan: Plan, data: Arrays, run: Run, **settings: Any) -> GeometryMotion:
     family = family_of(name, data.shape, outputs=1, images=True)
     return geometry_motion(
         family,
@@ -115,6 +128,7 @@ def _moved(name: str, plan: Plan, data: Arrays, run: Run, **settings: Any) -> Ge
         readout="first",
         seed=0,
         run=run_of(family, run),
+        rate=rate,
         **settings,
     )
 
@@ -149,8 +163,9 @@ def _motion_finding(
         words[name] = data.name
         for label in losses:
             slow = {"rate": 1e-3} if label == "squared loss" else {}  # at the published rate it diverges
-            motion = _moved(name, plan, data, run, loss=LOSSES[label], **(settings | slow))
+            motion, rate = _moved(name, plan, data, run, loss=LOSSES[label], **(settings | slow))
             key, early = f"{TITLES[name]}, {label}", _early(motion)
+            statistics[f"{key}: rate"] = Estimate.exact(rate)
             statistics[f"{key}: first growth of the correlation with GSG"] = motion.change("GSG", 1)
             statistics[f"{key}: early growth of the correlation with GSG"] = motion.change("GSG", early)
             statistics[f"{key}: lead of GSG over S"] = motion.lead(early)
@@ -168,6 +183,7 @@ def _motion_finding(
         "G is estimated from so many draws; where these are fewer than the inputs' 3,072 numbers its noise makes GSG differ from S "
         "even for a network whose G is the identity.",
         "Squared loss is trained at a rate of 0.001: at the published 0.1 it diverges.",
+        "Where training diverges at a rate, a tenth of it is taken, and so on: the rate stands among the numbers.",
     )
     return Finding(statistics, arrays, {"samples": words, "plan": plan_words, "seed": 0, **settings}, notes)
 
