@@ -20,6 +20,7 @@ SMALL = {
     "resnet18": {"image_size": 4},
     "vit": {"image_size": 8, "patch": 4, "depth": 2, "width": 24, "heads": 3, "mlp": 48},
     "logistic_regression": {"image_size": 6},
+    "pattern_cnn": {"image_size": 8, "patch": 4},
     "vgg11": {"image_size": 2, "pooling": "none"},
 }
 

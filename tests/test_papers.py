@@ -18,6 +18,9 @@ NEED_NO_IMAGES = {("linearized2021", "4.4"), ("linearized2021", "4.5")} | {
     ("nads2020", each.number) for each in papers.find("nads2020").figures if each.number not in ("7", "8", "3.13")
 }
 NEED_NO_IMAGES |= {("geometry2025", number) for number in ("1", "3", "5", "10", "12", "13", "14", "9", "A.12")}
+NEED_NO_IMAGES |= {
+    ("patterns2021", each.number) for each in papers.find("patterns2021").figures if each.number not in ("2", "5-7")
+}
 ONLY_AT_PAPER_EFFORT = {("linearized2021", "4.3")}  # one network that takes a GPU
 
 

@@ -115,6 +115,7 @@ PUBLISHED = {
     "resnet18": {"image_size": 3},
     "vit": {"image_size": 8, "patch": 4, "depth": 1, "width": 12, "heads": 3, "mlp": 8},
     "logistic_regression": {"image_size": 6},
+    "pattern_cnn": {"image_size": 6, "patch": 3, "channels": 2, "k": 3},
     "vgg11": {"image_size": 3, "pooling": "none"},
 }
 

@@ -14,12 +14,14 @@ in that order; a module imports only from those above it::
                   task             what is to be learned, served in batches to every member of a stack
                   image_tasks      poisoned, flipped, side by side
                   geometry_tasks   circles, labels along a direction, data of a given covariance
+                  pattern_tasks    inputs made of patterns, coloured digits     image_patches   patches of images, and their labels
       HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network
                   linearization    a network as a linear function of its weights
                   layer_uses, layer_gradients   how weights enter a forward pass, sample by sample
                   layer_rules, kernel_plan      one rule per layer for the tangent kernel, proven and chosen by cost
                   gram_panel · gram   the tangent kernel on samples, exact, by panels that can be resumed
                   stem             the first layer split off       autotune, member_threads, gradient_ways   the fastest way
+                  channel_responses   what the first convolution answers to patches, and what the rest makes of it
                   moments          sums over gradients that stream and merge
                   operators        GradientCovariance                  mixed_derivative, mixed_gram   of inputs and weights
                   geometry_matrices   covariances and geometries, and how alike they are
@@ -29,7 +31,10 @@ in that order; a module imports only from those above it::
                   identities       what must hold on a user's own network (selftest)
                   pooling_models   closed forms of what pooling does
                   geometry_models  closed forms of average geometry and its evolution
+                  pattern_ratios   which patterns channels detect, the constants of PSI, certificates
+                  pattern_theory   networks that shatter, gradient descent on two points
                   recipe           optimiser, schedule, loss           training_steps   one step, alone or in a stack
+                  pattern_lookup   pattern networks trained as tables
                   evaluation       accuracy and loss on a split
                   geometry_evolution   what an instant of training does to input gradients
                   training         fit: the only training loop         training_plan    the fastest way to train many
@@ -37,16 +42,18 @@ in that order; a module imports only from those above it::
                   pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
                   draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
-                  covariance_result, directional_result, comparison, match_result   what is known, alone and side by side
+                  pattern_pictures · patch_pictures      of detectors
+                  covariance_result, directional_result, comparison, match_result, pattern_result, channel_result
+                                   what is known, alone and side by side
                   claim            published against measured, a verdict
                   measurement      the register
       SHOW        report_plane · report     live planes and one HTML file
-                  model_source, data_source     a network, and samples, as a user names them
+                  model_source, data_source, patch_source   a network, samples and patches as a user names them
                   matching         which architecture fits a data set
                   scanning         the main job
                   reproduction_page · reproduction   the papers' figures, run and judged
                   printing · data_commands · measure_commands · kernel_commands · match_commands
-                  reproduce_commands · cli   the commands
+                  pattern_commands · reproduce_commands · cli   the commands
 
 Leaves hang on this spine: ``networks/`` (one file, one architecture), ``measures/`` (one file, one measurement), ``data/``
 (one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).

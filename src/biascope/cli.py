@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biascope import __version__, data_commands, kernel_commands, match_commands, measure_commands, reproduce_commands
+from biascope import (
+    __version__,
+    data_commands,
+    kernel_commands,
+    match_commands,
+    measure_commands,
+    pattern_commands,
+    reproduce_commands,
+)
 from biascope.measure_commands import DATA_HELP, MODEL_HELP, SIZES_HELP, whole_numbers
 from biascope.printing import print_results
 
@@ -266,6 +274,7 @@ def selftest(
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(measure_commands.measure)
 app.command()(kernel_commands.kernel)
 app.command()(match_commands.match)
+app.command()(pattern_commands.patterns)
 app.command("reproduce")(reproduce_commands.reproduce)
 app.add_typer(data_commands.app, name="data")
 

@@ -22,6 +22,7 @@ PAPERS = {
     "linearized2021": "Ortiz-Jiménez (2023). The inductive bias of deep learning: connecting weights and functions, chapter 4. EPFL.",
     "geometry2025": "Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks: the role of data "
     "and architecture. ICLR.",
+    "patterns2021": "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR.",
 }
 
 

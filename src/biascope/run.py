@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import sys
@@ -76,6 +77,11 @@ class Run:
                 "device 'cuda' needs a CUDA GPU that this PyTorch can see, and there is none. Pass device='cpu'."
             )
         return device
+
+    @property
+    def shared(self) -> Run:
+        """The same run with the folder ``shared`` beside its own, for what figures of one paper have in common."""
+        return self if self.folder is None else dataclasses.replace(self, folder=self.folder.parent / "shared")
 
     @property
     def dtype(self) -> torch.dtype:

@@ -33,7 +33,7 @@ from biascope.papers.geometry2025_learning import (
     drawn_along,
     places_of,
 )
-from biascope.papers.geometry2025_numbers import TITLES, family_of, run_of, shared
+from biascope.papers.geometry2025_numbers import TITLES, family_of, run_of
 from biascope.run import Run
 from biascope.task import Task
 from biascope.training import fit
@@ -93,7 +93,7 @@ def _on_circles(title: str, effort: str, run: Run) -> tuple[Outcome, tuple[int, 
         values = torch.stack([_on_grid(networks.member(i), planes[i], grid) for i in range(len(members))])
         return {**accuracy, **{key: each[:400].cpu() for key, each in samples.items()}, "values": values, "grid": grid}
 
-    return next(Trials(identity, shared(run)).outcomes(["both planes"], work)), (early, late)
+    return next(Trials(identity, run.shared).outcomes(["both planes"], work)), (early, late)
 
 
 def _on_grid(network: Network, plane: Tensor, grid: Tensor) -> Tensor:

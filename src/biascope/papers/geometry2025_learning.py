@@ -22,7 +22,7 @@ from biascope.family import Family
 from biascope.geometry_matrices import data_covariance, seen_through
 from biascope.geometry_pictures import panels_figure
 from biascope.geometry_tasks import isotropic, labelled_along
-from biascope.papers.geometry2025_numbers import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of, shared
+from biascope.papers.geometry2025_numbers import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Arrays, Task, content_of
@@ -72,7 +72,7 @@ def eigenvectors(matrix: Callable[[], Tensor], identity: dict[str, object], run:
         return {"vectors": vectors.T.flip(0).float().cpu().contiguous()}
 
     where = {"device type": run.torch_device.type, "precision": run.precision}
-    trials = Trials({"work": "eigenvectors", **identity, **where}, shared(run))
+    trials = Trials({"work": "eigenvectors", **identity, **where}, run.shared)
     return next(trials.outcomes(["by falling eigenvalue"], work))["vectors"]
 
 

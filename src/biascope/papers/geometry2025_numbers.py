@@ -45,15 +45,10 @@ def probe_scale(name: str) -> float:
     return 1.0 if name == "mlp" else 1e-3
 
 
-def shared(run: Run) -> Run:
-    """The same run with a folder that all figures share, so that none repeats another's trainings or draws."""
-    return run if run.folder is None else dataclasses.replace(run, folder=run.folder.parent / "shared")
-
-
 def run_of(family: Family, run: Run, large: str = "tf32") -> Run:
     """The shared run; for large networks on a GPU in a quicker precision."""
     quick = family.num_parameters > STACK_LIMIT and run.torch_device.type == "cuda"
-    return dataclasses.replace(shared(run), precision=large if quick else run.precision)
+    return dataclasses.replace(run.shared, precision=large if quick else run.precision)
 
 
 def geometry_of(family: Family, shape: Sequence[int], draws: int, run: Run, *, scale: float, probes: int = 4) -> Tensor:

@@ -22,7 +22,7 @@ from biascope.family import Family
 from biascope.frequency_plane import lines_figure
 from biascope.measures.feature_elimination import feature_elimination, over_runs
 from biascope.measures.sample_score import kept_samples, sample_score
-from biascope.papers.geometry2025_numbers import TITLES, cifar_2, cifar_name, family_of, run_of, shared
+from biascope.papers.geometry2025_numbers import TITLES, cifar_2, cifar_name, family_of, run_of
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Arrays, Task, content_of
@@ -341,7 +341,7 @@ def _table(table: str, effort: str, run: Run) -> Finding:
     for name, (columns, runs, epochs) in _TABLES[table][effort].items():
         family = family_of(name, images.shape, outputs=10, images=True)
         train = dataclasses.replace(images, splits={"train": images.splits["train"]})
-        scored = sample_score(family, train, draws=draws, seed=0, run=shared(run))
+        scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)
         statistics[f"{TITLES[name]}: rank agreement of the scores of two halves of the draws"] = scored.agreement
         for removed in columns:
             kept = np.bincount(scored.labels[scored.kept(1 - removed / 100)], minlength=10)

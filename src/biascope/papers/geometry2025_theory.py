@@ -24,7 +24,7 @@ from biascope.frequency_plane import lines_figure
 from biascope.geometry_evolution import gradient_velocity, weight_velocity
 from biascope.geometry_matrices import DrawnMatrix, data_covariance
 from biascope.measures.geometry_evolution import geometry_evolution
-from biascope.papers.geometry2025_numbers import TITLES, cifar_2, family_of, probe_scale, run_of, shared
+from biascope.papers.geometry2025_numbers import TITLES, cifar_2, family_of, probe_scale, run_of
 from biascope.probe import Probe
 from biascope.randomness import generator_for
 from biascope.run import Run
@@ -521,7 +521,7 @@ def figure_a4(effort: str, run: Run) -> Finding:
     for name in NAMES[effort]:
         title, family = TITLES[name], family_of(name, data.shape, outputs=1, images=True)
         how: dict[str, Any] = {"draws": draws, "samples": samples, "probes": 1, "scale": probe_scale(name), "seed": 0}
-        how |= {"geometry_draws": geometry_draws, "run": shared(run)}
+        how |= {"geometry_draws": geometry_draws, "run": run.shared}
         free = geometry_evolution(family, data, labels=False, **how)
         one, two = (geometry_evolution(family, part, **how).with_reference("GSG") for part in (data, other))
         statistics[f"{title}: Corr(Δ, GSG), true labels"] = one

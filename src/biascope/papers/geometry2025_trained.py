@@ -15,7 +15,7 @@ from biascope.evaluation import evaluation
 from biascope.family import Network
 from biascope.geometry_evolution import gradient_velocity, weight_velocity
 from biascope.geometry_matrices import DrawnMatrix, data_covariance, seen_through
-from biascope.papers.geometry2025_numbers import TITLES, family_of, geometry_of, probe_scale, shared
+from biascope.papers.geometry2025_numbers import TITLES, family_of, geometry_of, probe_scale
 from biascope.papers.geometry2025_theory import (
     NAMES,
     claims_of,
@@ -59,7 +59,7 @@ def trained_networks(name: str, loss: str, effort: str, run: Run) -> tuple[Array
 
     identity: dict[str, object] = {"work": "networks of conjecture 2", "family": family.identity, "runs": runs}
     identity |= {"data": content_of(data), "recipe": recipe.settings, "on": (run.torch_device.type, run.precision)}
-    kept = dict(next(Trials(identity, shared(run)).outcomes(["networks"], work)))
+    kept = dict(next(Trials(identity, run.shared).outcomes(["networks"], work)))
     accuracy = over_repeats(100 * kept.pop("accuracy").numpy(), within=(0.0, 100.0))
     return data, start, start.with_params({key: each.to(run.torch_device) for key, each in kept.items()}), accuracy
 

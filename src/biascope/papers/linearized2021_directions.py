@@ -18,7 +18,7 @@ from biascope.frequency_plane import lines_figure
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.directional_bias import directional_bias
 from biascope.networks import builder
-from biascope.papers.linearized2021_numbers import NETWORKS, TITLES, linearised, shared, training_run
+from biascope.papers.linearized2021_numbers import NETWORKS, TITLES, linearised, training_run
 from biascope.probe import Probe
 from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
@@ -49,7 +49,7 @@ def _directions(name: str, effort: str, run: Run) -> Basis:
     """Right singular vectors of the mixed derivative at x = 0; values are alignments of linear targets."""
     keep = 8 if effort == "smoke" else 1024
     found = anisotropy_directions(
-        _start(name), Probe.fixed(torch.zeros(1, *SHAPE)), estimator="tangent", keep=keep, seed=0, run=shared(run)
+        _start(name), Probe.fixed(torch.zeros(1, *SHAPE)), estimator="tangent", keep=keep, seed=0, run=run.shared
     )
     vectors, values = torch.as_tensor(found.directions), torch.as_tensor(found.eigenvalues)
     return bases.ordered(vectors, SHAPE, values, name=f"tangent ({TITLES[name]})")

@@ -24,7 +24,6 @@ from biascope.papers.linearized2021_numbers import (
     images,
     learned,
     linearised,
-    shared,
     start_of,
     training_run,
 )
@@ -424,7 +423,7 @@ def _checkpoints(
                 found |= {f"{epoch}/{kind}/{name}": tensor.cpu() for name, tensor in tensors.items()}
         return found
 
-    stored = next(Trials(identity, shared(run)).outcomes(["weights"], work))
+    stored = next(Trials(identity, run.shared).outcomes(["weights"], work))
 
     def part(epoch: int, kind: str) -> dict[str, torch.Tensor]:
         prefix = f"{epoch}/{kind}/"

@@ -61,15 +61,10 @@ def linearised(family: Family) -> Family:
     return family.mapped(linearize, f"linearised {family.name}")
 
 
-def shared(run: Run) -> Run:
-    """The same run with a folder that all figures share, so that none repeats another's trainings or kernels."""
-    return run if run.folder is None else dataclasses.replace(run, folder=run.folder.parent / "shared")
-
-
 def training_run(family: Family, run: Run) -> Run:
     """Large networks train with tf32 products on a GPU; small ones as the run says."""
     large = family.num_parameters > STACK_LIMIT and run.torch_device.type == "cuda"
-    return dataclasses.replace(shared(run), precision="tf32") if large else shared(run)
+    return dataclasses.replace(run.shared, precision="tf32") if large else run.shared
 
 
 def images(name: str, sizes: tuple[int, int], run: Run, *, halves: bool = False) -> Arrays:
@@ -109,7 +104,7 @@ class Eigenfunctions:
 
 def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eigenfunctions:
     """Of the kernel of a point family; kept in the run folder."""
-    network = family.draw(1, seed=0, run=shared(run)).member(0)
+    network = family.draw(1, seed=0, run=run.shared).member(0)
     identity: dict[str, object] = {
         "work": "eigenfunctions",
         "family": family.identity,
@@ -121,7 +116,7 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
 
     def work(key: str) -> Outcome:
         x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
-        kernel = tangent_gram(network, x, run=dataclasses.replace(shared(run), folder=None)).matrix
+        kernel = tangent_gram(network, x, run=dataclasses.replace(run.shared, folder=None)).matrix
         pairs = eigenpairs(Matrix(kernel), count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
         return {
             "values": (pairs.values / len(x)).cpu(),
@@ -129,7 +124,7 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
             "residuals": (pairs.residuals * pairs.values[0] / pairs.values).cpu(),
         }
 
-    found = next(Trials(identity, shared(run)).outcomes(["pairs"], work))
+    found = next(Trials(identity, run.shared).outcomes(["pairs"], work))
     return Eigenfunctions(found["values"], found["functions"], samples.sizes["train"])
 
 

@@ -17,7 +17,7 @@ from biascope.estimate import Estimate, bootstrapped, proportion, spearman
 from biascope.frequency_plane import against_index_figure, lines_figure
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.papers.nads2020_frequencies import PROTOCOL, learned
-from biascope.papers.nads2020_numbers import SHAPE, TITLES, directions_of, family_of, shared
+from biascope.papers.nads2020_numbers import SHAPE, TITLES, directions_of, family_of
 from biascope.probe import Probe
 from biascope.run import Run
 from biascope.spectrum import subspace_similarity
@@ -266,7 +266,7 @@ def figure_s17(effort: str, run: Run) -> Finding:
             draws=count,
             keep=64,  # so many that the whole matrix is formed, which is quicker than products with it
             seed=0,
-            run=shared(run),
+            run=run.shared,
         )
         gradient = directions(name, effort, run)
         vectors = torch.as_tensor(mixed.directions)
@@ -280,7 +280,7 @@ def figure_s17(effort: str, run: Run) -> Finding:
                 estimator="difference",
                 draws=max(4, count),
                 seed=0,
-                run=shared(run),
+                run=run.shared,
             )
             halves = [_agreement(result) for result in (mixed, same)]
             statistics[f"{title}: agreement of halves, mixed minus gradient"] = Estimate.exact(halves[0] - halves[1])
@@ -490,7 +490,7 @@ def figure_d3(effort: str, run: Run) -> Finding:
         draws=draws,
         keep=1024,
         seed=0,
-        run=shared(run),
+        run=run.shared,
     )
     ratio = 1024 / draws
     edge = (1 + math.sqrt(ratio)) ** 2

@@ -28,7 +28,6 @@ from biascope.papers.nads2020_numbers import (
     against_published,
     family_of,
     published_accuracies,
-    shared,
     training_run,
 )
 from biascope.result import Plane
@@ -392,7 +391,7 @@ def figure_4(effort: str, run: Run) -> Finding:
         "laptop": {},
         "paper": {"samples": 100_000},
     }
-    result = pooling_theory(seed=0, run=shared(run), **sizes[effort])
+    result = pooling_theory(seed=0, run=run.shared, **sizes[effort])
     slow = result.slowdown()
     doubtful = result.errors[0] > 0  # where the best rule is never wrong there is nothing to compare
     printed = (result.simulated[0] - result.accuracy_as_printed)[doubtful] / result.errors[0][doubtful]

@@ -44,16 +44,11 @@ def family_of(name: str, **settings: Any) -> Family:
     return Family.initialised(functools.partial(builder(name), **settings), name=TITLES[name])
 
 
-def shared(run: Run) -> Run:
-    """The same run with a folder that all figures share, so that none repeats another's trainings or draws."""
-    return run if run.folder is None else dataclasses.replace(run, folder=run.folder.parent / "shared")
-
-
 def training_run(family: Family, run: Run) -> Run:
     """On a GPU, large networks are trained with products in bfloat16; small ones as the run says."""
     large = family.num_parameters > STACK_LIMIT
     half = large and run.torch_device.type == "cuda" and run.precision in ("float32", "tf32")
-    return dataclasses.replace(shared(run), precision="bfloat16" if half else run.precision)
+    return dataclasses.replace(run.shared, precision="bfloat16" if half else run.precision)
 
 
 def directions_of(name: str, draws: int, run: Run, *, estimator: str = "difference", seed: int = 0) -> Basis:
@@ -63,7 +58,7 @@ def directions_of(name: str, draws: int, run: Run, *, estimator: str = "differen
     """
     family = family_of(name)
     large = family.num_parameters > STACK_LIMIT and run.torch_device.type == "cuda" and estimator == "difference"
-    chosen = dataclasses.replace(shared(run), precision="float16") if large else shared(run)
+    chosen = dataclasses.replace(run.shared, precision="float16") if large else run.shared
     found = anisotropy_directions(
         family,
         Probe.gaussian(SHAPE, seed=seed),

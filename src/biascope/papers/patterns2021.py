@@ -1,0 +1,16 @@
+"""The 2021 paper on the pattern statistics inductive bias (PSI): every figure and theorem with its claims. It published no code."""
+
+from __future__ import annotations
+
+from biascope.papers.patterns2021_networks import figure_1a, figure_1b, figure_1c, figure_3, figure_d
+
+PAPER = "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR."
+
+# In the order of the paper.
+FIGURES = (
+    figure_1a,
+    figure_1b,
+    figure_1c,
+    figure_3,
+    figure_d,
+)
