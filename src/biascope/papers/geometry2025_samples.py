@@ -101,7 +101,7 @@ class Subsets(Task):
 class Pruned(Course):
     """Trainings on what pruning leaves: a kind of trial is by what, and how much is removed in percent; a member is a run.
 
-    By score all runs keep the same samples; at random each has its own.
+    By score, or balanced by score within each class, all runs keep the same samples; at random each has its own.
     """
 
     images: Arrays
@@ -119,8 +119,9 @@ class Pruned(Course):
         """The samples that are left."""
         by, removed = kind.split()
         images, keep = self.images.to(run), 1 - int(removed) / 100
-        if by == "score":
-            kept = torch.from_numpy(kept_samples(self.scores, keep)).to(run.torch_device)
+        if by != "random":
+            labels = images.splits["train"][1].cpu().numpy() if by == "balanced" else None
+            kept = torch.from_numpy(kept_samples(self.scores, keep, labels=labels)).to(run.torch_device)
             x, y = images.splits["train"]
             return dataclasses.replace(images, splits={**images.splits, "train": (x[kept], y[kept])})
         own = [kept_samples(self.scores, keep, by="random", seed=member) for member in members]
@@ -303,8 +304,8 @@ def _claims(table: str) -> list[Claim]:
 
 
 def _accuracies(family: Family, course: Pruned, columns: Sequence[int], runs: int, run: Run) -> dict[str, np.ndarray]:
-    """Test accuracies ``(run, column)`` in percent, after pruning at random and by score."""
-    kinds = {by: [f"{by} {removed}" for removed in columns] for by in ("random", "score")}
+    """Test accuracies ``(run, column)`` in percent, after pruning at random, by score and by score within classes."""
+    kinds = {by: [f"{by} {removed}" for removed in columns] for by in ("random", "score", "balanced")}
     trials = [Trial(kind, member) for row in kinds.values() for kind in row for member in range(runs)]
     found = trained(family, course, trials, seed=0, run=run_of(family, run, "bfloat16"), label=family.name)
     return {
@@ -321,7 +322,7 @@ def _tell(
     arrays: dict[str, np.ndarray],
 ) -> None:
     """Add the rows of one network and recipe."""
-    for by, words in (("random", "at random"), ("score", "by score")):
+    for by, words in (("random", "at random"), ("score", "by score"), ("balanced", "by score within classes")):
         each = [over_runs(column) for column in accuracy[by].T]
         for removed, one in zip(columns, each, strict=True):
             statistics[f"{title}, {removed} % removed {words}"] = one
@@ -329,6 +330,8 @@ def _tell(
     for place, removed in enumerate(columns):
         lead = accuracy["score"][:, place] - accuracy["random"][:, place]
         statistics[f"{title}, {removed} % removed: lead of the score"] = over_repeats(lead)
+        lead = accuracy["balanced"][:, place] - accuracy["random"][:, place]
+        statistics[f"{title}, {removed} % removed: lead of the score within classes"] = over_repeats(lead)
     stuck = sum(int((each < 15).sum()) for each in accuracy.values())  # chance is 10 %
     count = sum(each.size for each in accuracy.values())
     statistics[f"{title}: trainings of {count} that stayed below 15 %"] = Estimate.exact(stuck)
