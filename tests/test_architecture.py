@@ -29,6 +29,7 @@ SPINE = [
     "geometry_tasks",
     "pattern_tasks",
     "image_patches",
+    "coordinates",
     "rewritten_layers",
     "tangent",
     "linearization",

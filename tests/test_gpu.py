@@ -14,6 +14,7 @@ from biascope.kernel_plan import share
 from biascope.layer_rules import possible_rules
 from biascope.layer_uses import layer_uses
 from biascope.measurement import find
+from biascope.model_source import usual_shape
 from biascope.networks import builder, names
 from biascope.probe import Probe
 from biascope.recipe import Recipe
@@ -39,7 +40,7 @@ def covariance_on(device: str, name: str = "lenet", estimator: str = "difference
 def test_the_same_weights_moved_over_give_the_same_gradients(name: str) -> None:
     here = Family.initialised(builder(name)).draw(2, seed=0, run=Run(device="cpu")).read("first")
     there = here.to(torch.device("cuda"), torch.float32)
-    x = PROBE.inputs(0, 1, Run(device="cpu"))
+    x = Probe.gaussian(usual_shape(name), seed=0).inputs(0, 1, Run(device="cpu"))
     with Run(device="cuda").products():
         for function in (
             (input_gradient, input_difference) if name in ("lenet", "mlp", "logistic_regression") else (input_gradient,)

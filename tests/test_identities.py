@@ -14,10 +14,13 @@ from biascope.identities import Check, selftest
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = {
+    "coordinate_mlp": {"coordinates": 3, "width": 20, "encoding": "gaussian", "features": 8, "sigma": 1.0},
     "densenet121": {"image_size": 3, "pooling": "none"},
     "lenet": {"image_size": 16},
     "mlp": {"image_size": 4, "hidden": (20, 10)},
+    "multiplicative_filters": {"coordinates": 1, "width": 20, "scale": 10.0},
     "resnet18": {"image_size": 4},
+    "siren": {"coordinates": 2, "width": 20},
     "vit": {"image_size": 8, "patch": 4, "depth": 2, "width": 24, "heads": 3, "mlp": 48},
     "logistic_regression": {"image_size": 6},
     "pattern_cnn": {"image_size": 8, "patch": 4},
@@ -38,7 +41,8 @@ LARGE = {"densenet121", "resnet18", "vgg11"}
 def test_published_networks_pass(name):
     settings = SMALL[name]
     family = Family.initialised(lambda: networks.builder(name)(**settings), name=name)
-    checks = selftest(family, (1, settings["image_size"], settings["image_size"]))
+    shape = (settings["coordinates"],) if "coordinates" in settings else (1, *[settings["image_size"]] * 2)
+    checks = selftest(family, shape)
     assert failed(checks) == set()
     assert len(checks) == 9
 

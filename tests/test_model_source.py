@@ -123,7 +123,7 @@ def test_shape_and_settings_reach_a_published_network():
 
 def test_an_unknown_name_is_a_sentence_with_the_nearest():
     message = sentence_of(builder_of, "ResNet19")
-    assert message.startswith("network must be one of 'densenet121', ")
+    assert message.startswith("network must be one of 'coordinate_mlp', 'densenet121', ")
     assert "got 'ResNet19'. Did you mean 'resnet18' or " in message
     assert sentence_of(builder_of, "qqq").endswith("got 'qqq'. Pass one of these names.")
 

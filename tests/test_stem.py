@@ -109,10 +109,12 @@ def test_other_stems(build, shape):
 
 
 PUBLISHED = {
+    "coordinate_mlp": {"coordinates": 3, "width": 9},
     "densenet121": {"image_size": 3, "pooling": "none"},
     "lenet": {"image_size": 16, "channels": 2},
     "mlp": {"image_size": 5, "hidden": (9, 7)},
     "resnet18": {"image_size": 3},
+    "siren": {"coordinates": 3, "width": 9, "depth": 2},
     "vit": {"image_size": 8, "patch": 4, "depth": 1, "width": 12, "heads": 3, "mlp": 8},
     "logistic_regression": {"image_size": 6},
     "pattern_cnn": {"image_size": 6, "patch": 3, "channels": 2, "k": 3},
@@ -120,11 +122,26 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", networks.names())
+STEMLESS = ("multiplicative_filters",)  # every layer sees the input
+
+
+@pytest.mark.parametrize("name", sorted({*networks.names()} - {*STEMLESS}))
 def test_every_published_network_has_a_stem(name):
     settings = PUBLISHED[name]
-    shape = (settings.get("channels", 1), settings["image_size"], settings["image_size"])
+    shape = (settings.get("channels", 1), *[settings.get("image_size")] * 2)
+    if "coordinates" in settings:
+        shape = (settings["coordinates"],)
     assert_impulses_equal_differences(lambda: networks.builder(name)(**settings), shape, batches=(200,), members=1)
+
+
+@pytest.mark.parametrize("name", STEMLESS)
+def test_a_published_network_whose_layers_all_see_the_input_has_none(name):
+    assert Stem.split(network_of(networks.builder(name)), normal(1, 2)) is None
+
+
+def test_an_encoded_coordinate_has_none():
+    build = networks.builder("coordinate_mlp")
+    assert Stem.split(network_of(lambda: build(encoding="gaussian", width=9)), normal(1, 2)) is None
 
 
 def test_members_keep_their_own_buffers():

@@ -15,6 +15,7 @@ in that order; a module imports only from those above it::
                   image_tasks      poisoned, flipped, side by side
                   geometry_tasks   circles, labels along a direction, data of a given covariance
                   pattern_tasks    inputs made of patterns, coloured digits     image_patches   patches of images, and their labels
+                  coordinates      signals on grids, and the task of learning them
       HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network
                   linearization    a network as a linear function of its weights
                   layer_uses, layer_gradients   how weights enter a forward pass, sample by sample

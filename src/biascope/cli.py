@@ -129,7 +129,9 @@ def scan(
     if dry_run:
         family = model_source.family_of(model, shape=shape, settings=chosen, weights_file=weights, batchnorm=batchnorm)
         sampling = scanning.Sampling(_estimator(estimator), step, draws, readout, seed)
-        _print_cost(family, shape or (1, 32, 32), sampling, _run_in(device, precision, None))
+        _print_cost(
+            family, shape or model_source.usual_shape(model, chosen), sampling, _run_in(device, precision, None)
+        )
         return
     folder = out or Path("biascope-runs") / scanning.folder_name(model, chosen, weights or checkpoints)
     done = scanning.scan(
@@ -255,10 +257,10 @@ def selftest(
     from biascope import identities, model_source
 
     shape = model_source.parse_shape(input) if input else None
-    family = model_source.family_of(
-        model, shape=shape, settings=model_source.parse_settings(settings), batchnorm=batchnorm
-    )
-    checks = identities.selftest(family, shape or (1, 32, 32), readout=readout, seed=seed)
+    chosen = model_source.parse_settings(settings)
+    family = model_source.family_of(model, shape=shape, settings=chosen, batchnorm=batchnorm)
+    shape = shape or model_source.usual_shape(model, chosen)
+    checks = identities.selftest(family, shape, readout=readout, seed=seed)
     typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}")
     for check in checks:
         mark = "ok    " if check.passed else "FAILED"

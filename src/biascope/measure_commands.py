@@ -91,7 +91,7 @@ def measure(
     given = {
         "family": family,
         "data": samples,
-        **_where(found, shape or (1, 32, 32), inputs, fresh, std, basis, every, own),
+        **_where(found, shape or model_source.usual_shape(model, chosen), inputs, fresh, std, basis, every, own),
     }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
     result.save(folder / found.name)

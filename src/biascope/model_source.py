@@ -77,7 +77,7 @@ def builder_of(
 
     Args:
         source: A known name, ``file.py:function`` or ``package.module:function``.
-        shape: Input shape; sets ``channels`` and ``image_size`` of the papers' networks.
+        shape: Input shape; sets ``channels`` and ``image_size`` of the papers' networks, or their ``coordinates``.
         settings: Passed on to the builder.
 
     Raises:
@@ -94,11 +94,7 @@ def builder_of(
         function = networks.builder(source)
         name = function.__name__
         if shape is not None:
-            if len(shape) != 3 or shape[1] != shape[2]:
-                raise ValueError(
-                    f"{name} takes square images, channels × side × side, got {'×'.join(map(str, shape))}. Pass 1x32x32."
-                )
-            chosen = {"channels": shape[0], "image_size": shape[1]} | chosen
+            chosen = _shape_settings(name, function, shape) | chosen
     try:
         inspect.signature(function).bind(**chosen)
     except TypeError as error:
@@ -110,6 +106,33 @@ def builder_of(
         pass  # a builtin without a signature: calling it will tell
     label = label_of(name, settings or {})
     return label, functools.partial(function, **chosen)
+
+
+def _shape_settings(name: str, function: Callable[..., nn.Module], shape: tuple[int, ...]) -> dict[str, Any]:
+    """The settings that make a network of the papers take inputs of a shape."""
+    given = "×".join(map(str, shape))
+    if "coordinates" in inspect.signature(function).parameters:
+        if len(shape) != 1:
+            raise ValueError(f"{name} takes the coordinates of points, 1 to 6 numbers, got {given}. Pass 2 for images.")
+        return {"coordinates": shape[0]}
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ValueError(f"{name} takes square images, channels × side × side, got {given}. Pass 1x32x32.")
+    return {"channels": shape[0], "image_size": shape[1]}
+
+
+def usual_shape(source: str, settings: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+    """The input shape of a network where the user named none: grey images of 32 × 32, or as many coordinates as it takes.
+
+    Example:
+        >>> usual_shape("lenet"), usual_shape("siren"), usual_shape("siren", {"coordinates": 3})
+        ((1, 32, 32), (2,), (3,))
+    """
+    if ":" in source or source.endswith(".py"):
+        return 1, 32, 32
+    parameters = inspect.signature(networks.builder(source)).parameters
+    if "coordinates" not in parameters:
+        return 1, 32, 32
+    return (int((settings or {}).get("coordinates", parameters["coordinates"].default)),)
 
 
 def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:

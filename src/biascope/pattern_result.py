@@ -99,28 +99,26 @@ class PatternStatistics(Result):
 
     def headline(self) -> dict[str, Estimate]:  # noqa: D102
         constants, runs = self.constants(), len(self.epochs)
-        numbers = {
-            "c*": over_repeats(constants),
-            "runs with c* below 1": proportion(float((constants < 1).mean()), runs),
-            "runs certified to err nowhere": proportion(float(self.certified.mean()), runs),
-            "runs with all ratios below 1/P": proportion(float(self.small.mean()), runs),
-            "test error": over_repeats(self.test_errors, within=(0, 1)),
-            "runs that converged": proportion(float(self.converged.mean()), runs),
+        numbers = {"c*": over_repeats(constants, within=(0, math.inf))} if np.isfinite(constants).all() else {}
+        numbers |= {
+            "runs with c* below 1, %": proportion(float((constants < 1).mean()), runs),
+            "runs certified to err nowhere, %": proportion(float(self.certified.mean()), runs),
+            "runs with all ratios below 1/P, %": proportion(float(self.small.mean()), runs),
+            "test error, %": over_repeats(100 * self.test_errors, within=(0, 100)),
+            "runs that converged, %": proportion(float(self.converged.mean()), runs),
         }
-        return {name: one for name, one in numbers.items() if math.isfinite(one.value)}
+        return numbers
 
     def sentence(self) -> str:  # noqa: D102
         constants, runs, patterns = self.constants(), len(self.epochs), self.statistics.shape[1]
-        held, worst = int((constants < 1).sum()), float(constants.max())
+        held, worst, lost = int((constants < 1).sum()), float(constants.max()), int((~np.isfinite(constants)).sum())
         words = f"Pattern statistics govern {held} of {runs} trainings of {self.subject}: c* below 1 at slope b = {self.slope:g}"
-        words += (
-            f" (largest {worst:.3g})" if math.isfinite(worst) else " (in one, a label's own pattern is not detected)"
-        )
+        words += f" ({f'in {lost}, a label has no detector of its own pattern' if lost else f'largest {worst:.3g}'})"
         words += f". {int(self.certified.sum())} are certified to err on no input, seen or not"
         if not self.converged.all():
             words += f"; {int((~self.converged).sum())} did not converge"
         unbiased = PatternDistribution(self.law, self.per_input, patterns, self.bias).unbiased
-        if unbiased and math.isfinite(worst):
+        if unbiased and not lost:
             needed = sample_size_bound(patterns, slope=max(1, self.slope), constant=max(1, worst)).samples
             words += f". To promise that, theorem 6.1 asks for {needed:,} samples; here are {self.samples:,}"
         return words + "."
@@ -132,11 +130,13 @@ class PatternStatistics(Result):
             kinds = {"the label's own": np.array([own]), "spurious": np.arange(2, ratio.shape[1])}
             leans = getattr(lean, side).numpy()
             dots = {name: (leans[:, places], ratio[:, places]) for name, places in kinds.items()}
-            if np.isfinite(ratio[:, 2:]).any():
+            if np.isfinite(leans + ratio).any():
                 shown[f"Ratios of patterns in {side} inputs against how they go with the other label"] = (
                     pictures.ratios_figure(dots, slope=self.slope, ratio=f"{side} detection ratio", dark=dark)
                 )
-        finite = self.constants()
-        if np.isfinite(finite).any():
-            shown["The smallest constant c* of each run"] = pictures.constants_figure({"c*": finite}, dark=dark)
+        constants = self.constants()
+        if (known := ~np.isnan(constants)).any():
+            shown["The smallest constant c* of each run"] = pictures.constants_figure(
+                {"c*": constants[known]}, dark=dark
+            )
         return shown

@@ -12,7 +12,7 @@ from torch import nn
 
 from biascope import measurement
 from biascope.family import Family
-from biascope.model_source import checkpoint_files, family_of, natural_order, parse_shape
+from biascope.model_source import checkpoint_files, family_of, natural_order, parse_shape, usual_shape
 from biascope.probe import Probe
 from biascope.result import Result
 from biascope.run import Run
@@ -109,7 +109,7 @@ def scan(
     run = run or Run()
     input = parse_shape(input) if isinstance(input, str) else input
     input = input or (None if data is None else data.shape)
-    shape = input or (1, 32, 32)
+    shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
     sampling = Sampling(estimator, step, draws, readout, seed)
     if run.folder is not None:
         make_writable(run.folder)

@@ -17,6 +17,8 @@ from biascope.networks import builder, names
 from biascope.networks.activations import ACTIVATIONS
 from biascope.run import Run
 
+# Networks on images; those on coordinates have a file of their own.
+IMAGES = tuple(name for name in names() if "image_size" in inspect.signature(builder(name)).parameters)
 # The smallest image that a network takes as published (32 for one not listed): enough for all but the counts.
 SMALLEST = {
     "densenet121": 8,
@@ -70,7 +72,7 @@ def has_activation(name: str) -> bool:
 
 def variants() -> Iterator[tuple[str, dict[str, object]]]:
     """Every kind of head, pooling and normalisation of every network."""
-    for name in names():
+    for name in IMAGES:
         side = max(4, SMALLEST.get(name, 32))
         yield name, {}
         yield name, {"channels": 3, "outputs": 10}
@@ -140,7 +142,7 @@ def test_output_has_one_row_per_image_and_one_column_per_output(name: str, setti
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        *((name, {}) for name in names()),
+        *((name, {}) for name in IMAGES),
         ("lenet", {"pooling": "average"}),
         ("lenet", {"pooling": "none"}),
         ("lenet", {"padding": "same"}),
@@ -163,7 +165,7 @@ def test_stack_under_vmap_equals_the_loop(name: str, settings: dict[str, object]
 
 # torch loads its forward-mode rules through its own deprecated torch.jit.script, at the first jvp of the process.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", IMAGES)
 def test_input_gradient_is_finite_nonzero_and_agrees_with_jvp(name: str) -> None:
     settings = settings_of(name)
     network = build(name, **settings)
@@ -176,7 +178,7 @@ def test_input_gradient_is_finite_nonzero_and_agrees_with_jvp(name: str) -> None
     torch.testing.assert_close(along[:, 0], (gradients * tangent).flatten(1).sum(1), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", IMAGES)
 def test_first_layer_can_be_taken_off(name: str) -> None:
     """The first convolution or linear layer reads the input itself: the rest of the network maps its output."""
     settings = settings_of(name)

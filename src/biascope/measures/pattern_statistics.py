@@ -34,6 +34,14 @@ def published_batch(k: int) -> int:
     return 20 if k >= 10_000 else 100
 
 
+def drawn_samples(
+    law: PatternDistribution, numbers: Sequence[int], *, samples: int, test: int, seed: int
+) -> tuple[PatternSamples, PatternSamples]:
+    """Training and fresh samples ``(r, m, n)`` of the runs of these numbers, as :func:`pattern_statistics` takes them."""
+    given = law.draw(samples, seed=seed_of(seed, "train"), runs=numbers)
+    return given, law.draw(test, seed=seed_of(seed, "test"), runs=numbers)
+
+
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     settings = {"per_input": 3, "patterns": 6, "samples": 20, "k": 20, "runs": 3, "batch": 10, "rate": 1e-3, "test": 40}
     return (), settings
@@ -98,10 +106,13 @@ def pattern_statistics(
     Reference:
         On the inductive bias of a CNN for distributions with orthogonal patterns (2021), sections 4, 6, 7 and E.
     """
-    if min(runs, k, test) < 1:
+    if min(samples, runs, k, test) < 1:
         raise ValueError(
-            f"runs, k and test must be at least 1, got {runs}, {k} and {test}. Pass runs=10, k=1000, test=1000."
+            f"samples, runs, k and test must be at least 1, got {samples}, {runs}, {k} and {test}. "
+            "Pass samples=1000, runs=10, k=1000, test=1000."
         )
+    if min(slope, scale) <= 0:
+        raise ValueError(f"slope and scale must be above 0, got {slope:g} and {scale:g}. Pass slope=2, scale=1e-6.")
     run, source = run or Run(), PatternDistribution(law, per_input, patterns, bias)
     chosen = {
         "rate": published_rate(k) if rate is None else rate,
@@ -154,10 +165,9 @@ def _trained(
 ) -> dict[str, Outcome]:
     """Train the runs of these numbers together, and look at each."""
     numbers = [int(key) for key in keys]
-    given = law.draw(samples, seed=seed_of(seed, "train"), runs=numbers)
+    given, fresh = drawn_samples(law, numbers, samples=samples, test=test, seed=seed)
     start = initial_tables(numbers, law.patterns, k, scale=scale, seed=seed_of(seed, "weights"), run=run)
     done = trained_tables(start, given, **how, seed=seed_of(seed, "order"), numbers=numbers, run=run)
-    fresh = law.draw(test, seed=seed_of(seed, "test"), runs=numbers)
     train_errors, test_errors = (_errors(done.tables, part) for part in (given, fresh))
     seen = detection(done.tables.mT)
     ratios, bound = detection_ratios(seen), certificate(seen)

@@ -88,3 +88,25 @@ def require_image_and_outputs(
     require_at_least("channels", channels, 1, "Pass channels=1 for grey images or channels=3 for colour.")
     require_at_least("outputs", outputs, 1, "Pass outputs=1 for a single logit, or one output per class.")
     require_at_least("image_size", image_size, smallest, "Pass image_size=32, as in the papers.", where=where)
+
+
+def require_coordinates_and_outputs(coordinates: object, outputs: object) -> None:
+    """Check the settings of every network from coordinates to the values of a signal.
+
+    Args:
+        coordinates: Dimension of the input.
+        outputs: Channels of the signal.
+
+    Raises:
+        ValueError: If there are not 1 to 6 coordinates, or no output.
+
+    >>> require_coordinates_and_outputs(7, 1)
+    Traceback (most recent call last):
+        ...
+    ValueError: coordinates must be a whole number from 1 to 6, got 7. Pass coordinates=2 for images.
+    """
+    if not isinstance(coordinates, int) or not 1 <= coordinates <= 6:
+        raise ValueError(
+            f"coordinates must be a whole number from 1 to 6, got {coordinates!r}. Pass coordinates=2 for images."
+        )
+    require_at_least("outputs", outputs, 1, "Pass outputs=1 for grey images or outputs=3 for colour.")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from biascope.papers.patterns2021_networks import figure_1a, figure_1b, figure_1c, figure_3, figure_d
+from biascope.papers.patterns2021_theory import remark_e1, theorem_51, theorem_61
+from biascope.papers.patterns2021_two_points import theorem_71
 
 PAPER = "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR."
 
 # In the order of the paper.
 FIGURES = (
+    theorem_51,
+    theorem_61,
     figure_1a,
     figure_1b,
     figure_1c,
+    theorem_71,
     figure_3,
     figure_d,
+    remark_e1,
 )

@@ -1,0 +1,261 @@
+"""Aliasing: whether networks trained on samples of tones put copies of them beyond the Nyquist frequency."""
+
+# n samples in training · f·n samples of the reconstruction · a copies
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from biascope.cluster import device_type
+from biascope.coordinates import Signal, SignalTask, coordinate_grid, outputs_at
+from biascope.draw import PALETTE
+from biascope.estimate import Estimate, over_repeats
+from biascope.family import Family
+from biascope.frequency_plane import lines_figure
+from biascope.harmonics import alias_frequencies
+from biascope.measurement import measurement
+from biascope.randomness import seed_of
+from biascope.recipe import Recipe
+from biascope.result import Result
+from biascope.run import Run
+from biascope.task import master_dtype
+from biascope.training import fit
+from biascope.trials import Outcome, Trials
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class Aliasing(Result):
+    """Amplitudes in what networks say between the samples that they were trained on.
+
+    Attributes:
+        tones: Frequencies of the signal, Hz.
+        copies: Frequencies that the samples cannot tell from them, Hz.
+        sampling: Of the training samples, Hz.
+        tone_amplitudes: Of the tones in the finer reconstruction; 1 in the signal.
+        copy_amplitudes: Of the copies there; 0 in the signal.
+        frequencies: Of the finer spectrum, Hz.
+        spectrum: Amplitudes on them.
+        sampled_frequencies: Of the spectrum on the training samples, Hz.
+        sampled_spectrum: Amplitudes on them.
+        error: Root mean square error over that of the signal: on the training samples, and on the finer grid.
+    """
+
+    tones: np.ndarray
+    copies: np.ndarray
+    sampling: float
+    tone_amplitudes: np.ndarray
+    copy_amplitudes: np.ndarray
+    frequencies: np.ndarray
+    spectrum: np.ndarray
+    sampled_frequencies: np.ndarray
+    sampled_spectrum: np.ndarray
+    error: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "tones": ("tone",),
+        "copies": ("copy",),
+        "tone_amplitudes": ("repeat", "tone"),
+        "copy_amplitudes": ("repeat", "copy"),
+        "frequencies": ("frequency",),
+        "spectrum": ("repeat", "frequency"),
+        "sampled_frequencies": ("sampled frequency",),
+        "sampled_spectrum": ("repeat", "sampled frequency"),
+        "error": ("repeat", "grid"),
+    }
+
+    @property
+    def ratio(self) -> np.ndarray:
+        """Amplitude of the copies over that of the tones, each the root of a sum of squares (repeat)."""
+        return np.asarray(np.linalg.norm(self.copy_amplitudes, axis=1) / np.linalg.norm(self.tone_amplitudes, axis=1))
+
+    @property
+    def prominence(self) -> np.ndarray:
+        """Amplitude of the largest copy over the median beyond Nyquist: of a mere floor about 1 (repeat)."""
+        floor = np.median(self.spectrum[:, self.frequencies > self.sampling / 2], axis=1)
+        return np.asarray(self.copy_amplitudes.max(1) / np.maximum(floor, 1e-12))
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        return {
+            "amplitude of the copies over that of the tones": over_repeats(self.ratio, within=(0.0, math.inf)),
+            "largest copy over the median beyond Nyquist": over_repeats(self.prominence, within=(0.0, math.inf)),
+            "relative error on the training samples": over_repeats(self.error[:, 0], within=(0.0, math.inf)),
+            "relative error between them": over_repeats(self.error[:, 1], within=(0.0, math.inf)),
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        ratio, (trained, between) = self.ratio.mean(), self.error.mean(0)
+        heard, copies = (_listed(each) for each in (self.tones, self.copies))
+        told = (
+            f"{self.subject}, trained on {heard} Hz sampled at {self.sampling:g} Hz, has copies at {copies} Hz of "
+            f"{100 * ratio:.{0 if ratio >= 0.01 else 2}f} % of the amplitude"
+        )
+        return f"{told}; its error is {100 * trained:.2g} % on the samples and {100 * between:.2g} % between them."
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        curves = {
+            f"at {2 * self.frequencies[-1]:g} Hz": (self.frequencies, self.spectrum.mean(0)),
+            f"at {self.sampling:g} Hz": (self.sampled_frequencies, self.sampled_spectrum.mean(0)),
+        }
+        reading = "Dashed, the tones of the signal; dotted, the copies that its samples cannot tell from them."
+        drawn = lines_figure(curves, x="frequency, Hz", y="amplitude", reading=reading, dark=dark)
+        for places, style in ((self.tones, "--"), (self.copies, ":")):
+            for place in places:
+                drawn.axes[0].axvline(place, color=PALETTE[dark].muted, linestyle=style, linewidth=1, zorder=0)
+        return {"Spectrum of the reconstruction": drawn}
+
+
+def _listed(numbers: np.ndarray) -> str:
+    return " and ".join(f"{number:g}" for number in numbers) or "no frequency"
+
+
+def tone_signal(tones: Sequence[float], at: np.ndarray) -> np.ndarray:
+    """``Σ sin(2πft)``."""
+    return np.asarray(np.sin(2 * np.pi * np.multiply.outer(at, np.asarray(tones))).sum(-1))
+
+
+def amplitudes(values: np.ndarray, at: np.ndarray, frequencies: Sequence[float]) -> np.ndarray:
+    """Amplitudes of sinusoids of given frequencies in values at times, by least squares beside a constant.
+
+    They need not be whole cycles over the times, as those of a DFT must.
+
+    Example:
+        >>> at = np.arange(64) / 64
+        >>> amplitudes(1 + 3 * np.sin(2 * np.pi * 5.5 * at) + np.cos(2 * np.pi * 9 * at), at, [5.5, 9.0, 20.0]).round(9)
+        array([3., 1., 0.])
+    """
+    angles = 2 * np.pi * np.multiply.outer(at, np.asarray(frequencies))
+    columns = np.concatenate([np.sin(angles), np.cos(angles), np.ones((len(at), 1))], 1)
+    found = np.linalg.lstsq(columns, values, rcond=1e-9)[0][:-1].reshape(2, -1)
+    return np.asarray(np.linalg.norm(found, axis=0))
+
+
+def _spectrum(values: np.ndarray, sampling: float) -> tuple[np.ndarray, np.ndarray]:
+    """Frequencies in Hz and amplitudes of sinusoids on them, by the DFT."""
+    size = len(values)
+    return np.fft.rfftfreq(size, 1 / sampling), 2 * np.abs(np.fft.rfft(values)) / size
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)), name="small")
+    return (family,), {"tones": (2.0,), "sampling": 16.0, "steps": 20, "repeats": 2}
+
+
+@measurement(title="Aliasing", paper="dictionaries2022", result=Aliasing, example=_example, network={"coordinates": 1})
+def aliasing(
+    family: Family,
+    *,
+    tones: tuple[float, ...] = (23.0,),
+    sampling: float = 128.0,
+    factor: int = 2,
+    duration: float = 1.0,
+    rate: float = 1e-4,
+    steps: int = 2000,
+    repeats: int = 5,
+    seed: int = 0,
+    run: Run | None = None,
+) -> Aliasing:
+    """Whether networks trained on samples of tones put copies of them beyond the Nyquist frequency.
+
+    Definition:
+        ``Σ sin(2πft)`` at ``t = k/f_s`` in ``[0, duration)``, the endpoint excluded, looks the same as with ``|m·f_s ± f|`` in place of
+        f. A network that fits the samples may hold any of these; sampled ``factor`` times as finely it shows which. Amplitudes of tones
+        and copies are those of a least-squares fit of all of them.
+
+    Args:
+        family: Networks from time, in seconds, to one number.
+        tones: Frequencies in Hz.
+        sampling: f_s in Hz.
+        factor: How many times as finely the reconstruction is sampled.
+        duration: In seconds.
+        rate: Of Adam, constant; on all samples at every step.
+        steps: Iterations.
+        repeats: Networks.
+        seed: Of their weights.
+        run: Folder (trainings are kept), device, precision.
+
+    Returns:
+        Spectra at both rates, and the amplitudes of tones and copies.
+
+    Raises:
+        ValueError: If network and settings do not fit, or training diverges.
+
+    Example:
+        >>> family = Family.initialised(lambda: nn.Linear(1, 1), name="a line")  # which is no tone at all
+        >>> result = aliasing(family, tones=(2.0,), sampling=16.0, steps=2, repeats=2)
+        >>> result.copies.tolist(), bool(result.error[0, 0] > 0.5)
+        ([14.0], True)
+
+    Reference:
+        Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural
+        representations. CVPR. Thesis, section 5.3.2: figure 5.4.
+    """
+    run, count = run or Run(), round(sampling * duration)
+    whole = abs(count - sampling * duration) < 1e-9 * max(1, count)
+    for name, right, got, remedy in (
+        ("tones", bool(tones) and min(tones) > 0, tones, "tones=(23.0,)"),
+        ("factor", factor >= 2, factor, "factor=2"),
+        ("repeats", repeats >= 1, repeats, "repeats=5"),
+        ("sampling times duration", whole and count >= 2, sampling * duration, "sampling=128.0, duration=1.0"),
+    ):
+        if not right:
+            rule = {"tones": "positive", "sampling times duration": "a whole number from 2"}.get(name, "large enough")
+            raise ValueError(f"{name} must be {rule}, got {got}. Pass {remedy}.")
+    copies = sorted({copy for each in alias_frequencies(tones, sampling, factor=factor) for copy in each} - set(tones))
+    if not copies:
+        raise ValueError(f"There must be copies of {tones} Hz to look for, and there are none. Pass a larger factor.")
+    coarse, fine = (coordinate_grid((many * count,), high=duration) for many in (1, factor))
+    signal = Signal(torch.as_tensor(tone_signal(tones, coarse[:, 0].numpy()))[:, None], "tones", sampling)
+    task = SignalTask.of(signal, held_out=0.0, high=duration, seed=seed, run=run)
+    recipe = Recipe("adam", rate, "constant", steps=steps, batch=count, loss="squared")
+    _check(family)
+    who = {"work": "aliasing", "family": family.identity, "signal": (tones, sampling, factor, duration)}
+    trials = Trials({**who, "recipe": recipe.settings, "on": (seed, device_type(run), run.precision)}, run)
+
+    def trained(key: str) -> Outcome:
+        own = seed_of(seed, key)
+        start = family.draw(1, seed=own, run=run).member(0).to(run.torch_device, master_dtype(run))
+        network = fit(start, task, recipe, seed=own, run=run).require_finite().networks
+        return {"said": outputs_at(network, fine, run=replace(run, precision="float64"))[:, 0]}
+
+    said = np.stack([one["said"].numpy() for one in trials.outcomes([f"repeat {i}" for i in range(repeats)], trained)])
+    at, every = fine[:, 0].numpy(), [*tones, *copies]
+    found = np.stack([amplitudes(each, at, every) for each in said])
+    wanted = tone_signal(tones, at)
+    spectra = [[_spectrum(each[::step], sampling * factor / step) for each in said] for step in (1, factor)]
+    errors = [[np.std((each - wanted)[::step]) / np.std(wanted[::step]) for step in (factor, 1)] for each in said]
+    return Aliasing(
+        np.array(tones),
+        np.array(copies),
+        sampling,
+        found[:, : len(tones)],
+        found[:, len(tones) :],
+        spectra[0][0][0],
+        np.stack([each[1] for each in spectra[0]]),
+        spectra[1][0][0],
+        np.stack([each[1] for each in spectra[1]]),
+        np.array(errors),
+    )
+
+
+def _check(family: Family) -> None:
+    """A sentence where the network does not lead from one number to one."""
+    try:
+        shape = tuple(family.template.to(torch.device("cpu"), torch.float32)(torch.zeros(2, 1)).shape)
+    except Exception as error:  # a user's forward pass may raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(
+            f"{family.name} must take one coordinate, time, and its forward pass failed with: {reason}. Build it with "
+            "coordinates=1."
+        ) from error
+    if shape != (2, 1):
+        raise ValueError(f"{family.name} must say one number for each time, got {shape[1:]}. Build it with outputs=1.")
