@@ -30,8 +30,9 @@ def test_every_figure_runs_and_draws(paper: str, number: str, tmp_path: Path, re
     run = Run(device="cpu", folder=tmp_path / number, progress=False)
     if (paper, number) not in NEED_NO_IMAGES:
         root = request.getfixturevalue("data_root")
-        if not (root / "cifar-10-batches-bin").exists():
-            pytest.skip("BIASCOPE_DATA has no CIFAR-10")
+        needed = "MNIST" if paper == "patterns2021" else "cifar-10-batches-bin"
+        if not (root / needed).exists():
+            pytest.skip(f"BIASCOPE_DATA has no {needed}")
         run = dataclasses.replace(run, data_root=root)
     finding = found("smoke", run)
     if (paper, number) in ONLY_AT_PAPER_EFFORT:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from biascope.papers.patterns2021_digits import figure_2
+from biascope.papers.patterns2021_filters import figure_4, figure_5_to_7
 from biascope.papers.patterns2021_networks import figure_1a, figure_1b, figure_1c, figure_3, figure_d
 from biascope.papers.patterns2021_theory import remark_e1, theorem_51, theorem_61
 from biascope.papers.patterns2021_two_points import theorem_71
@@ -16,7 +18,10 @@ FIGURES = (
     figure_1b,
     figure_1c,
     theorem_71,
+    figure_2,
     figure_3,
     figure_d,
+    figure_4,
     remark_e1,
+    figure_5_to_7,
 )

@@ -278,7 +278,7 @@ def _drawn_accuracies(finding: Finding, dark: bool) -> Figure:
     grid = picture.add_gridspec(2, 1, height_ratios=(1.25, 1))
     above = panel(picture, dark, grid[0], ylabel="test accuracy, %", xlabel="training images, m")
     below = panel(picture, dark, grid[1], ylabel="test accuracy, %", xlabel="|mean label ±1| of the training images")
-    words = {"small": "σ_g = 10⁻⁶", "usual": "σ_g = PyTorch's"}
+    words = {"small": "σ_g = 10⁻⁶", "usual": f"σ_g = {USUAL:.3f}, PyTorch's"}
     for column, size in enumerate(SIZES):
         for scale, shift, colour in (("small", -0.24, colours.lines[0]), ("usual", 0.24, colours.lines[1])):
             values = finding.arrays.get(f"test accuracy: m = {size}, {scale}")

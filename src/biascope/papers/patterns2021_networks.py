@@ -114,7 +114,7 @@ def _stragglers(found: dict[str, PatternStatistics]) -> str:
 
 @figure(
     "1a",
-    title="The constant c* of pattern networks, for all sizes",
+    title="The constant c* of pattern networks, for all sizes (n/d)",
     claims=[
         Claim(
             "Across all experiments c* is below 1: the largest.",
@@ -140,7 +140,7 @@ def figure_1a(effort: str, run: Run) -> Finding:
     arrays: dict[str, np.ndarray] = {}
     for k, (law, shapes) in itertools.product(widths, laws.items()):
         for n, patterns in shapes:
-            title = f"{LAWS[law]}, n = {n}, d = {patterns}, k = {k}"
+            title = f"{LAWS[law]} {n}/{patterns}, k={k}"
             size: dict[str, Any] = {"law": law, "per_input": n, "patterns": patterns, "k": k, "runs": runs}
             found = [_trained(run, effort == "smoke", samples=m, **size) for m in samples]
             every |= {f"{title}, m = {m}": one for m, one in zip(samples, found, strict=True)}
@@ -302,7 +302,7 @@ def _drawn_largest(finding: Finding, dark: bool) -> Figure:
     dots = {
         key.removeprefix("ratios: "): (array[0], array[1]) for key, array in finding.arrays.items() if "ratios: " in key
     }
-    return ratios_figure(dots, ratio="detection ratio times d", dark=dark)
+    return ratios_figure(dots, ratio="positive detection ratio", dark=dark)
 
 
 @figure(
@@ -341,14 +341,13 @@ def figure_d(effort: str, run: Run) -> Finding:
                 "samples": samples[-1],
                 "runs": runs,
             }
-            found[f"{LAWS[law]}, n = {n}, d = {patterns}"] = _trained(run, effort == "smoke", **size)
+            found[f"{LAWS[law]} {n}/{patterns}"] = _trained(run, effort == "smoke", **size)
     statistics = _gathered(list(found.values()))
     arrays: dict[str, np.ndarray] = {}
     largest = 0.0
     for title, one in found.items():
         size_of = one.statistics.shape[1]
-        ratios = size_of * one.positive[:, 2:]
-        arrays[f"ratios: {title}"] = np.stack([_leaning(one)[:, 2:].ravel(), ratios.ravel()])
+        arrays[f"ratios: {title}"] = np.stack([_leaning(one)[:, 2:].ravel(), one.positive[:, 2:].ravel()])
         both = size_of * float(max(np.nanmax(one.positive), np.nanmax(one.negative)))
         statistics[f"{title}: largest ratio times d"] = Estimate.exact(both)
         largest = max(largest, both)
