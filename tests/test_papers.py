@@ -21,6 +21,9 @@ NEED_NO_IMAGES |= {("geometry2025", number) for number in ("1", "3", "5", "10", 
 NEED_NO_IMAGES |= {
     ("patterns2021", each.number) for each in papers.find("patterns2021").figures if each.number not in ("2", "5-7")
 }
+NEED_NO_IMAGES |= {
+    ("dictionaries2022", number) for number in ("Theorem 5.1", "Equation 5.7", "5.2", "5.3", "5.4", "C.1")
+}
 ONLY_AT_PAPER_EFFORT = {("linearized2021", "4.3")}  # one network that takes a GPU
 
 

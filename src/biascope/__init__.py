@@ -34,22 +34,26 @@ in that order; a module imports only from those above it::
                   geometry_models  closed forms of average geometry and its evolution
                   pattern_ratios   which patterns channels detect, the constants of PSI, certificates
                   pattern_theory   networks that shatter, gradient descent on two points
+                  harmonics        which frequencies a network on coordinates can reach, and which copies it makes
+                  sine_expansion   nested sines as sums of sines
                   recipe           optimiser, schedule, loss           training_steps   one step, alone or in a stack
                   pattern_lookup   pattern networks trained as tables
                   evaluation       accuracy and loss on a split
                   geometry_evolution   what an instant of training does to input gradients
                   training         fit: the only training loop         training_plan    the fastest way to train many
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
+                  meta_learning    initial weights that learn a signal in a few steps
                   pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
                   draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
-                  pattern_pictures · patch_pictures      of detectors
-                  covariance_result, directional_result, comparison, match_result, pattern_result, channel_result
-                                   what is known, alone and side by side
+                  pattern_pictures · patch_pictures      of detectors       signal_pictures   of dictionaries
+                  covariance_result, directional_result, comparison, match_result, pattern_result, channel_result,
+                  dictionary_result   what is known, alone and side by side
                   claim            published against measured, a verdict
                   measurement      the register
       SHOW        report_plane · report     live planes and one HTML file
-                  model_source, data_source, patch_source   a network, samples and patches as a user names them
+                  model_source, data_source, patch_source, signal_source   networks, samples, patches and signals
+                                   as a user names them
                   matching         which architecture fits a data set
                   scanning         the main job
                   reproduction_page · reproduction   the papers' figures, run and judged

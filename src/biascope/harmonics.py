@@ -163,10 +163,10 @@ def harmonics(
     steps = (known * cell).round().long()
     exact = bool((known * cell - steps).abs().max() < 1e-4)
     whole = [cell * size for size in sizes]
-    torus = _grown(steps, whole, order, None)
+    torus = _grown(steps, whole, order)
     share = min(1.0, (LARGEST / (cells * cell**axes)) ** (1 / axes))
     half = [max(length // 2, int(share * reach * length / 2)) for length in whole]
-    box = _grown(steps, [3 * each + 1 for each in half], order, half)
+    box = _grown(steps, [3 * each + 1 for each in half], order, half, [length // 2 for length in whole])
     inside = torch.zeros_like(torus)
     found, length = box.nonzero(), torch.tensor(box.shape, device=known.device)
     signed, bound = (found + length // 2) % length - length // 2, torch.tensor(whole, device=known.device)
@@ -294,21 +294,30 @@ def _refinement(frequencies: Tensor, room: float) -> int:
     return max(1, min(8, int((room / 16) ** (1 / frequencies.shape[1]))))  # what is rounded is not worth the wait
 
 
-def _grown(steps: Tensor, shape: Sequence[int], order: int | None, half: Sequence[int] | None) -> Tensor:
-    """The set of sums of at most ``order`` steps ``(T, d)`` on a periodic array; with ``half``, those within ± half."""
+def _grown(
+    steps: Tensor,
+    shape: Sequence[int],
+    order: int | None,
+    half: Sequence[int] | None = None,
+    band: Sequence[int] | None = None,
+) -> Tensor:
+    """The set of sums of at most ``order`` steps ``(T, d)`` on a periodic array, or within ± half; right within ± band."""
     device = steps.device
-    first = torch.zeros(*shape, dtype=torch.bool, device=device)
-    first[(0,) * len(shape)] = True
-    inside = None
+
+    def within(reach: Sequence[int] | None) -> Tensor | None:
+        if reach is None:
+            return None
+        axes = [_signed(size).to(device).abs() <= most for size, most in zip(shape, reach, strict=True)]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij")).all(0)
+
+    inside, asked = within(half), within(band)
     if half is not None:
-        axes = [_signed(size).to(device).abs() <= reach for size, reach in zip(shape, half, strict=True)]
-        inside = torch.stack(torch.meshgrid(*axes, indexing="ij")).all(0)
         steps = steps[(steps.abs() <= torch.tensor(half, device=device)).all(1)]
+    single = torch.zeros(*shape, dtype=torch.bool, device=device)
+    single[(0,) * len(shape)] = True
     if order == 0:
-        return first
-    wrapped = torch.cat([steps, -steps]) % torch.tensor(shape, device=device)
-    single = first.clone()
-    single[tuple(wrapped.T)] = True
+        return single
+    single[tuple((torch.cat([steps, -steps]) % torch.tensor(shape, device=device)).T)] = True
 
     def together(one: Tensor, two: Tensor) -> Tensor:
         parts = [torch.fft.rfftn(each.double()) for each in (one, two)]
@@ -316,16 +325,22 @@ def _grown(steps: Tensor, shape: Sequence[int], order: int | None, half: Sequenc
         sums: Tensor = torch.fft.irfftn(parts[0] * parts[1], s=tuple(shape)) > 0.5
         return sums if inside is None else sums & inside
 
+    def full(one: Tensor) -> bool:
+        return bool(one.all() if asked is None else one[asked].all())
+
     if order is None:
-        while True:
+        while not full(single):
             twice = together(single, single)
             if torch.equal(twice, single):
-                return single
+                break
             single = twice
+        return single
 
     @functools.cache
     def of_order(number: int) -> Tensor:
-        return single if number == 1 else together(of_order(number // 2), of_order(number - number // 2))
+        if number == 1 or full(one := of_order(number // 2)):  # sets only grow with the order
+            return single if number == 1 else one
+        return together(one, of_order(number - number // 2))
 
     return of_order(order)
 

@@ -22,6 +22,8 @@ PAPERS = {
     "linearized2021": "Ortiz-Jiménez (2023). The inductive bias of deep learning: connecting weights and functions, chapter 4. EPFL.",
     "geometry2025": "Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks: the role of data "
     "and architecture. ICLR.",
+    "dictionaries2022": "Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural "
+    "representations. CVPR; chapter 5 of the thesis.",
     "patterns2021": "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR.",
 }
 

@@ -1,0 +1,20 @@
+"""The 2022 paper on implicit representations as dictionaries, chapter 5 of the thesis: every figure with its claims."""
+
+from __future__ import annotations
+
+from biascope.papers.dictionaries2022_failures import (
+    equation_57,
+    figure_52,
+    figure_53,
+    figure_54,
+    figure_c1,
+    theorem_51,
+)
+
+PAPER = (
+    "Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural representations. CVPR; "
+    "chapter 5 of the thesis."
+)
+
+# In the order of the chapter.
+FIGURES = (theorem_51, equation_57, figure_52, figure_53, figure_54, figure_c1)
