@@ -68,6 +68,7 @@ SPINE = [
     "training_plan",
     "training_sweep",
     "meta_learning",
+    "signal_fitting",
     "observer",
     "pooling_simulation",
     "result",
@@ -103,6 +104,7 @@ SPINE = [
     "kernel_commands",
     "match_commands",
     "pattern_commands",
+    "signal_commands",
     "reproduce_commands",
     "cli",
 ]

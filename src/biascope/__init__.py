@@ -43,6 +43,7 @@ in that order; a module imports only from those above it::
                   training         fit: the only training loop         training_plan    the fastest way to train many
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
                   meta_learning    initial weights that learn a signal in a few steps
+                  signal_fitting   a signal as a network
                   pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
                   draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
@@ -58,7 +59,7 @@ in that order; a module imports only from those above it::
                   scanning         the main job
                   reproduction_page · reproduction   the papers' figures, run and judged
                   printing · data_commands · measure_commands · kernel_commands · match_commands
-                  pattern_commands · reproduce_commands · cli   the commands
+                  pattern_commands · signal_commands · reproduce_commands · cli   the commands
 
 Leaves hang on this spine: ``networks/`` (one file, one architecture), ``measures/`` (one file, one measurement), ``data/``
 (one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).

@@ -18,6 +18,7 @@ from biascope import (
     measure_commands,
     pattern_commands,
     reproduce_commands,
+    signal_commands,
 )
 from biascope.measure_commands import DATA_HELP, MODEL_HELP, SIZES_HELP, whole_numbers
 from biascope.printing import print_results
@@ -279,6 +280,7 @@ app.command()(match_commands.match)
 app.command()(pattern_commands.patterns)
 app.command("reproduce")(reproduce_commands.reproduce)
 app.add_typer(data_commands.app, name="data")
+app.add_typer(signal_commands.app, name="inr")
 
 
 @app.command()

@@ -1,0 +1,92 @@
+"""SHOW: `biascope inr`: signals as networks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True, help="Implicit representations: signals as networks from coordinates to values."
+)
+
+SIGNAL_HELP = "An image, a .wav sound or an .npy array."
+MODEL_HELP = "siren, coordinate_mlp, multiplicative_filters, path/to/file.py:build or package.module:build."
+
+
+@app.command()
+def fit(
+    signal: Annotated[Path, typer.Argument(help=SIGNAL_HELP)],
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "siren",
+    settings: Annotated[
+        list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated: omega=60.")
+    ] = [],  # noqa: B006 - typer copies it
+    steps: Annotated[int, typer.Option(help="Iterations of Adam.")] = 1000,
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4,
+    batch: Annotated[int, typer.Option(help="Points of an iteration, at most.")] = 16_384,
+    held_out: Annotated[float, typer.Option(help="Share of the points to leave out of training.")] = 0.0,
+    longest: Annotated[
+        int | None, typer.Option(help="Pixels of the longer side, to which an image is made smaller.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="How much of a sound to take.")] = None,
+    start: Annotated[float, typer.Option(help="Where to begin in a sound, in seconds.")] = 0.0,
+    grey: Annotated[bool, typer.Option(help="Make an image grey.")] = False,
+    finer: Annotated[int, typer.Option(help="Also read the signal on a grid so many times as fine.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of weights, points held out and their order.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="float64, float32, tf32, float16 or bfloat16.")] = "float32",
+    out: Annotated[Path | None, typer.Option(help="Folder; biascope-runs/inr-SIGNAL by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Train a network to say a signal; save its weights and the reconstruction."""
+    from biascope import weights
+    from biascope.model_source import family_of, parse_settings
+    from biascope.run import Run
+    from biascope.signal_fitting import fit_signal, usual_recipe
+    from biascope.signal_source import save_signal, signal_of
+    from biascope.trials import make_writable
+
+    given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
+    chosen = parse_settings(settings)
+    usual = {} if ":" in model else {"outputs": given.channels}
+    family = family_of(model, shape=(len(given.shape),), settings={**usual, **chosen})
+    run = Run(device=device, precision=precision)
+    _ = run.torch_device  # a device that is not there is told before any work
+    folder = out or Path("biascope-runs") / f"inr-{signal.stem}"
+    make_writable(folder)
+    if finer < 1:
+        raise ValueError(
+            f"--finer must be a whole number of at least 1, got {finer}. Pass --finer 2 for twice as fine."
+        )
+    peak = float(given.values.max() - given.values.min()) if signal.suffix == ".npy" else 2.0 if given.rate else 1.0
+    recipe = usual_recipe(given.flat.shape[0], steps=steps, rate=rate, batch=batch)
+    found = fit_signal(family, given, recipe=recipe, held_out=held_out, peak=peak or 1.0, seed=seed, run=run)
+    suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
+    written = [save_signal(found.reconstruction(run=run), folder / f"reconstruction{suffix}")]
+    if finer > 1:
+        written.append(save_signal(found.reconstruction(finer, run=run), folder / f"reconstruction-{finer}x{suffix}"))
+    weights.save(found.network.params, folder / "weights.safetensors")
+    numbers = {
+        "signal": given.name,
+        "shape": list(given.shape),
+        "channels": given.channels,
+        "model": family.name,
+        "parameters": family.num_parameters,
+        "numbers of the signal": given.values.numel(),
+        "psnr": found.psnr,
+        "offset": found.offset.tolist(),
+        "recipe": recipe.settings,
+        "seed": seed,
+    }
+    (folder / "fit.json").write_text(json.dumps(numbers, indent=1))
+    if as_json:
+        typer.echo(json.dumps(numbers))
+        return
+    told = ", ".join(f"{value:.2f} dB on {split}" for split, value in found.psnr.items() if split != "all" or held_out)
+    typer.echo(
+        f"{family.name} ({family.num_parameters:,} parameters for {given.values.numel():,} numbers) says {given.name} with a PSNR of "
+        f"{told}."
+    )
+    typer.echo("\n".join(f"  {path}" for path in (*written, folder / "weights.safetensors", folder / "fit.json")))
