@@ -101,7 +101,13 @@ class Network:
         return dataclasses.replace(self, readout=readout)
 
     def member(self, index: int) -> Network:
-        """One network of a stack."""
+        """One network of a stack.
+
+        Raises:
+            ValueError: If this is one network already.
+        """
+        if self.members is None:
+            raise ValueError("member needs a stack and got one network. Leave member out.")
         return self._cut(lambda tensor: tensor[index], None)
 
     def slice(self, start: int, stop: int) -> Network:

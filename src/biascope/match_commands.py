@@ -58,7 +58,8 @@ def match(
     folder = out or Path("biascope-runs") / f"match-{Path(data).stem}"
     run = Run(folder=folder, device=device, precision=precision, data_root=data_root)
     _ = run.torch_device  # a device that is not there is told before any work
-    samples = samples_of(data, sizes=whole_numbers(data_sizes, "--data-sizes"), root=data_root, seed=seed)
+    sizes = whole_numbers(data_sizes, "--data-sizes")
+    samples = samples_of(data, sizes=sizes, root=data_root, labelled=labels, seed=seed)
     families = [family_of_words(words, samples, settings, labels) for words in models or USUAL]
     make_writable(folder)
     how: dict[str, Any] = {"draws": draws, "inputs": inputs, "scale": scale, "readout": readout, "seed": seed}
