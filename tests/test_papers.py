@@ -33,7 +33,7 @@ def test_every_figure_runs_and_draws(paper: str, number: str, tmp_path: Path, re
     run = Run(device="cpu", folder=tmp_path / number, progress=False)
     if (paper, number) not in NEED_NO_IMAGES:
         root = request.getfixturevalue("data_root")
-        needed = "MNIST" if paper == "patterns2021" else "cifar-10-batches-bin"
+        needed = {"patterns2021": "MNIST", "dictionaries2022": "celeba_gray64.npz"}.get(paper, "cifar-10-batches-bin")
         if not (root / needed).exists():
             pytest.skip(f"BIASCOPE_DATA has no {needed}")
         run = dataclasses.replace(run, data_root=root)

@@ -10,6 +10,7 @@ from biascope.papers.dictionaries2022_failures import (
     figure_c1,
     theorem_51,
 )
+from biascope.papers.dictionaries2022_meta import figure_55_meta, figure_58, figure_c3
 
 PAPER = (
     "Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural representations. CVPR; "
@@ -17,4 +18,4 @@ PAPER = (
 )
 
 # In the order of the chapter.
-FIGURES = (theorem_51, equation_57, figure_52, figure_53, figure_54, figure_c1)
+FIGURES = (theorem_51, equation_57, figure_52, figure_53, figure_54, figure_55_meta, figure_58, figure_c1, figure_c3)
