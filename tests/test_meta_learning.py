@@ -221,6 +221,7 @@ def test_networks_that_do_not_fit_the_signals_are_named() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("algorithm", ["maml", "reptile"])
 def test_a_captured_step_equals_plain_autograd_on_a_gpu(algorithm: str) -> None:
     run, task = Run(device="cuda", precision="float64"), bumps(6)
