@@ -101,11 +101,7 @@ class Network:
         return dataclasses.replace(self, readout=readout)
 
     def member(self, index: int) -> Network:
-        """One network of a stack.
-
-        Raises:
-            ValueError: If this is one network already.
-        """
+        """One network of a stack; a ``ValueError`` where this is one already."""
         if self.members is None:
             raise ValueError("member needs a stack and got one network. Leave member out.")
         return self._cut(lambda tensor: tensor[index], None)
@@ -115,8 +111,7 @@ class Network:
         return self._cut(lambda tensor: tensor[start:stop], stop - start)
 
     def _cut(self, cut: Callable[[Tensor], Tensor], members: int | None) -> Network:
-        params = {name: cut(tensor) for name, tensor in self.params.items()}
-        buffers = {name: cut(tensor) for name, tensor in self.buffers.items()}
+        params, buffers = ({name: cut(tensor) for name, tensor in each.items()} for each in (self.params, self.buffers))
         return dataclasses.replace(self, params=params, buffers=buffers, members=members)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Network:

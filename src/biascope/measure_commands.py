@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from biascope.bases import Basis
+    from biascope.coordinates import Signal
     from biascope.measurement import Measurement
 
 MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
@@ -20,10 +22,13 @@ BASIS_HELP = (
 )
 NAME_HELP = (
     "A measurement (biascope list) and, but for a theory, a network: its name, path/to/file.py:build or "
-    "package.module:build; LeNet by default. The measurement's own settings follow as --setting value."
+    "package.module:build; LeNet by default, SIREN on signals. The measurement's own settings follow as --setting value."
 )
-DATA_HELP = "Samples to measure on: a data set (biascope data list), an .npz file or an image folder."
-SIZES_HELP = "Training and test samples to take of it."
+DATA_HELP = (
+    "Samples to measure on: a data set (biascope data list), an .npz file or an image folder; for a measurement on signals also "
+    "an image, a .wav sound or an .npy array."
+)
+SIZES_HELP = "Training and test samples to take of it; of signals, how many."
 ON_HELP = "Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."
 
 
@@ -68,13 +73,17 @@ def measure(
     chosen = model_source.parse_settings(settings)
     if model is not None and "family" not in wanted:
         raise ValueError(f"{found.name} is a theory and takes no network, got {model!r}. Leave the network out.")
-    model = model or "lenet"
-    samples = None
+    on_signals = "signals" in wanted or "signal" in wanted
+    model = model or ("siren" if on_signals else "lenet")
+    samples = signals = None
     if "data" in wanted:
         from biascope.data_source import samples_of
 
         samples = samples_of(data, sizes=whole_numbers(data_sizes, "--data-sizes"), root=data_root, seed=0)
         shape = shape or samples.shape
+    elif on_signals:
+        signals = _signals(data, whole_numbers(data_sizes, "--data-sizes")[0], data_root)
+        shape = shape or (len(signals[0].shape),)
     family = None
     if "family" in wanted:
         # A measurement may need networks of a kind (two outputs for two classes); what the user sets goes before.
@@ -91,6 +100,8 @@ def measure(
     given = {
         "family": family,
         "data": samples,
+        "signals": signals,
+        "signal": signals and signals[0],
         **_where(found, shape or model_source.usual_shape(model, chosen), inputs, fresh, std, basis, every, own),
     }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
@@ -118,6 +129,17 @@ def _where(
 
         return {"probe": Probe.gaussian(shape, num=inputs, std=std, fresh=fresh, seed=seed)}
     return {"basis": basis_of(basis, shape, every, seed)} if "basis" in wanted else {}
+
+
+def _signals(name_or_path: str, num: int, root: Path | None) -> Sequence[Signal]:
+    """A signal of a file, or the images of a data set, in grey."""
+    from biascope.data_source import grey_signals
+    from biascope.signal_source import signal_of
+
+    path = Path(name_or_path)
+    if path.is_file() and path.suffix != ".npz":
+        return [signal_of(path, grey=True)]
+    return grey_signals(name_or_path, num=num, root=root)
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from biascope.papers.dictionaries2022_energy import figure_55, figure_56, figure_57, figure_c2
 from biascope.papers.dictionaries2022_failures import (
     equation_57,
     figure_52,
@@ -18,4 +19,18 @@ PAPER = (
 )
 
 # In the order of the chapter.
-FIGURES = (theorem_51, equation_57, figure_52, figure_53, figure_54, figure_55_meta, figure_58, figure_c1, figure_c3)
+FIGURES = (
+    theorem_51,
+    equation_57,
+    figure_52,
+    figure_53,
+    figure_54,
+    figure_55,
+    figure_55_meta,
+    figure_56,
+    figure_57,
+    figure_58,
+    figure_c1,
+    figure_c2,
+    figure_c3,
+)
