@@ -17,7 +17,7 @@ from biascope.family import Family
 from biascope.measures import sample_score as module
 from biascope.measures.average_geometry import average_geometry
 from biascope.measures.sample_score import kept_samples, sample_score
-from biascope.papers.geometry2025_samples import COLUMNS, PUBLISHED, Pruned, Subsets, table_1, table_2
+from biascope.papers.geometry2025_samples import COLUMNS, PUBLISHED, RECIPES, Pruned, Subsets, table_1, table_2
 from biascope.probe import Probe
 from biascope.recipe import Recipe
 from biascope.run import Run
@@ -365,6 +365,8 @@ def test_tables_prune_the_lowest_scores_and_as_many_at_random() -> None:
 def test_every_number_of_the_published_tables_has_a_claim() -> None:
     for table, columns in ((table_1, COLUMNS["1"]), (table_2, COLUMNS["2"])):
         about = sorted(claim.published for claim in table.claims if claim.comparator == "about")
-        assert about == sorted(number for row in PUBLISHED.values() for column in columns for number in row[column])
-        assert sum(claim.comparator == "at least" for claim in table.claims) == 3 * len(columns)
+        rows = [PUBLISHED[name] for name, recipes in RECIPES.items() for _ in recipes]
+        assert about == sorted(number for row in rows for column in columns for number in row[column])
+        assert sum(claim.comparator == "at least" for claim in table.claims) == len(rows) * len(columns)
+        assert set(RECIPES) == set(PUBLISHED)
     assert all(set(row) == set(range(10, 100, 10)) for row in PUBLISHED.values())
