@@ -62,7 +62,13 @@ def fit(
         )
     peak = float(given.values.max() - given.values.min()) if signal.suffix == ".npy" else 2.0 if given.rate else 1.0
     recipe = usual_recipe(given.flat.shape[0], steps=steps, rate=rate, batch=batch)
-    found = fit_signal(family, given, recipe=recipe, held_out=held_out, peak=peak or 1.0, seed=seed, run=run)
+    try:
+        found = fit_signal(family, given, recipe=recipe, held_out=held_out, peak=peak or 1.0, seed=seed, run=run)
+    except KeyboardInterrupt:
+        typer.echo(
+            "Stopped. A fit is kept when it is done, and this one was not: the same command begins again.", err=True
+        )
+        raise typer.Exit(130) from None
     suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
     written = [save_signal(found.reconstruction(run=run), folder / f"reconstruction{suffix}")]
     if finer > 1:

@@ -158,8 +158,10 @@ class Arrays(Task):
         labels = {s: y if chosen is None else torch.isin(y, chosen.to(y)).long() for s, (_, y) in self.splits.items()}
         classes = sorted(set(torch.cat(list(labels.values())).tolist()))
         if len(classes) != 2:
+            given = sorted(set(torch.cat([y for _, y in self.splits.values()]).tolist()))
             raise ValueError(
-                f"Labels must be of two classes, got {len(classes)}. Pass positive=(5, 6) to set these apart."
+                f"Labels must be of two classes, got {len(classes)}. The samples have the labels {given[:20]}: pass some of them, not "
+                "all, as positive=(5, 6)."
             )
         splits = {split: (x, (labels[split] == classes[1]).long()) for split, (x, _) in self.splits.items()}
         return Arrays(splits, self.dtype, self.name)
