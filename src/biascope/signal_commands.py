@@ -68,7 +68,7 @@ def fit(
         typer.echo(
             "Stopped. A fit is kept when it is done, and this one was not: the same command begins again.", err=True
         )
-        raise typer.Exit(130) from None
+        raise typer.Exit(1) from None  # 130 would be told that it goes on
     suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
     written = [save_signal(found.reconstruction(run=run), folder / f"reconstruction{suffix}")]
     if finer > 1:
