@@ -60,6 +60,7 @@ SPINE = [
     "harmonics",
     "sine_expansion",
     "recipe",
+    "cuda_graph",
     "pattern_lookup",
     "training_steps",
     "evaluation",

@@ -37,7 +37,7 @@ in that order; a module imports only from those above it::
                   harmonics        which frequencies a network on coordinates can reach, and which copies it makes
                   sine_expansion   nested sines as sums of sines
                   recipe           optimiser, schedule, loss           training_steps   one step, alone or in a stack
-                  pattern_lookup   pattern networks trained as tables
+                  cuda_graph       a step on a GPU, recorded and replayed         pattern_lookup   pattern networks trained as tables
                   evaluation       accuracy and loss on a split
                   geometry_evolution   what an instant of training does to input gradients
                   training         fit: the only training loop         training_plan    the fastest way to train many

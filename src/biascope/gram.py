@@ -131,15 +131,17 @@ def _engine(
     pairs = samples * (samples + 1) / 2 if others is None else samples * others
     outputs = _outputs(network, x, kernel)
     here = run.torch_device if run.on is None else torch.device("cpu")
-    parts = kernel_parts(
-        network.to(here, torch.float64 if run.precision == "float64" else torch.float32),
-        x,
-        parameters=parameters,
-        output=outputs[0],
-        pairs=pairs,
-        samples=samples + (others or 0),
-        device=device_type(run),
-    )
+    proof = dataclasses.replace(run, precision="float64" if run.precision == "float64" else "float32")
+    with proof.products():  # cuDNN rounds to TF32 unless told not to, and what is proven then is its rounding
+        parts = kernel_parts(
+            network.to(here, proof.dtype),
+            x,
+            parameters=parameters,
+            output=outputs[0],
+            pairs=pairs,
+            samples=samples + (others or 0),
+            device=device_type(run),
+        )
     return Engine(network, parts, tuple(outputs), kernel, sizes or usual_sizes(parts, run), samples, others)
 
 

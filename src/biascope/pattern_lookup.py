@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from biascope.cuda_graph import recorded
 from biascope.member_threads import on_each_core
 from biascope.pattern_tasks import PatternSamples
 from biascope.randomness import generator_for
@@ -359,18 +360,7 @@ class _Stack:
         if self._device.type != "cuda":
             return work
         state = [self._rows, self._hinge, self._batch, self._iteration, self._rates, self._losses, self._epochs]
-        before = [value.clone() for value in state]
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):
-            work()
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        for value, old in zip(state, before, strict=True):
-            value.copy_(old)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            work()
-        return graph.replay
+        return recorded(work, state, self._device)[0]
 
 
 def _strongest(table: Tensor, places: Tensor, best: Tensor, other: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BINS = 30  # of a histogram
+_CURVES_WITH_BANDS = 6
 _LEAST = 1e-4  # below this a constant is as good as zero, and drawn at the edge
 
 
@@ -135,7 +136,8 @@ def constants_against_figure(
         dark: Whether the background is.
 
     Returns:
-        The figure, both axes logarithmic, with the line at 1; there is a gap where a constant is infinite.
+        The figure, both axes logarithmic, with the line at 1; there is a gap where a constant is infinite. Of more than six curves
+        the largest of all runs is drawn in place of bands.
 
     Example:
         >>> figure = constants_against_figure({"uniform": (np.array([100, 1000]), np.array([[0.1, 0.2], [0.3, 0.2]]))})
@@ -148,18 +150,25 @@ def constants_against_figure(
     }
     means = {name: (at, values.mean(0)) for name, (at, values) in known.items()}
     bands = {}
+    crowded = len(curves) > _CURVES_WITH_BANDS  # bands of many curves hide one another: the largest of all says more
     for name, (_, values) in known.items():
-        if len(values) > 1:
+        if len(values) > 1 and not crowded:
             mean, spread = values.mean(0), values.std(0, ddof=1)
             bands[name] = np.maximum(mean - spread, values.min(0)), mean + spread  # on a logarithmic axis zero is far
     reading = (
         "Below the dashed line the constant of PSI is less than 1."
         + " Bands are a standard deviation wide, down to the lowest run." * bool(bands)
+        + " Lines are means over runs; the dotted one is the largest of all runs." * crowded
     )
     figure = lines_figure(
         means, x=x, y="c*, smallest constant of PSI", log_x=True, log_y=True, bands=bands, reading=reading, dark=dark
     )
-    figure.axes[0].axhline(1.0, color=PALETTE[dark].muted, linestyle="--", linewidth=1.2)
+    axes = figure.axes[0]
+    axes.axhline(1.0, color=PALETTE[dark].muted, linestyle="--", linewidth=1.2)
+    if crowded:
+        places = sorted({float(place) for at, _ in known.values() for place in at})
+        largest = [max(values[:, at == place].max(initial=_LEAST) for at, values in known.values()) for place in places]
+        axes.plot(places, largest, color=PALETTE[dark].ink, linestyle=":", linewidth=1.4)
     return figure
 
 

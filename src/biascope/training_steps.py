@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from biascope.cuda_graph import recorded
 from biascope.family import Network
 from biascope.recipe import Optimiser, Recipe, loss_of
 from biascope.rewritten_layers import ConvolutionByShifts
@@ -63,37 +64,18 @@ class _Replay:
 
     def __init__(self, step: Callable[[Tensor, Tensor], Tensor], state: Sequence[Tensor]) -> None:
         self._step, self._state = step, list(state)
-        self._graph: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
+        self._graph: tuple[Callable[[], None], Tensor, Tensor, Tensor] | None = None
 
     def __call__(self, indices: Tensor, scalars: Tensor) -> Tensor:
         if self._graph is None:
-            self._graph = self._captured(indices, scalars)
-        graph, held_indices, held_scalars, losses = self._graph
+            held = indices.clone(), scalars.clone()
+            replay, losses = recorded(lambda: self._step(*held), self._state, indices.device, warmups=2)
+            self._graph = replay, *held, losses
+        replay, held_indices, held_scalars, losses = self._graph
         held_indices.copy_(indices)
         held_scalars.copy_(scalars)
-        graph.replay()
+        replay()
         return losses.clone()
-
-    def _captured(self, indices: Tensor, scalars: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
-        """Record one step. Warming up trains, so all state is put back after it."""
-        device = indices.device
-        held_indices, held_scalars = indices.clone(), scalars.clone()
-        before = [tensor.detach().clone() for tensor in self._state]
-        random = torch.cuda.get_rng_state(device)
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._step(held_indices, held_scalars)
-        torch.cuda.current_stream(device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            losses = self._step(held_indices, held_scalars)
-        with torch.no_grad():
-            for tensor, old in zip(self._state, before, strict=True):
-                tensor.copy_(old)
-        torch.cuda.set_rng_state(random, device)
-        return graph, held_indices, held_scalars, losses
 
 
 class Single(Stepper):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from biascope import data
 from biascope.claim import Claim, Finding, figure
@@ -23,6 +23,7 @@ from biascope.estimate import Estimate, bootstrapped, over_repeats, spearman
 from biascope.family import Family
 from biascope.measures.dictionary import dictionary
 from biascope.networks import builder
+from biascope.papers.dictionaries2022_meta import published_siren
 from biascope.randomness import generator_for
 from biascope.recipe import Recipe
 from biascope.run import Run
@@ -90,26 +91,14 @@ def faces(effort: str, run: Run) -> list[Signal]:
     return [Signal(torch.from_numpy(each / 255.0)[..., None], "faces of CelebA") for each in images[: plan.images]]
 
 
-def published_siren(run: Run) -> nn.Module | None:
-    """The published meta-learned SIREN, if it is in the data folder."""
-    path = data_root(run.data_root) / "published" / "siren_maml_celeba.npz"
-    if not path.exists():
-        return None
-    module: nn.Module = builder("siren")(omega=30.0, shift=0.5)
-    with np.load(path, allow_pickle=False) as stored, torch.no_grad():
-        for number, layer in enumerate(["linear1", "linear2", "linear3", "linear4", "head"]):
-            name = f"siren_siren_layer{f'_{number}' * bool(number)}_linear"
-            module.get_submodule(layer).get_parameter("weight").copy_(torch.from_numpy(stored[f"{name}.w"].T))
-            module.get_submodule(layer).get_parameter("bias").copy_(torch.from_numpy(stored[f"{name}.b"]))
-    return module
-
-
 def family_of(name: str, effort: str, run: Run) -> Family | None:
     """A network as the figures name it; none where published weights are missing or do not fit the effort."""
     width = PLANS[effort].width
     if name == META:
-        module = published_siren(run) if width == 256 else None
-        return None if module is None else Family.point(module, name=META)
+        path = data_root(run.data_root) / "published" / "siren_maml_celeba.npz"
+        if width != 256 or not path.exists():
+            return None
+        return Family.point(published_siren(path).as_module(), name=META)
     if name == RELU:
         build = functools.partial(builder("coordinate_mlp"), depth=4, width=width)
     elif name.startswith("FFN-"):
