@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import safetensors
 import safetensors.torch
@@ -12,6 +16,20 @@ import torch
 from torch import Tensor
 
 Params = dict[str, Tensor]
+EDITABLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of BatchNorm
+
+
+class Described(Protocol):
+    """What has a shape and a type: a tensor, or one that lies in a file."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its lengths."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its entries."""
 
 
 def count(params: Params) -> int:
@@ -37,22 +55,91 @@ def moved(params: Params, device: torch.device, dtype: torch.dtype) -> Params:
     }
 
 
+def layer_of(name: str) -> str:
+    """The layer that a parameter belongs to: its name without the last part.
+
+    Example:
+        >>> layer_of("encoder.2.weight"), layer_of("class_token")
+        ('encoder.2', 'class_token')
+    """
+    return name.rpartition(".")[0] or name
+
+
+def is_edited(name: str, tensor: Described) -> bool:
+    """Whether arithmetic applies to a tensor: floating-point numbers, except the running statistics of BatchNorm.
+
+    Raises:
+        ValueError: If it holds complex or 8-bit numbers, which can be neither edited nor left as they are.
+
+    Example:
+        >>> [is_edited(name, torch.zeros(1)) for name in ("weight", "bn.running_var")], is_edited("steps", torch.tensor(3))
+        ([True, False], False)
+    """
+    if tensor.dtype in EDITABLE:
+        return name.rpartition(".")[2] not in _STATISTICS
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        raise ValueError(
+            f"The weights must be float32, float64, float16 or bfloat16 to be edited, and {name} is {_word(tensor.dtype)}. "
+            "Convert the model first."
+        )
+    return False
+
+
+def working_type(dtype: torch.dtype) -> torch.dtype:
+    """The type that weights of a type are edited in: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Fingerprint:
+    """A short hash of names, shapes and values that is fed tensor by tensor, in the order of their names.
+
+    Example:
+        >>> hashed = Fingerprint()
+        >>> for name, tensor in {"a": torch.arange(6.0), "b": torch.ones(1)}.items():
+        ...     hashed.begin(name, tensor)
+        ...     for part in tensor.split(4):
+        ...         hashed.add(part)
+        >>> hashed.value == fingerprint({"b": torch.ones(1), "a": torch.arange(6.0)})
+        True
+    """
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def begin(self, name: str, tensor: Described) -> None:
+        """Announce the next tensor."""
+        self._digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+
+    def add(self, values: Tensor) -> None:
+        """Feed the next values of the announced tensor."""
+        self._digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+    @property
+    def value(self) -> str:
+        """The hash of all so far."""
+        return self._digest.hexdigest()[:16]
+
+
 def fingerprint(params: Params) -> str:
     """A short hash of names, shapes and values."""
-    digest = hashlib.sha256()
+    hashed = Fingerprint()
     for name in sorted(params):
-        tensor = params[name].detach().cpu().contiguous()
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+        hashed.begin(name, params[name])
+        hashed.add(params[name])
+    return hashed.value
 
 
-def load(path: Path | str) -> Params:
+def load(path: Path | str, *, mapped: bool = False) -> Params:
     """Read weights from a safetensors file, or from a torch file without unpickling any code.
 
     Args:
         path: ``.safetensors``, or a file written by ``torch.save`` that holds tensors by name; a training checkpoint
             that keeps them under ``state_dict``, ``model`` or ``model_state_dict`` is understood.
+        mapped: Leave the values of a torch file on disk until they are used, where its format allows.
 
     Raises:
         ValueError: If the file is missing, damaged, or holds something else than named tensors.
@@ -65,11 +152,13 @@ def load(path: Path | str) -> Params:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _unpickled(path, mapped)
     except Exception as error:  # pickle, zip and safetensors each raise their own kinds
+        wants = re.search(r"unsupported (?:global: )?GLOBAL ([\w.]+)", str(error), re.IGNORECASE)
+        reason = f"it asks to run {wants[1]}, and code is never run" if wants else type(error).__name__
         raise ValueError(
             f"{path} must be a safetensors file or a torch file of plain tensors, and could not be read as one "
-            f"({type(error).__name__}). Save the weights with safetensors.torch.save_file(model.state_dict(), …)."
+            f"({reason}). Save the weights with safetensors.torch.save_file(model.state_dict(), …)."
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -79,10 +168,60 @@ def load(path: Path | str) -> Params:
     return dict(content)
 
 
+def _unpickled(path: Path, mapped: bool) -> object:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except RuntimeError:  # the format before torch 1.6 cannot be mapped
+        if not mapped:
+            raise
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
 def save(params: Params, path: Path | str, metadata: dict[str, str] | None = None) -> None:
-    """Write weights as safetensors."""
+    """Write weights as safetensors, whole or not at all."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in params.items()}
-    safetensors.torch.save_file(tensors, path, metadata=metadata)
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        safetensors.torch.save_file(tensors, temporary, metadata=metadata)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def misfits(found: Mapping[str, Described], wanted: Mapping[str, Described], *, types: bool = True) -> str:
+    """What keeps two sets of tensors from being matched by name, in words; nothing if they fit.
+
+    Args:
+        found: The tensors in question.
+        wanted: What they should be.
+        types: Whether they must also have the same types.
+
+    Example:
+        >>> misfits({"a": torch.zeros(2), "c": torch.zeros(1)}, {"a": torch.zeros(3), "b": torch.zeros(1)})
+        '1 missing (b); 1 extra (c); 1 of another shape (a (2,) instead of (3,))'
+    """
+    both = sorted(found.keys() & wanted.keys())
+    problems = {
+        "missing": sorted(wanted.keys() - found.keys()),
+        "extra": sorted(found.keys() - wanted.keys()),
+        "of another shape": [
+            f"{name} {tuple(found[name].shape)} instead of {tuple(wanted[name].shape)}"
+            for name in both
+            if tuple(found[name].shape) != tuple(wanted[name].shape)
+        ],
+        "of another type": [
+            f"{name} {_word(found[name].dtype)} instead of {_word(wanted[name].dtype)}"
+            for name in both
+            if types and found[name].dtype != wanted[name].dtype
+        ],
+    }
+    return "; ".join(
+        f"{len(names)} {kind} ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})"
+        for kind, names in problems.items()
+        if names
+    )
 
 
 def matched(loaded: Params, wanted: Params, source: str) -> Params:
@@ -97,20 +236,6 @@ def matched(loaded: Params, wanted: Params, source: str) -> Params:
         for prefix in ("module.", "model.", "_orig_mod."):
             if all(name.startswith(prefix) for name in loaded):
                 loaded = {name.removeprefix(prefix): tensor for name, tensor in loaded.items()}
-    problems = {
-        "missing": sorted(wanted.keys() - loaded.keys()),
-        "extra": sorted(loaded.keys() - wanted.keys()),
-        "of another shape": sorted(
-            f"{name} {tuple(loaded[name].shape)} instead of {tuple(wanted[name].shape)}"
-            for name in loaded.keys() & wanted.keys()
-            if loaded[name].shape != wanted[name].shape
-        ),
-    }
-    listed = [
-        f"{len(names)} {kind} ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})"
-        for kind, names in problems.items()
-        if names
-    ]
-    if listed:
-        raise ValueError(f"The weights in {source} must fit the network: {'; '.join(listed)}. Pass the matching model.")
+    if listed := misfits(loaded, wanted, types=False):
+        raise ValueError(f"The weights in {source} must fit the network: {listed}. Pass the matching model.")
     return {name: loaded[name] for name in wanted}
