@@ -95,8 +95,9 @@ def kernel_parts(
     names = chosen_parameters(network, parameters)
     like = next(iter(network.params.values()))
     few = tree_map(lambda leaf: placed(leaf[:_PROVED_ON], like) if isinstance(leaf, Tensor) else leaf, x)
-    count, tolerance = min(_PROVED_ON, samples), _TOLERANCES[like.dtype]
+    count, tolerance = min(_PROVED_ON, sample_count(x)), _TOLERANCES[like.dtype]
     truth = _gradients_one_by_one(network, few, count, output)
+    floor = _noise(truth, like.dtype)
     uses = layer_uses(network, few, output)
     found: dict[str, Part] = {}
     for name in names:
@@ -104,7 +105,7 @@ def kernel_parts(
         target = truth[name] @ truth[name].T
         rules = possible_rules(uses, name, count, network.params[name].shape)
         for rule in sorted(rules, key=lambda rule: rule.cost.total(samples, pairs, device)):
-            error = _disagreement(share(rule, rule.held(uses.of(name), count)), target)
+            error = _disagreement(share(rule, rule.held(uses.of(name), count)), target, floor)
             if error <= tolerance:
                 found[name] = Part(name, shape, rule, error)
                 break
@@ -121,7 +122,8 @@ def _differentiated(
     found = {}
     for name in names:
         rule = possible_rules(type(uses)(uses.calls, frozenset()), name, count, network.params[name].shape)[0]
-        error = _disagreement(share(rule, rule.held(uses.of(name), count)), truth[name] @ truth[name].T)
+        target = truth[name] @ truth[name].T
+        error = _disagreement(share(rule, rule.held(uses.of(name), count)), target, _noise(truth, target.dtype))
         if not error <= _TOLERANCES[network.params[name].dtype]:
             module = name.rpartition(".")[0] or type(network.module).__name__
             raise ValueError(
@@ -165,8 +167,14 @@ def _gradients_one_by_one(network: Network, x: Any, count: int, output: int | No
     return {name: torch.stack(gradients) for name, gradients in rows.items()}
 
 
-def _disagreement(found: Tensor, target: Tensor) -> float:
-    scale = float(target.abs().max())
+def _noise(truth: dict[str, Tensor], dtype: torch.dtype) -> float:
+    """Below this a share is rounding alone: some gradients vanish exactly, as by the key bias of an attention."""
+    largest = max((float(each.square().sum(1).max()) for each in truth.values()), default=0.0)
+    return (100 * torch.finfo(dtype).eps) ** 2 * largest
+
+
+def _disagreement(found: Tensor, target: Tensor, floor: float) -> float:
+    scale = max(float(target.abs().max()), floor)
     error = float((found - target).abs().max())
     return error / scale if scale > 0 else error
 

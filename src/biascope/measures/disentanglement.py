@@ -1,0 +1,231 @@
+"""Weight disentanglement: whether two task vectors, added to one encoder, leave each other's task alone."""
+
+# A coefficients along a side · n samples of a task · B resamples
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope.editing_result import Disentanglement, places_inside
+from biascope.family import Network
+from biascope.measurement import measurement
+from biascope.randomness import forked_rng, seed_of
+from biascope.run import Run
+from biascope.task import Arrays
+from biascope.task_heads import Head
+from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_tuning import Vectors, encoder_identity, require_heads
+from biascope.task_vector import TaskVector
+
+DISTANCES = {"disagreement": "classes", "total variation": "probabilities"}
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
+
+    with forked_rng(0):
+        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(3)]
+        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "right")}
+        shifted = {name: torch.randn(60, 4) + shift for name, shift in (("left", 1.0), ("right", -1.0))}
+    tasks = {name: Arrays({"test": (x, torch.zeros(60, dtype=torch.long))}, name=name) for name, x in shifted.items()}
+    vectors = {
+        tuning: {name: TaskVector.between(encoder.params, ends[place + shift]) for shift, name in enumerate(tasks)}
+        for place, tuning in enumerate(("non-linear", "linearised"))
+    }
+    return (encoder, heads, vectors, tasks), {"points": 40, "grid": 7, "control": tasks["left"], "resamples": 40}
+
+
+@measurement(title="Weight disentanglement", paper="task_arithmetic2023", result=Disentanglement, example=_example)
+def disentanglement(
+    encoder: Network,
+    heads: Mapping[str, Head],
+    vectors: Vectors,
+    tasks: Mapping[str, Arrays],
+    *,
+    pair: tuple[str, str] | None = None,
+    control: Arrays | None = None,
+    methods: tuple[str, ...] | None = None,
+    split: str = "test",
+    points: int = 2048,
+    control_points: int = 512,
+    grid: int = 20,
+    reach: float = 3.0,
+    box: tuple[float, float] = (0.0, 1.0),
+    distance: str = "disagreement",
+    threshold: float = 0.1,
+    resamples: int = 400,
+    name: str = "encoder",
+    seed: int = 0,
+    run: Run | None = None,
+) -> Disentanglement:
+    """How far two task vectors interfere, for a grid of coefficients; no labels are needed.
+
+    Definition:
+        ``ξ(α₁, α₂) = Σ_t E_{x∼μ_t} dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``, where dist is 1 if the predicted classes
+        differ: what adding the other vector does to the predictions on a task's own samples. It is 0 for a *weight disentangled*
+        network and 2 at most. With a control set, the other branch of property 6.1 too: ``E dist(f(x; θ₀), f(x; θ₀ + α₁τ₁ + α₂τ₂))``
+        on samples outside both tasks, averaged over the two heads.
+
+    A linearised network is affine in α, so one forward and two forward-mode passes serve its whole grid.
+
+    Args:
+        encoder: Pre-trained, at θ₀, from inputs to features.
+        heads: Of each task, by name.
+        vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both; the non-linear ones also serve
+            post-hoc linearisation.
+        tasks: Samples of each task, by name; labels are not looked at.
+        pair: Names of the two tasks; may be left out where there are two.
+        control: Samples outside both tasks.
+        methods: Which of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
+        split: Where samples are taken from.
+        points: Samples of each task at most.
+        control_points: Samples of the control set at most.
+        grid: Coefficients along a side.
+        reach: They are equidistant from −reach to reach.
+        box: Where merging searches for coefficients.
+        distance: ``"disagreement"`` of classes, or ``"total variation"`` of their probabilities.
+        threshold: ξ below which a place of the grid counts as disentangled.
+        resamples: Of the samples, for intervals.
+        name: What to call the encoder in results.
+        seed: Of the choice of samples.
+        run: Folder (what was computed is kept), device, precision.
+
+    Returns:
+        ξ on the grid for each method, the share of it below the threshold, with intervals over samples.
+
+    Raises:
+        ValueError: If tasks, heads, vectors and settings do not fit.
+
+    Example:
+        >>> encoder = Network.of(nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
+        >>> ends = {"a": torch.tensor([[1.0, 0.0], [0.0, 0.0]]), "b": torch.tensor([[0.0, 1.0], [0.0, 0.0]])}
+        >>> vectors = {task: TaskVector.between(encoder.params, {"weight": end}) for task, end in ends.items()}
+        >>> tasks = {"a": Arrays({"test": (torch.tensor([[1.0, 0.0]]), torch.zeros(1))}),  # each sees one input alone
+        ...          "b": Arrays({"test": (torch.tensor([[0.0, 1.0]]), torch.zeros(1))})}
+        >>> heads = dict.fromkeys(tasks, Head(torch.eye(2), torch.zeros(2)))
+        >>> float(disentanglement(encoder, heads, {"non-linear": vectors}, tasks, run=Run(device="cpu")).xi.max())
+        0.0
+
+    Reference:
+        Ortiz-Jiménez (2023), thesis, property 6.3, equation (6.6), figures 6.4, 6.5, 6.8, 6.10; appendix D.1.
+    """
+    run, ways = run or Run(), methods_of(vectors, methods)
+    chosen = _checked(heads, vectors, tasks, pair, ways, grid, distance, resamples)
+    alphas = torch.linspace(-reach, reach, grid, dtype=torch.float64)
+    both = torch.cartesian_prod(alphas, alphas)  # the first task's coefficient is the slower one
+    samples = {task: sampled(tasks[task], split, points, seed=seed_of(seed, task)) for task in chosen}
+    outside = None if control is None else sampled(control, split, control_points, seed=seed_of(seed, "control"))
+    shape, inside = (grid, grid), places_inside(alphas.numpy(), box)
+    names = ("terms", "terms_error", "area", "box_error", "control", "control_box")
+    parts: dict[str, list[Any]] = {key: [] for key in names}
+    for way in ways:
+        linearised, tuning = METHODS[way]
+        own = [vectors[tuning][task] for task in chosen]
+        apart: list[np.ndarray] = []  # (n, A, A) for each task
+        for place, task in enumerate(chosen):
+            alone = torch.zeros(grid, 2, dtype=torch.float64)
+            alone[:, place] = alphas
+            found = edited_outputs(
+                encoder, heads[task], own, torch.cat([alone, both]), samples[task],
+                linearised=linearised, reading=DISTANCES[distance], run=run,
+            )  # fmt: skip
+            single = found[:grid].unsqueeze(1 - place).expand(*shape, *found.shape[1:])
+            apart.append(_distances(single, found[grid:].reshape(*shape, *found.shape[1:])))
+        draws = _resampled(apart, resamples, seed)
+        parts["terms"].append([each.mean(0) for each in apart])
+        parts["terms_error"].append([each.std(0) / np.sqrt(len(each)) for each in apart])
+        parts["area"].append((draws < threshold).mean((1, 2)))
+        parts["box_error"].append(draws[:, inside].mean(1))
+        if outside is not None:
+            moved = _changes(encoder, [heads[task] for task in chosen], own, both, outside, linearised, distance, run)
+            parts["control"].append(moved.mean(0))
+            parts["control_box"].append(_resampled([moved], resamples, seed)[:, inside].mean(1))
+    arrays: Any = {key: np.array(each) if each else None for key, each in parts.items()}
+    return Disentanglement(
+        chosen,
+        ways,
+        (samples[chosen[0]].sizes[split], samples[chosen[1]].sizes[split]),
+        alphas.numpy(),
+        box,
+        threshold,
+        distance,
+        **arrays,
+        provenance={"encoder": encoder_identity(encoder), "tasks": list(chosen), "methods": list(ways)},
+    )
+
+
+def _checked(
+    heads: Mapping[str, Head],
+    vectors: Vectors,
+    tasks: Mapping[str, Arrays],
+    pair: tuple[str, str] | None,
+    ways: Sequence[str],
+    grid: int,
+    distance: str,
+    resamples: int,
+) -> tuple[str, str]:
+    """The two tasks, where all that is needed of them is there."""
+    names = tuple(pair or tasks)
+    if len(names) != 2 or names[0] == names[1] or not set(names) <= set(tasks):
+        raise ValueError(
+            f"pair must name two of the tasks {', '.join(tasks)}, got {', '.join(names)}. Pass pair=(…, …)."
+        )
+    require_heads(names, heads)
+    for way in ways:
+        if lacking := [task for task in names if task not in vectors[METHODS[way][1]]]:
+            raise ValueError(f"Both tasks must have a task vector for {way}, and {lacking[0]!r} has none. Tune one.")
+    if distance not in DISTANCES:
+        raise ValueError(
+            f"distance must be one of {', '.join(map(repr, DISTANCES))}, got {distance!r}. Pass the first."
+        )
+    if grid < 2 or resamples < 2:
+        raise ValueError(
+            f"grid and resamples must be at least 2, got {grid} and {resamples}. Pass grid=20, resamples=400."
+        )
+    return names[0], names[1]
+
+
+def _changes(
+    encoder: Network,
+    heads: Sequence[Head],
+    own: Sequence[TaskVector],
+    both: Tensor,
+    samples: Arrays,
+    linearised: bool,
+    distance: str,
+    run: Run,
+) -> np.ndarray:
+    """Distance of each sample to its pre-trained outputs, over the grid, ``(n, A, A)``; mean over heads."""
+    side, found = round(len(both) ** 0.5), []
+    for head in heads:
+        outputs = edited_outputs(
+            encoder, head, own, torch.cat([torch.zeros(1, 2, dtype=both.dtype), both]), samples,
+            linearised=linearised, reading=DISTANCES[distance], run=run,
+        )  # fmt: skip
+        found.append(_distances(outputs[:1].expand_as(outputs[1:]), outputs[1:]))
+    return np.asarray(np.mean(found, 0).reshape(-1, side, side))
+
+
+def _distances(one: Tensor, other: Tensor) -> np.ndarray:
+    """Between outputs ``(…, n)`` or ``(…, n, c)``, as ``(n, …)``."""
+    if one.is_floating_point():
+        apart = (one - other).abs().sum(-1).double() / 2
+    else:
+        apart = (one != other).double()
+    return np.asarray(apart.movedim(-1, 0).numpy())
+
+
+def _resampled(apart: Sequence[np.ndarray], resamples: int, seed: int) -> np.ndarray:
+    """The sum of mean distances at every place, on resampled samples of each set, ``(B, A, A)``."""
+    total = np.zeros((resamples, *apart[0].shape[1:]))
+    for place, each in enumerate(apart):
+        generator = np.random.default_rng(seed_of(seed, "resamples", place))
+        counts = generator.multinomial(len(each), np.full(len(each), 1 / len(each)), size=resamples)
+        total += np.tensordot(counts / len(each), each, 1)
+    return total

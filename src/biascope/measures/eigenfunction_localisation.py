@@ -1,0 +1,194 @@
+"""Eigenfunction localisation: whether the eigenfunctions that a linearised encoder learns a task with live on that task."""
+
+# n samples of each set · c classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope.editing_result import EditingResult
+from biascope.estimate import Estimate, bootstrapped
+from biascope.family import Network
+from biascope.gram import tangent_gram
+from biascope.measurement import measurement
+from biascope.merge_pictures import local_energy_figure
+from biascope.randomness import forked_rng, seed_of
+from biascope.run import Run
+from biascope.task import Arrays
+from biascope.task_heads import Head, headed
+from biascope.task_inference import sampled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class EigenfunctionLocalisation(EditingResult):
+    """Where the eigenfunctions live that a linearised encoder learns a task with.
+
+    Attributes:
+        names: Of the task and of the control task.
+        states: The weights that kernels were taken at: pre-trained and, on request, random.
+        points: Samples of each of the two; those of the task come first.
+        energy: ``E_loc``: sum of squares of the right singular vectors at each sample, for each class.
+        weighted: The same, each vector with the square of its singular value, as a share of the sum.
+        ranks: Singular vectors above the cut-off.
+    """
+
+    names: tuple[str, str]
+    states: tuple[str, ...]
+    points: int
+    energy: np.ndarray
+    weighted: np.ndarray
+    ranks: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "energy": ("state", "class", "point"),
+        "weighted": ("state", "class", "point"),
+        "ranks": ("state", "class"),
+    }
+
+    def shares(self, energy: np.ndarray) -> dict[str, Estimate]:
+        """Share of an energy that lies on the task's samples, by state, with an interval over samples."""
+        means = energy.mean(1)
+        return {
+            state: bootstrapped(
+                lambda inside, outside: float(inside.sum() / (inside.sum() + outside.sum())),
+                means[i, : self.points],
+                means[i, self.points :],
+                resamples=400,
+            )
+            for i, state in enumerate(self.states)
+        }
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        numbers = {
+            f"share of the local energy on the task, {state}": each for state, each in self.shares(self.energy).items()
+        }
+        return numbers | {
+            f"the same, by singular values, {state}": each for state, each in self.shares(self.weighted).items()
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        words = [f"{100 * each.value:.0f} % at {state} weights" for state, each in self.shares(self.energy).items()]
+        return (
+            f"Of the local energy of the eigenfunctions that {self.subject} represents {self.names[0]} with, {' and '.join(words)} "
+            f"lies on samples of {self.names[0]} rather than of {self.names[1]}; 50 % would mean no localisation."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        energies = dict(zip(self.states, self.energy, strict=True))
+        return {"Local energy": local_energy_figure(energies, self.points, self.names, dark=dark)}
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    with forked_rng(0):
+        encoder = Network.of(nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 5)))
+        untrained = Network.of(nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 5)))
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(20) % 2
+    task, control = (Arrays({"train": (x[part] + shift, y)}, name=name) for part, shift, name in (
+        (slice(0, 20), 1.0, "left"), (slice(20, 40), -1.0, "right")))  # fmt: skip
+    head = Head(torch.randn(2, 5, generator=torch.Generator().manual_seed(1)), torch.zeros(2))
+    return (encoder, head, task, control), {"random": untrained, "points": 12}
+
+
+@measurement(
+    title="Eigenfunction localisation",
+    paper="task_arithmetic2023",
+    result=EigenfunctionLocalisation,
+    example=_example,
+)
+def eigenfunction_localisation(
+    encoder: Network,
+    head: Head,
+    data: Arrays,
+    control: Arrays,
+    *,
+    random: Network | None = None,
+    points: int = 200,
+    classes: int | None = 10,
+    split: str = "train",
+    cutoff: float = 1e-5,
+    name: str = "encoder",
+    seed: int = 0,
+    run: Run | None = None,
+) -> EigenfunctionLocalisation:
+    """Whether the eigenfunctions that a linearised encoder learns a task with are localised on that task.
+
+    Definition:
+        After linearised fine-tuning on a task, the change of output k is ``Σ_ν β_ν k(x_ν, x)`` over its training points. With
+        ``K_ij = ∇_θ f_k(x_i)ᵀ∇_θ f_k(x_j)``, x_i of the task and x_j of task and control task, and ``K = U S Vᵀ``, the columns
+        of V are the eigenfunctions φ_ρ at all points: ``E_loc(x_j) = Σ_ρ φ_ρ(x_j)²``. Localised ones have it on the task:
+        1 at its points and 0 at the others where the kernel between the two sets vanishes; alike on both where they do not tell.
+
+    Beside the sum over all eigenfunctions, as published, there is one with weights ``σ_ρ²``: by those that matter most.
+
+    Args:
+        encoder: Pre-trained, from inputs to features.
+        head: Of the task; kernels are of its outputs, one by one.
+        data: The task.
+        control: The control task.
+        random: The same architecture at random weights, to be measured beside it.
+        points: Samples of each of the two at most.
+        classes: Outputs, the first ones; ``None`` for all.
+        split: Where samples are taken from.
+        cutoff: Singular values below this share of the largest are rounding errors and left out.
+        name: What to call the encoder in results.
+        seed: Of the choice of samples.
+        run: Folder (kernels are kept), device, precision.
+
+    Returns:
+        The local energy at every sample, for each output.
+
+    Raises:
+        ValueError: If data and settings do not fit.
+
+    Example:
+        >>> encoder = Network.of(nn.Linear(4, 1, bias=False))  # f = wᵀx: K = X Xᵀ, and the two sets are orthogonal
+        >>> one, other = (Arrays({"train": (3 * axis, torch.zeros(2))}) for axis in torch.eye(4).reshape(2, 2, 4))
+        >>> head = Head(torch.ones(1, 1), torch.zeros(1))
+        >>> eigenfunction_localisation(encoder, head, one, other, run=Run(device="cpu")).energy
+        array([[[1., 1., 0., 0.]]])
+
+    Reference:
+        Ortiz-Jiménez (2023), thesis, section 6.6.1, equation (6.10), figures 6.9 and 6.11, appendix D.1.
+    """
+    run = run or Run()
+    if classes is not None and classes < 1:
+        raise ValueError(f"classes must be at least 1, got {classes}. Pass classes=10.")
+    if not 0 <= cutoff < 1:
+        raise ValueError(f"cutoff must be from 0 to 1, got {cutoff}. Pass cutoff=1e-5.")
+    count = min(points, *(each.sizes[each._checked(split)] for each in (data, control)))
+    few = head if classes is None else head.first(classes)
+    samples = [
+        sampled(each, split, count, seed=seed_of(seed, which)).to(run).whole(split)[0]
+        for which, each in (("task", data), ("control", control))
+    ]
+    states = {"pre-trained": encoder} | ({} if random is None else {"random": random})
+    found: list[list[tuple[np.ndarray, np.ndarray, int]]] = []
+    for network in states.values():
+        kernel = tangent_gram(
+            headed(network, few), samples[0], torch.cat(samples), kernel="each", run=run, label="kernel of a task"
+        ).matrix  # (c, n, 2n)
+        found.append([_energies(each.double(), cutoff) for each in kernel])
+    energy, weighted, ranks = (np.array([[each[part] for each in state] for state in found]) for part in range(3))
+    return EigenfunctionLocalisation(
+        (data.name, control.name), tuple(states), count, energy, weighted, ranks,
+        provenance={"control": control.name, "points": count},
+    )  # fmt: skip
+
+
+def _energies(kernel: Tensor, cutoff: float) -> tuple[np.ndarray, np.ndarray, int]:
+    """Local energy at each column, the same by squares of singular values, and how many of these count."""
+    _, values, right = torch.linalg.svd(kernel, full_matrices=False)
+    kept = values > cutoff * values[0]
+    squares = right[kept].square()
+    weighted = values[kept].square() @ squares
+    return squares.sum(0).cpu().numpy(), (weighted / weighted.sum()).cpu().numpy(), int(kept.sum())

@@ -1,0 +1,171 @@
+"""Task addition: how well one encoder serves several tasks once their task vectors are added to it."""
+
+# A coefficients · n test samples · B resamples
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope.editing_result import TaskAddition
+from biascope.family import Network
+from biascope.measurement import measurement
+from biascope.randomness import forked_rng, seed_of
+from biascope.run import Run
+from biascope.task import Arrays
+from biascope.task_heads import Head, require_splits
+from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_tuning import Vectors, encoder_identity, require_heads
+from biascope.task_vector import TaskVector
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
+
+    with forked_rng(0):
+        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(4)]
+        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "middle", "right")}
+        x = {name: torch.randn(120, 4) + shift for name, shift in zip(heads, (1.0, 0.0, -1.0), strict=True)}
+        tasks = {
+            name: Arrays(
+                {"validation": (each[:60], torch.randint(3, (60,))), "test": (each[60:], torch.randint(3, (60,)))}
+            )
+            for name, each in x.items()
+        }
+    vectors = {
+        tuning: {name: TaskVector.between(encoder.params, ends[place + shift]) for shift, name in enumerate(tasks)}
+        for place, tuning in enumerate(("non-linear", "linearised"))
+    }
+    return (encoder, heads, vectors, tasks), {"points": 40, "resamples": 40}
+
+
+@measurement(title="Task addition", paper="task_arithmetic2023", result=TaskAddition, example=_example)
+def task_addition(
+    encoder: Network,
+    heads: Mapping[str, Head],
+    vectors: Vectors,
+    tasks: Mapping[str, Arrays],
+    *,
+    methods: tuple[str, ...] | None = None,
+    coefficients: int = 21,
+    points: int | None = None,
+    resamples: int = 400,
+    name: str = "encoder",
+    seed: int = 0,
+    run: Run | None = None,
+) -> TaskAddition:
+    """How well one encoder serves several tasks once their task vectors are added, with one coefficient for all.
+
+    Definition:
+        ``f(x; θ₀ + α Σ_t τ_t)`` with the head of each task. α is the one of ``0, 0.05, …, 1`` with the best normalised
+        accuracy on validation samples; on test samples then, *absolute accuracy* is the mean over tasks, *normalised* accuracy
+        the mean of ``acc(merged)/acc(θ₀ + τ_t)``. Likewise for the linearised encoder: with the vectors of non-linear fine-tuning
+        (*post-hoc*), or with those of linearised fine-tuning.
+
+    The test samples are looked at with the chosen coefficient alone. A linearised encoder takes two forward-mode passes over each
+    task's samples, along the sum and along its own vector, whatever the number of tasks and coefficients.
+
+    Args:
+        encoder: Pre-trained, at θ₀, from inputs to features.
+        heads: Of each task, by name.
+        vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both.
+        tasks: With splits ``validation`` and ``test``, by name.
+        methods: Which of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
+        coefficients: How many are tried, equidistant from 0 to 1.
+        points: Samples of each split at most; all by default.
+        resamples: Of the test samples, for intervals.
+        name: What to call the encoder in results.
+        seed: Of the choice of samples.
+        run: Folder (what was computed is kept), device, precision.
+
+    Returns:
+        Accuracies by method and task; several of them, for vectors of several seeds, are joined by
+        :func:`biascope.editing_result.repeated`.
+
+    Raises:
+        ValueError: If tasks, heads and vectors do not fit.
+
+    Example:
+        >>> encoder = Network.of(nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
+        >>> ends = {"a": torch.tensor([[0.0, 0.0], [1.0, 0.0]]), "b": torch.tensor([[0.0, 0.0], [0.0, 1.0]])}
+        >>> vectors = {task: TaskVector.between(encoder.params, {"weight": end}) for task, end in ends.items()}
+        >>> samples = {"a": torch.tensor([[1.0, 0.0]]), "b": torch.tensor([[0.0, 1.0]])}
+        >>> tasks = {task: Arrays(dict.fromkeys(("validation", "test"), (x, torch.tensor([1])))) for task, x in samples.items()}
+        >>> heads = dict.fromkeys(tasks, Head(torch.eye(2), torch.zeros(2)))
+        >>> result = task_addition(encoder, heads, {"non-linear": vectors}, tasks, run=Run(device="cpu"))
+        >>> result.pretrained, result.absolute, result.chosen  # tasks on separate weights add up, and the first α > 0 will do
+        (array([[0., 0.]]), array([[1., 1.]]), array([[0.05, 0.05]]))
+
+    Reference:
+        Ortiz-Jiménez (2023), thesis, section 6.3, equation (6.3), table 6.1, figure 6.3; appendix D.1.
+    """
+    run, ways = run or Run(), methods_of(vectors, methods)
+    require_heads(tasks, heads)
+    for task, data in tasks.items():
+        require_splits(data, ("validation", "test"), task)
+        for way in ways:
+            if task not in vectors[METHODS[way][1]]:
+                raise ValueError(f"Every task must have a task vector for {way}, and {task!r} has none. Tune one.")
+    if not tasks or coefficients < 2:
+        raise ValueError(
+            f"tasks and coefficients must be at least 1 and 2, got {len(tasks)} and {coefficients}. Pass coefficients=21."
+        )
+    alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
+    samples = {
+        (task, split): sampled(data, split, points, seed=seed_of(seed, task))
+        for task, data in tasks.items()
+        for split in ("validation", "test")
+    }
+
+    def right(way: str, task: str, split: str, rows: Tensor) -> np.ndarray:
+        """Which samples are classified rightly, ``(G, n)``, by coefficients of the sum and of the task's own vector."""
+        linearised, tuning = METHODS[way]
+        own = vectors[tuning]
+        total = functools.reduce(lambda one, other: one + other, (own[each] for each in tasks))
+        there = samples[task, split]
+        found = edited_outputs(encoder, heads[task], [total, own[task]], rows, there, linearised=linearised, run=run)
+        return np.asarray((found == there.splits[split][1].cpu()).double().numpy())
+
+    zero = torch.zeros_like(alphas)
+    tried = torch.cat([torch.stack([alphas, zero], 1), torch.tensor([[0.0, 1.0]], dtype=torch.float64)])
+    curves, chosen, tested = [], [], []
+    for way in ways:
+        found = np.stack([right(way, task, "validation", tried).mean(1) for task in tasks], 1)  # (A + 1, T)
+        best = float(alphas[int((found[:-1] / np.maximum(found[-1], 1e-12)).mean(1).argmax())])
+        rows = torch.tensor([[0.0, 0.0], [best, 0.0], [0.0, 1.0]], dtype=torch.float64)
+        tested.append([right(way, task, "test", rows) for task in tasks])
+        curves.append(found[:-1])
+        chosen.append(best)
+    accuracy = np.array([[each.mean(1) for each in way] for way in tested])  # (method, task, edit)
+    draws = np.array([_resampled(way, resamples, seed) for way in tested])  # (method, 4, B)
+    return TaskAddition(
+        tuple(tasks),
+        ways,
+        tuple(samples[task, "test"].sizes["test"] for task in tasks),
+        alphas.numpy(),
+        np.array([chosen]),
+        np.array([curves]),
+        accuracy[:1, :, 0],
+        accuracy[None, :, :, 2],
+        accuracy[None, :, :, 1],
+        draws[None],
+        provenance={"encoder": encoder_identity(encoder), "tasks": list(tasks), "methods": list(ways)},
+    )
+
+
+def _resampled(right: list[np.ndarray], resamples: int, seed: int) -> np.ndarray:
+    """Pre-trained, single, merged and normalised accuracy on resampled test samples, ``(4, B)``."""
+    total = np.zeros((4, resamples))
+    for place, each in enumerate(right):
+        count = each.shape[1]
+        generator = np.random.default_rng(seed_of(seed, "resamples", place))
+        counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+        start, merged, single = each @ counts.T / count  # (B,) each
+        total += np.stack([start, single, merged, merged / np.maximum(single, 1e-12)]) / len(right)
+    return total

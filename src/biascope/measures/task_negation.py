@@ -1,0 +1,206 @@
+"""Task negation: how far an encoder forgets a task whose task vector is subtracted, while a control task is kept."""
+
+# A coefficients · n test samples · B resamples · T targets
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope.editing_result import TaskNegation
+from biascope.family import Network
+from biascope.measurement import measurement
+from biascope.randomness import forked_rng, seed_of
+from biascope.run import Run
+from biascope.task import Arrays
+from biascope.task_heads import Head, require_splits
+from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_tuning import Vectors, encoder_identity, require_heads
+from biascope.task_vector import TaskVector
+
+
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
+
+    with forked_rng(0):
+        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(3)]
+        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "right", "control")}
+        x = {name: torch.randn(120, 4) + shift for name, shift in zip(heads, (1.0, -1.0, 0.0), strict=True)}
+        tasks = {}
+        for name, each in x.items():
+            y = heads[name](encoder(each)).argmax(1)
+            tasks[name] = Arrays({"validation": (each[:60], y[:60]), "test": (each[60:], y[60:])})
+    vectors = {
+        tuning: {
+            name: TaskVector.between(encoder.params, ends[place + shift])
+            for shift, name in enumerate(("left", "right"))
+        }
+        for place, tuning in enumerate(("non-linear", "linearised"))
+    }
+    return (encoder, heads, vectors, tasks), {"control": "control", "points": 40, "resamples": 40, "kept": 0.5}
+
+
+@measurement(title="Task negation", paper="task_arithmetic2023", result=TaskNegation, example=_example)
+def task_negation(
+    encoder: Network,
+    heads: Mapping[str, Head],
+    vectors: Vectors,
+    tasks: Mapping[str, Arrays],
+    *,
+    control: str,
+    kept: float = 0.95,
+    methods: tuple[str, ...] | None = None,
+    coefficients: int = 21,
+    points: int | None = None,
+    resamples: int = 400,
+    name: str = "encoder",
+    seed: int = 0,
+    run: Run | None = None,
+) -> TaskNegation:
+    """How far an encoder forgets each task whose task vector is subtracted, while a control task is kept.
+
+    Definition:
+        ``f(x; θ₀ − α τ_t)`` for every target t by itself. α is the one of ``0, 0.05, …, 1`` with the least target accuracy on
+        validation samples among those at which the accuracy on the control task's validation samples is at least 95 % of the
+        pre-trained one (the smallest α of equals). On test samples then, target and control accuracy, averaged over targets.
+
+    Args:
+        encoder: Pre-trained, at θ₀, from inputs to features.
+        heads: Of each task and of the control task, by name.
+        vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both.
+        tasks: With splits ``validation`` and ``test``, by name; the control task among them. All others are targets.
+        control: Name of the control task; it needs no vector.
+        kept: Share of the pre-trained control accuracy to keep.
+        methods: Which of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
+        coefficients: How many are tried, equidistant from 0 to 1.
+        points: Samples of each split at most; all by default.
+        resamples: Of the test samples, for intervals.
+        name: What to call the encoder in results.
+        seed: Of the choice of samples.
+        run: Folder (what was computed is kept), device, precision.
+
+    Returns:
+        Target and control accuracies by method and target; several of them, for vectors of several seeds, are joined by
+        :func:`biascope.editing_result.repeated`.
+
+    Raises:
+        ValueError: If tasks, heads and vectors do not fit.
+
+    Example:
+        >>> encoder = Network.of(nn.Linear(2, 1, bias=False)).with_params({"weight": torch.ones(1, 2)})
+        >>> vector = TaskVector.between(encoder.params, {"weight": torch.tensor([[5.0, 1.0]])})  # the target is on the first input
+        >>> samples = {"target": torch.tensor([[1.0, 0.0]]), "control": torch.tensor([[0.0, 1.0]])}
+        >>> tasks = {task: Arrays(dict.fromkeys(("validation", "test"), (x, torch.tensor([1])))) for task, x in samples.items()}
+        >>> heads = dict.fromkeys(tasks, Head(torch.tensor([[-1.0], [1.0]]), torch.zeros(2)))
+        >>> result = task_negation(encoder, heads, {"non-linear": {"target": vector}}, tasks, control="control", run=Run(device="cpu"))
+        >>> result.target.ravel(), result.control.ravel(), result.chosen.ravel()  # 1 − 4α changes sign after α = 0.25
+        (array([0., 0.]), array([1., 1.]), array([0.25, 0.25]))
+
+    Reference:
+        Ortiz-Jiménez (2023), thesis, section 6.3, table 6.2; appendix D.1.
+    """
+    run, ways = run or Run(), methods_of(vectors, methods)
+    targets = tuple(task for task in tasks if task != control)
+    _check(heads, vectors, tasks, targets, control, ways, kept, coefficients)
+    alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
+    samples = {
+        (task, split): sampled(data, split, points, seed=seed_of(seed, task))
+        for task, data in tasks.items()
+        for split in ("validation", "test")
+    }
+
+    def right(way: str, task: str, split: str, edits: list[str], rows: Tensor) -> np.ndarray:
+        """Which samples of a task are classified rightly, ``(G, n)``, with vectors of some targets."""
+        linearised, tuning = METHODS[way]
+        there, own = samples[task, split], [vectors[tuning][each] for each in edits]
+        found = edited_outputs(encoder, heads[task], own, rows, there, linearised=linearised, run=run)
+        return np.asarray((found == there.splits[split][1].cpu()).double().numpy())
+
+    # On the control task all targets' vectors are looked at in one go: T forward-mode passes for a linearised encoder.
+    each_alone = -(torch.eye(len(targets), dtype=torch.float64)[:, None] * alphas[:, None]).flatten(0, 1)  # (T·A, T)
+    parts: dict[str, list[Any]] = {key: [] for key in ("curve", "control_curve", "chosen", "target", "control")}
+    for way in ways:
+        curve = np.stack([right(way, task, "validation", [task], -alphas[:, None]).mean(1) for task in targets], 1)
+        whole = right(way, control, "validation", list(targets), each_alone).mean(1)
+        control_curve = whole.reshape(len(targets), -1).T  # (A, T)
+        allowed = control_curve >= kept * control_curve[0] - 1e-12
+        best = np.where(allowed, curve, np.inf).argmin(0)  # (T,)
+        chosen = alphas.numpy()[best]
+        at = torch.from_numpy(chosen)
+        rows = [torch.stack([at.new_zeros(1), -alpha[None]]) for alpha in at]
+        tested = [right(way, task, "test", [task], row) for task, row in zip(targets, rows, strict=True)]
+        kept_rows = torch.cat([torch.zeros(1, len(targets), dtype=at.dtype), -torch.diag(at)])
+        found = (curve, control_curve, chosen, tested, right(way, control, "test", list(targets), kept_rows))
+        for key, each in zip(parts, found, strict=True):
+            parts[key].append(each)
+    target = np.array([[each.mean(1) for each in way] for way in parts["target"]])  # (method, task, edit)
+    retained = np.array([each.mean(1) for each in parts["control"]])  # (method, 1 + task)
+    resampled = functools.partial(_resampled, resamples=resamples, seed=seed)
+    draws = [
+        [
+            resampled([task[:1] for task in own]),
+            resampled([task[1:] for task in own]),
+            resampled([both[:1]]),
+            resampled([both[1:]]),
+        ]
+        for own, both in zip(parts["target"], parts["control"], strict=True)
+    ]
+    return TaskNegation(
+        targets,
+        ways,
+        control,
+        kept,
+        alphas.numpy(),
+        np.array([parts["chosen"]]),
+        np.array([parts["curve"]]),
+        np.array([parts["control_curve"]]),
+        target[:1, :, 0],
+        retained[:1, 0],
+        target[None, :, :, 1],
+        retained[None, :, 1:],
+        np.array([draws]),
+        provenance={"encoder": encoder_identity(encoder), "tasks": list(targets), "methods": list(ways)},
+    )
+
+
+def _check(
+    heads: Mapping[str, Head],
+    vectors: Vectors,
+    tasks: Mapping[str, Arrays],
+    targets: tuple[str, ...],
+    control: str,
+    ways: tuple[str, ...],
+    kept: float,
+    coefficients: int,
+) -> None:
+    if control not in tasks or not targets:
+        raise ValueError(
+            f"control must be one of the tasks and leave another as target, got {control!r} of {', '.join(tasks)}. Pass its name."
+        )
+    require_heads(tasks, heads)
+    for task, data in tasks.items():
+        require_splits(data, ("validation", "test"), task)
+    for way in ways:
+        if lacking := [task for task in targets if task not in vectors[METHODS[way][1]]]:
+            raise ValueError(f"Every target must have a task vector for {way}, and {lacking[0]!r} has none. Tune one.")
+    if not 0 < kept <= 1 or coefficients < 2:
+        raise ValueError(
+            f"kept must be from 0 to 1 and coefficients at least 2, got {kept} and {coefficients}. Pass kept=0.95, coefficients=21."
+        )
+
+
+def _resampled(right: list[np.ndarray], resamples: int, seed: int) -> np.ndarray:
+    """Mean accuracy over edits and tasks on resampled test samples, ``(B,)``."""
+    total = np.zeros(resamples)
+    for place, each in enumerate(right):
+        count = each.shape[1]
+        generator = np.random.default_rng(seed_of(seed, "resamples", place))
+        counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+        total += (each @ counts.T / count).mean(0) / len(right)
+    return total

@@ -1,0 +1,259 @@
+"""HOW: outputs of an edited encoder, ``f(x; θ₀ + Σ_t α_t τ_t)``, for many coefficients at once."""
+
+# n samples · p features · c classes · T task vectors · G sets of coefficients
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from biascope import weights
+from biascope.cluster import device_type
+from biascope.family import Network
+from biascope.linearization import linearize
+from biascope.randomness import generator_for
+from biascope.run import Run
+from biascope.task import Arrays, master_dtype
+from biascope.task_heads import Head, checked_features, image_layout, in_passes
+from biascope.task_tuning import Vectors, encoder_identity
+from biascope.task_vector import TaskVector
+from biascope.training_steps import half_precision
+from biascope.trials import Trials
+from biascope.weights import Params
+
+# How an encoder may be edited: whether it is linearised, and which task vectors are added.
+METHODS = {
+    "non-linear": (False, "non-linear"),
+    "post-hoc": (True, "non-linear"),
+    "linearised": (True, "linearised"),
+}
+READINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "logits": lambda outputs: outputs,
+    "classes": lambda outputs: outputs.argmax(-1).to(torch.int16),
+    "probabilities": lambda outputs: outputs.softmax(-1),
+}
+_DUAL = 0.4  # inputs of a forward-mode pass, as a share of those of a plain one
+
+
+def methods_of(vectors: Vectors, asked: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The ways to edit that a set of task vectors allows, in their usual order, or those asked for.
+
+    Raises:
+        ValueError: If there is no such way, or no vectors for it.
+
+    Example:
+        >>> methods_of({"non-linear": {}})
+        ('non-linear', 'post-hoc')
+    """
+    there = tuple(name for name, (_, tuning) in METHODS.items() if tuning in vectors)
+    wanted = tuple(asked) if asked else there
+    if missing := [name for name in wanted if name not in there]:
+        raise ValueError(
+            f"methods must be among {', '.join(map(repr, there)) or 'none'} for vectors tuned {', '.join(vectors) or 'in no way'}, "
+            f"got {missing[0]!r}. Pass vectors of that tuning too."
+        )
+    if not wanted:
+        raise ValueError(
+            "vectors must hold task vectors under 'non-linear' or 'linearised', got neither. Pass {'non-linear': {task: vector}}."
+        )
+    return wanted
+
+
+def sampled(task: Arrays, split: str, points: int | None, *, seed: int) -> Arrays:
+    """A random part of one split, at most so many samples; all of it for ``None``.
+
+    Example:
+        >>> task = Arrays({"test": (torch.arange(9.0)[:, None], torch.zeros(9))}, name="nine")
+        >>> sampled(task, "test", 4, seed=0).sizes
+        {'test': 4}
+    """
+    x, y = task.splits[task._checked(split)]
+    if points is not None and points < 1:
+        raise ValueError(f"points must be at least 1, got {points}. Pass points=2048.")
+    if points is None or points >= len(y):
+        return dataclasses.replace(task, splits={split: (x, y)})
+    order = torch.randperm(len(y), generator=generator_for(torch.device("cpu"), seed, "points", split, len(y)))
+    rows = order[:points].sort().values.to(y.device)
+    return dataclasses.replace(task, splits={split: (x[rows.to(x.device)], y[rows])})
+
+
+def edited_outputs(
+    encoder: Network,
+    head: Head,
+    vectors: Sequence[TaskVector],
+    coefficients: Tensor,
+    samples: Arrays,
+    *,
+    linearised: bool = False,
+    reading: str = "classes",
+    run: Run | None = None,
+) -> Tensor:
+    """What an encoder with a head says of samples, for every set of coefficients of its task vectors.
+
+    Definition:
+        ``h(f(x; θ₀ + Σ_t α_t τ_t))`` with the head h; or with the linearisation
+        ``f_lin(x; θ₀ + Σ_t α_t τ_t) = f(x; θ₀) + Σ_t α_t J(x) τ_t`` in place of f. That is affine in α: one forward and T
+        forward-mode passes over the samples serve any number of coefficients, exactly. The non-linear network takes one pass
+        for every different set of them.
+
+    Args:
+        encoder: At θ₀, from inputs to features.
+        head: Applied to the features, after the linearisation.
+        vectors: T task vectors from this θ₀.
+        coefficients: ``(G, T)``.
+        samples: With one split; see :func:`sampled`.
+        linearised: Whether the encoder is replaced by its linearisation at θ₀.
+        reading: ``"classes"``, ``"probabilities"`` or ``"logits"``.
+        run: Folder (what was computed is kept), device, precision (``"bfloat16"``: products of the non-linear network alone).
+
+    Returns:
+        ``(G, n)`` classes, or ``(G, n, c)``, on the CPU.
+
+    Raises:
+        ValueError: If the vectors are of another θ₀, or coefficients and vectors do not fit.
+
+    Example:
+        >>> encoder = Network.of(torch.nn.Linear(1, 1, bias=False)).with_params({"weight": torch.ones(1, 1)})
+        >>> vector = TaskVector.between(encoder.params, {"weight": torch.full((1, 1), 3.0)})
+        >>> x = Arrays({"test": (torch.tensor([[5.0]]), torch.zeros(1))})
+        >>> grid, head = torch.tensor([[0.0], [0.5], [2.0]]), Head(torch.ones(1, 1), torch.zeros(1))
+        >>> edited_outputs(encoder, head, [vector], grid, x, reading="logits", run=Run(device="cpu")).flatten()
+        tensor([ 5., 10., 25.])
+
+    Reference:
+        Ortiz-Jiménez, Favero, Frossard (2023). Task arithmetic in the tangent space. NeurIPS; equations (6.1), (6.2).
+    """
+    run = run or Run()
+    _check(encoder, vectors, coefficients, samples, reading)
+    work = _Edited(encoder, head, tuple(vectors), coefficients.double().cpu(), samples, linearised, reading)
+    if run.folder is None:
+        return work.outputs(run)
+    trials = Trials(work.identity(run), run)
+    return next(trials.outcomes(["outputs"], lambda key: {"outputs": work.outputs(run)}))["outputs"]
+
+
+def _check(
+    encoder: Network, vectors: Sequence[TaskVector], coefficients: Tensor, samples: Arrays, reading: str
+) -> None:
+    if reading not in READINGS:
+        raise ValueError(f"reading must be one of {', '.join(map(repr, READINGS))}, got {reading!r}. Pass 'classes'.")
+    if coefficients.dim() != 2 or coefficients.shape[1] != len(vectors):
+        raise ValueError(
+            f"coefficients must have one row per edit and one column for each of {len(vectors)} task vectors, got shape "
+            f"{tuple(coefficients.shape)}. Pass a (G, T) tensor."
+        )
+    if len(samples.splits) != 1:
+        raise ValueError(
+            f"samples must have one split, got {', '.join(samples.splits)}. Pass sampled(task, 'test', None)."
+        )
+    edited = {name: tensor for name, tensor in encoder.params.items() if weights.is_edited(name, tensor)}
+    base = weights.fingerprint(edited)
+    for vector in vectors:
+        if listed := weights.misfits(vector.deltas, edited, types=False):
+            raise ValueError(
+                f"Task vectors must fit the encoder, and {vector} does not: {listed}. Pass vectors of this encoder."
+            )
+        if vector.base != base:
+            raise ValueError(
+                f"Task vectors must start from the weights of the encoder (hash {base}), and {vector} starts from others "
+                f"(hash {vector.base}). Pass the encoder that was fine-tuned."
+            )
+
+
+@dataclass(frozen=True)
+class _Edited:
+    """One call of :func:`edited_outputs`."""
+
+    encoder: Network
+    head: Head
+    vectors: tuple[TaskVector, ...]
+    coefficients: Tensor
+    samples: Arrays
+    linearised: bool
+    reading: str
+
+    def identity(self, run: Run) -> dict[str, object]:
+        x = next(iter(self.samples.splits.values()))[0]
+        return {
+            "work": "edited outputs",
+            "encoder": encoder_identity(self.encoder),
+            "head": self.head.identity,
+            "vectors": [weights.fingerprint(vector.deltas) for vector in self.vectors],
+            "coefficients": _digest(self.coefficients),
+            "samples": _digest(x),
+            "how": (self.linearised, self.reading, device_type(run), run.precision),
+        }
+
+    def outputs(self, run: Run) -> Tensor:
+        device, dtype = run.torch_device, master_dtype(run)
+        encoder = self.encoder.to(device, dtype)
+        deltas = [weights.moved(vector.deltas, device, dtype) for vector in self.vectors]
+        samples = self.samples.to(run)
+        with run.products():
+            return (self._affine if self.linearised else self._one_by_one)(encoder, deltas, samples, run)
+
+    def _affine(self, encoder: Network, deltas: list[Params], samples: Arrays, run: Run) -> Tensor:
+        """Values and slopes once; every set of coefficients from them."""
+        split, device = next(iter(samples.splits)), run.torch_device
+        # Measured from 0, the weights of the linearisation are the task vector itself, without rounding.
+        zero = {name: torch.zeros_like(tensor) for name, tensor in encoder.params.items()}
+        slope = linearize(encoder.with_params(zero), encoder.params, biased=False)
+        powers = torch.cat([torch.ones(len(self.coefficients), 1), self.coefficients], 1).to(device, samples.dtype)
+        weight, bias = self.head.weight.to(device, samples.dtype), self.head.bias.to(device, samples.dtype)
+
+        def work(span: slice) -> Tensor:
+            x = samples.batch(split, torch.arange(span.start, span.stop, device=device))[0]
+            value = checked_features(encoder(x))
+            parts = torch.stack([value, *(slope(x, {**zero, **delta}) for delta in deltas)])  # (1 + T, n, p)
+            found = torch.einsum("gt,tnc->gnc", powers, parts @ weight.T)
+            if self.head.normalised:  # ‖Σ α_t z_t‖² from the products of the z_t
+                wide = parts.double()
+                products = torch.einsum("tnp,snp->nts", wide, wide)
+                squares = torch.einsum("gt,nts,gs->gn", powers.double(), products, powers.double())
+                found = found / squares.clamp_min(0).sqrt().clamp_min(1e-12).to(found)[..., None]
+            return READINGS[self.reading](found + bias).cpu()
+
+        with torch.no_grad():
+            return torch.cat(list(in_passes(work, samples.sizes[split], samples.shape, run, _DUAL)), 1)
+
+    def _one_by_one(self, encoder: Network, deltas: list[Params], samples: Arrays, run: Run) -> Tensor:
+        """A pass over the samples for every different set of coefficients."""
+        split, device = next(iter(samples.splits)), run.torch_device
+        different, places = torch.unique(self.coefficients, dim=0, return_inverse=True)
+        read = READINGS[self.reading]
+
+        def with_weights(params: Params) -> Callable[[slice], Tensor]:
+            def work(span: slice) -> Tensor:
+                x = samples.batch(split, torch.arange(span.start, span.stop, device=device))[0]
+                with half_precision(run):
+                    features = checked_features(encoder(image_layout(x), params))
+                return read(self.head(features.to(samples.dtype)))
+
+            return work
+
+        found = []
+        with torch.inference_mode(), run.tracked("edited networks", len(different)) as advance:
+            for row in different.tolist():
+                work = with_weights(_moved_along(encoder.params, deltas, row))
+                found.append(torch.cat(list(in_passes(work, samples.sizes[split], samples.shape, run))).cpu())
+                advance(1)
+            return torch.stack(found)[places].clone()
+
+
+def _moved_along(start: Params, deltas: Sequence[Params], coefficients: Sequence[float]) -> Params:
+    """``θ₀ + Σ α_t τ_t``."""
+    params = dict(start)
+    for name in deltas[0] if deltas else ():
+        edit = sum(alpha * delta[name] for alpha, delta in zip(coefficients, deltas, strict=True))
+        params[name] = image_layout(start[name] + edit)
+    return params
+
+
+def _digest(tensor: Tensor) -> str:
+    held = tensor.detach().cpu().contiguous()
+    return hashlib.sha256(f"{tuple(held.shape)}{held.dtype}".encode() + held.numpy().tobytes()).hexdigest()[:16]
