@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -73,6 +74,7 @@ def fit_signal(
     high: float = 1.0,
     peak: float = 1.0,
     seed: int = 0,
+    unfinished: Path | None = None,
     run: Run | None = None,
 ) -> Representation:
     """Train one network of a family to say a signal.
@@ -86,6 +88,7 @@ def fit_signal(
         high: Where the longest axis ends, its endpoint excluded.
         peak: Range of the values, of which the PSNR is taken.
         seed: Of the weights, the points held out and the order of points.
+        unfinished: As of :func:`biascope.training.fit`: a file from which an interrupted training goes on.
         run: Device, precision, progress.
 
     Returns:
@@ -111,7 +114,7 @@ def fit_signal(
     task = replace(whole, values=whole.values - offset)
     recipe = recipe or usual_recipe(task.sizes["train"])
     start = family.draw(1, seed=seed, run=run).member(0)
-    network = fit(start, task, recipe, seed=seed, run=run).require_finite().networks
+    network = fit(start, task, recipe, seed=seed, run=run, unfinished=unfinished).require_finite().networks
     found = {split: float(psnr_of(network, task, split, peak=peak, run=run)[0]) for split in task.sizes}
     return Representation(network, signal, offset.cpu(), low, high, found, recipe)
 

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Task
-from biascope.training_steps import WAYS, Stepper, stepper
-from biascope.weights import Params
+from biascope.training_pause import Pause
+from biascope.training_steps import WAYS, Single, Stepper, stepper
+from biascope.weights import Params, fingerprint
 
 Observe = Callable[[int, Network], None]
 
@@ -94,6 +96,7 @@ def fit(
     observe_at: Sequence[int] | None = None,
     keep_at: Sequence[int] = (),
     way: str | None = None,
+    unfinished: Path | None = None,
 ) -> Trajectory:
     """Train one network, or a stack of networks in lock-step.
 
@@ -113,6 +116,8 @@ def fit(
         way: ``"loop"``, ``"stack"``, ``"shifts"`` (a stack whose convolutions are products), ``"compiled"`` (that through
             ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
             captured large ones on a GPU, a loop on a CPU.
+        unfinished: A file for the state of one network's training, written every twenty seconds: after an interruption the same
+            call goes on from there, to the same weights. It is gone when training is done.
 
     Returns:
         The trajectory.
@@ -140,6 +145,10 @@ def fit(
     if way not in WAYS:
         listed = ", ".join(repr(known) for known in WAYS)
         raise ValueError(f"way must be one of {listed}, got {way!r}. Leave it out for the usual one.")
+    if unfinished is not None and (networks.members is not None or observe is not None or keep_at):
+        raise ValueError(
+            "unfinished is for one network that nobody looks at while it is trained, got a stack, observe or keep_at. Leave it out."
+        )
     total = recipe.total_steps(task.sizes["train"])
     watched = set(observe_at if observe_at is not None else _doublings(total)) if observe is not None else set()
     with run.products(), repeatable(), run.tracked("training", total * (networks.members or 1)) as advance:
@@ -147,7 +156,17 @@ def fit(
             return _one_after_another(networks, task, recipe, seed, run, keep_at, way, advance)
         with forked_rng(seed_of(seed, "dropout")):
             walk = _Walk(networks, task, recipe, seed, run, way)
+            if unfinished is not None:
+                walk.pause = Pause(unfinished, _identity(networks, task, recipe, seed, run))
             return walk.trajectory(total, set(keep_at), advance, observe, watched)
+
+
+def _identity(network: Network, task: Task, recipe: Recipe, seed: int, run: Run) -> str:
+    """What must be the same for a training to go on."""
+    few = torch.arange(min(64, task.sizes["train"]), device=run.torch_device)
+    x, y = task.batch("train", few)
+    start = fingerprint({**network.params, **network.buffers, "x": x, "y": y})
+    return f"{start} {task.sizes} {recipe.settings} {seed} {run.torch_device.type} {run.precision}"
 
 
 def default_way(networks: Network, run: Run) -> str:
@@ -167,6 +186,7 @@ class _Walk:
         self._members = list(range(networks.members or 1))  # those still training
         self._final: dict[int, Network] = {}
         self._trained: dict[int, int] = {}  # iterations of those that left
+        self.pause: Pause | None = None
 
     def trajectory(
         self,
@@ -192,9 +212,14 @@ class _Walk:
         scalars = torch.tensor(
             [recipe.scalars_at(step, total) for step in range(total)], dtype=first.dtype, device=device
         )
+        done = self._restored(losses, advance)
         for step, indices in enumerate(batches(self._task.sizes["train"], recipe, total, self._seed, device)):
             if not self._members:
                 break
+            if step < done:
+                continue
+            if self.pause is not None and isinstance(self._stepper, Single):
+                self.pause.note(step, self._stepper.state, losses)
             loss = self._stepper.step(indices, scalars[step])
             if len(self._members) == size:
                 losses[step] = loss
@@ -204,9 +229,20 @@ class _Walk:
             if (step + 1) % CHECK_EVERY == 0 and step + 1 < total:
                 self._leave(losses[: step + 1])
             look(step + 1)
+        if self.pause is not None:
+            self.pause.finished()
         for step in kept - checkpoints.keys():  # all members left before: their weights stay as they are
             checkpoints[step] = _copied(self._all())
         return self._summary(losses, checkpoints)
+
+    def _restored(self, losses: Tensor, advance: Callable[[int], None]) -> int:
+        """Iterations that were done before, their losses and the state after them put in place."""
+        if self.pause is None or not isinstance(self._stepper, Single):
+            return 0
+        done, before = self.pause.restored(self._stepper.state)
+        losses[:done] = before[:done].to(losses)
+        advance(done)
+        return done
 
     def _leave(self, losses: Tensor) -> None:
         """Let members go that diverged or, where the recipe says so, are below the threshold."""

@@ -104,8 +104,8 @@ class Single(Stepper):
         self._named = dict(self._module.named_parameters())
         self._params = list(self._named.values())
         self._optimiser = Optimiser(recipe, self._params, stacked=False)
-        state = [*self._params, *self._module.buffers(), *self._optimiser.state]
-        self._replay = _Replay(self._step, state) if captured else None
+        self.state = [*self._params, *self._module.buffers(), *self._optimiser.state]  # all that a step changes
+        self._replay = _Replay(self._step, self.state) if captured else None
 
     def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
         if self._replay is None or len(indices) != self._recipe.batch_size(self._task.sizes["train"]):
