@@ -102,7 +102,7 @@ def trained_on_gpu(way: str, precision: str, steps: int = 30, name: str = "lenet
     return fit(networks, task, Recipe(rate=0.1, clip=0.5, steps=steps, batch=64), seed=1, run=run, way=way)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's compiler, about itself
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of itself
 @pytest.mark.parametrize("way", ["stack", "shifts", "captured", "compiled"])
 def test_every_way_of_training_equals_the_plain_loop(way: str) -> None:
     plain, other = trained_on_gpu("loop", "float64"), trained_on_gpu(way, "float64")

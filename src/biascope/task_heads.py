@@ -22,6 +22,7 @@ from biascope.training_steps import half_precision
 
 PENALTIES = tuple(10.0**power for power in range(0, -7, -1))
 ENCODER = "encoder."  # prefix of the encoder's names in a network with a head
+_ENOUGH = 1e-5  # of the gradient of a mean cross-entropy: a probe's predictions do not feel less
 _MOST = {"cpu": 256, "cuda": 1024}  # inputs of one pass
 
 
@@ -83,6 +84,7 @@ def linear_probe(
     penalties: Sequence[float] = PENALTIES,
     normalise: bool = False,
     iterations: int = 300,
+    tolerance: float = 1e-7,
 ) -> Head:
     """Multinomial logistic regression on features, with the penalty that serves the validation samples best.
 
@@ -102,6 +104,7 @@ def linear_probe(
         penalties: Values of λ to choose from.
         normalise: Whether features are divided by their length, here and whenever the head is used.
         iterations: Of L-BFGS at most, for each penalty.
+        tolerance: Largest entry of the gradient at which it ends.
 
     Returns:
         The head, on the device of the features and in their precision.
@@ -129,7 +132,7 @@ def linear_probe(
     bias = z.new_zeros(classes, requires_grad=True)
     found: list[tuple[float, Head]] = []
     for penalty in sorted(penalties, reverse=True):
-        gradient = _minimised(weight, bias, z, y, penalty, iterations)
+        gradient = _minimised(weight, bias, z, y, penalty, iterations, tolerance)
         with torch.no_grad():
             outputs = F.linear(other, weight, bias)
             loss = float(F.cross_entropy(outputs, validation_labels.long()))
@@ -142,13 +145,15 @@ def linear_probe(
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def _minimised(weight: Tensor, bias: Tensor, z: Tensor, y: Tensor, penalty: float, iterations: int) -> float:
+def _minimised(
+    weight: Tensor, bias: Tensor, z: Tensor, y: Tensor, penalty: float, iterations: int, tolerance: float
+) -> float:
     """Move weight and bias to the minimum; the largest entry of the gradient that is left."""
     optimiser = torch.optim.LBFGS(
         [weight, bias],
         max_iter=iterations,
         history_size=20,
-        tolerance_grad=1e-7,
+        tolerance_grad=tolerance,
         tolerance_change=1e-14,
         line_search_fn="strong_wolfe",
     )
@@ -207,7 +212,9 @@ def fitted_head(
         for split in ("train", "validation")
         for part in (features_of(encoder, task, split, run=run), task.splits[split][1].to(run.torch_device))
     ]
-    head = linear_probe(parts[0], parts[1], parts[2], parts[3], penalties=penalties, normalise=normalise)
+    head = linear_probe(
+        parts[0], parts[1], parts[2], parts[3], penalties=penalties, normalise=normalise, tolerance=_ENOUGH
+    )
     return dataclasses.replace(head, weight=head.weight.cpu(), bias=head.bias.cpu())
 
 
