@@ -83,3 +83,22 @@ def test_a_theory_takes_no_network(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["measure", "pooling_theory", "lenet"])
     assert isinstance(refused.exception, ValueError)
     assert "takes no network" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("task_addition", "addition"),
+        ("task_negation", "negation"),
+        ("disentanglement", "disentanglement"),
+        ("eigenfunction_localisation", "localisation"),
+    ],
+)
+def test_what_needs_task_vectors_is_sent_to_edit(name: str, word: str) -> None:
+    for words in ([name], [name, "lenet", "--points", "8"]):
+        refused = CliRunner().invoke(app, ["measure", *words])
+        assert isinstance(refused.exception, ValueError)
+        assert str(refused.exception).startswith(
+            f"{name} needs an encoder and its task vectors, and measure makes none. "
+        )
+        assert str(refused.exception).endswith(f"Run: biascope edit ENCODER --tasks … --what {word}.")

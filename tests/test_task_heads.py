@@ -149,9 +149,7 @@ def test_a_fitted_head_is_the_probe_of_both_splits() -> None:
     network = network_of(functools.partial(nn.Linear, 5, 4), readout=None)
     parts = {"train": clusters(60, 0), "validation": clusters(30, 1)}
     found = fitted_head(network, Arrays(parts, torch.float64), run=CPU64)
-    expected = linear_probe(
-        *(part for z, y in parts.values() for part in (network(z), y)), tolerance=1e-5
-    )
+    expected = linear_probe(*(part for z, y in parts.values() for part in (network(z), y)), tolerance=1e-5)
     np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-9)
     with pytest.raises(ValueError, match="lacks 'validation'"):
         fitted_head(network, Arrays({"train": clusters(9, 0)}), run=CPU)

@@ -6,7 +6,8 @@ in that order; a module imports only from those above it::
     randomness    keyed random streams             estimate   a number with its uncertainty
     run           how work is carried out          cluster    where: in this process, or on Ray
     trials        units of work that are kept as they finish, and sweeps of them in planned stacks
-    weights       named parameters, on disk too
+    weights       named parameters, on disk too     task_vector   what fine-tuning did, as a vector
+    checkpoint · checkpoint_writer · task_stream   models on disk, slice by slice
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
                   readout          one scalar of several outputs
                   family           Network · Family: an architecture and a law over its weights
@@ -35,33 +36,42 @@ in that order; a module imports only from those above it::
                   pattern_ratios   which patterns channels detect, the constants of PSI, certificates
                   pattern_theory   networks that shatter, gradient descent on two points
                   harmonics        which frequencies a network on coordinates can reach, and which copies it makes
-                  sine_expansion   nested sines as sums of sines
+                  sine_expansion   nested sines as sums of sines       kernel_arithmetic   when kernels allow task arithmetic
                   recipe           optimiser, schedule, loss           training_steps   one step, alone or in a stack
+                  training_pause   a training that goes on after an interruption
                   cuda_graph       a step on a GPU, recorded and replayed         pattern_lookup   pattern networks trained as tables
                   evaluation       accuracy and loss on a split
                   geometry_evolution   what an instant of training does to input gradients
                   training         fit: the only training loop         training_plan    the fastest way to train many
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
+                  task_heads · task_tuning · task_inference   encoders fine-tuned on tasks, and what they say once edited
                   meta_learning    initial weights that learn a signal in a few steps
                   signal_fitting   a signal as a network
                   pooling_simulation   the pooling theory, simulated
       WHAT        result           named arrays, estimates, provenance
                   draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
                   pattern_pictures · patch_pictures      of detectors       signal_pictures   of dictionaries
+                  merge_pictures · check_pictures   of edited models
                   covariance_result, directional_result, comparison, match_result, pattern_result, channel_result,
-                  dictionary_result   what is known, alone and side by side
+                  dictionary_result, advice_result, editing_result, merge_result,
+                  check_result     what is known, alone and side by side
                   claim            published against measured, a verdict
                   measurement      the register
       SHOW        report_plane · report     live planes and one HTML file
                   model_source, data_source, patch_source, signal_source   networks, samples, patches and signals
                                    as a user names them
+                  encoder_source, task_source, unlabelled_source   pre-trained encoders, their tasks, samples without labels
+                  task_study       encoders with heads and task vectors          vit_pretraining   an encoder of our own
                   matching         which architecture fits a data set
+                  signal_candidates · signal_kernels · signal_advice   which network fits a signal
+                  merging · merge_source · merge_check   models edited and compared on disk; whether to merge them
                   scanning         the main job
                   reproduction_page · reproduction   the papers' figures, run and judged
                   printing · data_commands · measure_commands · kernel_commands · match_commands
-                  pattern_commands · signal_commands · reproduce_commands · cli   the commands
+                  pattern_commands · signal_commands · merge_commands · editing_commands · reproduce_commands
+                  cli              the commands
 
-Leaves hang on this spine: ``networks/`` (one file, one architecture), ``measures/`` (one file, one measurement), ``data/``
+Leaves hang on this spine: ``networks/`` (one file, one architecture), ``encoders/`` (pre-trained ones), ``measures/`` (one file, one measurement), ``data/``
 (one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).
 
 Example:

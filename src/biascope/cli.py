@@ -13,9 +13,11 @@ import typer
 from biascope import (
     __version__,
     data_commands,
+    editing_commands,
     kernel_commands,
     match_commands,
     measure_commands,
+    merge_commands,
     pattern_commands,
     reproduce_commands,
     signal_commands,
@@ -278,9 +280,12 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(kernel_commands.kernel)
 app.command()(match_commands.match)
 app.command()(pattern_commands.patterns)
+app.command()(editing_commands.edit)
 app.command("reproduce")(reproduce_commands.reproduce)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(signal_commands.app, name="inr")
+app.add_typer(merge_commands.app, name="merge")
+app.add_typer(merge_commands.app, name="merge")
 
 
 @app.command()

@@ -66,9 +66,14 @@ def measure(
     from biascope.run import Run
 
     found = find(name)
+    wanted = inspect.signature(found.function).parameters
+    if "encoder" in wanted:
+        raise ValueError(
+            f"{found.name} needs an encoder and its task vectors, and measure makes none. "
+            f"Run: biascope edit ENCODER --tasks … --what {found.name.rpartition('_')[2]}."
+        )
     model, words = _model_and_settings(context.args)
     own = settings_from(found, words)
-    wanted = inspect.signature(found.function).parameters
     shape = model_source.parse_shape(input) if input else None
     chosen = model_source.parse_settings(settings)
     if model is not None and "family" not in wanted:

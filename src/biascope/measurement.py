@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from biascope.advice_result import Advice
+from biascope.check_result import MergeCheck
 from biascope.match_result import Match
+from biascope.merge_result import Difference, Merge
 from biascope.result import Result, read_document
 
 PAPERS = {
@@ -24,9 +27,19 @@ PAPERS = {
     "and architecture. ICLR.",
     "dictionaries2022": "Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural "
     "representations. CVPR; chapter 5 of the thesis.",
+    "task_arithmetic2023": "Ortiz-Jiménez, Favero, Frossard (2023). Task arithmetic in the tangent space: improved editing of "
+    "pre-trained models. NeurIPS; chapter 6 of the thesis.",
     "patterns2021": "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR.",
 }
 
+# Results of commands that are about several networks or files, and so no measurement of one.
+_OF_COMMANDS: dict[str, type[Result]] = {
+    "match": Match,
+    "advice": Advice,
+    "merge_apply": Merge,
+    "merge_diff": Difference,
+    "merge_check": MergeCheck,
+}
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
@@ -176,7 +189,7 @@ def load(folder: Path | str) -> Result:
     """A saved result, as its own class."""
     folder = Path(folder)
     name = str(read_document(folder).get("measurement"))
-    kind = Match if name == "match" else find(name).result  # a match is of many families, no measurement of one
+    kind = _OF_COMMANDS[name] if name in _OF_COMMANDS else find(name).result
     result: Result = kind.load(folder)
     return result
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from biascope.advice_result import Advice
+    from biascope.coordinates import Signal
 
 app = typer.Typer(
     no_args_is_help=True, help="Implicit representations: signals as networks from coordinates to values."
 )
 
 SIGNAL_HELP = "An image, a .wav sound or an .npy array."
+CANDIDATES_HELP = (
+    "Networks to rank, with commas: siren, ffn or relu for the usual ones of a kind, siren=30, ffn=5, positional=1 or single=1 for "
+    "one. By default siren,ffn,relu."
+)
 MODEL_HELP = "siren, coordinate_mlp, multiplicative_filters, path/to/file.py:build or package.module:build."
 
 
@@ -60,10 +69,10 @@ def fit(
         raise ValueError(
             f"--finer must be a whole number of at least 1, got {finer}. Pass --finer 2 for twice as fine."
         )
-    peak = float(given.values.max() - given.values.min()) if signal.suffix == ".npy" else 2.0 if given.rate else 1.0
+    peak = _peak(given, signal)
     recipe = usual_recipe(given.flat.shape[0], steps=steps, rate=rate, batch=batch)
     try:
-        found = fit_signal(family, given, recipe=recipe, held_out=held_out, peak=peak or 1.0, seed=seed, run=run)
+        found = fit_signal(family, given, recipe=recipe, held_out=held_out, peak=peak, seed=seed, run=run)
     except KeyboardInterrupt:
         typer.echo(
             "Stopped. A fit is kept when it is done, and this one was not: the same command begins again.", err=True
@@ -96,3 +105,87 @@ def fit(
         f"{told}."
     )
     typer.echo("\n".join(f"  {path}" for path in (*written, folder / "weights.safetensors", folder / "fit.json")))
+
+
+@app.command()
+def advise(
+    signal: Annotated[Path, typer.Argument(help=SIGNAL_HELP)],
+    candidates: Annotated[str, typer.Option(help=CANDIDATES_HELP)] = "siren,ffn,relu",
+    check: Annotated[bool, typer.Option("--check", help="Train the candidates and compare the orders.")] = False,
+    steps: Annotated[int, typer.Option(help="Iterations of Adam that the order is for.")] = 100,
+    rate: Annotated[float, typer.Option(help="Its learning rate.")] = 1e-4,
+    batch: Annotated[int, typer.Option(help="Points of an iteration of --check, at most.")] = 16_384,
+    points: Annotated[int, typer.Option(help="Points of a kernel, at most 4,096.")] = 1024,
+    draws: Annotated[int, typer.Option(help="Networks of each candidate, each with a window of its own.")] = 3,
+    width: Annotated[int, typer.Option(help="Units of each layer.")] = 256,
+    longest: Annotated[
+        int | None, typer.Option(help="Pixels of the longer side, to which an image is made smaller.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How much of a sound to take.")] = 2.0,
+    start: Annotated[float, typer.Option(help="Where to begin in a sound, in seconds.")] = 0.0,
+    grey: Annotated[bool, typer.Option(help="Make an image grey.")] = False,
+    seed: Annotated[int, typer.Option(help="Of weights, windows and points held out.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Of --check: float64, float32, tf32 or bfloat16.")] = "float32",
+    out: Annotated[Path | None, typer.Option(help="Folder; biascope-runs/advise-SIGNAL by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Rank networks for a signal before any training, with warnings, and write a report."""
+    from biascope.report import write_report
+    from biascope.run import Run
+    from biascope.signal_advice import advise as advised
+    from biascope.signal_candidates import parse_candidates
+    from biascope.signal_source import signal_of
+    from biascope.trials import make_writable
+
+    given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
+    chosen = parse_candidates(candidates, given.shape)
+    folder = out or Path("biascope-runs") / f"advise-{signal.stem}"
+    run = Run(folder=folder, device=device, precision=precision)
+    _ = run.torch_device  # a device that is not there is told before any work
+    make_writable(folder)
+    how: dict[str, Any] = {
+        "steps": steps,
+        "rate": rate,
+        "batch": batch,
+        "points": points,
+        "draws": draws,
+        "width": width,
+    }
+    found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=seed, run=run, **how)
+    found.save(folder / "advice")
+    report = write_report([found], folder / "report.html", title=f"Which network for {given.name}")
+    if as_json:
+        typer.echo(json.dumps(_as_document(found, report), indent=1))
+        return
+    warned = "".join(f"\n- {words}" for words in found.warnings())
+    command = f"biascope inr fit {signal} {found.models[0]}"
+    typer.echo(f"\n{found.summary()}\n\n{found.table()}\n{warned}\n\nTo train the first: {command}\nReport: {report}")
+
+
+def _peak(signal: Signal, path: Path) -> float:
+    """The range of the values that the PSNR is taken of: that of an array, of images 1, of sounds 2."""
+    if path.suffix == ".npy":
+        return float(signal.values.max() - signal.values.min()) or 1.0
+    return 2.0 if signal.rate else 1.0
+
+
+def _as_document(found: Advice, report: Path) -> dict[str, Any]:
+    """The ranking as plain JSON."""
+    rows = [{key: _finite(value) for key, value in row.items()} for row in found.rows()]
+    return {
+        "summary": found.summary(),
+        "warnings": found.warnings(),
+        "networks": rows,
+        "stability": _finite(found.stability),
+        "agreement": _finite(found.agreement()),
+        "provenance": found.provenance,
+        "report": str(report),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -185,3 +185,102 @@ def _curves(
     if len(curves) > 1:
         legend_below(figure, axes, dark)
     return figure, axes
+
+
+def order_figure(
+    names: Sequence[str],
+    predicted: Mapping[str, np.ndarray],
+    trained: Mapping[str, np.ndarray] | None = None,
+    *,
+    dark: bool = False,
+) -> Figure:
+    """Networks in their predicted order, the best on top, a dot for each number of points.
+
+    Args:
+        names: The networks, in this order.
+        predicted: Decibels ``(a, D)`` by what they were predicted from; the first is filled.
+        trained: Decibels ``(a,)`` by the training that gave them.
+        dark: Whether the background is.
+
+    Returns:
+        The figure: means, with bars from the lowest to the highest draw.
+    """
+    reading = (
+        "Dots are what kernels predict, bars go from the worst to the best of the initial weights that were drawn."
+    )
+    figure = blank(1.3 + 0.24 * len(names), reading + " Squares are what training gave." * bool(trained))
+    axes, colours = panel(figure, dark), PALETTE[dark]
+    for row, (label, each) in enumerate(predicted.items()):
+        at = np.arange(len(names)) + 0.22 * (row - (len(predicted) - 1) / 2)
+        level = each.mean(1)
+        bars = [level - each.min(1), each.max(1) - level]
+        style: dict[str, Any] = {
+            "markersize": 4,
+            "linewidth": 1.1,
+            "markerfacecolor": "none" if row else colours.lines[0],
+        }
+        axes.errorbar(level, at, xerr=bars, fmt="o", color=colours.lines[row], label=plain(label), **style)
+    for label, each in (trained or {}).items():
+        axes.plot(each, np.arange(len(names)), "s", markersize=4, color=colours.lines[2], label=plain(label, 40))
+    axes.set_yticks(range(len(names)), [f"{plain(name, 24)}  {place}" for place, name in enumerate(names, 1)])
+    axes.invert_yaxis()
+    axes.set(xlabel="PSNR on points held out, dB")
+    legend_below(figure, axes, dark)
+    return figure
+
+
+def setting_figure(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], *, dark: bool = False) -> Figure:
+    """Predicted PSNR against the one number that networks of a kind differ in, a panel for each kind.
+
+    Args:
+        curves: That number ``(a,)`` and decibels ``(a, D)``, by the name of its axis.
+        dark: Whether the background is.
+
+    Returns:
+        The figure, with 95 % bands over draws.
+    """
+    figure = blank(
+        2.4, "The best number lies where the curve is highest. Bands are 95 % intervals over initial weights."
+    )
+    grid = figure.add_gridspec(1, len(curves))
+    first = None
+    for place, (label, (at, values)) in enumerate(curves.items()):
+        axes = panel(figure, dark, grid[place], sharey=first)
+        first = first or axes
+        colour, level = PALETTE[dark].lines[place % len(PALETTE[dark].lines)], values.mean(1)
+        axes.fill_between(at, values.min(1), values.max(1), color=colour, alpha=0.2, linewidth=0)
+        axes.plot(at, level, color=colour, marker="o", markersize=3, linewidth=1.6)
+        axes.set(xscale="log", xlabel=plain(label), ylabel="" if place else "predicted PSNR, dB")
+        axes.set_xticks(at[[0, len(at) // 2, -1]], [f"{at[each]:g}" for each in (0, len(at) // 2, -1)])
+        axes.set_xticks([], minor=True)
+        axes.tick_params(labelleft=not place)
+    return figure
+
+
+def agreement_figure(
+    predicted: np.ndarray, trained: np.ndarray, iterations: Sequence[int], *, dark: bool = False
+) -> Figure:
+    """What was predicted of each network against what training gave, ``(K, a)`` each, for several iterations."""
+    figure = blank(
+        3.0, "A dot for each network. Where the dots of a colour rise, the predicted order is that of training."
+    )
+    axes = panel(figure, dark)
+    for step, said, row, colour in zip(
+        iterations, predicted, trained, line_colours(len(iterations), dark), strict=True
+    ):
+        axes.plot(said, row, "o", markersize=4, color=colour, label=f"{step} iterations")
+    axes.set(xlabel="predicted PSNR, dB", ylabel="trained PSNR, dB")
+    legend_below(figure, axes, dark)
+    return figure
+
+
+def between_figure(
+    spectra: Mapping[str, tuple[np.ndarray, np.ndarray]], nyquist: float, *, dark: bool = False
+) -> Figure:
+    """Energy of what kernels say between the samples, against frequency in cycles over the longest side."""
+    reading = "Dotted, the Nyquist frequency of the samples: what lies to its right is made up."
+    floor = {name: (at[1:], np.maximum(energy[1:], 1e-8)) for name, (at, energy) in spectra.items()}
+    figure, axes = _curves(floor, {}, (), reading, dark)
+    axes.axvline(nyquist, color=PALETTE[dark].muted, linestyle=":", linewidth=1.2)
+    axes.set(yscale="log", xlabel="frequency, cycles over the longest side", ylabel="share of the energy")
+    return figure

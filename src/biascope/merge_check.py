@@ -1,0 +1,323 @@
+"""Whether fine-tuned models may be merged, from samples without labels, before anyone merges them."""
+
+# T models, each with a task · n samples · c classes · A coefficients · G sets of coefficients · B resamples
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from biascope import weights
+from biascope.check_result import BOX, MergeCheck
+from biascope.editing_result import places_inside
+from biascope.family import Network
+from biascope.randomness import seed_of
+from biascope.run import Run
+from biascope.task import Arrays
+from biascope.task_heads import Head
+from biascope.task_inference import edited_outputs, sampled
+from biascope.task_tuning import encoder_identity, require_heads
+from biascope.task_vector import TaskVector
+
+ALPHAS = tuple(step / 20 for step in range(21))
+READINGS = {"classes": "classes", "features": "logits"}  # how outputs are read, by what is compared
+
+
+def merge_check(
+    encoder: Network,
+    heads: Mapping[str, Head],
+    vectors: Mapping[str, TaskVector],
+    tasks: Mapping[str, Arrays],
+    *,
+    split: str = "test",
+    points: int = 1000,
+    alphas: Sequence[float] = ALPHAS,
+    compared: str = "classes",
+    control: Arrays | None = None,
+    grid: int | None = 10,
+    reach: tuple[float, float] = (-1.0, 2.0),
+    map_points: int = 256,
+    threshold: float = 0.1,
+    resamples: int = 400,
+    name: str = "base",
+    seed: int = 0,
+    run: Run | None = None,
+) -> MergeCheck:
+    """What merging fine-tuned models would do to their predictions; no labels are needed.
+
+    Definition:
+        With ``d_t(α) = E_{x∼μ_t} dist(f(x; θ₀ + τ_t), f(x; θ₀ + α Σ_s τ_s))``, where dist is 1 if the predicted classes differ, the
+        suggested coefficient minimises the mean of ``d_t`` over tasks. ``d_t`` is the predicted loss: on these samples, the accuracy
+        of the merged model is below that of the fine-tuned one by at most ``d_t``, whatever the labels. ``d_t(0)`` is what there
+        is to lose. The verdict follows from both; see ``docs/merge_check.md``. Beside it, for every pair the disentanglement error
+        ``ξ(α₁, α₂) = Σ_t E dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``; the size and the cosine of the changes of outputs
+        ``f(x; θ₀ + τ_s) − f(x; θ₀)`` by each vector on each task's samples; and cosines of task vectors by layer.
+
+        Where features are compared, dist is 1 − cosine of the two outputs, both measured from the mean of the first ones.
+
+    Args:
+        encoder: At θ₀; with heads it predicts classes.
+        heads: By model; :func:`biascope.task_heads.identity_head` for a network whose outputs are class scores or features.
+        vectors: By model, at least two.
+        tasks: Samples for each model; labels are not looked at.
+        split: Where samples are taken from.
+        points: Samples of each task at most, and of the control set.
+        alphas: Coefficients to choose from; 0, the base, is always among them.
+        compared: ``"classes"``, or ``"features"``: outputs are not class scores.
+        control: Samples outside all tasks.
+        grid: Coefficients along a side of the maps of ξ; ``None`` for no maps.
+        reach: First and last of them.
+        map_points: Samples of each task for these maps and for the changes of outputs.
+        threshold: ξ below which two vectors leave each other alone.
+        resamples: Of the samples, for intervals.
+        name: Of the base.
+        seed: Of the choice of samples and of resamples.
+        run: Folder (what was computed is kept), device, precision.
+
+    Returns:
+        The verdict with all that it rests on.
+
+    Raises:
+        ValueError: If models, heads, samples and settings do not fit.
+
+    Example:
+        >>> encoder = Network.of(torch.nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
+        >>> ends = {"a": torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), "b": torch.tensor([[0.0, -1.0], [0.0, 1.0]])}
+        >>> vectors = {model: TaskVector.between(encoder.params, {"weight": end}) for model, end in ends.items()}
+        >>> tasks = {"a": Arrays({"test": (torch.tensor([[1.0, 0.0]]), torch.zeros(1))}),  # each sees one input alone
+        ...          "b": Arrays({"test": (torch.tensor([[0.0, 1.0]]), torch.zeros(1))})}
+        >>> heads = dict.fromkeys(tasks, Head(torch.eye(2), torch.zeros(2)))
+        >>> found = merge_check(encoder, heads, vectors, tasks, run=Run(device="cpu"))
+        >>> found.grade, found.mean_loss.value, found.way.value
+        ('merge', 0.0, 1.0)
+
+    Reference:
+        Ortiz-Jiménez (2023), thesis, section 6.3; Ilharco et al. (2023). Editing models with task arithmetic. ICLR.
+    """
+    run, clock = run or Run(), time.perf_counter()
+    _check(heads, vectors, tasks, alphas, compared, grid, resamples)
+    settings = {
+        "split": split, "points": points, "compared": compared, "grid": grid, "reach": reach, "map_points": map_points,
+        "threshold": threshold, "resamples": resamples, "seed": seed,
+    }  # fmt: skip
+    models = tuple(vectors)
+    samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
+    few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
+    look = _Look(encoder, tuple(vectors.values()), compared, run)
+    coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
+    apart, resampled = [], []
+    for place, model in enumerate(models):
+        each = look.along(heads[model], samples[model], coefficients, place)
+        apart.append(each.mean(0))
+        resampled.append(_resampled(each, resamples, seed).T)
+    maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
+    effects, cosines = look.effects(heads, few)
+    found = MergeCheck(
+        base=name,
+        models=models,
+        data=tuple(tasks[model].name for model in models),
+        points=tuple(samples[model].sizes[split] for model in models),
+        compared=compared,
+        alphas=coefficients.numpy(),
+        apart=np.array(apart),
+        resampled=np.array(resampled),
+        threshold=threshold,
+        effects=effects,
+        effect_cosines=cosines,
+        **maps,
+        **_by_layer(encoder, vectors),
+        provenance=_provenance(encoder, settings, run),
+    )
+    if control is not None:
+        outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
+        found = _with_control(found, look, heads, outside)
+    found.provenance["seconds"] = round(time.perf_counter() - clock, 3)
+    return found.check()
+
+
+def _check(
+    heads: Mapping[str, Head],
+    vectors: Mapping[str, TaskVector],
+    tasks: Mapping[str, Arrays],
+    alphas: Sequence[float],
+    compared: str,
+    grid: int | None,
+    resamples: int,
+) -> None:
+    if len(vectors) < 2:
+        raise ValueError(f"A merge needs at least two models, got {len(vectors)}. Pass another.")
+    if compared not in READINGS:
+        raise ValueError(f"compared must be 'classes' or 'features', got {compared!r}. Pass compared='classes'.")
+    require_heads(vectors, heads)
+    if lacking := [model for model in vectors if model not in tasks]:
+        raise ValueError(f"Every model must have samples, and {lacking[0]!r} has none. Pass tasks[{lacking[0]!r}].")
+    if not len(alphas) or not all(map(np.isfinite, alphas)):
+        raise ValueError(f"alphas must be finite numbers, got {list(alphas)}. Pass alphas=(0.3, 0.5, 1.0).")
+    if resamples < 2 or (grid is not None and grid < 2):
+        raise ValueError(
+            f"grid and resamples must be at least 2, got {grid} and {resamples}. Pass grid=10, resamples=400."
+        )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Looks at edited networks through heads."""
+
+    encoder: Network
+    vectors: tuple[TaskVector, ...]
+    compared: str
+    run: Run
+
+    def outputs(
+        self, head: Head, samples: Arrays, rows: Tensor, reading: str | None = None, only: Sequence[int] | None = None
+    ) -> Tensor:
+        """Of every row of coefficients, ``(G, n)`` classes or ``(G, n, c)``."""
+        chosen = self.vectors if only is None else [self.vectors[place] for place in only]
+        read = reading or READINGS[self.compared]
+        return edited_outputs(self.encoder, head, chosen, rows, samples, reading=read, run=self.run)
+
+    def along(self, head: Head, samples: Arrays, alphas: Tensor, place: int) -> np.ndarray:
+        """Distances ``(n, A)`` of one fine-tuned model from the merged ones."""
+        count = len(self.vectors)
+        rows = torch.cat([torch.eye(count, dtype=alphas.dtype)[place : place + 1], alphas[:, None].expand(-1, count)])
+        single, *merged = self.outputs(head, samples, rows)
+        return np.stack([_apart(single, each) for each in merged], 1)
+
+    def maps(
+        self,
+        heads: Mapping[str, Head],
+        samples: Mapping[str, Arrays],
+        grid: int | None,
+        reach: tuple[float, float],
+        threshold: float,
+        resamples: int,
+        seed: int,
+    ) -> dict[str, Any]:
+        """ξ of every pair on a grid, and the share of the search box where it is low."""
+        if grid is None:
+            return {"map_alphas": np.zeros(0), "terms": None, "low": None}
+        alphas = torch.linspace(*reach, grid, dtype=torch.float64)
+        both = torch.cartesian_prod(alphas, alphas)  # the first model's coefficient is the slower one
+        inside = places_inside(alphas.numpy(), BOX)
+        terms, low = [], []
+        for pair in itertools.combinations(range(len(self.vectors)), 2):
+            total, pair_terms = np.zeros((resamples, grid, grid)), []
+            for place, model in enumerate(list(samples)[which] for which in pair):
+                alone = torch.zeros(grid, 2, dtype=alphas.dtype)
+                alone[:, place] = alphas
+                outputs = self.outputs(heads[model], samples[model], torch.cat([alone, both]), only=pair)
+                steps = itertools.product(range(grid), range(grid))
+                each = np.stack(
+                    [_apart(outputs[step[place]], outputs[grid + k]) for k, step in enumerate(steps)], 1
+                ).reshape(-1, grid, grid)
+                total += _resampled(each, resamples, seed)
+                pair_terms.append(each.mean(0))
+            terms.append(pair_terms)
+            low.append((total[:, inside] < threshold).mean(1))
+        return {"map_alphas": alphas.numpy(), "terms": np.array(terms), "low": np.array(low)}
+
+    def effects(self, heads: Mapping[str, Head], samples: Mapping[str, Arrays]) -> tuple[np.ndarray, np.ndarray]:
+        """Sizes of the changes of outputs by each vector on each task's samples, relative to its own; and cosines."""
+        count = len(self.vectors)
+        rows = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
+        sizes, cosines = np.full((count, count), np.nan), np.full((count, count), np.nan)
+        for task, (model, part) in enumerate(samples.items()):
+            outputs = self.outputs(heads[model], part, rows, "logits").double()
+            if self.compared == "classes":
+                outputs = outputs - outputs.mean(-1, keepdim=True)  # what all classes gain alike changes no prediction
+            changes = (outputs[1:] - outputs[0]).flatten(1)  # (T, n c)
+            gram = (changes @ changes.T).numpy()
+            norms = np.sqrt(np.diag(gram))
+            if norms[task] > 0:
+                sizes[task] = norms / norms[task]
+                cosines[task] = gram[task] / np.where(norms > 0, norms[task] * norms, np.nan)
+        return sizes, cosines
+
+
+def _with_control(found: MergeCheck, look: _Look, heads: Mapping[str, Head], samples: Arrays) -> MergeCheck:
+    """The same with what the merge, and each model alone, changes on other samples; mean over different heads."""
+    count = len(found.models)
+    merged = torch.full((1, count), found.alpha.value, dtype=torch.float64)
+    rows = torch.cat([torch.zeros(1, count).double(), merged, torch.eye(count).double()])
+    different = {heads[model].identity: heads[model] for model in found.models}.values()
+    shares = []
+    for head in different:
+        start, *others = look.outputs(head, samples, rows)
+        shares.append([_apart(start, each).mean() for each in others])
+    size = next(iter(samples.sizes.values()))
+    return dataclasses.replace(found, control_data=samples.name, control_points=size, control=np.array(shares).mean(0))
+
+
+def _apart(reference: Tensor, outputs: Tensor) -> np.ndarray:
+    """Distances ``(n,)`` between two sets of classes ``(n,)`` or of features ``(n, c)``."""
+    if not reference.is_floating_point():
+        return np.asarray((reference != outputs).double().numpy())
+    centre = reference.mean(0)
+    cosine = F.cosine_similarity((reference - centre).double(), (outputs - centre).double())
+    return np.asarray((1 - cosine).numpy())
+
+
+def _resampled(each: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means over resampled samples ``(B, …)`` of ``(n, …)``.
+
+    Sets of one size are resampled alike: right for models that share their samples, and for others it changes nothing.
+    """
+    count = len(each)
+    generator = np.random.default_rng(seed_of(seed, "resamples"))
+    counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    return np.asarray(np.tensordot(counts / count, each, 1))
+
+
+def _by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, Any]:
+    """Norms, inner products and sign conflicts of task vectors, in the order of the network's layers."""
+    own = list(vectors.values())
+    pairs = list(itertools.combinations(range(len(own)), 2))
+    rows: dict[str, np.ndarray] = {}
+    for name in own[0].deltas:
+        start = encoder.params[name].flatten().double().cpu()
+        deltas = [vector.deltas[name].flatten().double().cpu() for vector in own]
+        signs = [delta.sign() for delta in deltas]
+        both = [signs[one] * signs[two] for one, two in pairs]
+        row: list[float | Tensor] = [len(start), start @ start, *(delta @ delta for delta in deltas)]
+        row += [sign.count_nonzero() for sign in signs]
+        row += [deltas[one] @ deltas[two] for one, two in pairs]
+        row += [product.count_nonzero() for product in both] + [(product < 0).sum() for product in both]
+        layer = weights.layer_of(name)
+        more = np.array([float(number) for number in row])
+        rows[layer] = rows[layer] + more if layer in rows else more
+    cuts = np.cumsum([1, 1, len(own), len(own), len(pairs), len(pairs)])
+    numbers, norms, moved, changed, dots, shared, conflicts = np.split(np.array(list(rows.values())), cuts, axis=1)
+    return {
+        "layers": tuple(rows),
+        "numbers": numbers[:, 0].astype(int),
+        "base_norms": np.sqrt(norms[:, 0]),
+        "task_norms": np.sqrt(moved),
+        "changed": changed.astype(int),
+        "dots": dots,
+        "shared": shared.astype(int),
+        "conflicts": conflicts.astype(int),
+    }
+
+
+def _provenance(encoder: Network, settings: dict[str, Any], run: Run) -> dict[str, Any]:
+    from biascope import __version__
+
+    return {
+        "measurement": "merge_check",
+        "paper": "task_arithmetic2023",
+        "encoder": encoder_identity(encoder),
+        "settings": settings,
+        "run": run.describe(),
+        "versions": {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__},
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }

@@ -1,0 +1,353 @@
+"""Tables 6.1 to 6.3 and D.1, figures 6.2, 6.3, 6.7, D.1 and D.3 of the thesis: tasks added to encoders, and taken away."""
+
+# R seeds · W ways to edit · T tasks
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from biascope.claim import Claim, Finding, figure
+from biascope.editing_result import TaskAddition, TaskNegation, repeated
+from biascope.estimate import Estimate
+from biascope.measures.task_addition import task_addition
+from biascope.measures.task_negation import task_negation
+from biascope.merge_pictures import accuracy_bars, radar_figure
+from biascope.papers.task_arithmetic2023_tasks import (
+    CNN,
+    CONTROL,
+    NOTES,
+    PLANS,
+    TEXT,
+    VIT,
+    WAYS,
+    Study,
+    how,
+    over_seeds,
+    study,
+)
+from biascope.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+START = "pre-trained"
+_RESAMPLES = 200
+
+
+def added(found: Study, run: Run) -> TaskAddition:
+    """Task addition with the vectors of every seed."""
+    return repeated(
+        [
+            task_addition(
+                found.encoder, found.heads, vectors, found.tasks, resamples=_RESAMPLES, name=found.name, run=run.shared
+            )
+            for vectors in found.vectors
+        ]
+    )
+
+
+def _negated(found: Study, run: Run) -> TaskNegation:
+    return repeated(
+        [
+            task_negation(
+                found.encoder, found.heads, vectors, found.tasks, control=CONTROL, resamples=_RESAMPLES, name=found.name,
+                run=run.shared,
+            )
+            for vectors in found.vectors
+        ]
+    )  # fmt: skip
+
+
+def _table(name: str, rows: dict[str, dict[str, Estimate]]) -> dict[str, Estimate]:
+    return {f"{name}: {way}, {row}, %": each for way, row_of in rows.items() for row, each in row_of.items()}
+
+
+def _differences(name: str, values: np.ndarray, what: str) -> dict[str, Estimate]:
+    """Differences between ways to edit, paired by seed, in points; values are (seed, way)."""
+    pairs = (("linearised", "non-linear"), ("post-hoc", "non-linear"), ("linearised", "post-hoc"))
+    return {
+        f"{name}: {what}, {one} minus {other}": over_seeds(
+            100 * (values[:, WAYS.index(one)] - values[:, WAYS.index(other)])
+        )
+        for one, other in pairs
+    }
+
+
+def _claims_61(name: str) -> list[Claim]:
+    said = "71.4, 57.1 and 76.5 % for CLIP ViT-B/32" if name != CNN else "79.1 and 81.1 % for CLIP ConvNeXt"
+    return [
+        Claim(
+            f"{name}: adding non-linear vectors helps: merged accuracy minus that of the pre-trained encoder, points.",
+            f"{name}: absolute accuracy, non-linear minus pre-trained",
+            "at least",
+            "48.4 to 71.4 % for CLIP ViT-B/32",
+            0.0,
+            "paper",
+        ),
+        Claim(
+            f"{name}: linearised fine-tuning merges best: absolute accuracy minus that of non-linear fine-tuning, points.",
+            f"{name}: absolute accuracy, linearised minus non-linear",
+            "at least",
+            said,
+            0.0,
+            "paper",
+        ),
+        Claim(
+            f"{name}: so it does by normalised accuracy, points.",
+            f"{name}: normalised accuracy, linearised minus non-linear",
+            "at least",
+            "76.5 and 85.4 % for CLIP ViT-B/32" if name != CNN else "83.6 and 85.7 % for CLIP ConvNeXt",
+            0.0,
+            "paper",
+        ),
+        Claim(
+            f"{name}: post-hoc linearisation keeps a larger share of single-task accuracy than the non-linear network, points.",
+            f"{name}: normalised accuracy, post-hoc minus non-linear",
+            "at least",
+            "76.5 and 81.9 % for CLIP ViT-B/32",
+            0.0,
+            "paper",
+        ),
+    ]
+
+
+def _drawn_bars(finding: Finding, dark: bool, y: str, reading: str) -> Figure:
+    bars: dict[str, dict[str, Estimate]] = {}
+    for key, each in finding.statistics.items():
+        name, _, rest = key.partition(": ")
+        way, _, row = rest.rpartition(", ")[0].rpartition(", ")
+        if rest.endswith(", %") and row == y:
+            bars.setdefault(name, {})[way] = each
+    return accuracy_bars(bars, y=f"{y} accuracy, %", reading=reading, dark=dark)
+
+
+@figure(
+    "table 6.1",
+    title="Task addition (with table D.1 for a CNN)",
+    claims=[claim for name in (VIT, CNN, TEXT) for claim in _claims_61(name)],
+    draw=lambda finding, dark: _drawn_bars(
+        finding,
+        dark,
+        "absolute",
+        "Mean accuracy over tasks of one encoder with the vectors of all tasks added; intervals over seeds.",
+    ),
+)
+def table_61(effort: str, run: Run) -> Finding:
+    """Absolute and normalised accuracy of encoders with the vectors of all tasks added."""
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name in PLANS[effort].encoders:
+        result = added(study(name, effort, run), run)
+        statistics |= _table(name, result.table())
+        statistics |= _differences(name, result.absolute, "absolute accuracy")
+        statistics |= _differences(name, result.normalised, "normalised accuracy")
+        gain = 100 * (result.absolute[:, 0] - result.pretrained.mean(-1))
+        statistics[f"{name}: absolute accuracy, non-linear minus pre-trained"] = over_seeds(gain)
+        statistics |= {
+            f"{name}: coefficient, {way}": over_seeds(result.chosen[:, place])
+            for place, way in enumerate(result.methods)
+        }
+        for kind in ("pretrained", "single", "merged", "curves"):
+            arrays[f"{name}: {kind}"] = getattr(result, kind)
+    return Finding(statistics, arrays, how(effort), NOTES)
+
+
+def _drawn_63(finding: Finding, dark: bool) -> Figure:
+    name = next(key.partition(": ")[0] for key in finding.arrays)
+    rays = {START: 100 * finding.arrays[f"{name}: pretrained"].mean(0)}
+    rays |= {way: 100 * finding.arrays[f"{name}: merged"].mean(0)[place] for place, way in enumerate(WAYS)}
+    return radar_figure(rays, list(finding.settings["tasks"]), dark=dark)
+
+
+@figure(
+    "6.3",
+    title="Task addition, task by task",
+    claims=[
+        Claim(
+            f"{name}: linearised fine-tuning merges better on most tasks: share of those on which it is ahead, %.",
+            f"{name}: tasks on which linearised is ahead of non-linear, %",
+            "at least",
+            "the linearised polygon lies outside on seven of eight tasks",
+            50.0,
+            "paper",
+        )
+        for name in (VIT, CNN)
+    ],
+    draw=_drawn_63,
+)
+def figure_63(effort: str, run: Run) -> Finding:
+    """Accuracy of each task after addition."""
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+        result = added(study(name, effort, run), run)
+        ahead = result.merged[:, WAYS.index("linearised")] > result.merged[:, WAYS.index("non-linear")]
+        statistics[f"{name}: tasks on which linearised is ahead of non-linear, %"] = over_seeds(100 * ahead.mean(-1))
+        for place, task in enumerate(result.tasks):
+            statistics[f"{name}: {task}, pre-trained, %"] = over_seeds(100 * result.pretrained[:, place])
+            statistics |= {
+                f"{name}: {task}, {way}, %": over_seeds(100 * result.merged[:, number, place])
+                for number, way in enumerate(result.methods)
+            }
+        arrays |= {f"{name}: pretrained": result.pretrained, f"{name}: merged": result.merged}
+    return Finding(statistics, arrays, how(effort), NOTES)
+
+
+@figure(
+    "6.2",
+    title="Accuracy of single tasks: non-linear, post-hoc and linearised (with figures 6.7 and D.1)",
+    claims=[
+        claim
+        for name in (VIT, CNN, TEXT)
+        for claim in (
+            Claim(
+                f"{name}: there is a non-linear advantage: single-task accuracy, non-linear minus post-hoc, points.",
+                f"{name}: single-task accuracy, non-linear minus post-hoc",
+                "at least",
+                "significantly lower",
+                0.0,
+                "paper",
+            ),
+            Claim(
+                f"{name}: linearised fine-tuning reduces the gap: single-task accuracy, linearised minus post-hoc, points.",
+                f"{name}: single-task accuracy, linearised minus post-hoc",
+                "at least",
+                "significantly reduces the single-task performance gap",
+                0.0,
+                "paper",
+            ),
+        )
+    ],
+    draw=lambda finding, dark: _drawn_bars(
+        finding, dark, "single", "Mean accuracy over tasks, each with its own vector alone; intervals over seeds."
+    ),
+)
+def figure_62(effort: str, run: Run) -> Finding:
+    """Accuracy of each task with its own vector alone."""
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name in PLANS[effort].encoders:
+        result = added(study(name, effort, run), run)
+        single = result.single.mean(-1)
+        statistics |= _table(
+            name, {way: {"single": each["single"]} for way, each in result.table().items() if way != START}
+        )
+        statistics |= _differences(name, single, "single-task accuracy")
+        statistics[f"{name}: single-task accuracy, non-linear minus post-hoc"] = over_seeds(
+            100 * (single[:, 0] - single[:, 1])
+        )
+        arrays[f"{name}: single"] = result.single
+    return Finding(statistics, arrays, how(effort), NOTES)
+
+
+@figure(
+    "table 6.2",
+    title="Task negation",
+    claims=[
+        claim
+        for name in (VIT, CNN)
+        for claim in (
+            Claim(
+                f"{name}: linearised vectors forget more: target accuracy minus that of non-linear ones, points.",
+                f"{name}: target accuracy, linearised minus non-linear",
+                "at most",
+                "24.0 and 10.9 % for CLIP ViT-B/32",
+                0.0,
+                "paper",
+            ),
+            Claim(
+                f"{name}: so do non-linear vectors in the linearised network: target accuracy minus the non-linear one, points.",
+                f"{name}: target accuracy, post-hoc minus non-linear",
+                "at most",
+                "24.0 and 14.8 % for CLIP ViT-B/32",
+                0.0,
+                "paper",
+            ),
+            Claim(
+                f"{name}: subtracting non-linear vectors forgets: target accuracy minus that of the pre-trained encoder, points.",
+                f"{name}: target accuracy, non-linear minus pre-trained",
+                "at most",
+                "48.4 to 24.0 % for CLIP ViT-B/32",
+                0.0,
+                "paper",
+            ),
+        )
+    ],
+    draw=lambda finding, dark: _drawn_bars(
+        finding, dark, "target", "Mean accuracy of targets whose vectors were subtracted, the control task being kept."
+    ),
+)
+def table_62(effort: str, run: Run) -> Finding:
+    """Target and control accuracy after a task vector is subtracted, CIFAR-10 being the control task."""
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+        result = _negated(study(name, effort, run), run)
+        statistics |= _table(name, result.table())
+        target = result.target.mean(-1)
+        statistics |= _differences(name, target, "target accuracy")
+        fall = 100 * (target[:, 0] - result.pretrained.mean(-1))
+        statistics[f"{name}: target accuracy, non-linear minus pre-trained"] = over_seeds(fall)
+        for kind in ("pretrained", "pretrained_control", "target", "control"):
+            arrays[f"{name}: {kind}"] = getattr(result, kind)
+    settings: dict[str, Any] = how(effort)
+    return Finding(statistics, arrays, settings | {"control task": CONTROL, "control accuracy kept": 0.95}, NOTES)
+
+
+@figure(
+    "table 6.3",
+    title="Task addition from random weights (with figure D.3)",
+    claims=[
+        Claim(
+            f"{name}: from random weights nothing is gained by adding: merged accuracy minus that of the start, non-linear, points.",
+            f"{name}: absolute accuracy, non-linear minus the start",
+            "at most",
+            "5.5 and 5.3 % for ViT-B/32",
+            3.0,
+            "paper",
+        )
+        for name in (VIT, CNN)
+    ]
+    + [
+        Claim(
+            f"{name}: nor with linearised vectors, points.",
+            f"{name}: absolute accuracy, linearised minus the start",
+            "at most",
+            "3.8 and 5.3 % for ViT-B/32",
+            3.0,
+            "paper",
+        )
+        for name in (VIT, CNN)
+    ],
+    draw=lambda finding, dark: _drawn_bars(
+        finding, dark, "absolute", "Mean accuracy over three tasks with all vectors added, from random weights."
+    ),
+)
+def table_63(effort: str, run: Run) -> Finding:
+    """The same from random weights, on three tasks, one seed."""
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+        result = added(study(name, effort, run, random=True), run)
+        statistics |= _table(name, result.table())
+        for way in ("non-linear", "linearised"):
+            # One seed: the interval is over test samples, resampled alike with and without the edit.
+            place = result.methods.index(way)
+            draws = 100 * (result.draws[0, place, 2] - result.draws[0, place, 0])
+            gain = float(100 * (result.absolute[0, place] - result.pretrained.mean()))
+            low, high = np.quantile(draws, [0.025, 0.975])
+            statistics[f"{name}: absolute accuracy, {way} minus the start"] = Estimate(
+                gain, float(draws.std()), float(min(low, gain)), float(max(high, gain))
+            )
+        for kind in ("pretrained", "single", "merged"):
+            arrays[f"{name}: {kind}"] = getattr(result, kind)
+    settings: dict[str, Any] = how(effort)
+    return Finding(statistics, arrays, settings | {"tasks": list(PLANS[effort].random), "seeds": 1}, (*NOTES, _PROBES))
+
+
+_PROBES = (
+    "Published networks start at chance, with the zero-shot heads of a text encoder. Probes on random features do not: what matters is "
+    "whether adding vectors gains anything over the start."
+)

@@ -1,0 +1,247 @@
+"""The preflight before a merge: its numbers against their definitions, and verdicts where the answer is known."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from networks_under_test import CPU64, network_of, normal
+from torch import Tensor, nn
+
+from biascope.check_result import GRADES, MergeCheck, graded
+from biascope.family import Network
+from biascope.merge_check import merge_check
+from biascope.task import Arrays
+from biascope.task_heads import Head, identity_head
+from biascope.task_vector import TaskVector
+
+MODELS = ("first", "second")
+ENCODER = network_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 5)), readout=None)
+HEADS = {name: Head(normal(3, 5, seed=seed), torch.zeros(3)) for seed, name in enumerate(MODELS)}
+
+
+def samples_of(shift: float, seed: int, count: int = 60) -> Arrays:
+    return Arrays(
+        {"test": (normal(count, 4, seed=seed) + shift, torch.zeros(count))}, torch.float64, name=f"set {seed}"
+    )
+
+
+TASKS = {"first": samples_of(1.0, 1), "second": samples_of(-1.0, 2)}
+CONTROL = samples_of(0.0, 3, 30)
+
+
+def vectors_of(encoder: Network, models: tuple[str, ...] = MODELS, scale: float = 0.3) -> dict[str, TaskVector]:
+    ends = {
+        model: {
+            name: tensor + scale * normal(*tensor.shape, seed=100 * seed + place)
+            for place, (name, tensor) in enumerate(encoder.params.items())
+        }
+        for seed, model in enumerate(models, 1)
+    }
+    return {model: TaskVector.between(encoder.params, end, source=model) for model, end in ends.items()}
+
+
+VECTORS = vectors_of(ENCODER)
+ask = functools.partial(merge_check, ENCODER, HEADS, VECTORS, TASKS, grid=4, resamples=100, name="start", run=CPU64)
+
+
+def outputs(coefficients: tuple[float, ...], head: Head, samples: Arrays) -> Tensor:
+    """By the definition: one network at one set of weights."""
+    total = sum(
+        (alpha * vector for alpha, vector in zip(coefficients, VECTORS.values(), strict=True)),
+        start=0.0 * VECTORS["first"],
+    )
+    return head(ENCODER(samples.splits["test"][0], total.applied(ENCODER.params)))
+
+
+def differ(one: Tensor, other: Tensor) -> float:
+    return float((one.argmax(1) != other.argmax(1)).double().mean())
+
+
+@pytest.fixture(scope="module")
+def found() -> MergeCheck:
+    return ask(control=CONTROL)
+
+
+def test_distances_are_the_definition(found: MergeCheck) -> None:
+    assert found.alphas.tolist() == pytest.approx([step / 20 for step in range(21)])
+    for task, model in enumerate(MODELS):
+        alone = outputs((1.0, 0.0) if task == 0 else (0.0, 1.0), HEADS[model], TASKS[model])
+        for place in (0, 7, 20):
+            alpha = float(found.alphas[place])
+            merged = outputs((alpha, alpha), HEADS[model], TASKS[model])
+            assert found.apart[task, place] == pytest.approx(differ(alone, merged), abs=1e-12)
+    best = int(found.apart.mean(0).argmin())
+    assert found.apart.mean(0)[np.flatnonzero(found.alphas == found.alpha.value)[0]] == found.apart.mean(0)[best]
+    assert [loss.value for loss in found.losses] == pytest.approx(
+        found.apart[:, list(found.alphas).index(found.alpha.value)]
+    )
+    low, high = found.as_good
+    assert low <= found.alpha.value <= high
+    assert found.alpha.low <= found.alpha.value <= found.alpha.high
+
+
+def test_maps_are_those_of_the_disentanglement_error(found: MergeCheck) -> None:
+    assert found.map_alphas.tolist() == pytest.approx([-1.0, 0.0, 1.0, 2.0])
+    assert found.xi is not None
+    for i, j in ((0, 3), (2, 2), (3, 1)):
+        a, b = float(found.map_alphas[i]), float(found.map_alphas[j])
+        terms = [
+            differ(outputs(alone, HEADS[model], TASKS[model]), outputs((a, b), HEADS[model], TASKS[model]))
+            for model, alone in (("first", (a, 0.0)), ("second", (0.0, b)))
+        ]
+        assert found.xi[0, i, j] == pytest.approx(sum(terms), abs=1e-12)
+    inside = found.xi[0, 1:3, 1:3]
+    assert found.low_shares["first and second"].value == (inside < 0.1).mean()
+
+
+def test_weights_changes_of_outputs_and_control_are_the_definition(found: MergeCheck) -> None:
+    first, second = VECTORS.values()
+    assert dict(zip(found.layers, found.weights.cosines[:, 0], strict=True)) == pytest.approx(first.cosines(second))
+    assert found.weights.totals()["first and second"][0] == pytest.approx(first.cosine(second))
+    norms = np.array([list(vector.norms().values()) for vector in (first, second)]).T
+    np.testing.assert_allclose(found.task_norms, norms)
+    ones = {name: delta.sign() * second.deltas[name].sign() for name, delta in first.deltas.items()}
+    assert found.conflicts.sum() == sum(int((product < 0).sum()) for product in ones.values())
+    start, own, other = (outputs(row, HEADS["first"], TASKS["first"]) for row in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)))
+    own, other = ((each - start) - (each - start).mean(1, keepdim=True) for each in (own, other))
+    assert found.effects[0].tolist() == pytest.approx([1.0, float(other.norm() / own.norm())])
+    assert found.effect_cosines[0, 1] == pytest.approx(float((own * other).sum() / own.norm() / other.norm()))
+    alpha = found.alpha.value
+    moved = [
+        [differ(outputs((0.0, 0.0), head, CONTROL), outputs(row, head, CONTROL)) for head in HEADS.values()]
+        for row in ((alpha, alpha), (1.0, 0.0), (0.0, 1.0))
+    ]
+    assert found.control is not None
+    assert found.control.tolist() == pytest.approx(np.mean(moved, 1).tolist())
+    assert "changed on set 3 by the merge" in found.headline()
+
+
+def halves(conflict: bool) -> MergeCheck:
+    """A linear network: tasks on inputs of their own, or on the same ones with opposite labels."""
+    encoder = Network.of(nn.Linear(40, 2, bias=False)).with_params({"weight": torch.zeros(2, 40)})
+    sides = torch.tensor([[1.0], [-1.0]]).expand(2, 20)
+    ends = {"a": torch.cat([sides, 0 * sides], 1), "b": torch.cat([0 * sides, sides], 1)}
+    x = normal(200, 20, dtype=torch.float32)
+    inputs = {"a": torch.cat([x, 0 * x], 1), "b": torch.cat([0 * x, x], 1)}
+    if conflict:
+        ends["b"], inputs["b"] = -ends["a"], inputs["a"]
+    vectors = {name: TaskVector.between(encoder.params, {"weight": end}) for name, end in ends.items()}
+    tasks = {name: Arrays({"test": (each, torch.zeros(200))}) for name, each in inputs.items()}
+    return merge_check(encoder, dict.fromkeys(tasks, identity_head(2)), vectors, tasks, resamples=50, run=CPU64)
+
+
+def test_disentangled_models_are_merged_and_opposite_ones_are_not() -> None:
+    apart = halves(conflict=False)
+    assert apart.grade == "merge"
+    assert apart.apart[:, 1:].max() == 0  # any coefficient above 0
+    assert apart.alpha.value == 0.5  # the middle of these
+    assert apart.as_good == (0.05, 1.0)
+    assert apart.losses[0].high > 0  # none of 200 is not none of all
+    assert apart.low_shares["a and b"].value > 0.5
+    assert apart.effects[0, 1] == 0
+    assert apart.chances["merge"] == 1.0
+    assert apart.sentence().startswith(
+        "Merge: at α = 0.5 (0.05 to 1 does as well) one model is expected to keep 100 % of what a and b do"
+    )
+    against = halves(conflict=True)
+    assert against.grade == "do not merge"
+    assert against.effect_cosines[0, 1] == pytest.approx(-1.0)
+    words = against.sentence()
+    assert words.startswith("Do not merge these: even the best coefficient")
+    assert "Task vectors point against each other most in weight (cosine −1.00)." in words
+
+
+@pytest.mark.parametrize(
+    ("apart", "grade"),
+    [
+        ([[0.6, 0.05], [0.6, 0.05]], "merge"),
+        ([[0.6, 0.051], [0.6, 0.0]], "merge with a loss"),
+        ([[0.06, 0.04], [0.06, 0.04]], "merge with a loss"),  # not half of the way
+        ([[0.6, 0.20], [0.6, 0.0]], "merge with a loss"),
+        ([[0.6, 0.21], [0.6, 0.0]], "do not merge"),
+        ([[0.1, 0.08], [0.1, 0.09]], "do not merge"),  # not a quarter of the way
+        ([[0.1, 0.4], [0.1, 0.4]], "do not merge"),  # the base is best
+        ([[0.009, 0.3], [0.0, 0.3]], "undecided"),
+    ],
+)
+def test_the_thresholds_are_those_of_the_documentation(apart: list[list[float]], grade: str) -> None:
+    assert graded(np.array(apart)) == grade
+
+
+def test_models_that_do_what_the_base_does_leave_it_undecided() -> None:
+    vectors = {name: 1e-9 * vector for name, vector in VECTORS.items()}
+    found = merge_check(ENCODER, HEADS, vectors, TASKS, grid=None, resamples=20, run=CPU64)
+    assert found.grade == "undecided"
+    assert found.terms is None
+    assert "Where two task vectors leave each other alone" not in found.plots()
+    assert "Pass samples of the tasks that the models were tuned on." in found.sentence()
+
+
+def test_few_samples_are_told(found: MergeCheck) -> None:
+    grades = np.array([graded(found.resampled[..., draw]) for draw in range(100)])
+    assert found.chances == {grade: float((grades == grade).mean()) for grade in GRADES}
+    unsure = found.chances[found.grade] < 0.95
+    assert ("So many samples do not settle it" in found.sentence()) == unsure
+
+
+def test_three_models_and_features() -> None:
+    models = (*MODELS, "third")
+    vectors, tasks = vectors_of(ENCODER, models), {**TASKS, "third": CONTROL}
+    heads = dict.fromkeys(models, identity_head(5))
+    found = merge_check(
+        ENCODER,
+        heads,
+        vectors,
+        tasks,
+        compared="features",
+        grid=3,
+        resamples=30,
+        control=CONTROL,
+        alphas=(0.5, 1.0),
+        run=CPU64,
+    )
+    assert found.alphas.tolist() == [0.0, 0.5, 1.0]
+    assert len(found.low_shares) == len(found.pairs) == 3
+    total = 0.5 * (vectors["first"] + vectors["second"] + vectors["third"])
+    x = TASKS["first"].splits["test"][0]
+    one = ENCODER(x, vectors["first"].applied(ENCODER.params))
+    two = ENCODER(x, total.applied(ENCODER.params))
+    centre = one.mean(0)
+    cosine = torch.nn.functional.cosine_similarity(one - centre, two - centre)
+    assert found.apart[0, 1] == pytest.approx(float(1 - cosine.mean()))
+    assert "cosine of" in found.verdict()
+    assert {"Cosine of task vectors", "Opposite moves"} < found.plots().keys()
+
+
+def test_the_same_after_saving_and_from_a_folder(found: MergeCheck, tmp_path) -> None:
+    loaded = MergeCheck.load(found.save(tmp_path / "result"))
+    assert loaded.sentence() == found.sentence()
+    assert loaded.document() == found.document()
+    run = dataclasses.replace(CPU64, folder=tmp_path)
+    first = ask(control=CONTROL, run=run)
+    files = sorted(path for path in (tmp_path / "trials").rglob("*.safetensors"))
+    times = [path.stat().st_mtime_ns for path in files]
+    again = ask(control=CONTROL, run=run)
+    assert [path.stat().st_mtime_ns for path in files] == times  # nothing was computed again
+    np.testing.assert_array_equal(first.apart, again.apart)
+    np.testing.assert_array_equal(first.apart, found.apart)
+
+
+def test_bad_input_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"^A merge needs at least two models, got 1\. Pass another\.$"):
+        merge_check(ENCODER, HEADS, {"first": VECTORS["first"]}, TASKS)
+    with pytest.raises(ValueError, match=r"Every model must have samples, and 'second' has none"):
+        merge_check(ENCODER, HEADS, VECTORS, {"first": TASKS["first"]})
+    with pytest.raises(ValueError, match=r"Every task must have a head, and 'second' has none"):
+        merge_check(ENCODER, {"first": HEADS["first"]}, VECTORS, TASKS)
+    with pytest.raises(ValueError, match=r"compared must be 'classes' or 'features', got 'logits'"):
+        ask(compared="logits")
+    with pytest.raises(ValueError, match=r"grid and resamples must be at least 2, got 1 and 100"):
+        ask(grid=1)
+    with pytest.raises(ValueError, match=r"alphas must be finite numbers, got \[nan\]"):
+        ask(alphas=(float("nan"),))
+    other = vectors_of(ENCODER.with_params({name: 2 * each for name, each in ENCODER.params.items()}))
+    with pytest.raises(ValueError, match=r"Task vectors must start from the weights of the encoder"):
+        merge_check(ENCODER, HEADS, other, TASKS, run=CPU64)
