@@ -82,6 +82,18 @@ def test_distances_are_the_definition(found: MergeCheck) -> None:
     assert found.alpha.low <= found.alpha.value <= found.alpha.high
 
 
+def test_no_labels_can_make_the_accuracy_fall_by_more(found: MergeCheck) -> None:
+    alpha = found.alpha.value
+    for task, model in enumerate(MODELS):
+        single, merged = (
+            outputs(row, HEADS[model], TASKS[model]).argmax(1) for row in ((1.0 - task, float(task)), (alpha, alpha))
+        )
+        for labels in (single, merged, torch.arange(60) % 3):
+            loss = float((single == labels).double().mean() - (merged == labels).double().mean())
+            assert loss <= found.losses[task].value + 1e-12
+        assert float((single != merged).double().mean()) == pytest.approx(found.losses[task].value)  # attained
+
+
 def test_maps_are_those_of_the_disentanglement_error(found: MergeCheck) -> None:
     assert found.map_alphas.tolist() == pytest.approx([-1.0, 0.0, 1.0, 2.0])
     assert found.xi is not None

@@ -71,8 +71,8 @@ in that order; a module imports only from those above it::
                   pattern_commands · signal_commands · merge_commands · editing_commands · reproduce_commands
                   cli              the commands
 
-Leaves hang on this spine: ``networks/`` (one file, one architecture), ``encoders/`` (pre-trained ones), ``measures/`` (one file, one measurement), ``data/``
-(one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).
+Leaves hang on this spine: ``networks/`` (one file, one architecture), ``encoders/`` (pre-trained ones), ``measures/`` (one file, one
+measurement), ``data/`` (one file, one data set or format) and ``papers/`` (one paper; one function, one figure with its claims).
 
 Example:
     >>> import biascope

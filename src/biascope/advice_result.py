@@ -41,7 +41,7 @@ class Advice(Result):
         points: Sizes of the kernels, the larger one last: the ranking is by that.
         iterations: Of training; the ranking is for the last.
         times: Of gradient flow.
-        course: PSNR on points held out that the kernel predicts at these times, in decibels.
+        course: PSNR on points held out that the kernel predicts, the best up to these times, in decibels.
         pace: The time that an iteration stands for.
         learned: Share of the signal's energy on atoms that are learned at these times.
         covered: Share of the signal's energy on frequencies that the harmonics of a fixed mapping reach; 1 where it is

@@ -73,7 +73,7 @@ def effects_figure(effects: np.ndarray, models: Sequence[str], *, dark: bool = F
     figure = overlap(effects, [name[:16] for name in models], dark=dark)
     figure.axes[0].set(ylabel="samples of", xlabel="task vector of")
     figure.set_label(
-        "Size of the change of outputs that a task vector (column) makes on the samples of a model (row), relative to the change by the "
-        "model's own: near 0 they leave each other alone, near 1 they interfere as much as they teach."
+        "Size of the change of outputs that a task vector (column) makes on the samples of a model (row), relative to the change by "
+        "the model's own: near 0 it leaves them alone; near 1 or above it does not, for better or worse."
     )
     return figure

@@ -136,7 +136,7 @@ def merge_check(
         effect_cosines=cosines,
         **maps,
         **_by_layer(encoder, vectors),
-        provenance=_provenance(encoder, settings, run),
+        provenance=_provenance(encoder, vectors, [tasks[model].name for model in models], settings, run),
     )
     if control is not None:
         outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
@@ -309,13 +309,19 @@ def _by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, 
     }
 
 
-def _provenance(encoder: Network, settings: dict[str, Any], run: Run) -> dict[str, Any]:
+def _provenance(
+    encoder: Network, vectors: Mapping[str, TaskVector], data: Sequence[str], settings: dict[str, Any], run: Run
+) -> dict[str, Any]:
     from biascope import __version__
 
     return {
         "measurement": "merge_check",
         "paper": "task_arithmetic2023",
-        "encoder": encoder_identity(encoder),
+        "data": {"name": list(dict.fromkeys(data))},
+        "hashes": {
+            "base": encoder_identity(encoder),
+            **{f"task vector of {name}": weights.fingerprint(vector.deltas) for name, vector in vectors.items()},
+        },
         "settings": settings,
         "run": run.describe(),
         "versions": {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__},

@@ -71,13 +71,10 @@ def fit(
         )
     peak = _peak(given, signal)
     recipe = usual_recipe(given.flat.shape[0], steps=steps, rate=rate, batch=batch)
-    try:
-        found = fit_signal(family, given, recipe=recipe, held_out=held_out, peak=peak, seed=seed, run=run)
-    except KeyboardInterrupt:
-        typer.echo(
-            "Stopped. A fit is kept when it is done, and this one was not: the same command begins again.", err=True
-        )
-        raise typer.Exit(1) from None  # 130 would be told that it goes on
+    found = fit_signal(
+        family, given, recipe=recipe, held_out=held_out, peak=peak, seed=seed,
+        unfinished=folder / "unfinished.safetensors", run=run,
+    )  # fmt: skip
     suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
     written = [save_signal(found.reconstruction(run=run), folder / f"reconstruction{suffix}")]
     if finer > 1:
