@@ -285,7 +285,6 @@ app.command("reproduce")(reproduce_commands.reproduce)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(signal_commands.app, name="inr")
 app.add_typer(merge_commands.app, name="merge")
-app.add_typer(merge_commands.app, name="merge")
 
 
 @app.command()

@@ -1,0 +1,197 @@
+"""Does `biascope merge check` foretell what a merge costs? All pairs of tasks, checked without labels, then merged and scored.
+
+    python benchmarks/merge_validation.py --effort paper --folder FOLDER --json FILE --device cuda    # resumes
+    python benchmarks/merge_validation.py --effort smoke                                             # seconds, shows that it works
+    python benchmarks/merge_validation.py --draw benchmarks/merge_validation.json docs/images/merge_validation.png
+
+Encoders, tasks, heads and task vectors are those of the paper's figures (`biascope.papers.task_arithmetic2023_tasks`); FOLDER/shared
+keeps fine-tunings, so that RUNS/task_arithmetic2023 of `biascope reproduce --out RUNS` serves as FOLDER where they are done. For each
+pair
+
+predicted   mean share of predictions that the merge changes at the suggested coefficient, on validation samples without labels
+realised    mean over both tasks of accuracy(single) − accuracy(merged at the suggested coefficient), on test samples
+
+and the correlation of the two over pairs, Pearson's and Spearman's, with bootstrap intervals over pairs; beside it, that of two simpler
+predictors: the cosine of the two task vectors, and the sum of their norms. Then how far the suggested coefficient is from the best on
+labelled validation samples, and how much test accuracy that costs. All was written down before the first run beyond smoke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from biascope.check_result import GRADES
+from biascope.estimate import Estimate, bootstrapped, over_repeats, pearson, spearman
+from biascope.merge_check import ALPHAS, merge_check
+from biascope.papers.task_arithmetic2023_tasks import CNN, PLANS, TEXT, VIT, study
+from biascope.run import Run
+from biascope.task_inference import edited_outputs, sampled
+
+NAMES = {"efficientnet_lite0": CNN, "vit": VIT, "minilm": TEXT}
+PREDICTORS = {"predicted": "merge check", "cosine": "cosine of task vectors", "norms": "sum of their norms"}
+
+
+def accuracies(found, vectors, pair, place, rows, split, run):
+    """Accuracy of one task of a pair at each set of coefficients."""
+    task = found.tasks[pair[place]]
+    samples = sampled(task, split, None, seed=0)
+    own = [vectors[name] for name in pair]
+    classes = edited_outputs(found.encoder, found.heads[pair[place]], own, rows, samples, run=run)
+    return (classes == samples.splits[split][1].cpu()).double().mean(1).numpy()
+
+
+def measured(found, vectors, pair, points, run):
+    """One pair, checked and merged."""
+    own = {name: vectors[name] for name in pair}
+    begin = time.perf_counter()
+    check = merge_check(
+        found.encoder, {name: found.heads[name] for name in pair}, own, {name: found.tasks[name] for name in pair},
+        split="validation", points=points, grid=None, name=found.name, run=run,
+    )  # fmt: skip
+    seconds = time.perf_counter() - begin
+    alphas = torch.tensor(ALPHAS, dtype=torch.float64)[:, None].expand(-1, 2)
+    alone = torch.eye(2, dtype=torch.float64)
+    curves = [
+        accuracies(found, vectors, pair, place, torch.cat([alone[place : place + 1], alphas]), "validation", run)[1:]
+        for place in range(2)
+    ]
+    best = float(ALPHAS[int(np.mean(curves, 0).argmax())])
+    wanted = torch.tensor([[0.0, 0.0], [check.alpha.value] * 2, [best] * 2], dtype=torch.float64)
+    scores = np.array(
+        [
+            accuracies(found, vectors, pair, place, torch.cat([alone[place : place + 1], wanted]), "test", run)
+            for place in range(2)
+        ]
+    )  # (task, single · base · suggested · best)
+    single, start, merged, labelled = scores.mean(0)
+    first, second = own.values()
+    return {
+        "predicted": check.mean_loss.value,
+        "realised": single - merged,
+        "cosine": first.cosine(second),
+        "norms": first.norm + second.norm,
+        "alpha": check.alpha.value,
+        "alpha width": check.alpha.high - check.alpha.low,
+        "best alpha": best,
+        "cost": labelled - merged,
+        "single": single,
+        "base": start,
+        "merged": merged,
+        "grade": check.grade,
+        "seconds": seconds,
+    }
+
+
+def averaged(rows):
+    """One pair over seeds; of verdicts, the most frequent."""
+    numbers = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "grade"}
+    grades = [row["grade"] for row in rows]
+    return {**numbers, "grade": max(GRADES, key=grades.count)}
+
+
+def statistics(rows):
+    """Over the pairs of one encoder."""
+    columns = {key: np.array([row[key] for row in rows]) for key in rows[0] if key not in ("grade", "pair")}
+    found = {
+        f"{kind}, {words}": bootstrapped(statistic, columns[key], columns["realised"])
+        for key, words in PREDICTORS.items()
+        for kind, statistic in (("Pearson", pearson), ("Spearman", spearman))
+    }
+    gap = abs(columns["alpha"] - columns["best alpha"])
+    found |= {
+        "mean predicted loss": over_repeats(columns["predicted"]),
+        "mean realised loss": over_repeats(columns["realised"]),
+        "share of pairs that lost at most what was predicted": Estimate(
+            float((columns["realised"] <= columns["predicted"]).mean())
+        ),
+        "distance of the suggested coefficient from the best": over_repeats(gap),
+        "accuracy that this costs": over_repeats(columns["cost"]),
+    }
+    return found
+
+
+def validated(name, effort, points, seeds, run):
+    """All pairs of an encoder's tasks."""
+    begin = time.perf_counter()
+    found = study(name, effort, run)
+    print(f"\n{name}: {len(found.tasks)} tasks, vectors after {time.perf_counter() - begin:.0f} s", flush=True)
+    begin, rows = time.perf_counter(), []
+    for pair in itertools.combinations(found.tasks, 2):
+        each = [measured(found, both["non-linear"], pair, points, run) for both in found.vectors[:seeds]]
+        rows.append({"pair": list(pair), **averaged(each)})
+        row = rows[-1]
+        print(
+            f"  {pair[0]:14} {pair[1]:14} α {row['alpha']:.2f} (best {row['best alpha']:.2f})  predicted "
+            f"{100 * row['predicted']:5.1f} %  realised {100 * row['realised']:5.1f} %  {row['grade']}", flush=True
+        )  # fmt: skip
+    seconds = time.perf_counter() - begin
+    numbers = statistics(rows)
+    for words, estimate in numbers.items():
+        print(f"  {words}: {estimate!r}")
+    by_grade = {grade: [row["realised"] for row in rows if row["grade"] == grade] for grade in GRADES}
+    for grade, losses in by_grade.items():
+        if losses:
+            print(f"  verdict {grade!r}: {len(losses)} pairs, realised loss {100 * np.mean(losses):.1f} % on average")
+    print(f"  {seconds:.0f} s for {len(rows)} pairs")
+    shown = {
+        words: {key: None if value != value else value for key, value in each.as_dict().items()}
+        for words, each in numbers.items()
+    }
+    return {"rows": rows, "statistics": shown, "seconds": seconds, "device": run.describe()["device"]}
+
+
+def drawn(document, path):
+    """Predicted against realised, all encoders."""
+    from biascope.draw import PALETTE, WIDTH, blank, legend_below, panel
+
+    figure = blank(3.6)
+    axes, colours = panel(figure, False), PALETTE[False]
+    top = 0.0
+    for (name, found), colour in zip(document["encoders"].items(), colours.lines, strict=False):
+        x, y = (100 * np.array([row[key] for row in found["rows"]]) for key in ("predicted", "realised"))
+        each = found["statistics"]["Pearson, merge check"]["value"]
+        words = name if each is None else f"{name} (Pearson {each:.2f})"
+        axes.plot(x, y, "o", markersize=4, color=colour, alpha=0.8, label=words)
+        top = max(top, x.max(), y.max())
+    axes.plot([0, top], [0, top], color=colours.muted, linestyle=":", linewidth=1.2)
+    axes.set(xlabel="predicted: predictions that the merge changes, %", ylabel="realised loss of accuracy, points")
+    legend_below(figure, axes, False)
+    figure.savefig(path, dpi=1000 / WIDTH, facecolor="white")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", action="append", choices=list(NAMES), help="which; all by default")
+    parser.add_argument("--effort", default="smoke", choices=list(PLANS))
+    parser.add_argument("--folder", type=Path, help="where fine-tunings (shared) and outcomes are kept")
+    parser.add_argument("--json", type=Path, help="where numbers are written")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--points", type=int, default=1000, help="validation samples of each task")
+    parser.add_argument("--seeds", type=int, default=1, help="task vectors of how many seeds")
+    parser.add_argument("--draw", nargs=2, metavar=("JSON", "PNG"), help="only draw what was measured")
+    options = parser.parse_args()
+    if options.draw:
+        drawn(json.loads(Path(options.draw[0]).read_text()), options.draw[1])
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        run = Run(folder / "merge_validation", options.device, options.precision, data_root=options.data_root)
+        chosen = [NAMES[name] for name in options.encoder or NAMES if NAMES[name] in PLANS[options.effort].encoders]
+        encoders = {name: validated(name, options.effort, options.points, options.seeds, run) for name in chosen}
+    document = {"effort": options.effort, "points": options.points, "seeds": options.seeds, "encoders": encoders}
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
