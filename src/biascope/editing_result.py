@@ -35,7 +35,8 @@ class EditingResult(Result):
 def resampled_interval(value: float, draws: np.ndarray) -> Estimate:
     """A number with the percentile interval of its values on resampled points."""
     low, high = np.quantile(draws, [0.025, 0.975])
-    return Estimate(float(value), float(draws.std()), float(min(low, value)), float(max(high, value)))
+    error = float(draws.std())
+    return Estimate(float(value), error if error > 1e-12 else 0.0, float(min(low, value)), float(max(high, value)))
 
 
 def in_percent(values: np.ndarray, draws: np.ndarray) -> Estimate:

@@ -338,9 +338,13 @@ def _call(result: Result) -> str:
         return ""
     accepted = inspect.signature(find(result.measurement).function).parameters
     settings = result.provenance.get("settings", {})
-    shown = {key: json.dumps(value) if isinstance(value, str) else repr(value) for key, value in settings.items()}
-    given = [key for key in accepted if key in ("family", "probe", "basis", "data")]
-    given += [f"{key}={value}" for key, value in shown.items() if key in accepted]
+    shown = {
+        key: json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        for key, value in settings.items()
+    }
+    # What comes by position is a network or data; what is recorded of it is a name or a hash.
+    given = [key for key, each in accepted.items() if each.kind is not each.KEYWORD_ONLY]
+    given += [f"{key}={value}" for key, value in shown.items() if key in accepted and key not in given]
     return f"biascope.measure({', '.join([json.dumps(result.measurement), *given])})"
 
 

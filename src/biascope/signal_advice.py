@@ -19,6 +19,7 @@ from biascope.cluster import device_type
 from biascope.coordinates import Signal, SignalTask, psnr_of
 from biascope.family import Family
 from biascope.harmonics import bins_of, coverage, energy_spectrum, harmonics, mapping_frequencies, uncovered
+from biascope.member_threads import on_each_core
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.signal_candidates import Candidate, usual_candidates
@@ -106,7 +107,9 @@ def advise(
     look = SignalKernels(_varied(signal), (large // SMALLER, large), points, seed)
     with run.tracked("kernels", len(chosen) * draws) as advance:
         families = [candidate.family(len(signal.shape), width=width) for candidate in chosen]
-        seen = [look.outcomes(family, draws, replace(run, progress=False), advance) for family in families]
+        inner = replace(run, progress=False)
+        # Candidates share no module, so that every core can take its own.
+        seen = on_each_core(lambda i: look.outcomes(families[i], draws, inner, advance), len(families), run)
     # (a, s, D, t): squared errors become decibels
     course = np.stack([np.stack([one["errors"].numpy() for one in each], 1) for each in seen])
     course = np.maximum.accumulate(20 * math.log10(peak) - 10 * np.log10(np.maximum(course, 1e-300)), -1)
