@@ -102,7 +102,7 @@ def advise(
     """
     run, begin = run or Run(), time.perf_counter()
     chosen = list(candidates) if candidates is not None else usual_candidates(signal.shape)
-    _check(signal, chosen, {"points": points, "draws": draws, "steps": steps}, rate)
+    _check(signal, chosen, {"points": points, "draws": draws, "steps": steps, "batch": batch}, rate)
     large = min(points, signal.flat.shape[0])
     look = SignalKernels(_varied(signal), (large // SMALLER, large), points, seed)
     with run.tracked("kernels", len(chosen) * draws) as advance:
@@ -164,7 +164,7 @@ def _check(signal: Signal, candidates: Sequence[Candidate], numbers: Mapping[str
         )
     if not LEAST <= numbers["points"] <= MOST:
         raise ValueError(f"points must be from {LEAST} to {MOST:,}, got {numbers['points']}. Pass points=1024.")
-    for name, usual in (("draws", 3), ("steps", 100)):
+    for name, usual in (("draws", 3), ("steps", 100), ("batch", 16_384)):
         if numbers[name] < 1:
             raise ValueError(f"{name} must be at least 1, got {numbers[name]}. Pass {name}={usual}.")
     if not 0 < rate < math.inf:

@@ -71,19 +71,16 @@ class SignalKernels:
 
         The first also says what lies between the samples: see :meth:`_between`.
         """
-        signal, axes = self.signal, len(self.signal.shape)
-        grid, flat, errors = signal.coordinates(), signal.flat, []
-        ridges = len(grid) / TIMES
+        errors: list[Tensor] = []
+        ridges = self.signal.flat.shape[0] / TIMES
         for size in self.sizes:
             corner, sides = self.window(size, draw)
-            places = torch.arange(len(grid)).reshape(signal.shape)[_block(corner, sides)].flatten()
-            kernel = tangent_gram(network, grid[places], run=run).matrix
-            start = outputs_at(network, grid[places], run=run).to(kernel)
-            missing = flat[places].to(kernel) - start  # (n, c)
-            order = torch.randperm(
-                len(places), generator=generator_for(CPU, self.seed, "held out")
-            )  # as SignalTask does
-            left, kept = order[: round(0.5 * len(places))], order[round(0.5 * len(places)) :]
+            r = self._coordinates(corner, sides)
+            kernel = tangent_gram(network, r, run=run).matrix
+            start = outputs_at(network, r, run=run).to(kernel)
+            missing = self.signal.values[_block(corner, sides)].flatten(0, -2).to(kernel) - start  # (n, c)
+            order = torch.randperm(len(r), generator=generator_for(CPU, self.seed, "held out"))
+            left, kept = order[: len(r) // 2], order[len(r) // 2 :]
             values, vectors = torch.linalg.eigh(kernel[kept][:, kept])
             known, carried = vectors.T @ missing[kept], kernel[left][:, kept] @ vectors
             said = [carried @ (known / (values.clamp_min(0) + float(ridge))[:, None]) for ridge in ridges]
@@ -98,7 +95,7 @@ class SignalKernels:
         }
         if draw == 0:
             best = float(ridges[int(errors[-1].argmin())])
-            outcome |= self._between(network, corner, sides, best, axes, run)
+            outcome |= self._between(network, corner, sides, best, run)
         return {name: tensor.cpu().contiguous() for name, tensor in outcome.items()}
 
     def window(self, points: int, draw: int) -> tuple[list[int], list[int]]:
@@ -119,9 +116,11 @@ class SignalKernels:
 
     def _pace(self, network: Network, run: Run) -> float:
         """``√P/‖g₀‖``: the time of gradient flow that one iteration of Adam at rate 1 stands for, at the start."""
-        total = self.signal.flat.shape[0]
-        some = torch.randperm(total, generator=generator_for(CPU, self.seed, "gradient"))[:GRADIENT_POINTS]
-        r = self.signal.coordinates()[some].to(run.torch_device)
+        total, shape = self.signal.flat.shape[0], self.signal.shape
+        some = torch.arange(total)
+        if total > GRADIENT_POINTS:
+            some = torch.randint(total, (GRADIENT_POINTS,), generator=generator_for(CPU, self.seed, "gradient"))
+        r = torch.stack(torch.unravel_index(some, shape), 1).to(run.torch_device, torch.float64) / max(shape)
         missing = outputs_at(network, r, run=run) - self.signal.flat[some]  # (n, c)
         square = 0.0
         for channel in missing.T.to(r):
@@ -130,18 +129,25 @@ class SignalKernels:
         count = sum(part.numel() for part in network.params.values())
         return math.sqrt(count / max(square, 1e-300))
 
+    def _coordinates(self, corner: Sequence[int], sides: Sequence[int], finer: int = 1) -> Tensor:
+        """Those of a window, on a grid so many times as fine ``(n, d)``."""
+        steps = [
+            at + torch.arange(finer * side, dtype=torch.float64) / finer for at, side in zip(corner, sides, strict=True)
+        ]
+        return torch.cartesian_prod(*[step / max(self.signal.shape) for step in steps]).reshape(-1, len(sides))
+
     def _between(
-        self, network: Network, corner: Sequence[int], sides: Sequence[int], ridge: float, axes: int, run: Run
+        self, network: Network, corner: Sequence[int], sides: Sequence[int], ridge: float, run: Run
     ) -> Outcome:
         """What regression from all points of a window says on a grid twice as fine: its energy by frequency.
 
         Returns:
             ``frequencies`` and ``spectrum`` (k,), and ``beyond``, the share that lies beyond Nyquist along any axis.
         """
-        longest, share = max(self.signal.shape), min(1.0, (self.most / (2**axes * math.prod(sides))) ** (1 / axes))
+        axes = len(sides)
+        share = min(1.0, (self.most / (2**axes * math.prod(sides))) ** (1 / axes))
         sides = [max(min(2, side), int(share * side)) for side in sides]
-        steps = [at + torch.arange(2 * side, dtype=torch.float64) / 2 for at, side in zip(corner, sides, strict=True)]
-        r = torch.cartesian_prod(*[step / longest for step in steps]).reshape(-1, axes)
+        r = self._coordinates(corner, sides, finer=2)
         kernel = tangent_gram(network, r, run=run).matrix
         fine = [2 * side for side in sides]
         known = torch.arange(len(r)).reshape(fine)[(slice(None, None, 2),) * axes].flatten()
@@ -149,7 +155,7 @@ class SignalKernels:
         values = self.signal.values[_block(corner, sides)].flatten(0, -2).to(kernel)
         square = kernel[known][:, known] + ridge * torch.eye(len(known)).to(kernel)
         said = start + kernel[:, known] @ torch.linalg.solve(square, values - start[known])
-        return _spectrum(said.cpu().reshape(*fine, -1), sides, longest)
+        return _spectrum(said.cpu().reshape(*fine, -1), sides, max(self.signal.shape))
 
 
 def _block(corner: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
