@@ -208,7 +208,7 @@ class Advice(Result):
         if slow := self._above(self.slow, MUCH_SLOW):
             found.append(
                 f"Uncovered: after {self.iterations[-1]:,} iterations so much of the energy is not learned yet: {slow}. Such a network "
-                "stays blurred unless it is trained for longer."
+                "may stay blurred unless it is trained for longer."
             )
         if beyond := self._above(self.beyond, MUCH_BEYOND):
             found.append(
