@@ -59,8 +59,8 @@ def advise(
         ``f̂ = f₀ + K_hk(K_kk + εI)⁻¹(f − f₀)_k`` from half of the points of a window, k, to the other half, h: neighbours at
         their true coordinates, so that one absolute ε serves windows of all sizes. Adam at rate η moves every weight at a like
         pace, whatever the size of the first gradient g₀, so that T iterations stand for ``t = 10·Tη√P/‖g₀‖`` with P weights; the
-        factor 10, for gradients that fall, was fixed on eight faces. Quoted is the best up to then: networks do not overfit as
-        soon as their first kernels.
+        factor 10, for gradients that fall, was fixed on eight faces and five synthetic sounds. Quoted is the best up to then:
+        networks do not overfit as soon as their first kernels.
 
         A signal within ``points`` points is taken whole. Scores are means over networks, each with a window of its own, and are
         also taken with a quarter of the points: an order that depends on the size is not to be relied on. The mean of every
