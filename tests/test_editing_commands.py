@@ -20,6 +20,7 @@ from biascope.encoders.encoder import Encoder
 from biascope.family import Network
 from biascope.randomness import forked_rng
 from biascope.task_source import task_of
+from biascope.task_study import usual_rates
 from biascope.vit_pretraining import save_vit
 
 TINY = VIT | {"depth": 1, "width": 32, "heads": 2, "mlp": 64, "image_size": 16, "patch": 8}
@@ -187,7 +188,7 @@ def test_from_random_weights(folder: Path) -> None:
     found = measurement.load("biascope-runs/edit-vit-random/task_addition")
     assert isinstance(found, TaskAddition)
     assert found.methods == ("non-linear", "post-hoc")
-    assert found.provenance["fine-tuning"]["rates"] == {"non-linear": 1e-4}
+    assert found.provenance["fine-tuning"]["rates"] == {"non-linear": usual_rates("vit")["non-linear"]}
 
 
 def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path) -> None:
