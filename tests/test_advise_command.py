@@ -82,3 +82,12 @@ def test_what_cannot_be_ranked_is_a_sentence(
     done = CliRunner().invoke(app, ["inr", "advise", *words])
     assert done.exit_code != 0
     assert message in f"{done.output}{done.exception}"
+
+
+def test_a_refused_signal_leaves_no_folder(tmp_path: Path) -> None:
+    np.save(tmp_path / "flat.npy", np.ones((20, 20)))
+    done = CliRunner().invoke(
+        app, ["inr", "advise", str(tmp_path / "flat.npy"), *QUICK, "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code != 0
+    assert not (tmp_path / "out").exists()

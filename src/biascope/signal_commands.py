@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -149,7 +150,12 @@ def advise(
         "draws": draws,
         "width": width,
     }
-    found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=seed, run=run, **how)
+    try:
+        found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=seed, run=run, **how)
+    except ValueError:  # nothing was done: no empty folder is left
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
     found.save(folder / "advice")
     report = write_report([found], folder / "report.html", title=f"Which network for {given.name}")
     if as_json:
