@@ -1,17 +1,27 @@
-"""Task arithmetic: what editing models on disk costs in memory and time, against loading them.
+"""Task arithmetic: what editing models on disk, maps of ξ and linearised networks cost, each against the plain way.
 
-    python benchmarks/merge.py                           # models of 50 million numbers, both ways
-    python benchmarks/merge.py --numbers 1e9             # a billion; the other way stays at --loaded 5e7
+    python benchmarks/merge.py                           # models of 50 million numbers, both ways; maps; linearised networks
+    python benchmarks/merge.py apply --numbers 1e9       # a billion; the other way stays at --loaded 5e7
+    python benchmarks/merge.py map linearised --device cuda --precision tf32
     python benchmarks/merge.py --quick                   # sizes that take seconds
 
 apply    `biascope merge apply` on a base and two models, each in shards: θ₀ + 0.4 (A − θ₀) − 0.3 (B − θ₀), with its report. Asked:
          at most 500 MiB of anonymous memory for a billion parameters. Against the usual way: torch.load of all three, the sum, and
          torch.save. Both run in a fresh process that samples RssAnon of /proc/self/status every 5 ms; what its imports take is told.
 
-First both ways must give the same weights, bit for bit, on a small model.
+         First both ways must give the same weights, bit for bit, on a small model.
+map      ξ of two tasks on a 20 × 20 grid with 2,048 points each, for EfficientNet-Lite0 at 96 pixels; asked: at most 5 minutes on the
+         H200. Non-linear: against a loop that writes the weights into a module for each place and classifies in batches of 128.
+         Linearised: one forward and two forward-mode passes against one forward-mode pass for each place. The plain ways are timed on
+         a few places of the grid, which first must give the same classes.
+linearised   a step of fine-tuning (batch of 128) and an inference, linearised against non-linear. About 2 and 2 to 3 are published.
+
+Weights and inputs of the last two are random: what they cost does not depend on them.
 """
 
 import argparse
+import dataclasses
+import functools
 import json
 import math
 import subprocess
@@ -25,6 +35,16 @@ import torch
 
 from biascope.checkpoint import SLICE, Checkpoint
 from biascope.checkpoint_writer import CheckpointWriter, Planned
+from biascope.encoder_source import encoder_of
+from biascope.linearization import linearize
+from biascope.measures.disentanglement import disentanglement
+from biascope.run import Run
+from biascope.task import Arrays
+from biascope.task_heads import Head, headed
+from biascope.task_inference import edited_outputs, sampled
+from biascope.task_tuning import tuning_recipe
+from biascope.task_vector import TaskVector
+from biascope.training import fit
 
 WEIGHTS = {"a": 0.4, "b": -0.3}
 MIB = 2**20
@@ -158,18 +178,139 @@ def measure_apply(options):
         assert cost["peak"] < 500 * MIB, "merge apply must stay below 500 MiB of anonymous memory"
 
 
-PARTS = {"apply": measure_apply}
+def timed(work, run):
+    """Seconds, all that was queued on a GPU included, and what the work gives."""
+    if run.torch_device.type == "cuda":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    found = work()
+    if run.torch_device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin, found
+
+
+def made_up(points, pixels=96, classes=10):
+    """An encoder at random weights, and two tasks with heads and vectors; its features stay of one size along the vectors."""
+    encoder = encoder_of("efficientnet_lite0", random=True).network
+    stream = torch.Generator().manual_seed(0)
+
+    def vector():
+        moved = {
+            k: w + 0.1 * w.std().nan_to_num() * torch.randn(w.shape, generator=stream)
+            for k, w in encoder.params.items()
+        }
+        return TaskVector.between(encoder.params, moved)
+
+    tasks = {
+        name: Arrays(
+            {"test": (torch.randn(points, 3, pixels, pixels, generator=stream), torch.randint(classes, (points,)))},
+            name=name,
+        )
+        for name in ("one", "other")
+    }
+    with torch.inference_mode():
+        features = encoder(tasks["one"].splits["test"][0][:64])
+    heads = {
+        name: Head(torch.randn(classes, features.shape[1], generator=stream) / features.std(), torch.zeros(classes))
+        for name in tasks
+    }
+    return (
+        encoder,
+        heads,
+        {tuning: {name: vector() for name in tasks} for tuning in ("non-linear", "linearised")},
+        tasks,
+    )
+
+
+def plain_places(encoder, head, vectors, rows, x, linearised, run, batch=128):
+    """Classes at each place by the plain loop."""
+    placed = encoder.to(run.torch_device, torch.float32)
+    found = []
+    with torch.no_grad(), run.products():
+        for row in rows.tolist():
+            moved = {
+                k: w + sum(a * v.deltas[k].to(w) for a, v in zip(row, vectors, strict=True) if k in v.deltas)
+                for k, w in placed.params.items()
+            }
+            network = linearize(placed).with_params(moved) if linearised else placed.with_params(moved)
+            outputs = [head(network(part.to(run.torch_device))) for part in x.split(batch)]
+            found.append(torch.cat(outputs).argmax(1).cpu())
+    return torch.stack(found)
+
+
+def measure_map(options):
+    run = Run(device=options.device, precision=options.precision)
+    points, grid, places = (16, 3, 2) if options.quick else (options.points, 20, 5)
+    encoder, heads, vectors, tasks = made_up(points)
+    samples = sampled(tasks["one"], "test", None, seed=0)
+    x = samples.splits["test"][0]
+    print(f"\nξ on a {grid} × {grid} grid, {points} points of each task, {run.describe()}")
+    print(f"{'way':12} {'plain loop':>12} {'ours':>10} {'ratio':>7}   same classes")
+    alphas = torch.linspace(-1, 1, places, dtype=torch.float64)
+    rows = torch.stack([alphas, alphas.flip(0)], 1)
+    for way, linearised in (("non-linear", False), ("linearised", True)):
+        pair = list(vectors[way].values())
+        plain = functools.partial(plain_places, encoder, heads["one"], pair, linearised=linearised, run=run)
+        plain(rows[:1], x[:128])  # what is prepared once is not counted
+        for_places, there = timed(functools.partial(plain, rows, x), run)
+        ours = edited_outputs(encoder, heads["one"], pair, rows, samples, linearised=linearised, run=run)
+        same = float((ours == there).double().mean())
+        assert same > 0.97, f"both ways must give the same classes, got {same}"
+        whole = functools.partial(
+            disentanglement, encoder, heads, {way: vectors[way]}, tasks, methods=(way,), grid=grid, points=points,
+            resamples=200, run=run,
+        )  # fmt: skip
+        seconds, _ = timed(whole, run)
+        usual = for_places / places * 2 * (grid * grid + grid)  # each task: the grid, and its own vector alone
+        print(f"{way:12} {usual:10.1f} s {seconds:8.1f} s {usual / seconds:7.1f}   {same:.2%}", flush=True)
+
+
+def measure_linearised(options):
+    run = Run(device=options.device, precision=options.precision)
+    count, batch, points = (2, 4, 8) if options.quick else (options.steps, 128, 1024)
+    encoder, heads, vectors, tasks = made_up(points)
+    data = dataclasses.replace(tasks["one"], splits={"train": tasks["one"].splits["test"]}).to(run)
+    samples = sampled(tasks["one"], "test", None, seed=0)
+    own, once = [vectors["non-linear"]["one"]], torch.tensor([[0.5]], dtype=torch.float64)
+    placed = encoder.to(run.torch_device, torch.float32)
+    print(f"\nEfficientNet-Lite0 at 96 pixels, batches of {batch}, {run.describe()}")
+    print(f"{'':12} {'a step of training':>20} {'1,000 inferences':>18}")
+    costs = []
+    for way, linearised in (("non-linear", False), ("linearised", True)):
+        start = headed(linearize(placed) if linearised else placed, heads["one"])
+
+        def trained(steps, start=start):
+            return fit(start, data, tuning_recipe(steps=steps, rate=1e-4, batch=batch), seed=0, run=run)
+
+        trained(count)  # what is prepared once is not counted
+        few, many = (timed(functools.partial(trained, steps), run)[0] for steps in (count, 3 * count))
+        inferred = functools.partial(
+            edited_outputs, encoder, heads["one"], own, once, samples, linearised=linearised, run=run
+        )
+        inferred()
+        inference = min(timed(inferred, run)[0] for _ in range(3)) / points * 1000
+        costs.append(((many - few) / (2 * count), inference))
+        print(f"{way:12} {1000 * costs[-1][0]:17.1f} ms {1000 * costs[-1][1]:15.1f} ms", flush=True)
+    ratios = [other / one for one, other in zip(*costs, strict=True)]
+    print(f"{'ratio':12} {ratios[0]:20.2f} {ratios[1]:18.2f}")
+
+
+PARTS = {"apply": measure_apply, "map": measure_map, "linearised": measure_linearised}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; all by default")
+    parser.add_argument("parts", nargs="*", choices=list(PARTS), help="what to measure; all by default")
     parser.add_argument("--numbers", type=float, default=0, help="of the large model")
     parser.add_argument("--loaded", type=float, default=5e7, help="of the model that is also loaded whole")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32", "float64"])
     parser.add_argument(
         "--folder", default=None, help="on a disk with room for four models; a temporary one by default"
     )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--points", type=int, default=2048, help="of each task, for maps")
+    parser.add_argument("--steps", type=int, default=40, help="of fine-tuning, for the cost of a step")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--child", nargs=2, metavar=("WAY", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -13,7 +13,9 @@ from biascope.gram import tangent_gram
 from biascope.kernel_plan import share
 from biascope.layer_rules import possible_rules
 from biascope.layer_uses import layer_uses
+from biascope.linearization import linearize
 from biascope.measurement import find
+from biascope.merge_check import merge_check
 from biascope.model_source import usual_shape
 from biascope.networks import builder, names
 from biascope.probe import Probe
@@ -21,7 +23,10 @@ from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.sampling import GradientSampler, gradient_covariance
 from biascope.tangent import input_difference, input_gradient
-from biascope.task import along_directions
+from biascope.task import Arrays, along_directions
+from biascope.task_heads import Head, fitted_head, headed
+from biascope.task_inference import edited_outputs, sampled
+from biascope.task_tuning import tuned, tuning_recipe
 from biascope.training import fit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -165,3 +170,63 @@ def test_a_graph_is_recorded_while_those_of_earlier_trainings_wait_to_be_let_go(
     for _ in range(12):
         trained_on_gpu("captured", "tf32", steps=3, members=1)  # each leaves a graph in a reference cycle
     assert trained_on_gpu("stack", "tf32", steps=3).losses.isfinite().all()
+
+
+@functools.cache
+def edited(depth: int = 1) -> tuple[Network, Arrays, Head]:
+    """A small encoder, a task of three clouds of images, and its head."""
+    stream = torch.Generator().manual_seed(depth)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        build = builder("vit")
+        encoder = Network.of(build(channels=1, image_size=8, patch=4, depth=2, heads=2, width=16, mlp=32, outputs=12))
+    centres, y = torch.randn(3, 1, 8, 8, generator=stream), torch.arange(90) % 3
+    x = centres[y] + torch.randn(90, 1, 8, 8, generator=stream)
+    task = Arrays({split: (x[part::3], y[part::3]) for part, split in enumerate(("train", "validation", "test"))})
+    return encoder, task, fitted_head(encoder, task, run=Run(device="cpu"))
+
+
+@pytest.mark.parametrize("linearised", [False, True])
+def test_fine_tuning_as_a_graph_equals_the_plain_loop(linearised: bool) -> None:
+    encoder, task, head = edited()
+    run = Run(device="cuda", precision="float64")
+    placed = encoder.to(run.torch_device, torch.float64)
+    start = headed(linearize(placed) if linearised else placed, head)
+    recipe = tuning_recipe(steps=6, rate=1e-2, batch=10)
+    one, two = (
+        fit(start, task.to(run), recipe, seed=0, run=run, way=way).networks.params for way in ("captured", "loop")
+    )
+    moved = max(float((one[name] - tensor).abs().max()) for name, tensor in start.params.items())
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-9 * moved
+
+
+@pytest.mark.parametrize("linearised", [False, True])
+def test_edited_encoders_give_the_same_outputs_there(linearised: bool) -> None:
+    encoder, task, head = edited()
+    vectors = [
+        tuned(encoder, head, task, tuning_recipe(steps=5, rate=rate, batch=10), seed=0, run=Run(device="cpu"))
+        for rate in (1e-2, 3e-2)
+    ]
+    rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, -1.0]])
+    samples = sampled(task, "test", None, seed=0)
+    here, there = (
+        edited_outputs(
+            encoder, head, vectors, rows, samples, linearised=linearised, reading="logits", run=Run(device=device)
+        )
+        for device in ("cpu", "cuda")
+    )
+    torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4 * float(here.abs().max()))
+
+
+def test_a_merge_check_comes_to_the_same_there() -> None:
+    encoder, task, head = edited()
+    other = Arrays({split: (x.flip(-1), y) for split, (x, y) in task.splits.items()})
+    tasks, heads = {"one": task, "other": other}, {"one": head, "other": head}
+    recipe = tuning_recipe(steps=10, rate=1e-2, batch=10)
+    vectors = {name: tuned(encoder, head, each, recipe, seed=0, run=Run(device="cpu")) for name, each in tasks.items()}
+    here, there = (
+        merge_check(encoder, heads, vectors, tasks, grid=4, run=Run(device=device)) for device in ("cpu", "cuda")
+    )
+    assert there.grade == here.grade
+    assert abs(there.alpha.value - here.alpha.value) < 0.06
+    assert abs(there.mean_loss.value - here.mean_loss.value) < 0.04  # one sample of thirty on a border
