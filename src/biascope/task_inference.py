@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -184,8 +183,8 @@ class _Edited:
             "encoder": encoder_identity(self.encoder),
             "head": self.head.identity,
             "vectors": [weights.fingerprint(vector.deltas) for vector in self.vectors],
-            "coefficients": _digest(self.coefficients),
-            "samples": _digest(x),
+            "coefficients": weights.digest(self.coefficients),
+            "samples": weights.digest(x),
             "how": (self.linearised, self.reading, device_type(run), run.precision),
         }
 
@@ -252,8 +251,3 @@ def _moved_along(start: Params, deltas: Sequence[Params], coefficients: Sequence
         edit = sum(alpha * delta[name] for alpha, delta in zip(coefficients, deltas, strict=True))
         params[name] = image_layout(start[name] + edit)
     return params
-
-
-def _digest(tensor: Tensor) -> str:
-    held = tensor.detach().cpu().contiguous()
-    return hashlib.sha256(f"{tuple(held.shape)}{held.dtype}".encode() + held.numpy().tobytes()).hexdigest()[:16]

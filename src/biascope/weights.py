@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 Params = dict[str, Tensor]
 EDITABLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -130,6 +131,31 @@ def fingerprint(params: Params) -> str:
     for name in sorted(params):
         hashed.begin(name, params[name])
         hashed.add(params[name])
+    return hashed.value
+
+
+# Of tensors that are still there, with the state they were in.
+_digests: MutableMapping[Tensor, tuple[tuple[int, int], str]] = WeakIdKeyDictionary()
+
+
+def digest(tensor: Tensor) -> str:
+    """A short hash of shape, type and values, taken once of a tensor that nobody changes: data may hold gigabytes.
+
+    Example:
+        >>> tensor = torch.zeros(2)
+        >>> before = digest(tensor)
+        >>> digest(tensor.add_(1)) == before, digest(tensor.sub_(1)) == before
+        (False, True)
+    """
+    state = None if tensor.is_inference() else (tensor._version, tensor.data_ptr())
+    known = _digests.get(tensor)
+    if known is not None and known[0] == state:
+        return known[1]
+    hashed = Fingerprint()
+    hashed.begin("", tensor)
+    hashed.add(tensor)
+    if state is not None:
+        _digests[tensor] = state, hashed.value
     return hashed.value
 
 
