@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 START = "pre-trained"
 _RESAMPLES = 200
+_AHEAD = 0.1  # points: no difference at all is not an advantage, as where every search ends at the coefficient 0
 
 
 def added(found: Study, run: Run) -> TaskAddition:
@@ -75,6 +76,19 @@ def _differences(name: str, values: np.ndarray, what: str) -> dict[str, Estimate
     }
 
 
+def normalised_gain(pretrained: np.ndarray, single: np.ndarray, merged: np.ndarray) -> np.ndarray:
+    """Normalised accuracy of the merged encoder beyond that of the pre-trained one, ``(seed, way)``.
+
+    Probes start high, and the worse the single tasks, the higher the normalised accuracy of an encoder that was not edited at all;
+    published networks start near chance.
+
+    Example:
+        >>> normalised_gain(np.array([[0.4]]), np.array([[[0.8], [0.5]]]), np.array([[[0.6], [0.4]]]))
+        array([[0.25, 0.  ]])
+    """
+    return np.asarray(((merged - pretrained[:, None]) / np.maximum(single, 1e-12)).mean(-1))
+
+
 def _claims_61(name: str) -> list[Claim]:
     said = "71.4, 57.1 and 76.5 % for CLIP ViT-B/32" if name != CNN else "79.1 and 81.1 % for CLIP ConvNeXt"
     return [
@@ -83,7 +97,7 @@ def _claims_61(name: str) -> list[Claim]:
             f"{name}: absolute accuracy, non-linear minus pre-trained",
             "at least",
             "48.4 to 71.4 % for CLIP ViT-B/32",
-            0.0,
+            _AHEAD,
             "paper",
         ),
         Claim(
@@ -91,23 +105,23 @@ def _claims_61(name: str) -> list[Claim]:
             f"{name}: absolute accuracy, linearised minus non-linear",
             "at least",
             said,
-            0.0,
+            _AHEAD,
             "paper",
         ),
         Claim(
-            f"{name}: so it does by normalised accuracy, points.",
-            f"{name}: normalised accuracy, linearised minus non-linear",
+            f"{name}: so it does by normalised accuracy beyond that of the pre-trained encoder, points.",
+            f"{name}: gain in normalised accuracy, linearised minus non-linear",
             "at least",
             "76.5 and 85.4 % for CLIP ViT-B/32" if name != CNN else "83.6 and 85.7 % for CLIP ConvNeXt",
-            0.0,
+            _AHEAD,
             "paper",
         ),
         Claim(
-            f"{name}: post-hoc linearisation keeps a larger share of single-task accuracy than the non-linear network, points.",
-            f"{name}: normalised accuracy, post-hoc minus non-linear",
+            f"{name}: post-hoc linearisation gains more normalised accuracy than the non-linear network, points.",
+            f"{name}: gain in normalised accuracy, post-hoc minus non-linear",
             "at least",
             "76.5 and 81.9 % for CLIP ViT-B/32",
-            0.0,
+            _AHEAD,
             "paper",
         ),
     ]
@@ -143,6 +157,8 @@ def table_61(effort: str, run: Run) -> Finding:
         statistics |= _table(name, result.table())
         statistics |= _differences(name, result.absolute, "absolute accuracy")
         statistics |= _differences(name, result.normalised, "normalised accuracy")
+        gains = normalised_gain(result.pretrained, result.single, result.merged)
+        statistics |= _differences(name, gains, "gain in normalised accuracy")
         gain = 100 * (result.absolute[:, 0] - result.pretrained.mean(-1))
         statistics[f"{name}: absolute accuracy, non-linear minus pre-trained"] = over_seeds(gain)
         statistics |= {
@@ -207,7 +223,7 @@ def figure_63(effort: str, run: Run) -> Finding:
                 f"{name}: single-task accuracy, non-linear minus post-hoc",
                 "at least",
                 "significantly lower",
-                0.0,
+                _AHEAD,
                 "paper",
             ),
             Claim(
@@ -215,7 +231,7 @@ def figure_63(effort: str, run: Run) -> Finding:
                 f"{name}: single-task accuracy, linearised minus post-hoc",
                 "at least",
                 "significantly reduces the single-task performance gap",
-                0.0,
+                _AHEAD,
                 "paper",
             ),
         )
@@ -254,7 +270,7 @@ def figure_62(effort: str, run: Run) -> Finding:
                 f"{name}: target accuracy, linearised minus non-linear",
                 "at most",
                 "24.0 and 10.9 % for CLIP ViT-B/32",
-                0.0,
+                -_AHEAD,
                 "paper",
             ),
             Claim(
@@ -262,7 +278,7 @@ def figure_62(effort: str, run: Run) -> Finding:
                 f"{name}: target accuracy, post-hoc minus non-linear",
                 "at most",
                 "24.0 and 14.8 % for CLIP ViT-B/32",
-                0.0,
+                -_AHEAD,
                 "paper",
             ),
             Claim(
@@ -270,7 +286,7 @@ def figure_62(effort: str, run: Run) -> Finding:
                 f"{name}: target accuracy, non-linear minus pre-trained",
                 "at most",
                 "48.4 to 24.0 % for CLIP ViT-B/32",
-                0.0,
+                -_AHEAD,
                 "paper",
             ),
         )
