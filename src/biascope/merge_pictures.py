@@ -125,6 +125,49 @@ def coefficient_figure(
     return figure
 
 
+def coefficient_panels(
+    groups: Mapping[str, Mapping[str, np.ndarray]],
+    alphas: np.ndarray,
+    chosen: Mapping[str, Mapping[str, float]],
+    *,
+    y: str = "accuracy, %",
+    reading: str = "",
+    dark: bool = False,
+) -> Figure:
+    """Accuracy against the coefficient, a panel for each encoder and a line for each way to edit.
+
+    Args:
+        groups: Percentages ``(A,)`` by the name of the encoder, then of the way.
+        alphas: The coefficients.
+        chosen: The coefficient chosen, likewise.
+        y: What the percentages are.
+        reading: A sentence on how to read it.
+        dark: Whether the background is.
+
+    Returns:
+        The figure.
+    """
+    figure = blank(3.4, reading or "A ring marks the coefficient that was chosen.")
+    grid = figure.add_gridspec(1, len(groups))
+    ways = list(dict.fromkeys(way for group in groups.values() for way in group))
+    colours = dict(zip(ways, line_colours(len(ways), dark), strict=True))
+    for place, (name, group) in enumerate(groups.items()):
+        axes = panel(figure, dark, grid[0, place])
+        for way, curve in group.items():
+            axes.plot(alphas, curve, color=colours[way], linewidth=1.6, label=plain(way))
+            at = chosen[name][way]
+            ring = [float(np.interp(at, alphas, curve))]
+            axes.plot([at], ring, "o", markersize=9, markerfacecolor="none", color=colours[way])
+        axes.set_title(plain(name, 20), fontsize=10, color=PALETTE[dark].ink, pad=4)
+        axes.set(ylim=(0, 100), xticks=[0, 0.5, 1], xlabel="coefficient α")
+        if place:
+            axes.tick_params(labelleft=False)
+        else:
+            axes.set(ylabel=plain(y, 60))
+    legend_below(figure, figure.axes[0], dark)
+    return figure
+
+
 def radar_figure(values: Mapping[str, np.ndarray], tasks: Sequence[str], *, dark: bool = False) -> Figure:
     """Accuracies of several networks on tasks, each task a ray.
 

@@ -20,8 +20,8 @@ from biascope.task_tuning import encoder_identity, tuned_vectors
 from biascope.task_vector import TaskVector
 from biascope.trials import Outcome, Trials, make_writable, write_atomically
 
-# The highest learning rate by how an encoder is tuned: of those tried, the best mean validation accuracy of single tasks (four of images,
-# three of texts) after 500 iterations with one seed. docs/edit.md lists what was tried.
+# The highest learning rate by how an encoder is tuned: of those tried, the best mean validation accuracy of single tasks (four of
+# images, three of texts) after 500 iterations with one seed. docs/edit.md lists what was tried.
 _RATES = {
     "efficientnet_lite0": {"non-linear": 1e-3, "linearised": 3e-5},
     "vit": {"non-linear": 3e-4, "linearised": 3e-4},

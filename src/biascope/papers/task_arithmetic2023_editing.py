@@ -13,7 +13,7 @@ from biascope.editing_result import TaskAddition, TaskNegation, repeated
 from biascope.estimate import Estimate
 from biascope.measures.task_addition import task_addition
 from biascope.measures.task_negation import task_negation
-from biascope.merge_pictures import accuracy_bars, radar_figure
+from biascope.merge_pictures import accuracy_bars, coefficient_panels, radar_figure
 from biascope.papers.task_arithmetic2023_tasks import (
     CNN,
     CONTROL,
@@ -137,16 +137,21 @@ def _drawn_bars(finding: Finding, dark: bool, y: str, reading: str) -> Figure:
     return accuracy_bars(bars, y=f"{y} accuracy, %", reading=reading, dark=dark)
 
 
+def _drawn_61(finding: Finding, dark: bool) -> Figure:
+    names = [key.removesuffix(": curves") for key in finding.arrays if key.endswith(": curves")]
+    curves = {name: 100 * finding.arrays[f"{name}: curves"].mean((0, 3)) for name in names}  # (way, coefficient)
+    groups = {name: dict(zip(WAYS, each, strict=True)) for name, each in curves.items()}
+    chosen = {name: {way: finding.statistics[f"{name}: coefficient, {way}"].value for way in WAYS} for name in names}
+    alphas = np.linspace(0, 1, next(iter(curves.values())).shape[1])
+    reading = "Mean accuracy over tasks on validation samples, with α times the sum of all vectors; rings: chosen."
+    return coefficient_panels(groups, alphas, chosen, y="accuracy of all tasks, %", reading=reading, dark=dark)
+
+
 @figure(
     "table 6.1",
     title="Task addition (with table D.1 for a CNN)",
     claims=[claim for name in (VIT, CNN, TEXT) for claim in _claims_61(name)],
-    draw=lambda finding, dark: _drawn_bars(
-        finding,
-        dark,
-        "absolute",
-        "Mean accuracy over tasks of one encoder with the vectors of all tasks added; intervals over seeds.",
-    ),
+    draw=_drawn_61,
 )
 def table_61(effort: str, run: Run) -> Finding:
     """Absolute and normalised accuracy of encoders with the vectors of all tasks added."""
