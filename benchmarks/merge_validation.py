@@ -9,11 +9,14 @@ keeps fine-tunings, so that RUNS/task_arithmetic2023 of `biascope reproduce --ou
 pair
 
 predicted   mean share of predictions that the merge changes at the suggested coefficient, on validation samples without labels
+expected    mean loss of accuracy to expect there, likewise
 realised    mean over both tasks of accuracy(single) − accuracy(merged at the suggested coefficient), on test samples
 
-and the correlation of the two over pairs, Pearson's and Spearman's, with bootstrap intervals over pairs; beside it, that of two simpler
-predictors: the cosine of the two task vectors, and the sum of their norms. Then how far the suggested coefficient is from the best on
-labelled validation samples, and how much test accuracy that costs. All was written down before the first run beyond smoke.
+and the correlation of each with the last over pairs, Pearson's and Spearman's, with bootstrap intervals over pairs; beside it, that of
+two simpler predictors: the cosine of the two task vectors, and the sum of their norms. Then the correlation of the share of the way that
+the check tells with the share of the gain by fine-tuning that the merge keeps; how far the suggested coefficient is from the best on
+labelled validation samples, and how much test accuracy that costs. All but `expected` and the share of the gain was written down
+before the first run beyond smoke; these two came after it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from biascope.check_result import GRADES
+from biascope.check_verdict import GRADES
 from biascope.estimate import Estimate, bootstrapped, over_repeats, pearson, spearman
 from biascope.merge_check import ALPHAS, merge_check
 from biascope.papers.task_arithmetic2023_tasks import CNN, PLANS, TEXT, VIT, study
@@ -36,7 +39,12 @@ from biascope.run import Run
 from biascope.task_inference import edited_outputs, sampled
 
 NAMES = {"efficientnet_lite0": CNN, "vit": VIT, "minilm": TEXT}
-PREDICTORS = {"predicted": "merge check", "cosine": "cosine of task vectors", "norms": "sum of their norms"}
+PREDICTORS = {
+    "predicted": "merge check",
+    "expected": "merge check, to expect",
+    "cosine": "cosine of task vectors",
+    "norms": "sum of their norms",
+}
 
 
 def accuracies(found, vectors, pair, place, rows, split, run):
@@ -75,6 +83,8 @@ def measured(found, vectors, pair, points, run):
     first, second = own.values()
     return {
         "predicted": check.mean_loss.value,
+        "expected": float(np.mean([each.value for each in check.expected_losses])),
+        "way": check.way.value,
         "realised": single - merged,
         "cosine": first.cosine(second),
         "norms": first.norm + second.norm,
@@ -103,6 +113,12 @@ def statistics(rows):
     found = {
         f"{kind}, {words}": bootstrapped(statistic, columns[key], columns["realised"])
         for key, words in PREDICTORS.items()
+        for kind, statistic in (("Pearson", pearson), ("Spearman", spearman))
+    }
+    gains = columns["single"] - columns["base"]
+    kept = (columns["merged"] - columns["base"]) / np.where(abs(gains) < 1e-9, np.nan, gains)
+    found |= {
+        f"{kind}, share of the way and share of the gain that is kept": bootstrapped(statistic, columns["way"], kept)
         for kind, statistic in (("Pearson", pearson), ("Spearman", spearman))
     }
     gap = abs(columns["alpha"] - columns["best alpha"])

@@ -91,6 +91,7 @@ SPINE = [
     "signal_pictures",
     "merge_pictures",
     "check_pictures",
+    "check_verdict",
     "covariance_result",
     "directional_result",
     "comparison",

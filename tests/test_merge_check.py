@@ -9,7 +9,8 @@ import torch
 from networks_under_test import CPU64, network_of, normal
 from torch import Tensor, nn
 
-from biascope.check_result import GRADES, MergeCheck, graded
+from biascope.check_result import MergeCheck
+from biascope.check_verdict import GRADES, graded
 from biascope.family import Network
 from biascope.merge_check import merge_check
 from biascope.task import Arrays
@@ -92,6 +93,22 @@ def test_no_labels_can_make_the_accuracy_fall_by_more(found: MergeCheck) -> None
             loss = float((single == labels).double().mean() - (merged == labels).double().mean())
             assert loss <= found.losses[task].value + 1e-12
         assert float((single != merged).double().mean()) == pytest.approx(found.losses[task].value)  # attained
+
+
+def test_the_loss_to_expect_is_that_of_labels_drawn_between_base_and_model(found: MergeCheck) -> None:
+    for task, model in enumerate(MODELS):
+        alone = outputs((1.0, 0.0) if task == 0 else (0.0, 1.0), HEADS[model], TASKS[model])
+        merged = outputs((0.35, 0.35), HEADS[model], TASKS[model])
+        odds = (alone.softmax(1) * outputs((0.0, 0.0), HEADS[model], TASKS[model]).softmax(1)).sqrt()
+        labels = torch.multinomial(odds, 20_000, replacement=True, generator=torch.Generator().manual_seed(0))
+        rights = [(each.argmax(1, keepdim=True) == labels).double().mean() for each in (alone, merged)]
+        assert found.expected is not None
+        assert found.expected[task, 7] == pytest.approx(float(rights[0] - rights[1]), abs=0.003)
+    assert np.all(np.abs(found.expected) <= found.apart + 1e-12)  # never more than the bound
+    losses = found.expected_losses
+    assert all(loss.low <= loss.value <= loss.high for loss in losses)
+    assert found.headline()["first, loss of accuracy to expect"] == losses[0]
+    assert found.document()["models"][1]["expected loss"]["value"] == losses[1].value
 
 
 def test_maps_are_those_of_the_disentanglement_error(found: MergeCheck) -> None:
@@ -223,7 +240,9 @@ def test_three_models_and_features() -> None:
     centre = one.mean(0)
     cosine = torch.nn.functional.cosine_similarity(one - centre, two - centre)
     assert found.apart[0, 1] == pytest.approx(float(1 - cosine.mean()))
-    assert "cosine of" in found.verdict()
+    assert "cosine of" in found.sentence()
+    assert found.expected is None
+    assert found.expected_losses == []
     assert {"Cosine of task vectors", "Opposite moves"} < found.plots().keys()
 
 

@@ -51,7 +51,7 @@ in that order; a module imports only from those above it::
       WHAT        result           named arrays, estimates, provenance
                   draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
                   pattern_pictures · patch_pictures      of detectors       signal_pictures   of dictionaries
-                  merge_pictures · check_pictures   of edited models
+                  merge_pictures · check_pictures   of edited models             check_verdict   on a merge, in words
                   covariance_result, directional_result, comparison, match_result, pattern_result, channel_result,
                   dictionary_result, advice_result, editing_result, merge_result,
                   check_result     what is known, alone and side by side

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from biascope import check_pictures, merge_pictures
+from biascope.check_verdict import GRADES, best_place, graded, listed, remarks_on, verdict_of
 from biascope.editing_result import places_inside, resampled_interval
 from biascope.estimate import Estimate, proportion
 from biascope.merge_result import Difference
@@ -21,14 +22,7 @@ from biascope.result import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GRADES = ("merge", "merge with a loss", "do not merge", "undecided")
-KEPT = 0.05  # a merge changes at most this share of any model's predictions,
-LOST = 0.20  # one with a loss at most this;
-WAY, HALF_WAY = 0.25, 0.50  # and it goes this share of the way from the base to the models: with a loss, and without
-ALIKE = 0.01  # below this share of predictions that differ from the base, there is nothing to judge by
-SURE = 0.95  # share of resamples that agree on the verdict, from which it counts as sure
 BOX = (0.0, 1.0)  # where coefficients are searched
-AGAINST = -0.05  # cosine from which two vectors count as pulling against each other in a layer
 _DRAWN = 6  # maps at most
 
 
@@ -48,6 +42,9 @@ class MergeCheck(Result):
         alphas: Coefficients of the sum of all task vectors; the first is 0, the base itself.
         apart: ``(task, coefficient)`` distance of the merged model from the fine-tuned one on the latter's own samples.
         resampled: The same on resampled samples.
+        expected: ``(task, coefficient)`` loss of accuracy to expect, where labels follow the mean of the logits of base and
+            fine-tuned model; ``None`` where features are compared.
+        expected_resampled: The same on resampled samples.
         map_alphas: Coefficients along a side of the maps.
         terms: ``(pair, side, place, place)`` the two terms of the disentanglement error ξ; ``None`` without maps.
         low: ``(pair, resample)`` share of the search box with ξ below the threshold.
@@ -75,6 +72,8 @@ class MergeCheck(Result):
     alphas: np.ndarray
     apart: np.ndarray
     resampled: np.ndarray
+    expected: np.ndarray | None
+    expected_resampled: np.ndarray | None
     map_alphas: np.ndarray
     terms: np.ndarray | None
     low: np.ndarray | None
@@ -96,7 +95,8 @@ class MergeCheck(Result):
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "alphas": ("coefficient",),
         "apart": ("model", "coefficient"),
-        "resampled": ("model", "coefficient", "resample"),
+        "expected": ("model", "coefficient"),
+        **dict.fromkeys(("resampled", "expected_resampled"), ("model", "coefficient", "resample")),
         "map_alphas": ("place",),
         "terms": ("pair", "side", "place", "place"),
         "low": ("pair", "resample"),
@@ -109,7 +109,7 @@ class MergeCheck(Result):
 
     @property
     def subject(self) -> str:  # noqa: D102
-        return f"{_listed(self.models)} on {self.base}"
+        return f"{listed(self.models)} on {self.base}"
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -136,7 +136,7 @@ class MergeCheck(Result):
     @property
     def alpha(self) -> Estimate:
         """The coefficient at which the merged model is nearest to all fine-tuned ones on average; over resampled samples."""
-        draws = self.alphas[[_best(each) for each in self.resampled.mean(0).T]]
+        draws = self.alphas[[best_place(each) for each in self.resampled.mean(0).T]]
         return resampled_interval(float(self.alphas[self._chosen]), draws)
 
     @property
@@ -161,6 +161,17 @@ class MergeCheck(Result):
         """Their mean."""
         at = self._chosen
         return resampled_interval(float(self.apart[:, at].mean()), self.resampled[:, at].mean(0))
+
+    @property
+    def expected_losses(self) -> list[Estimate]:
+        """For each model, the loss of accuracy to expect at the suggested coefficient; empty where features are compared."""
+        if self.expected is None or self.expected_resampled is None:
+            return []
+        at = self._chosen
+        return [
+            resampled_interval(float(loss[at]), draws[at])
+            for loss, draws in zip(self.expected, self.expected_resampled, strict=True)
+        ]
 
     @property
     def stakes(self) -> list[Estimate]:
@@ -200,7 +211,7 @@ class MergeCheck(Result):
 
     @property
     def _chosen(self) -> int:
-        return _best(self.apart.mean(0))
+        return best_place(self.apart.mean(0))
 
     def _distance(self, task: int, at: int) -> Estimate:
         value = float(self.apart[task, at])
@@ -214,6 +225,10 @@ class MergeCheck(Result):
         for name, loss, stake in zip(self.models, self.losses, self.stakes, strict=True):
             numbers[f"{name}, {what} that the merge changes"] = loss
             numbers[f"{name}, {what} that differ from the base"] = stake
+        numbers |= {
+            f"{name}, loss of accuracy to expect": each
+            for name, each in zip(self.models, self.expected_losses, strict=False)
+        }
         if self.apart[:, 0].any():
             numbers["share of the way from the base to the models"] = self.way
         numbers |= {
@@ -227,68 +242,7 @@ class MergeCheck(Result):
         return numbers
 
     def sentence(self) -> str:  # noqa: D102
-        return " ".join([self.verdict(), *self._remarks()])
-
-    def verdict(self) -> str:
-        """What to do, and what to expect of it."""
-        if self.grade == "undecided":
-            start = float(self.apart[:, 0].max())
-            words = f"Undecided: on these samples {_listed(self.models)} do what {self.base} does (of one, {self._said(start)}), so "
-            return f"{words}that they say nothing of a merge. Pass samples of the tasks that the models were tuned on."
-        low, high = self.as_good
-        alpha = f"α = {self.alpha.value:g}" + (f" ({low:g} to {high:g} does as well)" if low < high else "")
-        kept = 1 - float(self.apart[:, self._chosen].mean())
-        share = f"{_percent(kept)} of" if self.compared == "classes" else f"a mean cosine of {kept:.3f} with"
-        expected = f"{share} what {_listed(self.models)} do on their own samples"
-        first = f"{self.grade.capitalize()}: at {alpha} one model is expected to keep {expected}."
-        if self.grade == "do not merge":
-            first = f"Do not merge these: even the best coefficient, {alpha}, keeps {expected}."
-        worst = int(self.apart[:, self._chosen].argmax())
-        loss = self.losses[worst]
-        cost = ", and it can lose as much accuracy at most" if self.compared == "classes" else ""
-        suffers = f"{self.models[worst]} suffers most: {self._said(loss.value, loss.low, loss.high)}{cost}."
-        return f"{first} {suffers} The merge goes {_percent(max(self.way.value, 0))} of the way from {self.base} to the models."
-
-    def _said(self, value: float, *interval: float) -> str:
-        """A distance in words."""
-        if self.compared == "features":
-            return f"its features change by a cosine distance of {value:.3f}"
-        between = f" ({_percent(interval[0])} to {_percent(interval[1])})" if interval else ""
-        return f"{_percent(value)}{between} of its predictions change"
-
-    @property
-    def _what(self) -> str:
-        return "the predictions" if self.compared == "classes" else "the cosine of features"
-
-    def _remarks(self) -> list[str]:
-        """What else a user should know."""
-        words, chances = [], self.chances
-        other = max((grade for grade in GRADES if grade != self.grade), key=lambda grade: chances[grade])
-        if chances[self.grade] < SURE and chances[other] > 0:
-            words.append(
-                f"So many samples do not settle it: resampled, the verdict is {other!r} in {_percent(chances[other])} of cases."
-            )
-        if self.grade != "undecided":
-            words.append(self._clash())
-        if self.control is not None:
-            words.append(
-                f"On {self.control_data}, outside the tasks, the merge changes {_percent(float(self.control[0]))} of {self._what}."
-            )
-        return words
-
-    def _clash(self) -> str:
-        """Where task vectors pull against each other."""
-        found = self.weights
-        chance = 3 / np.sqrt(np.maximum(self.numbers, 1))[:, None]  # beyond what so many random numbers would show
-        against = np.where(found.cosines < np.minimum(AGAINST, -chance), found.cosines, np.nan)
-        if not np.isfinite(against).any():
-            return "In no layer do the task vectors point against each other."
-        named = []
-        for place in np.argsort(against, axis=None)[: min(3, int(np.isfinite(against).sum()))]:
-            layer, pair = np.unravel_index(place, against.shape)
-            whose = f", {found.pair_names[pair]}" if len(self.pairs) > 1 else ""
-            named.append(f"{self.layers[layer]} (cosine −{-against[layer, pair]:.2f}{whose})")
-        return f"Task vectors point against each other most in {_listed(named)}."
+        return " ".join([verdict_of(self), *remarks_on(self)])
 
     def rows(self) -> list[dict[str, Any]]:
         """The layers as plain values."""
@@ -296,7 +250,7 @@ class MergeCheck(Result):
 
     def document(self) -> dict[str, Any]:
         """Verdict, coefficient, and what was found of every model and pair, as plain values."""
-        low, high = self.as_good
+        (low, high), likely = self.as_good, self.expected_losses
         control = () if self.control is None else zip(("merge", *self.models), map(float, self.control), strict=True)
         return {
             "grade": self.grade,
@@ -309,6 +263,7 @@ class MergeCheck(Result):
                     "data": self.data[task],
                     "samples": self.points[task],
                     "predicted loss": self.losses[task].as_dict(),
+                    "expected loss": likely[task].as_dict() if likely else None,
                     "distance from the base": self.stakes[task].as_dict(),
                     "distances": self.apart[task].tolist(),
                     "changes of outputs by each": [_number(size) for size in self.effects[task]],
@@ -348,35 +303,6 @@ class MergeCheck(Result):
         return pictures | {name: layers[name] for name in ("Cosine of task vectors", "Opposite moves")}
 
 
-def graded(apart: np.ndarray) -> str:
-    """The verdict on distances ``(task, coefficient)`` between merged and fine-tuned models, the first coefficient being 0.
-
-    Example:
-        >>> [graded(np.array([[0.6, end], [0.4, 0.01]])) for end in (0.02, 0.1, 0.5)], graded(np.array([[0.0, 0.3]]))
-        (['merge', 'merge with a loss', 'do not merge'], 'undecided')
-    """
-    mean = apart.mean(0)
-    at = _best(mean)
-    worst, start = float(apart[:, at].max()), float(mean[0])
-    if float(apart[:, 0].max()) < ALIKE:
-        return "undecided"
-    way = 1 - float(mean[at]) / start
-    if worst > LOST or way < WAY:
-        return "do not merge"
-    return "merge" if worst <= KEPT and way >= HALF_WAY else "merge with a loss"
-
-
-def _best(mean: np.ndarray) -> int:
-    """The place of the least distance; of several, the middle one.
-
-    Example:
-        >>> _best(np.array([0.5, 0.1, 0.1, 0.1, 0.2]))
-        2
-    """
-    places = np.flatnonzero(mean <= mean.min() + 1e-12)
-    return int(places[(len(places) - 1) // 2])
-
-
 def _share(value: float, samples: int) -> Estimate:
     found = proportion(value, samples).map_linear(0.01)
     return Estimate(found.value, found.standard_error, max(found.low, 0.0), min(found.high, 1.0))
@@ -384,17 +310,3 @@ def _share(value: float, samples: int) -> Estimate:
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _percent(share: float) -> str:
-    """A share in words.
-
-    Example:
-        >>> _percent(0.9731), _percent(0.0012), _percent(0.0)
-        ('97.3 %', '0.1 %', '0 %')
-    """
-    return f"{100 * share:.1f} %".replace(".0 %", " %")
-
-
-def _listed(words: tuple[str, ...] | list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

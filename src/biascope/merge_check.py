@@ -59,7 +59,9 @@ def merge_check(
         With ``d_t(α) = E_{x∼μ_t} dist(f(x; θ₀ + τ_t), f(x; θ₀ + α Σ_s τ_s))``, where dist is 1 if the predicted classes differ, the
         suggested coefficient minimises the mean of ``d_t`` over tasks. ``d_t`` is the predicted loss: on these samples, the accuracy
         of the merged model is below that of the fine-tuned one by at most ``d_t``, whatever the labels. ``d_t(0)`` is what there
-        is to lose. The verdict follows from both; see ``docs/merge_check.md``. Beside it, for every pair the disentanglement error
+        is to lose. The verdict follows from both; see ``docs/merge_check.md``. The loss to *expect* is
+        ``E [q(ŷ_t) − q(ŷ_α)]`` with the classes that both predict and labels drawn from q, the softmax of the mean of the logits of
+        base and fine-tuned model: a fine-tuned model by itself is too sure. Beside it, for every pair the disentanglement error
         ``ξ(α₁, α₂) = Σ_t E dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``; the size and the cosine of the changes of outputs
         ``f(x; θ₀ + τ_s) − f(x; θ₀)`` by each vector on each task's samples; and cosines of task vectors by layer.
 
@@ -115,11 +117,11 @@ def merge_check(
     few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
     look = _Look(encoder, tuple(vectors.values()), compared, run)
     coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
-    apart, resampled = [], []
+    parts: dict[str, list[np.ndarray]] = {"apart": [], "expected": []}
     for place, model in enumerate(models):
-        each = look.along(heads[model], samples[model], coefficients, place)
-        apart.append(each.mean(0))
-        resampled.append(_resampled(each, resamples, seed).T)
+        for key, each in zip(parts, look.along(heads[model], samples[model], coefficients, place), strict=False):
+            parts[key].append(np.stack([each.mean(0), *_resampled(each, resamples, seed)], 1))  # (A, 1 + B)
+    apart, expected = np.array(parts["apart"]), np.array(parts["expected"]) if parts["expected"] else None
     maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
     effects, cosines = look.effects(heads, few)
     found = MergeCheck(
@@ -129,8 +131,10 @@ def merge_check(
         points=tuple(samples[model].sizes[split] for model in models),
         compared=compared,
         alphas=coefficients.numpy(),
-        apart=np.array(apart),
-        resampled=np.array(resampled),
+        apart=apart[..., 0],
+        resampled=apart[..., 1:],
+        expected=None if expected is None else expected[..., 0],
+        expected_resampled=None if expected is None else expected[..., 1:],
         threshold=threshold,
         effects=effects,
         effect_cosines=cosines,
@@ -186,12 +190,18 @@ class _Look:
         read = reading or READINGS[self.compared]
         return edited_outputs(self.encoder, head, chosen, rows, samples, reading=read, run=self.run)
 
-    def along(self, head: Head, samples: Arrays, alphas: Tensor, place: int) -> np.ndarray:
-        """Distances ``(n, A)`` of one fine-tuned model from the merged ones."""
+    def along(self, head: Head, samples: Arrays, alphas: Tensor, place: int) -> list[np.ndarray]:
+        """Distances ``(n, A)`` of one fine-tuned model from the merged ones; for classes, also losses of accuracy to expect."""
         count = len(self.vectors)
         rows = torch.cat([torch.eye(count, dtype=alphas.dtype)[place : place + 1], alphas[:, None].expand(-1, count)])
-        single, *merged = self.outputs(head, samples, rows)
-        return np.stack([_apart(single, each) for each in merged], 1)
+        outputs = self.outputs(head, samples, rows, "logits")
+        if self.compared != "classes":
+            return [np.stack([_apart(outputs[0], each) for each in outputs[1:]], 1)]
+        base = 1 + int(alphas.abs().argmin())
+        labels = ((outputs[0] + outputs[base]).double() / 2).softmax(-1)  # (n, c)
+        classes = outputs.argmax(-1)  # (1 + A, n)
+        right = labels.gather(1, classes.T)  # (n, 1 + A)
+        return [(classes[1:] != classes[0]).T.double().numpy(), (right[:, :1] - right[:, 1:]).numpy()]
 
     def maps(
         self,
