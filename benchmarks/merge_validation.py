@@ -12,11 +12,11 @@ predicted   mean share of predictions that the merge changes at the suggested co
 expected    mean loss of accuracy to expect there, likewise
 realised    mean over both tasks of accuracy(single) − accuracy(merged at the suggested coefficient), on test samples
 
-and the correlation of each with the last over pairs, Pearson's and Spearman's, with bootstrap intervals over pairs; beside it, that of
-two simpler predictors: the cosine of the two task vectors, and the sum of their norms. Then the correlation of the share of the way
-that the check tells with the share of the gain by fine-tuning that the merge keeps; how far the suggested coefficient is from the best on
-labelled validation samples, and how much test accuracy that costs. All but `expected` and the share of the gain was written down
-before the first run beyond smoke; these two came after it.
+and the correlation of each with the last over pairs, Pearson's and Spearman's, with bootstrap intervals over pairs; beside it, that
+of two simpler predictors: the cosine of the two task vectors, and the sum of their norms. Then the correlation of the share of the
+way that the check tells with the share of the gain by fine-tuning that the merge keeps; how far the suggested coefficient is from the
+best on labelled validation samples, and how much test accuracy that costs. All but `expected` and the share of the gain was written
+down before the first run beyond smoke; these two came after it.
 """
 
 from __future__ import annotations
