@@ -9,7 +9,7 @@ keeps fine-tunings, so that RUNS/task_arithmetic2023 of `biascope reproduce --ou
 pair
 
 predicted   mean share of predictions that the merge changes at the suggested coefficient, on validation samples without labels
-expected    mean loss of accuracy to expect there, likewise
+expected    mean loss of accuracy to expect there, from the models' validation accuracy: one number of each, all that is taken of labels
 realised    mean over both tasks of accuracy(single) − accuracy(merged at the suggested coefficient), on test samples
 
 and the correlation of each with the last over pairs, Pearson's and Spearman's, with bootstrap intervals over pairs; beside it, that
@@ -59,14 +59,18 @@ def accuracies(found, vectors, pair, place, rows, split, run):
 def measured(found, vectors, pair, points, run):
     """One pair, checked and merged."""
     own = {name: vectors[name] for name in pair}
+    alone = torch.eye(2, dtype=torch.float64)
+    known = {
+        name: float(accuracies(found, vectors, pair, place, alone[place : place + 1], "validation", run)[0])
+        for place, name in enumerate(pair)
+    }
     begin = time.perf_counter()
     check = merge_check(
         found.encoder, {name: found.heads[name] for name in pair}, own, {name: found.tasks[name] for name in pair},
-        split="validation", points=points, grid=None, name=found.name, run=run,
+        split="validation", points=points, accuracies=known, grid=None, name=found.name, run=run,
     )  # fmt: skip
     seconds = time.perf_counter() - begin
     alphas = torch.tensor(ALPHAS, dtype=torch.float64)[:, None].expand(-1, 2)
-    alone = torch.eye(2, dtype=torch.float64)
     curves = [
         accuracies(found, vectors, pair, place, torch.cat([alone[place : place + 1], alphas]), "validation", run)[1:]
         for place in range(2)

@@ -95,20 +95,28 @@ def test_no_labels_can_make_the_accuracy_fall_by_more(found: MergeCheck) -> None
         assert float((single != merged).double().mean()) == pytest.approx(found.losses[task].value)  # attained
 
 
-def test_the_loss_to_expect_is_that_of_labels_drawn_between_base_and_model(found: MergeCheck) -> None:
-    for task, model in enumerate(MODELS):
-        alone = outputs((1.0, 0.0) if task == 0 else (0.0, 1.0), HEADS[model], TASKS[model])
-        merged = outputs((0.35, 0.35), HEADS[model], TASKS[model])
-        odds = (alone.softmax(1) * outputs((0.0, 0.0), HEADS[model], TASKS[model]).softmax(1)).sqrt()
-        labels = torch.multinomial(odds, 20_000, replacement=True, generator=torch.Generator().manual_seed(0))
-        rights = [(each.argmax(1, keepdim=True) == labels).double().mean() for each in (alone, merged)]
-        assert found.expected is not None
-        assert found.expected[task, 7] == pytest.approx(float(rights[0] - rights[1]), abs=0.003)
-    assert np.all(np.abs(found.expected) <= found.apart + 1e-12)  # never more than the bound
-    losses = found.expected_losses
+@pytest.mark.parametrize("accuracy", [None, 0.6])
+def test_the_loss_to_expect_is_that_of_labels_drawn_as_the_model_says(
+    found: MergeCheck, accuracy: float | None
+) -> None:
+    checked = found if accuracy is None else ask(accuracies={"first": accuracy})
+    alone = outputs((1.0, 0.0), HEADS["first"], TASKS["first"])
+    if accuracy is not None:
+        temperatures = torch.logspace(-2, 2, 4001, dtype=alone.dtype)
+        sure = torch.stack([(alone / each).softmax(1).amax(1).mean() for each in temperatures])
+        alone = alone / temperatures[(sure - accuracy).abs().argmin()]
+    merged = outputs((0.35, 0.35), HEADS["first"], TASKS["first"])
+    stream = torch.Generator().manual_seed(0)
+    labels = torch.multinomial(alone.softmax(1), 20_000, replacement=True, generator=stream)
+    rights = [float((each.argmax(1, keepdim=True) == labels).double().mean()) for each in (alone, merged)]
+    assert checked.expected is not None
+    assert checked.expected[0, 7] == pytest.approx(rights[0] - rights[1], abs=0.003)
+    assert accuracy is None or rights[0] == pytest.approx(accuracy, abs=0.003)
+    assert np.all((checked.expected >= 0) & (checked.expected <= checked.apart + 1e-12))  # never more than the bound
+    losses = checked.expected_losses
     assert all(loss.low <= loss.value <= loss.high for loss in losses)
-    assert found.headline()["first, loss of accuracy to expect"] == losses[0]
-    assert found.document()["models"][1]["expected loss"]["value"] == losses[1].value
+    assert checked.headline()["first, loss of accuracy to expect"] == losses[0]
+    assert checked.document()["models"][1]["expected loss"]["value"] == losses[1].value
 
 
 def test_maps_are_those_of_the_disentanglement_error(found: MergeCheck) -> None:
@@ -261,6 +269,12 @@ def test_the_same_after_saving_and_from_a_folder(found: MergeCheck, tmp_path) ->
 
 
 def test_bad_input_is_one_sentence() -> None:
+    for accuracies, said in (
+        ({"third": 0.5}, "some of the models first, second"),
+        ({"first": 93.0}, "between 0 and 1, got 93"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ask(accuracies=accuracies)
     with pytest.raises(ValueError, match=r"^A merge needs at least two models, got 1\. Pass another\.$"):
         merge_check(ENCODER, HEADS, {"first": VECTORS["first"]}, TASKS)
     with pytest.raises(ValueError, match=r"Every model must have samples, and 'second' has none"):

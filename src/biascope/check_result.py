@@ -42,8 +42,8 @@ class MergeCheck(Result):
         alphas: Coefficients of the sum of all task vectors; the first is 0, the base itself.
         apart: ``(task, coefficient)`` distance of the merged model from the fine-tuned one on the latter's own samples.
         resampled: The same on resampled samples.
-        expected: ``(task, coefficient)`` loss of accuracy to expect, where labels follow the mean of the logits of base and
-            fine-tuned model; ``None`` where features are compared.
+        expected: ``(task, coefficient)`` loss of accuracy to expect, if labels follow the fine-tuned model's own probabilities, or
+            these tempered to its known accuracy; ``None`` where features are compared.
         expected_resampled: The same on resampled samples.
         map_alphas: Coefficients along a side of the maps.
         terms: ``(pair, side, place, place)`` the two terms of the disentanglement error ξ; ``None`` without maps.
@@ -222,13 +222,12 @@ class MergeCheck(Result):
     def headline(self) -> dict[str, Estimate]:  # noqa: D102
         what = "share of its predictions" if self.compared == "classes" else "cosine distance"
         numbers = {"suggested coefficient α": self.alpha}
-        for name, loss, stake in zip(self.models, self.losses, self.stakes, strict=True):
-            numbers[f"{name}, {what} that the merge changes"] = loss
-            numbers[f"{name}, {what} that differ from the base"] = stake
-        numbers |= {
-            f"{name}, loss of accuracy to expect": each
-            for name, each in zip(self.models, self.expected_losses, strict=False)
-        }
+        likely = self.expected_losses
+        for task, name in enumerate(self.models):
+            numbers[f"{name}, {what} that the merge changes"] = self.losses[task]
+            if likely:
+                numbers[f"{name}, loss of accuracy to expect"] = likely[task]
+            numbers[f"{name}, {what} that differ from the base"] = self.stakes[task]
         if self.apart[:, 0].any():
             numbers["share of the way from the base to the models"] = self.way
         numbers |= {

@@ -71,13 +71,9 @@ def verdict_of(check: MergeCheck) -> str:
     loss, likely = check.losses[worst], check.expected_losses
     cost = ""
     if likely:
-        cost = f", so that it can lose as much accuracy at most; {_loss(likely[worst].value)}"
+        cost = f", and it can lose as much accuracy at most; to expect is a loss of {percent(likely[worst].value)}"
     suffers = f"{check.models[worst]} suffers most: {_distance(check, loss.value, loss.low, loss.high)}{cost}."
     return f"{first} {suffers} The merge goes {percent(max(check.way.value, 0))} of the way from {check.base} to the models."
-
-
-def _loss(share: float) -> str:
-    return f"{percent(share)} are expected" if share >= 0 else f"it is expected to gain {percent(-share)}"
 
 
 def _distance(check: MergeCheck, value: float, *interval: float) -> str:

@@ -43,6 +43,7 @@ def merge_check(
     points: int = 1000,
     alphas: Sequence[float] = ALPHAS,
     compared: str = "classes",
+    accuracies: Mapping[str, float] | None = None,
     control: Arrays | None = None,
     grid: int | None = 10,
     reach: tuple[float, float] = (-1.0, 2.0),
@@ -60,8 +61,9 @@ def merge_check(
         suggested coefficient minimises the mean of ``d_t`` over tasks. ``d_t`` is the predicted loss: on these samples, the accuracy
         of the merged model is below that of the fine-tuned one by at most ``d_t``, whatever the labels. ``d_t(0)`` is what there
         is to lose. The verdict follows from both; see ``docs/merge_check.md``. The loss to *expect* is
-        ``E [q(ŷ_t) − q(ŷ_α)]`` with the classes that both predict and labels drawn from q, the softmax of the mean of the logits of
-        base and fine-tuned model: a fine-tuned model by itself is too sure. Beside it, for every pair the disentanglement error
+        ``E [q(ŷ_t) − q(ŷ_α)]`` with the classes that both predict and labels drawn from q, the fine-tuned model's own
+        probabilities; where its accuracy is known, at the temperature at which it is as sure as it is right. Beside it, for every
+        pair the disentanglement error
         ``ξ(α₁, α₂) = Σ_t E dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``; the size and the cosine of the changes of outputs
         ``f(x; θ₀ + τ_s) − f(x; θ₀)`` by each vector on each task's samples; and cosines of task vectors by layer.
 
@@ -76,6 +78,8 @@ def merge_check(
         points: Samples of each task at most, and of the control set.
         alphas: Coefficients to choose from; 0, the base, is always among them.
         compared: ``"classes"``, or ``"features"``: outputs are not class scores.
+        accuracies: What is known of the models' accuracy on their tasks, between 0 and 1; a fine-tuned model is often surer than
+            it is right, and the loss to expect is too large then.
         control: Samples outside all tasks.
         grid: Coefficients along a side of the maps of ξ; ``None`` for no maps.
         reach: First and last of them.
@@ -108,9 +112,11 @@ def merge_check(
     """
     run, clock = run or Run(), time.perf_counter()
     _check(heads, vectors, tasks, alphas, compared, grid, resamples)
+    _check_accuracies(accuracies or {}, vectors)
     settings = {
         "split": split, "points": points, "compared": compared, "grid": grid, "reach": reach, "map_points": map_points,
         "threshold": threshold, "resamples": resamples, "seed": seed,
+        "accuracies": dict(accuracies or {}),
     }  # fmt: skip
     models = tuple(vectors)
     samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
@@ -119,7 +125,9 @@ def merge_check(
     coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
     parts: dict[str, list[np.ndarray]] = {"apart": [], "expected": []}
     for place, model in enumerate(models):
-        for key, each in zip(parts, look.along(heads[model], samples[model], coefficients, place), strict=False):
+        known = (accuracies or {}).get(model)
+        found_along = look.along(heads[model], samples[model], coefficients, place, known)
+        for key, each in zip(parts, found_along, strict=False):
             parts[key].append(np.stack([each.mean(0), *_resampled(each, resamples, seed)], 1))  # (A, 1 + B)
     apart, expected = np.array(parts["apart"]), np.array(parts["expected"]) if parts["expected"] else None
     maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
@@ -173,6 +181,37 @@ def _check(
         )
 
 
+def _check_accuracies(accuracies: Mapping[str, float], models: Mapping[str, TaskVector]) -> None:
+    for model, accuracy in accuracies.items():
+        if model not in models:
+            raise ValueError(
+                f"accuracies must name some of the models {', '.join(models)}, got {model!r}. Pass such a name."
+            )
+        if not 0 < accuracy <= 1:
+            raise ValueError(
+                f"An accuracy must lie between 0 and 1, got {accuracy:g} for {model}. Pass a share, such as 0.93."
+            )
+
+
+def likely_labels(logits: Tensor, accuracy: float | None = None) -> Tensor:
+    """Probabilities of labels ``(n, c)`` by what a model says, tempered so that it is as sure on average as it is right.
+
+    Example:
+        >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
+        >>> [round(float(likely_labels(logits, known)[0, 0]), 3) for known in (None, 0.7)]
+        [0.982, 0.7]
+    """
+    wide = logits.double()
+    if accuracy is None:
+        return wide.softmax(-1)
+    cold, hot = 1e-3, 1e3
+    for _ in range(60):  # how sure it is falls with the temperature
+        middle = (cold * hot) ** 0.5
+        surer = float((wide / middle).softmax(-1).amax(-1).mean()) > accuracy
+        cold, hot = (middle, hot) if surer else (cold, middle)
+    return (wide / hot).softmax(-1)
+
+
 @dataclass(frozen=True)
 class _Look:
     """Looks at edited networks through heads."""
@@ -190,15 +229,16 @@ class _Look:
         read = reading or READINGS[self.compared]
         return edited_outputs(self.encoder, head, chosen, rows, samples, reading=read, run=self.run)
 
-    def along(self, head: Head, samples: Arrays, alphas: Tensor, place: int) -> list[np.ndarray]:
+    def along(
+        self, head: Head, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None
+    ) -> list[np.ndarray]:
         """Distances ``(n, A)`` of one fine-tuned model from the merged ones; for classes, also losses of accuracy to expect."""
         count = len(self.vectors)
         rows = torch.cat([torch.eye(count, dtype=alphas.dtype)[place : place + 1], alphas[:, None].expand(-1, count)])
         outputs = self.outputs(head, samples, rows, "logits")
         if self.compared != "classes":
             return [np.stack([_apart(outputs[0], each) for each in outputs[1:]], 1)]
-        base = 1 + int(alphas.abs().argmin())
-        labels = ((outputs[0] + outputs[base]).double() / 2).softmax(-1)  # (n, c)
+        labels = likely_labels(outputs[0], accuracy)  # (n, c)
         classes = outputs.argmax(-1)  # (1 + A, n)
         right = labels.gather(1, classes.T)  # (n, 1 + A)
         return [(classes[1:] != classes[0]).T.double().numpy(), (right[:, :1] - right[:, 1:]).numpy()]

@@ -50,6 +50,10 @@ def check(
     features: Annotated[
         bool, typer.Option("--features", help="Outputs are no class scores: compare them by their cosine.")
     ] = False,
+    accuracy: Annotated[
+        list[float],
+        typer.Option(help="Accuracy of a model on its task, 0.93 say, once for each: the loss to expect rests on it."),
+    ] = [],  # noqa: B006 - typer copies it
     control: Annotated[str | None, typer.Option(help="Samples outside all tasks: what does the merge change?")] = None,
     pixels: Annotated[str, typer.Option(help=PIXELS_HELP)] = "own",
     split: Annotated[str | None, typer.Option(help="Where samples are taken from; test, if there is one.")] = None,
@@ -79,6 +83,12 @@ def check(
     _ = run.torch_device  # a device that is not there is told before any work
     if grid == 1 or grid < 0:
         raise ValueError(f"--grid must be at least 2, or 0 for no maps, got {grid}. Pass --grid 10.")
+    if accuracy and len(accuracy) != len(models):
+        raise ValueError(
+            f"--accuracy must be given for none or for each of {len(models)} models, got {len(accuracy)}. Repeat it in their order."
+        )
+    if wrong := [each for each in accuracy if not 0 < each <= 1]:
+        raise ValueError(f"--accuracy must lie between 0 and 1, got {wrong[0]:g}. Pass a share, such as 0.93.")
     reading = Reading(model, parse_settings(settings), input, head, features, pixels, split, points, unrelated, seed)
     known = candidates_of(base, models, data, reading, control=control, run=run)
     folder = report or Path("biascope-runs") / f"check-{known.base}"
@@ -91,6 +101,7 @@ def check(
         split=SPLIT,
         points=points,
         compared=known.compared,
+        accuracies=dict(zip(known.vectors, accuracy, strict=True)) if accuracy else None,
         control=known.control,
         grid=grid or None,
         name=known.base,
