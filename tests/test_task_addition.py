@@ -12,6 +12,7 @@ from biascope.editing_result import TaskAddition, repeated
 from biascope.family import Network
 from biascope.linearization import linearize
 from biascope.measures.task_addition import task_addition
+from biascope.merge_pictures import radar_figure
 from biascope.task import Arrays
 from biascope.task_heads import fitted_head
 from biascope.task_tuning import tuned_vectors, tuning_recipe
@@ -162,3 +163,9 @@ def test_what_is_missing_is_told_in_one_sentence() -> None:
     unsplit = {name: dataclasses.replace(task, splits={"test": task.splits["test"]}) for name, task in TASKS.items()}
     with pytest.raises(ValueError, match="Task 'up' must have the splits 'validation', 'test', and lacks 'validation'"):
         task_addition(ENCODER, HEADS, vectors(), unsplit, run=CPU64)
+
+
+@pytest.mark.parametrize(("tasks", "polar"), [(2, False), (3, True)])
+def test_few_tasks_are_drawn_as_bars_since_two_rays_enclose_nothing(tasks: int, polar: bool) -> None:
+    figure = radar_figure({"start": np.full(tasks, 50.0), "merged": np.full(tasks, 70.0)}, ["a", "b", "c"][:tasks])
+    assert (figure.axes[0].name == "polar") == polar

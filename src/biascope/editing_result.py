@@ -130,7 +130,7 @@ class Disentanglement(EditingResult):
         ahead = float((self.area[order[-1]] > self.area[order[0]]).mean())
         verdict = "no way to edit is told from another"
         if ahead >= 0.975:
-            verdict = f"{self.methods[order[-1]]} editing keeps them apart best, {self.methods[order[0]]} least"
+            verdict = f"{self.methods[order[-1]]} editing keeps them apart better than {self.methods[order[0]]}"
         ending = "" if len(self.methods) == 1 else f": {verdict}"
         return (
             f"Task vectors of {first} and {second} on {self.subject} leave each other's predictions alone (ξ < {self.threshold:g}) on "

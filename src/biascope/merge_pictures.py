@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.draw import PALETTE, blank, colour_bar, heat, legend_below, line_colours, panel, plain
+from biascope.estimate import Estimate
 from biascope.frequency_plane import lines_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from biascope.estimate import Estimate
 
 _BOX = "#d0021b"  # the search box: red, as in the paper
 _TOP = 1.0  # ξ from where on colours do not change; what matters lies far below
@@ -169,7 +168,7 @@ def coefficient_panels(
 
 
 def radar_figure(values: Mapping[str, np.ndarray], tasks: Sequence[str], *, dark: bool = False) -> Figure:
-    """Accuracies of several networks on tasks, each task a ray.
+    """Accuracies of several networks on tasks, each task a ray; fewer than three, which enclose nothing, as bars.
 
     Args:
         values: Percentages ``(T,)`` by the network's name.
@@ -179,6 +178,12 @@ def radar_figure(values: Mapping[str, np.ndarray], tasks: Sequence[str], *, dark
     Returns:
         The figure.
     """
+    if len(tasks) < 3:
+        bars = {
+            task: {name: Estimate(float(each[place])) for name, each in values.items()}
+            for place, task in enumerate(tasks)
+        }
+        return accuracy_bars(bars, reading="A group of bars for each task.", dark=dark)
     figure = blank(
         4.0 + 0.15 * max(0, len(values) - 3),
         "Each ray is a task, from 0 % in the middle to 100 %; further out is better.",
