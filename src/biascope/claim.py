@@ -83,12 +83,13 @@ class Claim:
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest value that agree with the claim."""
+        slack = 1e-12 * abs(self.tolerance)  # 0.3 + 0.1 is not 0.4 in binary
         if self.comparator == "at least":
-            return self.tolerance, math.inf
+            return self.tolerance - slack, math.inf
         if self.comparator == "at most":
-            return -math.inf, self.tolerance
+            return -math.inf, self.tolerance + slack
         published = float(self.published)
-        reach = self.tolerance + 1e-12 * max(abs(published), self.tolerance)  # 0.3 + 0.1 is not 0.4 in binary
+        reach = self.tolerance + max(slack, 1e-12 * abs(published))
         return published - reach, published + reach
 
     @property

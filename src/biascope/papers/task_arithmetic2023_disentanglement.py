@@ -24,6 +24,7 @@ from biascope.papers.task_arithmetic2023_tasks import (
     VIT,
     WAYS,
     Study,
+    apart,
     how,
     study,
     untrained,
@@ -189,16 +190,10 @@ def figure_610(effort: str, run: Run) -> Finding:
     for name in (each for each in (VIT, CNN) if each in PLANS[effort].encoders):
         for way in WAYS:
             key = f"{_key(name, pair)}: mean ξ for coefficients from 0 to 1, {way}"
-            statistics[f"{name}: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained"] = _apart(
+            statistics[f"{name}: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained"] = apart(
                 finding.statistics[key], trained.statistics[key]
             )
     return Finding(statistics, finding.arrays, finding.settings, finding.notes)
-
-
-def _apart(one: Estimate, other: Estimate) -> Estimate:
-    """A difference, as if the two were independent: they share samples, so that the interval is rather too wide."""
-    apart, error = one.value - other.value, float(np.hypot(one.standard_error, other.standard_error))
-    return Estimate(apart, error, apart - 1.96 * error, apart + 1.96 * error)
 
 
 _LOCAL = "share of the local energy on the task"
@@ -215,7 +210,7 @@ def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Estimate], d
     )  # fmt: skip
     numbers = {f"{name}: {key}": each for key, each in result.headline().items()}
     trained, random = result.shares(result.energy).values()
-    numbers[f"{name}: {_LOCAL}, pre-trained minus random"] = _apart(trained, random)
+    numbers[f"{name}: {_LOCAL}, pre-trained minus random"] = apart(trained, random)
     return numbers, dict(zip(result.states, result.energy, strict=True)), result.points
 
 
