@@ -39,7 +39,8 @@ def between(low: float, high: float) -> Estimate:
         (AT_MOST, between(9, 11), "inconclusive"),
         (AT_MOST, between(11, 12), "not reproduced"),
         (AT_LEAST, Estimate.exact(90), "reproduced"),
-        (AT_LEAST, Estimate.exact(math.nextafter(90, 0)), "not reproduced"),
+        (AT_LEAST, Estimate.exact(math.nextafter(90, 0)), "reproduced"),  # 0.3 + 0.1 is not 0.4 in binary
+        (AT_LEAST, Estimate.exact(90 - 1e-9), "not reproduced"),
         (AT_LEAST, Estimate.exact(math.inf), "reproduced"),
         (ABOUT, Estimate.exact(math.inf), "not reproduced"),
         (ABOUT, Estimate.exact(55), "reproduced"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from biascope.check_result import MergeCheck
 from biascope.check_verdict import GRADES, graded
 from biascope.family import Network
-from biascope.merge_check import merge_check
+from biascope.merge_check import likely_labels, merge_check
 from biascope.task import Arrays
 from biascope.task_heads import Head, identity_head
 from biascope.task_vector import TaskVector
@@ -283,10 +283,57 @@ def test_bad_input_is_one_sentence() -> None:
         merge_check(ENCODER, {"first": HEADS["first"]}, VECTORS, TASKS)
     with pytest.raises(ValueError, match=r"compared must be 'classes' or 'features', got 'logits'"):
         ask(compared="logits")
-    with pytest.raises(ValueError, match=r"grid and resamples must be at least 2, got 1 and 100"):
-        ask(grid=1)
-    with pytest.raises(ValueError, match=r"alphas must be finite numbers, got \[nan\]"):
-        ask(alphas=(float("nan"),))
+    with pytest.raises(ValueError, match=r"grid and resamples must be at least 3 and 2, got 2 and 100"):
+        ask(grid=2)
+    for alpha in (float("nan"), -0.5):  # the first of them, the base, is 0
+        with pytest.raises(ValueError, match=rf"alphas must be finite and not negative, got \[{alpha}\]"):
+            ask(alphas=(alpha,))
+    with pytest.raises(ValueError, match=r"The maps must have places within 0 and 1, and from 2 to 3 none of 4 is"):
+        ask(reach=(2.0, 3.0))
+    one = {model: Head(head.weight[:1], head.bias[:1]) for model, head in HEADS.items()}
+    with pytest.raises(ValueError, match=r"The head of first must have two outputs at least to predict classes"):
+        merge_check(ENCODER, one, VECTORS, TASKS, run=CPU64)
+    single = {model: samples_of(0.0, 1, 1) for model in MODELS}
+    with pytest.raises(ValueError, match=r"Features are compared on two samples at least, and first has one"):
+        merge_check(ENCODER, HEADS, VECTORS, single, compared="features", run=CPU64)
+    x, y = TASKS["first"].splits["test"]
+    broken = {**TASKS, "first": dataclasses.replace(TASKS["first"], splits={"test": (x * torch.nan, y)})}
+    with pytest.raises(ValueError, match=r"The model of set 1 must give finite outputs on its samples, and does not"):
+        merge_check(ENCODER, HEADS, VECTORS, broken, run=CPU64)
     other = vectors_of(ENCODER.with_params({name: 2 * each for name, each in ENCODER.params.items()}))
     with pytest.raises(ValueError, match=r"Task vectors must start from the weights of the encoder"):
         merge_check(ENCODER, HEADS, other, TASKS, run=CPU64)
+
+
+def test_a_merge_that_destroys_the_network_changes_every_prediction() -> None:
+    class Root(nn.Module):
+        """Fine up to a weight of 1, not a number beyond it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([(1 - self.weight.sum()).sqrt() + 0 * x[:, 0], 0.1 * x[:, 0]], 1)
+
+    encoder = network_of(Root, readout=None).with_params({"weight": torch.zeros(2, dtype=torch.float64)})
+    ends = {model: torch.eye(2, dtype=torch.float64)[place] for place, model in enumerate(MODELS)}
+    vectors = {model: TaskVector.between(encoder.params, {"weight": 0.8 * end}) for model, end in ends.items()}
+    heads = dict.fromkeys(MODELS, identity_head(2))
+    tasks = {model: samples_of(0.0, seed) for seed, model in enumerate(MODELS, 1)}
+    found = merge_check(encoder, heads, vectors, tasks, grid=None, resamples=20, run=CPU64)
+    assert np.all(found.apart[:, found.alphas > 0.63] == 1)  # 1.6 α > 1
+    assert np.all(found.apart[:, found.alphas < 0.6] < 0.2)
+
+
+def test_outputs_of_any_scale_are_tempered() -> None:
+    outputs = torch.randn(200, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for scale in (1e-6, 1.0, 1e7):
+        assert float(likely_labels(scale * outputs, 0.7).amax(-1).mean()) == pytest.approx(0.7, abs=1e-3)
+
+
+def test_no_changed_prediction_of_few_is_no_certainty() -> None:
+    gentle = vectors_of(ENCODER, scale=1e-3)
+    found = merge_check(ENCODER, HEADS, gentle, TASKS, grid=None, resamples=20, run=CPU64)
+    assert found.losses[0].value == 0
+    assert found.expected_losses[0].high == found.losses[0].high > 0

@@ -307,7 +307,12 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
     bad(r"--split must be one of train, test for a\.npz, got dev", more=("--split", "dev"))
     bad(r"--pixels must be own, unit, or MEAN:SPREAD", more=("--pixels", "bright"))
     bad(r"--points must be at least 2, got 1", more=("--points", "1"))
-    bad(r"--grid must be at least 2, or 0 for no maps, got 1", more=("--grid", "1"))
+    bad(r"--grid must be at least 3, or 0 for no maps, got 2", more=("--grid", "2"))
+    for scale in ("0.5:0", "nan:0.3", "0.5:-1"):
+        bad(r"SPREAD positive, got", more=("--pixels", scale))
+    bad(r"--accuracy must be given for none or for each of 2 models, got 1", more=("--accuracy", "0.9"))
+    bad(r"--accuracy must lie between 0 and 1, got 93", more=("--accuracy", "0.9", "--accuracy", "93"))
+    bad(r"--accuracy must be left out with --features", more=("--features", "--accuracy", "0.9", "--accuracy", "0.9"))
     bad(r"net must be callable with the settings", more=("--set", "wrong=3"))
     save_file({"weight": torch.ones(1, 1), "bias": torch.ones(1)}, "odd.safetensors")
     odd = (
@@ -322,3 +327,97 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
     )
     refused(folder, "must return a tensor, got tuple", *odd)
     said(*CHECK[:3], "elsewhere.safetensors", *CHECK[4:], *QUICK, "--data", "a.npz", "--unrelated")
+
+
+SETTINGS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, act, outputs):
+        super().__init__()
+        self.act, self.first, self.last = act, nn.Linear(36, 8), nn.Linear(8, outputs)
+        self.norm = nn.BatchNorm1d(8)
+        self.register_buffer("shift", torch.zeros(8))
+
+    def forward(self, x):
+        return self.last(getattr(torch, self.act)(self.norm(self.first(x.flatten(1))) + self.shift))
+
+def build(act="tanh", outputs=3):
+    return Net(act, outputs)
+"""
+
+
+@pytest.fixture
+def settled(folder):
+    """A network with a setting that no weight knows, BatchNorm, and a buffer that a merge edits."""
+    (folder / "settled.py").write_text(SETTINGS)
+    plain = {"norm.weight": torch.ones(8), "norm.bias": torch.zeros(8), "norm.running_mean": torch.zeros(8)}
+    plain |= {"norm.running_var": torch.ones(8), "norm.num_batches_tracked": torch.tensor(0), "shift": torch.zeros(8)}
+    for name in ("base", "a", "b"):
+        save_file(load_file(f"{name}.safetensors") | plain, f"{name}.safetensors")
+    return folder
+
+
+def checked_numbers(*more: str) -> dict:
+    words = [
+        *CHECK[:4],
+        "--model",
+        "settled.py:build",
+        *CHECK[6:],
+        "--data",
+        "a.npz",
+        "--data",
+        "b.npz",
+        *QUICK,
+        "--json",
+    ]
+    return json.loads(said(*words, *more))
+
+
+def test_another_forward_pass_with_the_same_weights_is_not_read_from_the_folder(settled, undrawn):
+    first = checked_numbers()
+    other, fresh = checked_numbers("--set", "act=relu"), checked_numbers("--set", "act=relu", "--report", "elsewhere")
+    assert other["models"] == fresh["models"]
+    assert other["models"][0]["distances"] != first["models"][0]["distances"]
+
+
+def test_buffers_that_a_merge_edits_are_edited_and_statistics_of_their_own_are_told(settled, undrawn):
+    a = load_file("a.safetensors")
+    before = checked_numbers()
+    assert "BatchNorm" not in before["sentence"]
+    save_file(a | {"shift": torch.full((8,), 3.0)}, "a.safetensors")
+    assert checked_numbers()["models"][0]["distance from the base"] != before["models"][0]["distance from the base"]
+    save_file(a | {"norm.running_mean": torch.ones(8)}, "a.safetensors")
+    told = checked_numbers()["sentence"]
+    assert "BatchNorm statistics of a differ from the base's, which check and merge use throughout" in told
+    assert not any(line.startswith("b ") for line in told.split(". "))
+
+
+def test_half_precision_is_told(settled, undrawn):
+    for name in ("base", "a", "b"):
+        state = load_file(f"{name}.safetensors")
+        save_file(
+            {key: each.bfloat16() if each.is_floating_point() else each for key, each in state.items()},
+            f"{name}.safetensors",
+        )
+    assert "in half precision and were looked at in float32" in checked_numbers()["sentence"]
+
+
+def test_the_sign_of_a_single_output_counts_through_a_head_too(settled, undrawn):
+    for name in ("base", "a", "b"):
+        state = load_file(f"{name}.safetensors")
+        state["last.weight"], state["last.bias"] = state["last.weight"][:1].contiguous(), state["last.bias"][:1]
+        save_file(state, f"{name}.safetensors")
+    plain = checked_numbers("--set", "outputs=1", "--report", "plain")
+    through = checked_numbers("--set", "outputs=1", "--head", "last", "--report", "through")
+    assert plain["models"][0]["distances"] == pytest.approx(through["models"][0]["distances"])
+    assert max(plain["models"][0]["distances"]) > 0
+
+
+def test_the_next_command_is_one_that_works(settled, undrawn):
+    for name, seed in (("a", 1), ("b", 2)):  # unrelated to the base
+        state = load_file("base.safetensors")
+        save_file(state | {"first.weight": 5 * normal(8, 36, seed=seed, dtype=torch.float32)}, f"{name}.safetensors")
+    found = checked_numbers("--unrelated")
+    assert not found["command"] or "--unrelated" in found["command"]

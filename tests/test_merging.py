@@ -341,3 +341,30 @@ def test_a_sharded_model_of_hugging_face_is_merged_and_loads_again(tmp_path):
     (tmp_path / "out" / "config.json").write_text((tmp_path / "base" / "config.json").read_text())
     loaded = transformers.BertModel.from_pretrained(tmp_path / "out").state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_what_would_silently_do_nothing_or_end_in_a_traceback_is_refused(tmp_path) -> None:
+    base, a, _ = family(tmp_path)
+    out = tmp_path / "out.safetensors"
+    with pytest.raises(
+        ValueError, match=r"keep must match names of the models, and 'haed\.\*' matches none of 5, such as"
+    ):
+        merge(base, [(a, 0.5)], out, keep=["haed.*"])
+    with pytest.raises(ValueError, match=r"Nothing of base\.safetensors is left to be merged: all of it is kept"):
+        merge(base, [(a, 0.5)], out, keep=["*"])
+    start, end = model(0), model(1)
+    TaskVector.between(start, end).save(tmp_path / "vector.safetensors")
+    del start["head.weight"]
+    bare, vector = saved(tmp_path, "bare", start), Checkpoint.open(tmp_path / "vector.safetensors")
+    with pytest.raises(ValueError, match=r"must be a task vector of bare\.safetensors, which has no head\.weight"):
+        merge(bare, [(vector, 0.5), (a, 0.5)], out, keep=["head.*"])
+    assert not out.exists()
+    narrow = saved(tmp_path, "narrow", {**model(1), "head.weight": model(1)["head.weight"].to(torch.float8_e4m3fn)})
+    found = differences(base, [narrow])
+    assert "head" not in found.layers
+    assert "of another type" in found.misfits[0]
+    torch.save({**model(0), "waves": torch.zeros(2, dtype=torch.complex128)}, tmp_path / "waves.pt")
+    torch.save({**model(1), "waves": torch.zeros(2, dtype=torch.complex128)}, tmp_path / "more.pt")
+    waves, more = (Checkpoint.open(tmp_path / f"{name}.pt") for name in ("waves", "more"))
+    with pytest.raises(ValueError, match=r"A safetensors file cannot hold waves, which is complex128"):
+        merge(waves, [(more, 0.5)], out, keep=["waves"])

@@ -135,3 +135,9 @@ def test_what_does_not_fit_is_listed():
     assert "1 extra (tail)" in message
     assert "1 of another shape (head (4,) instead of (3,))" in message
     assert message.endswith("Pass the matching model.")
+
+
+def test_one_prefix_is_removed_and_not_the_next_one_too() -> None:
+    wanted = {"model.fc.weight": torch.zeros(2)}
+    found = weights.matched({"module.model.fc.weight": torch.ones(2)}, wanted, "a file")
+    assert found["model.fc.weight"].tolist() == [1, 1]

@@ -44,7 +44,7 @@ in that order; a module imports only from those above it::
                   geometry_evolution   what an instant of training does to input gradients
                   training         fit: the only training loop         training_plan    the fastest way to train many
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
-                  task_heads · task_tuning · task_inference   encoders fine-tuned on tasks, and what they say once edited
+                  forward_identity · task_heads · task_tuning · task_inference   encoders tuned to tasks, and what they say once edited
                   meta_learning    initial weights that learn a signal in a few steps
                   signal_fitting   a signal as a network
                   pooling_simulation   the pooling theory, simulated
@@ -64,7 +64,7 @@ in that order; a module imports only from those above it::
                   task_study       encoders with heads and task vectors          vit_pretraining   an encoder of our own
                   matching         which architecture fits a data set
                   signal_candidates · signal_kernels · signal_advice   which network fits a signal
-                  merging · merge_source · merge_check   models edited and compared on disk; whether to merge them
+                  merging · model_heads · merge_source · merge_check   models edited and compared on disk; whether to merge them
                   scanning         the main job
                   reproduction_page · reproduction   the papers' figures, run and judged
                   printing · data_commands · measure_commands · kernel_commands · match_commands

@@ -42,9 +42,6 @@ class MergeCheck(Result):
         alphas: Coefficients of the sum of all task vectors; the first is 0, the base itself.
         apart: ``(task, coefficient)`` distance of the merged model from the fine-tuned one on the latter's own samples.
         resampled: The same on resampled samples.
-        expected: ``(task, coefficient)`` loss of accuracy to expect, if labels follow the fine-tuned model's own probabilities, or
-            these tempered to its known accuracy; ``None`` where features are compared.
-        expected_resampled: The same on resampled samples.
         map_alphas: Coefficients along a side of the maps.
         terms: ``(pair, side, place, place)`` the two terms of the disentanglement error ξ; ``None`` without maps.
         low: ``(pair, resample)`` share of the search box with ξ below the threshold.
@@ -62,6 +59,10 @@ class MergeCheck(Result):
         control_data: What else was looked at; empty if nothing.
         control_points: How many samples of it.
         control: Distance from the base there of the merged model, then of each model alone.
+        expected: ``(task, coefficient)`` loss of accuracy to expect, if labels follow the fine-tuned model's own probabilities, or
+            these tempered to its known accuracy; ``None`` where features are compared.
+        expected_resampled: The same on resampled samples.
+        notes: What else to tell of the models.
     """
 
     base: str
@@ -72,8 +73,6 @@ class MergeCheck(Result):
     alphas: np.ndarray
     apart: np.ndarray
     resampled: np.ndarray
-    expected: np.ndarray | None
-    expected_resampled: np.ndarray | None
     map_alphas: np.ndarray
     terms: np.ndarray | None
     low: np.ndarray | None
@@ -91,6 +90,9 @@ class MergeCheck(Result):
     control_data: str = ""
     control_points: int = 0
     control: np.ndarray | None = None
+    expected: np.ndarray | None = None
+    expected_resampled: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "alphas": ("coefficient",),
@@ -167,11 +169,12 @@ class MergeCheck(Result):
         """For each model, the loss of accuracy to expect at the suggested coefficient; empty where features are compared."""
         if self.expected is None or self.expected_resampled is None:
             return []
-        at = self._chosen
-        return [
-            resampled_interval(float(loss[at]), draws[at])
-            for loss, draws in zip(self.expected, self.expected_resampled, strict=True)
-        ]
+        at, found = self._chosen, []
+        for loss, draws, most in zip(self.expected, self.expected_resampled, self.losses, strict=True):
+            known = resampled_interval(float(loss[at]), draws[at])
+            # None of few changed predictions is not none of all: then the interval is that of the bound.
+            found.append(most if most.value == 0 else known)
+        return found
 
     @property
     def stakes(self) -> list[Estimate]:

@@ -73,6 +73,8 @@ def verdict_of(check: MergeCheck) -> str:
     if likely:
         cost = f", and it can lose as much accuracy at most; to expect is a loss of {percent(likely[worst].value)}"
     suffers = f"{check.models[worst]} suffers most: {_distance(check, loss.value, loss.low, loss.high)}{cost}."
+    if not loss.value:
+        suffers = f"None of the predictions change (at most {percent(loss.high)} of any model's)."
     return f"{first} {suffers} The merge goes {percent(max(check.way.value, 0))} of the way from {check.base} to the models."
 
 
@@ -98,7 +100,7 @@ def remarks_on(check: MergeCheck) -> list[str]:
         what = "the predictions" if check.compared == "classes" else "the cosine of features"
         share = percent(float(check.control[0]))
         words.append(f"On {check.control_data}, outside the tasks, the merge changes {share} of {what}.")
-    return words
+    return [*words, *check.notes]
 
 
 def _clash(check: MergeCheck) -> str:

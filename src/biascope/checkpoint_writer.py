@@ -164,6 +164,10 @@ class _Shard:
 
     def __init__(self, plan: Mapping[str, Planned], metadata: Mapping[str, str]) -> None:
         self.names = list(plan)
+        if odd := [name for name, each in plan.items() if each.dtype not in _WORDS]:
+            raise ValueError(
+                f"A safetensors file cannot hold {odd[0]}, which is {str(plan[odd[0]].dtype).removeprefix('torch.')}. Convert it first."
+            )
         self._plan = dict(sorted(plan.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
         ends = list(itertools.accumulate(map(bytes_of, self._plan.values()), initial=0))
         self._places = dict(zip(self._plan, itertools.pairwise(ends), strict=True))

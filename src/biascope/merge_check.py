@@ -25,7 +25,7 @@ from biascope.randomness import seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head
-from biascope.task_inference import edited_outputs, sampled
+from biascope.task_inference import edited_outputs, predicted_classes, sampled
 from biascope.task_tuning import encoder_identity, require_heads
 from biascope.task_vector import TaskVector
 
@@ -120,6 +120,8 @@ def merge_check(
     }  # fmt: skip
     models = tuple(vectors)
     samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
+    if compared == "features" and (few_of := [model for model in models if samples[model].sizes[split] < 2]):
+        raise ValueError(f"Features are compared on two samples at least, and {few_of[0]} has one. Pass more samples.")
     few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
     look = _Look(encoder, tuple(vectors.values()), compared, run)
     coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
@@ -173,11 +175,15 @@ def _check(
     require_heads(vectors, heads)
     if lacking := [model for model in vectors if model not in tasks]:
         raise ValueError(f"Every model must have samples, and {lacking[0]!r} has none. Pass tasks[{lacking[0]!r}].")
-    if not len(alphas) or not all(map(np.isfinite, alphas)):
-        raise ValueError(f"alphas must be finite numbers, got {list(alphas)}. Pass alphas=(0.3, 0.5, 1.0).")
-    if resamples < 2 or (grid is not None and grid < 2):
+    if not len(alphas) or not all(np.isfinite(alpha) and alpha >= 0 for alpha in alphas):
+        raise ValueError(f"alphas must be finite and not negative, got {list(alphas)}. Pass alphas=(0.3, 0.5, 1.0).")
+    if resamples < 2 or (grid is not None and grid < 3):
         raise ValueError(
-            f"grid and resamples must be at least 2, got {grid} and {resamples}. Pass grid=10, resamples=400."
+            f"grid and resamples must be at least 3 and 2, got {grid} and {resamples}. Pass grid=10, resamples=400."
+        )
+    if compared == "classes" and (one := [model for model in vectors if len(heads[model].weight) < 2]):
+        raise ValueError(
+            f"The head of {one[0]} must have two outputs at least to predict classes, got one. Pass a head with a row for each class."
         )
 
 
@@ -204,6 +210,7 @@ def likely_labels(logits: Tensor, accuracy: float | None = None) -> Tensor:
     wide = logits.double()
     if accuracy is None:
         return wide.softmax(-1)
+    wide = wide / max(float(wide.std(-1).mean()), 1e-300)  # whatever the scale of outputs
     cold, hot = 1e-3, 1e3
     for _ in range(60):  # how sure it is falls with the temperature
         middle = (cold * hot) ** 0.5
@@ -236,11 +243,15 @@ class _Look:
         count = len(self.vectors)
         rows = torch.cat([torch.eye(count, dtype=alphas.dtype)[place : place + 1], alphas[:, None].expand(-1, count)])
         outputs = self.outputs(head, samples, rows, "logits")
+        if not bool(outputs[0].isfinite().all()):
+            raise ValueError(
+                f"The model of {samples.name} must give finite outputs on its samples, and does not. Check its weights, and --pixels."
+            )
         if self.compared != "classes":
             return [np.stack([_apart(outputs[0], each) for each in outputs[1:]], 1)]
         labels = likely_labels(outputs[0], accuracy)  # (n, c)
-        classes = outputs.argmax(-1)  # (1 + A, n)
-        right = labels.gather(1, classes.T)  # (n, 1 + A)
+        classes = predicted_classes(outputs)  # (1 + A, n); −1 of a network that is no use any more
+        right = labels.gather(1, classes.T.clamp_min(0)) * (classes.T >= 0)  # (n, 1 + A)
         return [(classes[1:] != classes[0]).T.double().numpy(), (right[:, :1] - right[:, 1:]).numpy()]
 
     def maps(
@@ -259,6 +270,11 @@ class _Look:
         alphas = torch.linspace(*reach, grid, dtype=torch.float64)
         both = torch.cartesian_prod(alphas, alphas)  # the first model's coefficient is the slower one
         inside = places_inside(alphas.numpy(), BOX)
+        if not inside.any():
+            raise ValueError(
+                f"The maps must have places within {BOX[0]:g} and {BOX[1]:g}, and from {reach[0]:g} to {reach[1]:g} none of {grid} is. "
+                "Pass reach=(-1.0, 2.0)."
+            )
         terms, low = [], []
         for pair in itertools.combinations(range(len(self.vectors)), 2):
             total, pair_terms = np.zeros((resamples, grid, grid)), []

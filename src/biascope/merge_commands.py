@@ -81,12 +81,14 @@ def check(
 
     run = Run(device=device, precision=precision, data_root=data_root)
     _ = run.torch_device  # a device that is not there is told before any work
-    if grid == 1 or grid < 0:
-        raise ValueError(f"--grid must be at least 2, or 0 for no maps, got {grid}. Pass --grid 10.")
+    if grid < 0 or grid in (1, 2):
+        raise ValueError(f"--grid must be at least 3, or 0 for no maps, got {grid}. Pass --grid 10.")
     if accuracy and len(accuracy) != len(models):
         raise ValueError(
             f"--accuracy must be given for none or for each of {len(models)} models, got {len(accuracy)}. Repeat it in their order."
         )
+    if accuracy and features:
+        raise ValueError("--accuracy must be left out with --features, which knows no classes. Leave it out.")
     if wrong := [each for each in accuracy if not 0 < each <= 1]:
         raise ValueError(f"--accuracy must lie between 0 and 1, got {wrong[0]:g}. Pass a share, such as 0.93.")
     reading = Reading(model, parse_settings(settings), input, head, features, pixels, split, points, unrelated, seed)
@@ -108,10 +110,29 @@ def check(
         seed=seed,
         run=dataclasses.replace(run, folder=folder),
     )
+    found = dataclasses.replace(found, notes=known.notes)
     words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{found.alpha.value:g}"]
     words += ["--keep", f"{head}.*"] if head else []
-    then = shlex.join([*words, "--out", "merged.safetensors"]) if found.grade.startswith("merge") else ""
+    words += ["--unrelated"] if unrelated else []
+    then = shlex.join([*words, "--out", "merged.safetensors"])
+    if not found.grade.startswith("merge") or not _fit(base, models, f"{head}." if head else None):
+        then = ""
     _show(found, folder, f"May {found.subject} be merged?", as_json, then)
+
+
+def _fit(base: Path, models: list[Path], head: str | None) -> bool:
+    """Whether ``merge apply`` takes the models as they lie on disk: names that an encoder's reader bridges, it does not."""
+    from biascope.checkpoint import Checkpoint
+    from biascope.task_stream import TaskStream
+
+    start, ends = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
+    every = {name for each in (start, *ends) for name in each.tensors}
+    try:
+        for end in ends:
+            TaskStream(start, end, {name for name in every if head and name.startswith(head)})
+    except ValueError:
+        return False
+    return True
 
 
 @app.command()
@@ -140,6 +161,10 @@ def apply(
 
     chosen = [weighted(words, weight) for words in models]
     size = bytes_in(shard_size)
+    folder = report or Path("biascope-runs") / f"merge-{out.stem}"
+    near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not near.is_dir():  # told before the merge, not after it
+        raise ValueError(f"--report must name a folder, and {near} is a file. Pass another.")
     opened = [(Checkpoint.open(path), number) for path, number in chosen]
     try:
         found = merge(
@@ -148,7 +173,6 @@ def apply(
     except KeyboardInterrupt:
         typer.echo("Stopped, and nothing was written: the same command begins again.", err=True)
         raise typer.Exit(1) from None  # 130 would be told that it goes on
-    folder = report or Path("biascope-runs") / f"merge-{out.stem}"
     _show(found, folder, f"{out.name}: {found.subject}", as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from biascope import weights
+from biascope.check_verdict import listed
 from biascope.checkpoint import Checkpoint
 from biascope.encoder_source import NAMES, encoder_of
 from biascope.encoders.encoder import Encoder
 from biascope.family import Network
 from biascope.merging import RELATED
+from biascope.model_heads import headless, own_head
 from biascope.model_source import builder_of, parse_shape
 from biascope.randomness import forked_rng
 from biascope.report_plane import distinct
@@ -80,6 +83,7 @@ class Candidates:
         tasks: By model.
         control: Other samples, or ``None``.
         compared: ``"classes"`` or ``"features"``.
+        notes: What else to tell.
     """
 
     base: str
@@ -89,6 +93,7 @@ class Candidates:
     tasks: dict[str, Arrays]
     control: Arrays | None
     compared: str
+    notes: tuple[str, ...] = ()
 
 
 def candidates_of(
@@ -164,19 +169,57 @@ def _built(
     _check_finite(state, start.name)
     with forked_rng(0):
         module = _module(reading, shape or next(iter(whole.values())).shape, state)
-        module = _headless(module, reading.head) if reading.head else module
+        module = headless(module, reading.head) if reading.head else module
     states = {name: _state(start, state, model, reading) for name, model in ends.items()}
     module.load_state_dict(weights.matched(_merged(state, reading), module.state_dict(), start.name))
-    network = Network.of(module)
+    network = _with_edited_buffers(Network.of(module))
     outputs = _outputs(network, list(whole.values()), start.name)
     vectors = {}
     for name, end in states.items():
         fitting = weights.matched(_merged(end, reading), module.state_dict(), ends[name].name)
         params = {key: fitting[key].to(like.dtype) for key, like in network.params.items()}
         vectors[name] = _vector(network, params, name, reading, known=is_vector(ends[name]))
-    heads = {name: _own_head(states[name], ends[name], outputs, reading) for name in ends}
+    heads = {
+        name: own_head(states[name], ends[name].name, outputs, reading.head, features=reading.features) for name in ends
+    }
     tasks = {name: whole[each] for name, each in sets.items()}
-    return Candidates(_label(start), network, heads, vectors, tasks, whole.get(control or ""), _compared(reading))
+    notes = _notes(state, {name: end for name, end in states.items() if not is_vector(ends[name])})
+    return Candidates(
+        _label(start), network, heads, vectors, tasks, whole.get(control or ""), _compared(reading), notes
+    )
+
+
+def _with_edited_buffers(network: Network) -> Network:
+    """Buffers that a merge edits, all but BatchNorm's statistics and whole numbers, counted among the weights."""
+    moved = {name: tensor for name, tensor in network.buffers.items() if weights.is_edited(name, tensor)}
+    saved = moved.keys() & network.module.state_dict().keys()
+    params = network.params | {name: moved[name] for name in saved}
+    return dataclasses.replace(
+        network, params=params, buffers={name: each for name, each in network.buffers.items() if name not in saved}
+    )
+
+
+def _notes(state: Params, ends: Mapping[str, Params]) -> tuple[str, ...]:
+    """What a user should know of the models beside the numbers."""
+    found = []
+    statistics = [
+        name for name, tensor in state.items() if tensor.is_floating_point() and not weights.is_edited(name, tensor)
+    ]
+    own = [
+        model
+        for model, end in ends.items()
+        if any(not torch.equal(end[name], state[name]) for name in statistics if name in end)
+    ]
+    if own:
+        found.append(
+            f"BatchNorm statistics of {listed(own)} differ from the base's, which check and merge use throughout: with their own, the "
+            "models predict otherwise than what was looked at."
+        )
+    if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in state.values()):
+        found.append(
+            "The checkpoints are in half precision and were looked at in float32: a merge loses what rounding takes."
+        )
+    return tuple(found)
 
 
 def _encoded(
@@ -207,8 +250,8 @@ def _encoded(
             continue
         shared = {key: tensor for key, tensor in model.tensors.items() if key in start.tensors}
         alike = {key: start.tensors[key] for key in shared if start.tensors[key].shape == shared[key].shape}
-        if listed := weights.misfits({key: shared[key] for key in alike}, alike):
-            raise ValueError(f"{model.name} must fit {start.name}: {listed}. Pass states of one model in one type.")
+        if odd := weights.misfits({key: shared[key] for key in alike}, alike):
+            raise ValueError(f"{model.name} must fit {start.name}: {odd}. Pass states of one model in one type.")
         params = opened(model).network.params
         _check_finite(params, model.name)
         vectors[name] = _vector(network, params, name, reading)
@@ -296,36 +339,6 @@ def _called(build: Any, name: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
     return module
-
-
-def _headless(module: nn.Module, head: str) -> nn.Module:
-    """The module with its last layer taken off."""
-    known = {name: each for name, each in module.named_modules() if isinstance(each, nn.Linear)}
-    if head not in known:
-        raise ValueError(
-            f"--head must name a linear layer of the network, one of {', '.join(known) or 'none'}, got {head!r}. Pass the last one."
-        )
-    parent, _, name = head.rpartition(".")
-    setattr(module.get_submodule(parent), name, nn.Identity())
-    return module
-
-
-def _own_head(state: Params, model: Checkpoint, outputs: int, reading: Reading) -> Head:
-    """How a model's classes are read from the network's outputs."""
-    if reading.head:
-        weight = state.get(f"{reading.head}.weight")
-        if weight is None or weight.dim() != 2 or weight.shape[1] != outputs:
-            came = "none" if weight is None else f"{tuple(weight.shape)}"
-            raise ValueError(
-                f"{model.name} must have a matrix {reading.head}.weight with {outputs} columns, the outputs of the network without "
-                f"that layer, got {came}. Pass the last layer as --head."
-            )
-        if not reading.features:
-            bias = state.get(f"{reading.head}.bias")
-            return Head(weight.float(), torch.zeros(len(weight)) if bias is None else bias.float())
-    if outputs == 1 and not reading.features:  # of two classes, the sign
-        return Head(torch.tensor([[0.0], [1.0]]), torch.zeros(2))
-    return identity_head(outputs)
 
 
 def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:

@@ -82,8 +82,16 @@ def merge(
     _check_base(base)
     every = sorted({*base.tensors, *(name for model, _ in models if not is_vector(model) for name in model.tensors)})
     skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
+    if idle := [pattern for pattern in keep if not fnmatch.filter(every, pattern)]:
+        raise ValueError(
+            f"keep must match names of the models, and {idle[0]!r} matches none of {len(every)}, such as {every[0]}. Mend the pattern."
+        )
     streams = [TaskStream(base, model, skipped) for model, _ in models]
     kept = {name for name in base.tensors if name in skipped or not weights.is_edited(name, base.tensors[name])}
+    if not base.tensors.keys() - kept:
+        raise ValueError(
+            f"Nothing of {base.name} is left to be merged: all of it is kept. Pass a narrower pattern to keep."
+        )
     from biascope import __version__
 
     def described(hashes: Sequence[str]) -> str:
@@ -279,7 +287,8 @@ def _differs(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> bool
 
 
 def _is_comparable(base: Checkpoint, model: Checkpoint, name: str) -> bool:
-    return name in model.tensors and model.tensors[name].shape == base.tensors[name].shape
+    there = model.tensors.get(name)
+    return there is not None and there.shape == base.tensors[name].shape and there.dtype in weights.EDITABLE
 
 
 def _check_base(base: Checkpoint) -> None:

@@ -33,10 +33,20 @@ METHODS = {
 }
 READINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "logits": lambda outputs: outputs,
-    "classes": lambda outputs: outputs.argmax(-1).to(torch.int16),
+    "classes": lambda outputs: predicted_classes(outputs).to(torch.int16),
     "probabilities": lambda outputs: outputs.softmax(-1),
 }
 _DUAL = 0.4  # inputs of a forward-mode pass, as a share of those of a plain one
+
+
+def predicted_classes(outputs: Tensor) -> Tensor:
+    """The class of the largest output, ``(…, c)`` to ``(…)``; −1, which is none, where outputs are not numbers.
+
+    Example:
+        >>> predicted_classes(torch.tensor([[0.0, 2.0], [torch.nan, 1.0]]))
+        tensor([ 1, -1])
+    """
+    return torch.where(outputs.isnan().any(-1), -1, outputs.argmax(-1))
 
 
 def methods_of(vectors: Vectors, asked: Sequence[str] | None = None) -> tuple[str, ...]:

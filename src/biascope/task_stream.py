@@ -44,6 +44,10 @@ class TaskStream:
             wanted = {name: tensor for name, tensor in wanted.items() if weights.is_edited(name, tensor)}
         if listed := weights.misfits(found, wanted, types=not self._is_vector):
             raise ValueError(f"{model.name} must fit {base.name}: {listed}. Pass states of one model in one type.")
+        if self._is_vector and (lacking := sorted(self.names - base.tensors.keys())):
+            raise ValueError(
+                f"{model.name} must be a task vector of {base.name}, which has no {lacking[0]}. Pass the base that it was made from."
+            )
         if self._is_vector and (hashed := base.fingerprint(self.names)) != model.metadata.get("base"):
             raise ValueError(
                 f"{model.name} must be a task vector of {base.name}, and was made from other weights (hash "

@@ -9,6 +9,7 @@ from typing import Any
 from biascope import weights
 from biascope.cluster import device_type
 from biascope.family import Network
+from biascope.forward_identity import forward_identity
 from biascope.linearization import linearize
 from biascope.recipe import Recipe
 from biascope.run import Run
@@ -185,8 +186,8 @@ def require_heads(tasks: Iterable[str], heads: Mapping[str, Head]) -> None:
 
 
 def encoder_identity(encoder: Network) -> str:
-    """A digest of an encoder's weights and statistics."""
-    return weights.fingerprint({**encoder.params, **encoder.buffers})
+    """A digest of an encoder's weights and statistics, and of its forward pass."""
+    return weights.fingerprint({**encoder.params, **encoder.buffers}) + forward_identity(encoder.module)
 
 
 def _training_content(task: Arrays) -> str:

@@ -119,9 +119,11 @@ def _scale(pixels: str, channels: int) -> tuple[Tensor, Tensor]:
         return torch.zeros(channels), torch.ones(channels)
     try:
         mean, spread = (torch.tensor([float(each) for each in part.split(",")]) for part in pixels.split(":"))
+        if not bool(mean.isfinite().all() and spread.isfinite().all() and (spread > 0).all()):
+            raise ValueError("a spread is positive, and both are finite")
         return mean.expand(channels), spread.expand(channels)
     except (ValueError, RuntimeError) as error:
         raise ValueError(
-            f"--pixels must be own, unit, or MEAN:SPREAD with a number for each of {channels} channels, got {pixels!r}. "
+            f"--pixels must be own, unit, or MEAN:SPREAD, a number for each of {channels} channels, SPREAD positive, got {pixels!r}. "
             "Pass 0.1307:0.3081."
         ) from error

@@ -260,7 +260,7 @@ def matched(loaded: Params, wanted: Params, source: str) -> Params:
     """
     if not loaded.keys() & wanted.keys():
         for prefix in ("module.", "model.", "_orig_mod."):
-            if all(name.startswith(prefix) for name in loaded):
+            if not loaded.keys() & wanted.keys() and all(name.startswith(prefix) for name in loaded):
                 loaded = {name.removeprefix(prefix): tensor for name, tensor in loaded.items()}
     if listed := misfits(loaded, wanted, types=False):
         raise ValueError(f"The weights in {source} must fit the network: {listed}. Pass the matching model.")
