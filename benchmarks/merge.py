@@ -12,7 +12,7 @@ apply    `biascope merge apply` on a base and two models, each in shards: θ₀ 
          First both ways must give the same weights, bit for bit, on a small model.
 map      ξ of two tasks on a 20 × 20 grid with 2,048 points each, for EfficientNet-Lite0 at 96 pixels; asked: at most 5 minutes on the
          H200. Non-linear: against a loop that writes the weights into a module for each place and classifies in batches of 128.
-         Linearised: one forward and two forward-mode passes against one forward-mode pass for each place. The plain ways are timed on
+         Linearised: two forward-mode passes against one forward-mode pass for each place. The plain ways are timed on
          a few places of the grid, which first must give the same classes.
 linearised   a step of fine-tuning (batch of 128) and an inference, linearised against non-linear. About 2 and 2 to 3 are published.
 

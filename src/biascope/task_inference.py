@@ -7,9 +7,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from biascope import weights
 from biascope.cluster import device_type
@@ -106,7 +107,7 @@ def edited_outputs(
 
     Definition:
         ``h(f(x; θ₀ + Σ_t α_t τ_t))`` with the head h; or with the linearisation
-        ``f_lin(x; θ₀ + Σ_t α_t τ_t) = f(x; θ₀) + Σ_t α_t J(x) τ_t`` in place of f. That is affine in α: one forward and T
+        ``f_lin(x; θ₀ + Σ_t α_t τ_t) = f(x; θ₀) + Σ_t α_t J(x) τ_t`` in place of f. That is affine in α: T
         forward-mode passes over the samples serve any number of coefficients, exactly. The non-linear network takes one pass
         for every different set of them.
 
@@ -210,15 +211,17 @@ class _Edited:
         """Values and slopes once; every set of coefficients from them."""
         split, device = next(iter(samples.splits)), run.torch_device
         # Measured from 0, the weights of the linearisation are the task vector itself, without rounding.
-        zero = {name: torch.zeros_like(tensor) for name, tensor in encoder.params.items()}
-        slope = linearize(encoder.with_params(zero), encoder.params, biased=False)
+        both = _with_value(encoder)
+        zero = {name: torch.zeros_like(tensor) for name, tensor in both.params.items()}
+        line: Callable[..., Any] = linearize(both.with_params(zero), both.params, biased=False)
+        moves = [zero, *({**zero, **{_INNER + name: each for name, each in delta.items()}} for delta in deltas)]
         powers = torch.cat([torch.ones(len(self.coefficients), 1), self.coefficients], 1).to(device, samples.dtype)
         weight, bias = self.head.weight.to(device, samples.dtype), self.head.bias.to(device, samples.dtype)
 
         def work(span: slice) -> Tensor:
             x = samples.batch(split, torch.arange(span.start, span.stop, device=device))[0]
-            value = checked_features(encoder(x))
-            parts = torch.stack([value, *(slope(x, {**zero, **delta}) for delta in deltas)])  # (1 + T, n, p)
+            slopes, values = zip(*(line(x, move) for move in moves[1:] or moves), strict=True)
+            parts = torch.stack([checked_features(values[0]), *slopes[: len(deltas)]])  # (1 + T, n, p)
             found = torch.einsum("gt,tnc->gnc", powers, parts @ weight.T)
             if self.head.normalised:  # ‖Σ α_t z_t‖² from the products of the z_t
                 wide = parts.double()
@@ -252,6 +255,26 @@ class _Edited:
                 found.append(torch.cat(list(in_passes(work, samples.sizes[split], samples.shape, run))).cpu())
                 advance(1)
             return torch.stack(found)[places].clone()
+
+
+_INNER = "inner."  # prefix of the encoder's names beside its value
+
+
+class _WithValue(nn.Module):
+    """Outputs twice, the second time as constants: a linearisation gives its slope and its value in one pass."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.inner(*args, **kwargs)
+        return outputs, outputs.detach()  # detached from forward mode too
+
+
+def _with_value(encoder: Network) -> Network:
+    named = [{_INNER + name: tensor for name, tensor in part.items()} for part in (encoder.params, encoder.buffers)]
+    return dataclasses.replace(encoder, module=_WithValue(encoder.module), params=named[0], buffers=named[1])
 
 
 def _moved_along(start: Params, deltas: Sequence[Params], coefficients: Sequence[float]) -> Params:

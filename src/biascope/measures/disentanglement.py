@@ -72,7 +72,7 @@ def disentanglement(
         network and 2 at most. With a control set, the other branch of property 6.1 too: ``E dist(f(x; θ₀), f(x; θ₀ + α₁τ₁ + α₂τ₂))``
         on samples outside both tasks, averaged over the two heads.
 
-    A linearised network is affine in α, so one forward and two forward-mode passes serve its whole grid.
+    A linearised network is affine in α, so two forward-mode passes serve its whole grid.
 
     Args:
         encoder: Pre-trained, at θ₀, from inputs to features.
