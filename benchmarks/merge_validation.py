@@ -3,6 +3,7 @@
     python benchmarks/merge_validation.py --effort paper --folder FOLDER --json FILE --device cuda    # resumes
     python benchmarks/merge_validation.py --effort smoke                                             # seconds, shows that it works
     python benchmarks/merge_validation.py --draw benchmarks/merge_validation.json docs/images/merge_validation.png
+    python benchmarks/merge_validation.py --draw benchmarks/merge_expected.json docs/images/merge_expected.png
 
 Encoders, tasks, heads and task vectors are those of the paper's figures (`biascope.papers.task_arithmetic2023_tasks`); FOLDER/shared
 keeps fine-tunings, so that RUNS/task_arithmetic2023 of `biascope reproduce --out RUNS` serves as FOLDER where they are done. For each
@@ -187,6 +188,28 @@ def drawn(document, path):
     figure.savefig(path, dpi=1000 / WIDTH, facecolor="white")
 
 
+def drawn_forecasts(document, path):
+    """The bound and the loss to expect against what was realised, side by side."""
+    from biascope.draw import PALETTE, WIDTH, blank, legend_below, panel
+
+    figure, colours = blank(3.2), PALETTE[False]
+    grid = figure.add_gridspec(1, 2)
+    for place, (key, words) in enumerate((("bound", "most that it can lose"), ("expected", "loss to expect"))):
+        axes = panel(figure, False, grid[0, place])
+        for (name, found), colour in zip(document.items(), colours.lines, strict=False):
+            x, y = (100 * np.array([row[which] for row in found["rows"]]) for which in (key, "realised"))
+            axes.plot(x, y, "o", markersize=4, color=colour, alpha=0.8, label=name)
+        top = 100 * max(
+            row[which] for found in document.values() for row in found["rows"] for which in ("bound", "realised")
+        )
+        axes.plot([0, top], [0, top], color=colours.muted, linestyle=":", linewidth=1.2)
+        axes.set(xlabel=f"{words}, points", xlim=(-1, 1.03 * top), ylim=(-2, 1.03 * top))
+        if not place:
+            axes.set(ylabel="realised loss, points")
+    legend_below(figure, figure.axes[0], False)
+    figure.savefig(path, dpi=1000 / WIDTH, facecolor="white")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", action="append", choices=list(NAMES), help="which; all by default")
@@ -201,7 +224,8 @@ def main():
     parser.add_argument("--draw", nargs=2, metavar=("JSON", "PNG"), help="only draw what was measured")
     options = parser.parse_args()
     if options.draw:
-        drawn(json.loads(Path(options.draw[0]).read_text()), options.draw[1])
+        document = json.loads(Path(options.draw[0]).read_text())
+        (drawn if "encoders" in document else drawn_forecasts)(document, options.draw[1])
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
