@@ -300,7 +300,7 @@ PARTS = {"apply": measure_apply, "map": measure_map, "linearised": measure_linea
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=list(PARTS), help="what to measure; all by default")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; all by default")
     parser.add_argument("--numbers", type=float, default=0, help="of the large model")
     parser.add_argument("--loaded", type=float, default=5e7, help="of the model that is also loaded whole")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32", "float64"])
