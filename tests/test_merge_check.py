@@ -10,7 +10,7 @@ from networks_under_test import CPU64, network_of, normal
 from torch import Tensor, nn
 
 from biascope.check_result import MergeCheck
-from biascope.check_verdict import GRADES, graded
+from biascope.check_verdict import GRADES, graded, verdict_of
 from biascope.family import Network
 from biascope.merge_check import likely_labels, merge_check
 from biascope.task import Arrays
@@ -113,6 +113,8 @@ def test_the_loss_to_expect_is_that_of_labels_drawn_as_the_model_says(
     assert checked.expected[0, 7] == pytest.approx(rights[0] - rights[1], abs=0.003)
     assert accuracy is None or rights[0] == pytest.approx(accuracy, abs=0.003)
     assert np.all((checked.expected >= 0) & (checked.expected <= checked.apart + 1e-12))  # never more than the bound
+    told = "if it is right as often as it is sure" in verdict_of(checked)
+    assert told == (MODELS[int(np.argmax([loss.value for loss in checked.losses]))] not in checked.tempered)
     losses = checked.expected_losses
     assert all(loss.low <= loss.value <= loss.high for loss in losses)
     assert checked.headline()["first, loss of accuracy to expect"] == losses[0]

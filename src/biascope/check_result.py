@@ -62,6 +62,7 @@ class MergeCheck(Result):
         expected: ``(task, coefficient)`` loss of accuracy to expect, if labels follow the fine-tuned model's own probabilities, or
             these tempered to its known accuracy; ``None`` where features are compared.
         expected_resampled: The same on resampled samples.
+        tempered: The models whose accuracy was known for that.
         notes: What else to tell of the models.
     """
 
@@ -92,6 +93,7 @@ class MergeCheck(Result):
     control: np.ndarray | None = None
     expected: np.ndarray | None = None
     expected_resampled: np.ndarray | None = None
+    tempered: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {

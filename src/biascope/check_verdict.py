@@ -72,6 +72,8 @@ def verdict_of(check: MergeCheck) -> str:
     cost = ""
     if likely:
         cost = f", and it can lose as much accuracy at most; to expect is a loss of {percent(likely[worst].value)}"
+        if check.models[worst] not in check.tempered:
+            cost += " if it is right as often as it is sure (pass its accuracy for a better forecast)"
     suffers = f"{check.models[worst]} suffers most: {_distance(check, loss.value, loss.low, loss.high)}{cost}."
     if not loss.value:
         suffers = f"None of the predictions change (at most {percent(loss.high)} of any model's)."

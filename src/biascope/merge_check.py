@@ -145,6 +145,7 @@ def merge_check(
         resampled=apart[..., 1:],
         expected=None if expected is None else expected[..., 0],
         expected_resampled=None if expected is None else expected[..., 1:],
+        tempered=tuple(model for model in models if model in (accuracies or {})),
         threshold=threshold,
         effects=effects,
         effect_cosines=cosines,
