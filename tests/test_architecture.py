@@ -82,6 +82,7 @@ SPINE = [
     "signal_fitting",
     "observer",
     "pooling_simulation",
+    "wording",
     "result",
     "draw",
     "frequency_plane",

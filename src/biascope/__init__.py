@@ -48,7 +48,7 @@ in that order; a module imports only from those above it::
                   meta_learning    initial weights that learn a signal in a few steps
                   signal_fitting   a signal as a network
                   pooling_simulation   the pooling theory, simulated
-      WHAT        result           named arrays, estimates, provenance
+      WHAT        result           named arrays, estimates, provenance           wording   lists in plain words
                   draw · frequency_plane · kernel_pictures · geometry_pictures   pictures of arrays
                   pattern_pictures · patch_pictures      of detectors       signal_pictures   of dictionaries
                   merge_pictures · check_pictures   of edited models             check_verdict   on a merge, in words

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,7 @@ import numpy as np
 from biascope import signal_pictures as pictures
 from biascope.estimate import Estimate, over_repeats, spearman
 from biascope.result import Result
+from biascope.wording import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -170,7 +171,7 @@ class Advice(Result):
         told += "on points that it does not see"
         if others:
             more = [f"{len(others) - LISTED} others"] if len(others) > LISTED + 1 else others[LISTED:]
-            told += f"; other initial weights may put {_listed([*others[:LISTED], *more])} in front"
+            told += f"; other initial weights may put {listed([*others[:LISTED], *more])} in front"
         if len(self.names) > 1:
             told += f". Last is {self.names[-1]} with {self.score(len(self.names) - 1).value:.1f} dB"
             told += f". {self._on_stability()}"
@@ -221,7 +222,7 @@ class Advice(Result):
         """Candidates with more than a share, in words: the first few of the ranking, and how many others."""
         found = [f"{name} ({_percent(share)})" for name, share in zip(self.names, shares, strict=True) if share > least]
         others = f"{len(found) - LISTED} others, see the table"
-        return _listed(found if len(found) <= LISTED + 1 else [*found[:LISTED], others]) if found else ""
+        return listed(found if len(found) <= LISTED + 1 else [*found[:LISTED], others]) if found else ""
 
     def _at_the_edge(self) -> str:
         """A sentence where the best of a kind is the last that was tried, and more may be better."""
@@ -309,7 +310,3 @@ class Advice(Result):
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %" if share >= 0.0005 else "0 %"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

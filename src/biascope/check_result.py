@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from biascope import check_pictures, merge_pictures
-from biascope.check_verdict import GRADES, best_place, graded, listed, remarks_on, verdict_of
+from biascope.check_verdict import GRADES, best_place, graded, remarks_on, verdict_of
 from biascope.editing_result import places_inside, resampled_interval
 from biascope.estimate import Estimate, proportion
 from biascope.merge_result import Difference
 from biascope.result import Result
+from biascope.wording import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

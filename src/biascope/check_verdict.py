@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from biascope.wording import listed
 
 if TYPE_CHECKING:
     from biascope.check_result import MergeCheck
@@ -128,13 +129,3 @@ def percent(share: float) -> str:
         ('97.3 %', '0.1 %', '0 %')
     """
     return f"{100 * share:.1f} %".replace(".0 %", " %")
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words with commas and an "and".
-
-    Example:
-        >>> listed(["one"]), listed(["one", "two", "three"])
-        ('one', 'one, two and three')
-    """
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -360,6 +360,8 @@ def about_vectors(folder: Path, files: Sequence[Path], coefficients: Mapping[str
         return where
     if coefficients is None:
         return f"{where} (for a coefficient to merge them with, measure addition too)"
+    if not coefficients["non-linear"][0]:
+        return f"{where} (the best coefficient is 0: adding all of them gains nothing)"
     words = [folder / "base.safetensors", *files, "--weight", f"{coefficients['non-linear'][0]:g}"]
     words += ["--out", folder / "merged.safetensors"]
     return f"{where}\nTo merge: biascope merge apply {shlex.join(map(str, words))}"

@@ -203,7 +203,7 @@ class Family:
             tape, drawing = Tape.record(build), "replayed in stacks from recorded initialisers"
         except (TapeError, RuntimeError, NotImplementedError) as error:
             tape, drawing = None, f"built one by one, since {error}"
-        return Family(name, "initialised", template, batchnorm, drawing, build, tape, _source=_source_of(build))
+        return Family(name, "initialised", template, batchnorm, drawing, build, tape, _source=source_of(build))
 
     @staticmethod
     def point(module: nn.Module, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -222,7 +222,7 @@ class Family:
         network = Network.of(module, batchnorm)
         if not weights.count(network.params):
             raise ValueError(f"{name} must have parameters, and has none. Pass a network with weights.")
-        return Family(name, "point", network, batchnorm, "one set of weights", _source=_source_of(type(module)))
+        return Family(name, "point", network, batchnorm, "one set of weights", _source=source_of(type(module)))
 
     @staticmethod
     def empirical(members: Sequence[nn.Module], name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -241,7 +241,7 @@ class Family:
         buffers = weights.stacked([network.buffers for network in networks])
         stack = dataclasses.replace(networks[0], params=params, buffers=buffers, members=len(networks))
         name = name or type(members[0]).__name__
-        source = weights.fingerprint({**params, **buffers}) + _source_of(type(members[0]))
+        source = weights.fingerprint({**params, **buffers}) + source_of(type(members[0]))
         return Family(name, "empirical", networks[0], batchnorm, "given members", _stack=stack, _source=source)
 
     def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
@@ -252,7 +252,7 @@ class Family:
             >>> family.draw(3, seed=0, run=Run(device="cpu"))(torch.ones(5, 4)).shape
             torch.Size([3, 5])
         """
-        source = self._source + _source_of(transform)
+        source = self._source + source_of(transform)
         return dataclasses.replace(
             self, name=name, template=transform(self.template), _source=source, _mapped=(self, transform)
         )
@@ -389,7 +389,7 @@ def _end_to_end(parts: Sequence[Network]) -> Network:
     )
 
 
-def _source_of(build: Any) -> str:
+def source_of(build: Any) -> str:
     """The text of a builder's file and its bound settings, so that edited code never continues an old run."""
     function = getattr(build, "func", build)
     settings = repr((getattr(build, "args", ()), sorted(getattr(build, "keywords", {}).items())))

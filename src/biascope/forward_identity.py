@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
+from biascope.family import source_of
+
 
 def forward_identity(module: nn.Module) -> str:
-    """A digest of a module's layers, their settings, and the source text of all classes that are not torch's own.
+    """A digest of a module's layers, their settings, and the files that define all classes that are not torch's own.
 
     Example:
         >>> forward_identity(nn.ReLU()) == forward_identity(nn.ReLU()), forward_identity(nn.ReLU()) == forward_identity(nn.GELU())
@@ -30,7 +31,7 @@ def _described(module: nn.Module) -> Iterator[str]:
     for kind in sorted(kinds, key=lambda each: f"{each.__module__}.{each.__qualname__}"):
         yield f"{kind.__module__}.{kind.__qualname__}"
         if not kind.__module__.startswith("torch."):
-            yield _source_of(kind)
+            yield source_of(kind)
 
 
 def _said(value: Any) -> str:
@@ -38,11 +39,4 @@ def _said(value: Any) -> str:
     if isinstance(value, bool | int | float | str | bytes | tuple | list | dict | set | frozenset | type(None)):
         return repr(value)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__qualname__)
-    return f"{name} {_source_of(value)}" if callable(value) else str(name)
-
-
-def _source_of(thing: Any) -> str:
-    try:
-        return inspect.getsource(thing)
-    except (OSError, TypeError):  # built in, or typed at a prompt
-        return ""
+    return f"{name} {source_of(value)}" if callable(value) else str(name)

@@ -11,6 +11,7 @@ import numpy as np
 
 from biascope.estimate import Estimate
 from biascope.result import Result
+from biascope.wording import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +101,7 @@ class Match(Result):
         if last and len(level) == last:
             return f"{words}; so many draws cannot tell the {len(self.names)} architectures apart. {CAVEAT}"
         if level:
-            words += f"; {_listed(level)} cannot be told apart from it"
+            words += f"; {listed(level)} cannot be told apart from it"
         if last:
             words += f". Last is {self._described(last)}, with {_digits(self.gain(last).value)} times"
         largest = int(np.argmax(self.parameters))
@@ -224,7 +225,3 @@ def _digits(value: float) -> str:
 
 def _in_words(gain: Estimate) -> str:
     return f"{_digits(gain.value)} ({_digits(gain.low)}–{_digits(gain.high)})"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from biascope.family import Family
 from biascope.match_result import Match
 from biascope.measurement import check_samples
 from biascope.operators import GradientCovariance
+from biascope.result import recorded
 from biascope.run import Run
 from biascope.sampling import gaussian_sampler, gradient_covariance
 from biascope.tangent import forward_flops
@@ -224,7 +223,14 @@ def match(
         effective_ranks=ranks,
         draws=draws,
         data=data.name,
-        provenance=_provenance(data, settings, run, time.perf_counter() - begin),
+        provenance=recorded(
+            "match",
+            "geometry2025",
+            settings=settings,
+            seconds=time.perf_counter() - begin,
+            run=run,
+            data={"name": data.name, "samples": data.sizes, "shape": list(data.shape)},
+        ),
     ).check()
 
 
@@ -259,18 +265,3 @@ def _ahead(pseudo: np.ndarray) -> np.ndarray:
     certain = np.sign(np.where(abs(mean) > 1e-12, mean, 0.0)) / 2 + 0.5
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error > 1e-12, t.cdf(mean / error, groups - 1), certain)
-
-
-def _provenance(data: Arrays, settings: dict[str, Any], run: Run, seconds: float) -> dict[str, Any]:
-    from biascope import __version__
-
-    return {
-        "measurement": "match",
-        "paper": "geometry2025",
-        "data": {"name": data.name, "samples": data.sizes, "shape": list(data.shape)},
-        "settings": settings,
-        "run": run.describe(),
-        "versions": {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__},
-        "seconds": round(seconds, 3),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
 import importlib
 import inspect
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from biascope.advice_result import Advice
 from biascope.check_result import MergeCheck
 from biascope.match_result import Match
 from biascope.merge_result import Difference, Merge
-from biascope.result import Result, read_document
+from biascope.result import Result, read_document, recorded
 
 PAPERS = {
     "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
@@ -85,30 +83,12 @@ class Measurement(Generic[P, R]):
         ).check()
 
     def _provenance(self, bound: inspect.BoundArguments, result: Result, seconds: float) -> dict[str, Any]:
-        import numpy
-        import torch
-
-        from biascope import __version__
-
         arguments = dict(bound.arguments)
         run = arguments.pop("run", None)
         family, probe, basis, data = (arguments.pop(name, None) for name in ("family", "probe", "basis", "data"))
-        record: dict[str, Any] = {
-            "measurement": self.name,
-            "paper": self.paper,
-            # What the function settled itself (a default estimator, draws made) overrides what it was asked for.
-            "settings": {key: value for key, value in arguments.items() if _plain(value)} | result.provenance,
-            "seconds": round(seconds, 3),
-            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "versions": {
-                "biascope": __version__,
-                "torch": torch.__version__,
-                "numpy": numpy.__version__,
-                "python": platform.python_version(),
-            },
-        }
-        if run is not None:
-            record["run"] = run.describe()
+        # What the function settled itself (a default estimator, draws made) overrides what it was asked for.
+        settings = {key: value for key, value in arguments.items() if _plain(value)} | result.provenance
+        record = recorded(self.name, self.paper, settings=settings, seconds=seconds, run=run)
         if family is not None:
             record["family"] = {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
         if probe is not None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from biascope.check_result import BOX, MergeCheck
 from biascope.editing_result import places_inside
 from biascope.family import Network
 from biascope.randomness import seed_of
+from biascope.result import recorded
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head
@@ -151,7 +151,18 @@ def merge_check(
         effect_cosines=cosines,
         **maps,
         **_by_layer(encoder, vectors),
-        provenance=_provenance(encoder, vectors, [tasks[model].name for model in models], settings, run),
+        provenance=recorded(
+            "merge_check",
+            "task_arithmetic2023",
+            settings=settings,
+            seconds=0.0,
+            run=run,
+            data={"name": list(dict.fromkeys(tasks[model].name for model in models))},
+            hashes={
+                "base": encoder_identity(encoder),
+                **{f"task vector of {model}": weights.fingerprint(each.deltas) for model, each in vectors.items()},
+            },
+        ),
     )
     if control is not None:
         outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
@@ -373,24 +384,4 @@ def _by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, 
         "dots": dots,
         "shared": shared.astype(int),
         "conflicts": conflicts.astype(int),
-    }
-
-
-def _provenance(
-    encoder: Network, vectors: Mapping[str, TaskVector], data: Sequence[str], settings: dict[str, Any], run: Run
-) -> dict[str, Any]:
-    from biascope import __version__
-
-    return {
-        "measurement": "merge_check",
-        "paper": "task_arithmetic2023",
-        "data": {"name": list(dict.fromkeys(data))},
-        "hashes": {
-            "base": encoder_identity(encoder),
-            **{f"task vector of {name}": weights.fingerprint(vector.deltas) for name, vector in vectors.items()},
-        },
-        "settings": settings,
-        "run": run.describe(),
-        "versions": {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__},
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from biascope import weights
-from biascope.check_verdict import listed
 from biascope.checkpoint import Checkpoint
 from biascope.encoder_source import NAMES, encoder_of
 from biascope.encoders.encoder import Encoder
@@ -32,6 +31,7 @@ from biascope.task_stream import TaskStream, is_vector
 from biascope.task_vector import TaskVector
 from biascope.unlabelled_source import SPLIT, prepared_samples, unlabelled_images
 from biascope.weights import Params
+from biascope.wording import listed
 
 PROBES = (5000, 1000)  # training and validation samples of a linear probe at most
 

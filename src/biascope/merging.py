@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import fnmatch
 import itertools
 import json
@@ -22,6 +21,7 @@ from biascope.checkpoint import Checkpoint
 from biascope.checkpoint_writer import SHARD, CheckpointWriter
 from biascope.merge_result import Difference, Merge
 from biascope.report_plane import distinct
+from biascope.result import recorded
 from biascope.run import Run
 from biascope.task_stream import TaskStream, is_vector
 
@@ -145,7 +145,7 @@ def merge(
         precision=" and ".join(_types(base, [name for name in base.tensors if name not in kept])),
         remarks=_remarks(base, kept, differing),
         file=str(out),
-        provenance=_provenance("merge_apply", {**about, "keep": list(keep)}, clock),
+        provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
     ).check()
 
 
@@ -231,7 +231,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
         shared=shared.astype(int),
         conflicts=conflicts.astype(int),
         misfits=tuple(misfits),
-        provenance=_provenance("merge_diff", {}, clock),
+        provenance=_recorded("merge_diff", {}, clock),
     ).check()
 
 
@@ -358,14 +358,5 @@ def _by_number(layer: str) -> list[tuple[int, str]]:
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", layer)]
 
 
-def _provenance(what: str, settings: dict[str, Any], clock: float) -> dict[str, Any]:
-    from biascope import __version__
-
-    return {
-        "measurement": what,
-        "paper": "task_arithmetic2023",
-        "settings": settings,
-        "versions": {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__},
-        "seconds": round(time.perf_counter() - clock, 3),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
+def _recorded(what: str, settings: dict[str, Any], clock: float) -> dict[str, Any]:
+    return recorded(what, "task_arithmetic2023", settings=settings, seconds=time.perf_counter() - clock)

@@ -25,6 +25,7 @@ from biascope.frequency_plane import MARK
 from biascope.measurement import PAPERS, find, names
 from biascope.report_plane import distinct, joint_views, live_view
 from biascope.result import Result
+from biascope.wording import listed
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -391,7 +392,7 @@ def _rounded(value: float) -> float | None:
 def _listed(words: Sequence[str]) -> str:
     if len(words) > 4:
         return f"{words[0]} and {len(words) - 1} others"
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return listed(words)
 
 
 def _hash(script: str) -> str:

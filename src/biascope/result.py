@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import html
 import io
 import json
 import math
 import os
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +23,39 @@ from biascope.estimate import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from biascope.run import Run
+
 FORMAT = 1  # of the files; raised when an old reader could misread a new file
+
+
+def recorded(
+    measurement: str, paper: str, *, settings: Mapping[str, Any], seconds: float, run: Run | None = None, **facts: Any
+) -> dict[str, Any]:
+    """The provenance of a result: what was measured, how, on what, with which versions, when and for how long.
+
+    Args:
+        measurement: By which it is read back.
+        paper: Where it comes from.
+        settings: As asked for, or as they were settled.
+        seconds: How long it took.
+        run: Device and precision, where they matter.
+        facts: Whatever else identifies it: data, hashes.
+    """
+    import torch
+
+    from biascope import __version__
+
+    versions = {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__}
+    return {
+        "measurement": measurement,
+        "paper": paper,
+        **facts,
+        "settings": dict(settings),
+        **({} if run is None else {"run": run.describe()}),
+        "versions": versions | {"python": platform.python_version()},
+        "seconds": round(seconds, 3),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
 
 
 @dataclass(frozen=True, eq=False)

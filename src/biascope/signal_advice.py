@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from biascope.family import Family
 from biascope.harmonics import bins_of, coverage, energy_spectrum, harmonics, mapping_frequencies, uncovered
 from biascope.member_threads import on_each_core
 from biascope.recipe import Recipe
+from biascope.result import recorded
 from biascope.run import Run
 from biascope.signal_candidates import Candidate, usual_candidates
 from biascope.signal_fitting import usual_recipe
@@ -152,7 +152,14 @@ def advise(
         "width": width,
         "seed": seed,
     }
-    facts = _provenance(signal, {**settings, "check": check}, run, time.perf_counter() - begin)
+    facts = recorded(
+        "advice",
+        "dictionaries2022",
+        settings={**settings, "check": check},
+        seconds=time.perf_counter() - begin,
+        run=run,
+        data={"name": signal.name, "shape": [*signal.shape, signal.channels]},
+    )
     return replace(found.ranked(), provenance=facts).check()
 
 
@@ -255,18 +262,3 @@ class _Training:
         walk = fit(start, task, self.recipe, seed=seed, run=run, keep_at=self.iterations)
         looked = [psnr_of(walk.at(step), task, "test", peak=self.peak, run=run) for step in self.iterations]
         return {key: {"psnr": each} for key, each in zip(keys, torch.stack(looked, 1), strict=True)}
-
-
-def _provenance(signal: Signal, settings: dict[str, Any], run: Run, seconds: float) -> dict[str, Any]:
-    from biascope import __version__
-
-    return {
-        "measurement": "advice",
-        "paper": "dictionaries2022",
-        "data": {"name": signal.name, "shape": [*signal.shape, signal.channels]},
-        "settings": settings,
-        "run": run.describe(),
-        "versions": {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__},
-        "seconds": round(seconds, 3),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }

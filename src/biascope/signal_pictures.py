@@ -237,10 +237,10 @@ def setting_figure(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], *, dark:
         dark: Whether the background is.
 
     Returns:
-        The figure, with 95 % bands over draws.
+        The figure, with bands from the lowest to the highest draw.
     """
     figure = blank(
-        2.4, "The best number lies where the curve is highest. Bands are 95 % intervals over initial weights."
+        2.4, "The best number lies where the curve is highest. Bands go from the worst to the best initial weights."
     )
     grid = figure.add_gridspec(1, len(curves))
     first = None
