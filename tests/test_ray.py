@@ -103,11 +103,11 @@ def beginnings(log: Path) -> list[list[str]]:
 
 
 def assert_every_trial_once_and_as_in_this_process(found, folder: Path) -> None:
-    alone = Sweep({}, Run(device="cpu")).outcomes(KEYS, training(folder / "alone"), plan=pairs)
+    alone = Sweep("work", Run(device="cpu"), code=()).outcomes(KEYS, training(folder / "alone"), plan=pairs)
     assert list(found) == KEYS
     assert all(torch.equal(found[key]["weights"], alone[key]["weights"]) for key in KEYS)
     assert len(list(folder.glob("trials/*/group-*.safetensors"))) == 6
-    again = Sweep({}, Run(folder, device="cpu")).outcomes(
+    again = Sweep("work", Run(folder, device="cpu"), code=()).outcomes(
         KEYS, pytest.fail, plan=pytest.fail
     )  # all there, in any place
     assert all(torch.equal(found[key]["weights"], again[key]["weights"]) for key in KEYS)
@@ -115,7 +115,7 @@ def assert_every_trial_once_and_as_in_this_process(found, folder: Path) -> None:
 
 def test_a_killed_worker_loses_no_trial_and_doubles_none(on_ray, tmp_path):
     log, run = tmp_path / "log", Run(tmp_path, device="cpu", on="ray")
-    found = Sweep({}, run).outcomes(KEYS, training(log, nodes=2, kill="trial 05"), plan=pairs)
+    found = Sweep("work", run, code=()).outcomes(KEYS, training(log, nodes=2, kill="trial 05"), plan=pairs)
     assert_every_trial_once_and_as_in_this_process(found, tmp_path)
     rows = beginnings(log)
     assert sorted(keys for keys, _, _ in rows) == sorted(
@@ -141,7 +141,7 @@ def test_a_lost_node_loses_no_trial_and_doubles_none(on_ray, tmp_path):
     thread = threading.Thread(target=lose_the_third_node)
     thread.start()
     try:
-        found = Sweep({}, run).outcomes(KEYS, training(log, nodes=3, hang_on=third.node_id), plan=pairs)
+        found = Sweep("work", run, code=()).outcomes(KEYS, training(log, nodes=3, hang_on=third.node_id), plan=pairs)
     finally:
         thread.join()
     assert lost
@@ -163,9 +163,9 @@ def test_an_exception_of_a_trial_is_raised_here_and_what_is_finished_stays(on_ra
         return {key: {} for key in keys}
 
     with pytest.raises(ValueError, match=r"^epochs must be positive, got 0\. Pass epochs=20\.$"):
-        Sweep({}, run).outcomes(KEYS[:4], fails, plan=plan)
+        Sweep("work", run, code=()).outcomes(KEYS[:4], fails, plan=plan)
     resumed: list[str] = []
-    done = Sweep({}, Run(tmp_path)).outcomes(
+    done = Sweep("work", Run(tmp_path), code=()).outcomes(
         KEYS[:4], lambda keys, run, method: {key: resumed.append(key) or {} for key in keys}, plan=pytest.fail
     )
     assert list(done) == KEYS[:4]
@@ -246,8 +246,8 @@ def test_the_users_own_files_travel_with_the_work(on_ray, tmp_path):
         return {key: dict(family.draw(2, seed=int(key), run=run).params) for key in keys}
 
     run, plan = Run(device="cpu", on="ray"), lambda keys: [Group(tuple(keys))]
-    there = Sweep({}, run).outcomes(["1", "2"], draw, plan=plan)
-    here = Sweep({}, Run(device="cpu")).outcomes(["1", "2"], draw, plan=plan)
+    there = Sweep("work", run, code=()).outcomes(["1", "2"], draw, plan=plan)
+    here = Sweep("work", Run(device="cpu"), code=()).outcomes(["1", "2"], draw, plan=plan)
     for key, params in here.items():
         assert params["0.weight"].shape == (2, 3, 4)
         assert all(torch.equal(there[key][name], value) for name, value in params.items())
@@ -279,7 +279,7 @@ from biascope.run import Run
 from biascope.trials import Sweep
 address, folder = sys.argv[1], Path(sys.argv[2])
 run = Run(folder, device="cpu", on=address)
-Sweep({}, run).outcomes(KEYS, training(folder / "log"), plan=pairs)
+Sweep("work", run, code=()).outcomes(KEYS, training(folder / "log"), plan=pairs)
 print(cluster.device_type(run))
 """
 
@@ -295,7 +295,7 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(on_ray, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "cpu\n"
-    found = Sweep({}, Run(tmp_path, device="cpu")).outcomes(KEYS, pytest.fail, plan=pytest.fail)
+    found = Sweep("work", Run(tmp_path, device="cpu"), code=()).outcomes(KEYS, pytest.fail, plan=pytest.fail)
     assert_every_trial_once_and_as_in_this_process(found, tmp_path)
 
 
@@ -309,7 +309,8 @@ def work(keys, run, method):
         open(marker, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return {key: {"value": torch.tensor(float(key))} for key in keys}
-found = Sweep({}, Run(on="ray", device="cpu")).outcomes(["1", "2"], work, plan=lambda keys: [Group((key,)) for key in keys])
+plan = lambda keys: [Group((key,)) for key in keys]
+found = Sweep("work", Run(on="ray", device="cpu"), code=()).outcomes(["1", "2"], work, plan=plan)
 print({key: float(outcome["value"]) for key, outcome in found.items()})
 """
 

@@ -51,7 +51,7 @@ def draw_two(finding, dark):
     Claim("Parts.", "parts", "at most", 1.0, 2.0),
 ])
 def figure_2(effort, run):
-    trials = Trials({"figure": "2", "effort": effort}, run)
+    trials = Trials("work", run, code=(), figure="2", effort=effort)
 
     def work(key):
         if key == STATE["fail_at"]:

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import biascope.measures
+from biascope import files
 from biascope.covariance_result import CovarianceResult, common_directions
 from biascope.estimate import Estimate
 from biascope.measurement import find, load, names, settings_from
@@ -91,7 +92,7 @@ def test_damaged_missing_and_newer_files_are_told(result: Anisotropy, tmp_path: 
     with pytest.raises(ValueError, match=r"has no result\.json"):
         load(tmp_path)
     folder = result.save(tmp_path / "run")
-    (folder / "arrays.npz").write_bytes(b"PK broken")
+    next(folder.glob("arrays-*.npz")).write_bytes(b"PK broken")
     with pytest.raises(ValueError, match="missing or damaged"):
         load(folder)
     document = json.loads((folder / "result.json").read_text())
@@ -179,3 +180,50 @@ def test_settings_come_from_words() -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             settings_from(found, wrong)
+
+
+def test_a_result_is_the_old_one_or_the_new_one_whenever_its_writer_is_killed(
+    result: Anisotropy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = result.save(tmp_path)
+    other = dataclasses.replace(result, eigenvalues=2 * result.eigenvalues)
+    write, written = files.write_atomically, []
+
+    def dying(path: Path, data: bytes) -> None:
+        if path.name == "result.json":
+            raise KeyboardInterrupt
+        written.append(path.name)
+        write(path, data)
+
+    monkeypatch.setattr("biascope.result.write_atomically", dying)
+    with pytest.raises(KeyboardInterrupt):
+        other.save(folder)
+    monkeypatch.undo()
+    assert written  # the new arrays lie there, and nobody takes them for the old ones
+    assert np.array_equal(load(folder).eigenvalues, result.eigenvalues)  # type: ignore[attr-defined]
+    other.save(folder)
+    assert np.array_equal(load(folder).eigenvalues, other.eigenvalues)  # type: ignore[attr-defined]
+    assert len(list(folder.glob("arrays*"))) == 1
+
+
+@pytest.mark.parametrize("file", ["result.json", "arrays"])
+def test_a_flipped_byte_is_told(result: Anisotropy, tmp_path: Path, file: str) -> None:
+    folder = result.save(tmp_path)
+    path = next(folder.glob(f"{file}*"))
+    data = bytearray(path.read_bytes())
+    place = data.index(b'"value": ') + 9 if file == "result.json" else len(data) // 2
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"must (have the content that its digest says|be a whole result file)"):
+        load(folder)
+
+
+def test_results_written_before_digests_still_load(result: Anisotropy, tmp_path: Path) -> None:
+    folder = result.save(tmp_path)
+    document = json.loads((folder / "result.json").read_text())
+    (folder / document["arrays"]).rename(folder / "arrays.npz")
+    old = {"format": 1, "measurement": document["measurement"], "values": document["values"]}
+    (folder / "result.json").write_text(json.dumps(old))
+    assert np.array_equal(load(folder).eigenvalues, result.eigenvalues)  # type: ignore[attr-defined]
+    load(folder).save(folder)
+    assert not (folder / "arrays.npz").exists()

@@ -21,7 +21,7 @@ COMMAND = """
 import os, signal, sys, time
 from pathlib import Path
 import safetensors.torch, torch
-from biascope import trials
+from biascope import files
 from biascope.run import Run
 from biascope.trials import Group, Sweep
 
@@ -51,10 +51,10 @@ def replaced(source, target):
     if kill_at == f"rename {len(list(folder.glob('trials/*/group-*')))}" and "group-" in str(target):
         os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target)
-trials.os.replace = replaced
+files.os.replace = replaced
 
 plan = lambda keys: [Group(tuple(keys[i : i + 3]), {"rows": 2}) for i in range(0, len(keys), 3)]
-found = Sweep({"work": "linear models"}, Run(folder, device="cpu")).outcomes(KEYS, train, plan=plan)
+found = Sweep("linear models", Run(folder, device="cpu"), code=()).outcomes(KEYS, train, plan=plan)
 safetensors.torch.save_file({key: outcome["weights"] for key, outcome in found.items()}, result)
 """
 
@@ -146,7 +146,7 @@ def squares(outcomes) -> dict[str, float]:
 
 @pytest.mark.parametrize("folder", [True, False], ids=["folder", "memory"])
 def test_outcomes_come_in_the_order_asked_for_and_are_computed_once(tmp_path, folder):
-    sweep, work, plan = Sweep({"seed": 0}, Run(tmp_path if folder else None)), Squares(), Pairs(way="stack")
+    sweep, work, plan = Sweep("work", Run(tmp_path if folder else None), code=(), seed=0), Squares(), Pairs(way="stack")
     for _ in range(2):
         found = sweep.outcomes(KEYS, work, plan=plan)
         assert list(found) == KEYS
@@ -162,15 +162,17 @@ def test_outcomes_come_in_the_order_asked_for_and_are_computed_once(tmp_path, fo
 
 def test_the_work_only_computes(tmp_path):
     work = Squares()
-    Sweep({}, Run(tmp_path, device="cpu", precision="float64", data_root="d")).outcomes(["a"], work, plan=Pairs())
+    Sweep("work", Run(tmp_path, device="cpu", precision="float64", data_root="d"), code=()).outcomes(
+        ["a"], work, plan=Pairs()
+    )
     assert work.runs == [Run(device="cpu", precision="float64", data_root="d", progress=False)]
 
 
 def test_a_written_plan_is_taken_as_it_is(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        Sweep({}, Run(tmp_path)).outcomes(KEYS, Squares("dddd"), plan=Pairs(2, way="stack", sizes=(1, 2)))
+        Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, Squares("dddd"), plan=Pairs(2, way="stack", sizes=(1, 2)))
     resumed, other = Squares(), Pairs(3, way="loop")
-    found = Sweep({}, Run(tmp_path)).outcomes(KEYS, resumed, plan=other)
+    found = Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, resumed, plan=other)
     assert other.asked == []
     assert resumed.groups == [("ccc", "dddd")]  # what was finished before Ctrl-C stays
     assert resumed.methods == [{"way": "stack", "sizes": [1, 2]}]
@@ -179,31 +181,31 @@ def test_a_written_plan_is_taken_as_it_is(tmp_path):
 
 def test_the_work_gets_the_same_method_in_a_first_and_in_a_resumed_run():
     work = Squares()
-    Sweep({}, Run()).outcomes(["a"], work, plan=Pairs(1, sizes=(1, 2)))
+    Sweep("work", Run(), code=()).outcomes(["a"], work, plan=Pairs(1, sizes=(1, 2)))
     assert work.methods == [{"sizes": [1, 2]}]  # as it reads from disk
 
 
 def test_more_keys_extend_the_plan_and_reuse_what_is_finished(tmp_path):
     first, second, third = Squares(), Squares(), Squares()
-    Sweep({}, Run(tmp_path)).outcomes(["bb", "dddd"], first, plan=Pairs())
+    Sweep("work", Run(tmp_path), code=()).outcomes(["bb", "dddd"], first, plan=Pairs())
     plan = Pairs(3)
-    found = Sweep({}, Run(tmp_path)).outcomes(["a", "bb", "ccc", "dddd", "eeeee"], second, plan=plan)
+    found = Sweep("work", Run(tmp_path), code=()).outcomes(["a", "bb", "ccc", "dddd", "eeeee"], second, plan=plan)
     assert plan.asked == [["a", "ccc", "eeeee"]]
     assert second.groups == [("a", "ccc", "eeeee")]
     assert found["bb"]["mates"].tolist() == [2.0, 4.0]
     assert found["a"]["mates"].tolist() == [1.0, 3.0, 5.0]
-    assert list(Sweep({}, Run(tmp_path)).outcomes(["ccc", "bb"], third, plan=Pairs())) == ["ccc", "bb"]
+    assert list(Sweep("work", Run(tmp_path), code=()).outcomes(["ccc", "bb"], third, plan=Pairs())) == ["ccc", "bb"]
     assert third.groups == []
 
 
 def test_an_unfinished_group_of_a_wider_sweep_is_no_narrower_ones_business(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        Sweep({}, Run(tmp_path)).outcomes(KEYS, Squares("a"), plan=Pairs())
+        Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, Squares("a"), plan=Pairs())
     narrow, plan = Squares(stop_at="bb"), Pairs()  # whose work may not even know the other trials
-    assert list(Sweep({}, Run(tmp_path)).outcomes(["a"], narrow, plan=plan)) == ["a"]
+    assert list(Sweep("work", Run(tmp_path), code=()).outcomes(["a"], narrow, plan=plan)) == ["a"]
     assert (plan.asked, narrow.groups) == ([["a"]], [("a",)])
     wide = Squares()
-    found = Sweep({}, Run(tmp_path)).outcomes(KEYS, wide, plan=pytest.fail)
+    found = Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, wide, plan=pytest.fail)
     assert wide.groups == [("a", "bb"), ("ccc", "dddd")]
     assert found["a"]["mates"].tolist() == [1.0, 2.0]  # as if nothing had been asked for in between
 
@@ -212,11 +214,11 @@ def test_a_group_that_another_process_finished_meanwhile_is_not_repeated(tmp_pat
     class Overtaken(Squares):
         def __call__(self, keys, run, method):
             if "a" in keys:  # while the first group runs here, all of them finish elsewhere
-                Sweep({}, Run(tmp_path)).outcomes(KEYS, Squares(), plan=Pairs())
+                Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, Squares(), plan=Pairs())
             return super().__call__(keys, run, method)
 
     work = Overtaken()
-    assert len(Sweep({}, Run(tmp_path)).outcomes(KEYS, work, plan=Pairs())) == 4
+    assert len(Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, work, plan=Pairs())) == 4
     assert work.groups == [("a", "bb")]
 
 
@@ -230,7 +232,7 @@ def test_keys_and_names_may_hold_any_characters(tmp_path):
         }
 
     for _ in range(2):
-        found = Sweep({}, Run(tmp_path)).outcomes(STRANGE, work, plan=Pairs(5))
+        found = Sweep("work", Run(tmp_path), code=()).outcomes(STRANGE, work, plan=Pairs(5))
         assert list(found) == STRANGE
         for key, outcome in found.items():
             assert set(outcome) == {"", "a/b %", key}
@@ -249,7 +251,7 @@ def test_rows_of_a_stack_empty_outcomes_and_every_type_are_kept(tmp_path):
         }
 
     for folder in (None, tmp_path):
-        found = Sweep({}, Run(folder)).outcomes(["rows", "kinds", "nothing"], work, plan=Pairs(3))
+        found = Sweep("work", Run(folder), code=()).outcomes(["rows", "kinds", "nothing"], work, plan=Pairs(3))
         assert found["nothing"] == {}
         assert all(found["kinds"][str(kind)].dtype is kind for kind in kinds)
         assert torch.equal(found["rows"]["again"], torch.tensor([0.0, 1.0, 2.0]))
@@ -259,34 +261,47 @@ def test_rows_of_a_stack_empty_outcomes_and_every_type_are_kept(tmp_path):
         assert not found["rows"]["first"].requires_grad
 
 
-@pytest.mark.parametrize("damage", [b"", b"half a fi", None])
-def test_a_damaged_group_file_is_a_sentence_that_names_it(tmp_path, damage):
-    sweep = Sweep({}, Run(tmp_path))
-    sweep.outcomes(KEYS, Squares(), plan=Pairs())
-    path = sorted(sweep.folder.glob("group-*"))[0]
-    path.write_bytes(path.read_bytes()[:-3] if damage is None else damage)
-    with pytest.raises(ValueError, match=r"must be a whole trial file and is damaged\. Delete it and run") as caught:
-        sweep.outcomes(KEYS, Squares(), plan=Pairs())
-    assert str(caught.value).startswith(str(path))
-    path.unlink()
-    assert len(Sweep({}, Run(tmp_path)).outcomes(KEYS, Squares(), plan=Pairs())) == 4
+@pytest.mark.parametrize("damage", ["empty", "no file of tensors", "cut", "flipped", "of another group"])
+def test_a_damaged_group_file_is_named_and_only_that_group_is_done_again(tmp_path, damage):
+    sweep = Sweep("work", Run(tmp_path), code=())
+    whole = squares(sweep.outcomes(KEYS, Squares(), plan=Pairs()))
+    path, other = sorted(sweep.folder.glob("group-*"))
+    data = path.read_bytes()
+    flipped = data[:-1] + bytes([data[-1] ^ 64])
+    path.write_bytes(
+        {"empty": b"", "no file of tensors": b"half a fi", "cut": data[:-3], "flipped": flipped}.get(
+            damage, other.read_bytes()
+        )
+    )
+    work = Squares()
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged\. What it held is computed again\."):
+        found = Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, work, plan=Pairs())
+    assert squares(found) == whole
+    assert len(work.runs) == 1
 
 
-def test_a_damaged_plan_is_a_sentence(tmp_path):
-    sweep = Sweep({}, Run(tmp_path))
-    (sweep.folder / "plan.json").write_text('{"groups": [3')
-    with pytest.raises(ValueError, match=r"plan\.json must be a plan of groups and is damaged\. Delete its folder and"):
-        sweep.outcomes(KEYS, Squares(), plan=Pairs())
+@pytest.mark.parametrize("damage", ["cut", "other keys", "no digest"])
+def test_a_damaged_plan_is_named_and_planned_again(tmp_path, damage):
+    sweep = Sweep("work", Run(tmp_path), code=())
+    whole = squares(sweep.outcomes(KEYS, Squares(), plan=Pairs()))
+    path = sweep.folder / "plan.json"
+    text = path.read_text()
+    path.write_text({"cut": text[:-9], "other keys": text.replace("ccc", "cab")}.get(damage, '{"groups": []}'))
+    work = Squares()
+    with pytest.warns(UserWarning, match=r"plan\.json is damaged\. What it held is planned again\."):
+        found = Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, work, plan=Pairs())
+    assert squares(found) == whole
+    assert not work.runs  # groups are found by what is in them
 
 
 def test_old_leftovers_go_and_fresh_ones_stay(tmp_path):
-    folder = Sweep({}, Run(tmp_path)).folder
+    folder = Sweep("work", Run(tmp_path), code=()).folder
     old, fresh = folder / ".group-1.safetensors.ab.partial", folder / ".plan.json.cd.partial"
     old.write_bytes(b"half")
     fresh.write_bytes(b"half")
     before = time.time() - 2 * trials.LEFTOVER_SECONDS
     os.utime(old, (before, before))
-    sweep = Sweep({}, Run(tmp_path))
+    sweep = Sweep("work", Run(tmp_path), code=())
     assert not old.exists()
     assert fresh.exists()  # another process may be writing it
     assert len(sweep.outcomes(KEYS, Squares(), plan=Pairs())) == 4
@@ -302,7 +317,7 @@ def test_old_leftovers_go_and_fresh_ones_stay(tmp_path):
     ids=["left out", "twice", "unknown"],
 )
 def test_a_plan_must_hold_every_new_trial_once(tmp_path, groups):
-    sweep = Sweep({}, Run(tmp_path))
+    sweep = Sweep("work", Run(tmp_path), code=())
     with pytest.raises(
         ValueError, match=r"^A plan must put each of its 2 trials into one group, and '(bb|other)' is in"
     ):
@@ -315,7 +330,7 @@ def test_work_must_answer_for_every_trial(tmp_path):
         return {"a": {}}
 
     with pytest.raises(ValueError, match=r"^The work must give an outcome for each of its 2 trials, and 'bb' has none"):
-        Sweep({}, Run(tmp_path)).outcomes(["a", "bb"], forgets, plan=Pairs())
+        Sweep("work", Run(tmp_path), code=()).outcomes(["a", "bb"], forgets, plan=Pairs())
     assert not list(tmp_path.glob("trials/*/group-*"))
 
 
@@ -331,6 +346,6 @@ def test_progress_counts_trials_that_were_asked_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Run, "tracked", tracked)
     with pytest.raises(KeyboardInterrupt):
-        Sweep({}, Run(tmp_path)).outcomes(KEYS, Squares("ccc"), plan=Pairs(), label="directions")
-    Sweep({}, Run(tmp_path)).outcomes(["a", "bb", "ccc"], Squares(), plan=Pairs(), label="directions")
+        Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, Squares("ccc"), plan=Pairs(), label="directions")
+    Sweep("work", Run(tmp_path), code=()).outcomes(["a", "bb", "ccc"], Squares(), plan=Pairs(), label="directions")
     assert shown == [("directions", 4, 0), 2, ("directions", 3, 2), 1]

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from biascope import bases
+from biascope.identity import content_of
 from biascope.image_tasks import SideBySide, flipped, poisoned
 from biascope.run import Run
-from biascope.task import Arrays, along_directions, content_of
+from biascope.task import Arrays, along_directions
 
 CPU = Run(device="cpu", precision="float64")
 

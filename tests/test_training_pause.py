@@ -8,6 +8,7 @@ from torch import nn
 
 from biascope import training_pause
 from biascope.family import Family, Network
+from biascope.identity import Identity
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.task import Arrays
@@ -62,11 +63,13 @@ def test_it_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.Monk
 def test_another_training_or_a_damaged_file_begins_anew(tmp_path: Path) -> None:
     network, task = network_and_task()
     file = tmp_path / "unfinished.safetensors"
-    training_pause.Pause(file, "another").write(5, [torch.zeros(3)], torch.zeros(5, 1))
+    training_pause.Pause(file, Identity("another", {})).write(5, [torch.zeros(3)], torch.zeros(5, 1))
     whole = fit(network, task, RECIPE, seed=3, run=CPU)
     assert torch.equal(fit(network, task, RECIPE, seed=3, run=CPU, unfinished=file).losses, whole.losses)
     file.write_bytes(b"broken")
-    assert torch.equal(fit(network, task, RECIPE, seed=3, run=CPU, unfinished=file).losses, whole.losses)
+    with pytest.warns(UserWarning, match=r"unfinished\.safetensors is damaged\. What it held is trained again\."):
+        found = fit(network, task, RECIPE, seed=3, run=CPU, unfinished=file)
+    assert torch.equal(found.losses, whole.losses)
 
 
 def test_a_stack_is_refused(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ in that order; a module imports only from those above it::
 
     randomness    keyed random streams             estimate   a number with its uncertainty
     run           how work is carried out          cluster    where: in this process, or on Ray
+    files         written whole or not at all       weights    named parameters, on disk too
+    identity      what kept work depends on: parts, code, outputs
     trials        units of work that are kept as they finish, and sweeps of them in planned stacks
-    weights       named parameters, on disk too     task_vector   what fine-tuning did, as a vector
+    task_vector   what fine-tuning did, as a vector
     checkpoint · checkpoint_writer · task_stream   models on disk, slice by slice
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
                   readout          one scalar of several outputs
@@ -44,7 +46,7 @@ in that order; a module imports only from those above it::
                   geometry_evolution   what an instant of training does to input gradients
                   training         fit: the only training loop         training_plan    the fastest way to train many
                   training_sweep   many trainings, resumable           observer   for a training loop of the user's own
-                  forward_identity · task_heads · task_tuning · task_inference   encoders tuned to tasks, and what they say once edited
+                  task_heads · task_tuning · task_inference   encoders tuned to tasks, and what they say once edited
                   meta_learning    initial weights that learn a signal in a few steps
                   signal_fitting   a signal as a network
                   pooling_simulation   the pooling theory, simulated

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from biascope.checkpoint import INDEX, TYPES, bytes_of
-from biascope.trials import make_writable
+from biascope.files import make_writable
 from biascope.weights import Described
 
 SHARD = 5_000_000_000  # bytes of a shard, unless told otherwise

@@ -234,8 +234,8 @@ def compare(
             report=False,
         ).results
     tables = comparison.compared(results, leading)
+    from biascope.files import make_writable
     from biascope.report import write_report
-    from biascope.trials import make_writable
 
     make_writable(folder)
     report = write_report(results, folder / "report.html")
@@ -293,9 +293,9 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first folder by default.")] = None,
 ) -> None:
     """Make the report of one or several runs again."""
+    from biascope.files import make_writable
     from biascope.report import write_report
     from biascope.scanning import saved_results
-    from biascope.trials import make_writable
 
     results = [result for run in runs for result in saved_results(run)]
     path = out or runs[0] / "report.html"

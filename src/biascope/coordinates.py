@@ -7,12 +7,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from biascope.family import Network
+from biascope.identity import DERIVED
 from biascope.randomness import generator_for
 from biascope.run import Run
 from biascope.task import Task, master_dtype
@@ -82,7 +83,7 @@ class Signal:
     """
 
     values: Tensor
-    name: str = "signal"
+    name: str = field(default="signal", metadata=DERIVED)
     rate: float | None = None
 
     def __post_init__(self) -> None:

@@ -189,7 +189,7 @@ def _write_tables(result: SampleScores, labelled: bool, kept: np.ndarray, folder
 
     import numpy as np
 
-    from biascope.trials import write_atomically
+    from biascope.files import write_atomically
 
     scores, errors = result.scores, result.errors
     labels = result.labels.tolist() if labelled else [""] * len(scores)

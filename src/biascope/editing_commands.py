@@ -76,13 +76,13 @@ def edit(
 ) -> None:
     """Fine-tune an encoder on tasks, then add and subtract what it learned: are the tasks there, do they interfere?"""
     from biascope.encoder_source import encoder_of
+    from biascope.files import make_writable
     from biascope.report import write_report
     from biascope.run import Run
     from biascope.scanning import folder_name
     from biascope.task_source import task_of
     from biascope.task_study import save_vectors as saved
     from biascope.task_study import study_of
-    from biascope.trials import make_writable
 
     chosen = _checked_choice(what, tasks, control, pair, points, grid)
     recipes = _recipes(encoder, tunings, steps, rate, linearised_rate)

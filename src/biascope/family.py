@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import hashlib
-import inspect
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from biascope import weights
+from biascope.identity import code_of
 from biascope.initialisation import Builder, Tape, TapeError, block_size, built
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.readout import READOUTS, read_out
@@ -84,6 +87,35 @@ class Network:
             return single(x)
         alone = torch.utils._pytree.tree_map(lambda tensor: tensor.unsqueeze(1), x)
         return vmap(single)(alone).squeeze(1)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells this network from another: the code of its forward pass, its settings, weights and buffers."""
+        return {
+            "forward": code_of(self.module),
+            "readout": self.readout,
+            "apart": self.couples_inputs,
+            "members": self.members,
+            "weights": weights.fingerprint({**self.params, **self.buffers}),
+        }
+
+    def witness(self, x: Any) -> tuple[Tensor, float] | None:
+        """Outputs on a few inputs and how far they may differ by rounding; nothing where the forward pass fails."""
+        like = next(iter(self.params.values()))
+
+        def placed(leaf: Any, dtype: torch.dtype) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return leaf.detach().to(like.device, dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+
+        # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
+        for dtype, rounding in ((torch.float64, 1e-7), (like.dtype, 1e-3 if like.dtype.itemsize > 2 else 5e-2)):
+            with contextlib.suppress(Exception), torch.no_grad(), forked_rng(seed_of(0, "witness")):
+                inputs = torch.utils._pytree.tree_map(functools.partial(placed, dtype=dtype), x)
+                outputs = self.to(like.device, dtype)(inputs)
+                if isinstance(outputs, Tensor):
+                    return outputs.detach().double().cpu(), rounding
+        return None
 
     def with_params(self, params: Params, buffers: Params | None = None) -> Network:
         """The same function at other weights."""
@@ -165,7 +197,6 @@ class Family:
     _build: Builder | None = field(default=None, repr=False)
     _tape: Tape | None = field(default=None, repr=False)
     _stack: Network | None = field(default=None, repr=False)
-    _source: str = field(default="", repr=False)
     _mapped: tuple[Family, Callable[[Network], Network]] | None = field(default=None, repr=False)
 
     @staticmethod
@@ -203,7 +234,7 @@ class Family:
             tape, drawing = Tape.record(build), "replayed in stacks from recorded initialisers"
         except (TapeError, RuntimeError, NotImplementedError) as error:
             tape, drawing = None, f"built one by one, since {error}"
-        return Family(name, "initialised", template, batchnorm, drawing, build, tape, _source=source_of(build))
+        return Family(name, "initialised", template, batchnorm, drawing, build, tape)
 
     @staticmethod
     def point(module: nn.Module, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -222,7 +253,7 @@ class Family:
         network = Network.of(module, batchnorm)
         if not weights.count(network.params):
             raise ValueError(f"{name} must have parameters, and has none. Pass a network with weights.")
-        return Family(name, "point", network, batchnorm, "one set of weights", _source=source_of(type(module)))
+        return Family(name, "point", network, batchnorm, "one set of weights")
 
     @staticmethod
     def empirical(members: Sequence[nn.Module], name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -241,8 +272,7 @@ class Family:
         buffers = weights.stacked([network.buffers for network in networks])
         stack = dataclasses.replace(networks[0], params=params, buffers=buffers, members=len(networks))
         name = name or type(members[0]).__name__
-        source = weights.fingerprint({**params, **buffers}) + source_of(type(members[0]))
-        return Family(name, "empirical", networks[0], batchnorm, "given members", _stack=stack, _source=source)
+        return Family(name, "empirical", networks[0], batchnorm, "given members", _stack=stack)
 
     def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
         """The law of networks changed by a function from Network to Network, which must work on stacks.
@@ -252,10 +282,7 @@ class Family:
             >>> family.draw(3, seed=0, run=Run(device="cpu"))(torch.ones(5, 4)).shape
             torch.Size([3, 5])
         """
-        source = self._source + source_of(transform)
-        return dataclasses.replace(
-            self, name=name, template=transform(self.template), _source=source, _mapped=(self, transform)
-        )
+        return dataclasses.replace(self, name=name, template=transform(self.template), _mapped=(self, transform))
 
     @property
     def size(self) -> int | None:
@@ -270,11 +297,22 @@ class Family:
     @property
     def identity(self) -> dict[str, object]:
         """What tells this family from another: changes whenever the code or the weights behind it do."""
-        # The template's weights, built under a fixed seed, tell apart builders that differ in what a closure holds.
-        state = weights.fingerprint({**self.template.params, **self.template.buffers})
-        text = f"{self.template.module!r}{state}{self._source}"
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return {"name": self.name, "law": self.law, "batchnorm": self.batchnorm, "content": digest}
+        return {"name": self.name, "law": self.law, "batchnorm": self.batchnorm, "content": self._content}
+
+    @property
+    def _content(self) -> str:
+        if self._mapped is not None:
+            before, transform = self._mapped
+            parts: list[object] = [before._content, code_of(transform), self.template.identity]
+        else:
+            # The template's weights are built under a fixed seed: they tell what a builder reads from files.
+            parts = [self.template.identity, "" if self._build is None else code_of(self._build)]
+            parts += [] if self._stack is None else [self._stack.identity]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def witness(self, x: Any) -> tuple[Tensor, float] | None:
+        """Outputs of the template; see :meth:`Network.witness`."""
+        return self.template.witness(x)
 
     def draw(self, num: int, *, seed: int, run: Run | None = None) -> Network:
         """A stack of the first ``num`` members of the stream under a seed.
@@ -387,14 +425,3 @@ def _end_to_end(parts: Sequence[Network]) -> Network:
     return dataclasses.replace(
         parts[0], params=params, buffers=buffers, members=sum(part.members or 0 for part in parts)
     )
-
-
-def source_of(build: Any) -> str:
-    """The text of a builder's file and its bound settings, so that edited code never continues an old run."""
-    function = getattr(build, "func", build)
-    settings = repr((getattr(build, "args", ()), sorted(getattr(build, "keywords", {}).items())))
-    try:
-        text = inspect.getsource(inspect.getmodule(function) or function)
-    except (OSError, TypeError):
-        text = repr(function)
-    return hashlib.sha256((text + settings).encode()).hexdigest()[:16]

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from biascope import weights
 from biascope.cluster import device_type
 from biascope.family import Network
 from biascope.gram_panel import Panel
@@ -204,7 +202,17 @@ class Engine:
             return self._assembled(dict(zip(bounds, found, strict=True)))
         keys = {f"rows {first:07d}-{last:07d}": (first, last) for first, last in bounds}
         method = dataclasses.asdict(self.sizes)
-        sweep = Sweep(self._identity(x, other, run), run)
+        sweep = Sweep(
+            "tangent kernel",
+            run,
+            code=Engine,
+            at=x,
+            network=self.network,
+            parameters=[part.name for part in self.parts],
+            samples=tree_leaves(x),
+            others=tree_leaves(other),
+            kernel=self.kernel,
+        )
         work = _Panels(self, x, other)
         done = sweep.outcomes(list(keys), work, plan=lambda new: [Group((key,), method) for key in new], label=label)
         return self._assembled({keys[key]: outcome["kernel"] for key, outcome in done.items()})
@@ -218,21 +226,6 @@ class Engine:
         power = 0.5 if self.others is None else 1.0
         edges = sorted({round(self.samples * (index / count) ** power) for index in range(count + 1)})
         return list(itertools.pairwise(edges))
-
-    def _identity(self, x: Any, other: Any, run: Run) -> dict[str, object]:
-        state = weights.fingerprint({**self.network.params, **self.network.buffers})
-        return {
-            "work": "tangent kernel",
-            "network": hashlib.sha256(f"{self.network.module!r}{self.network.readout}{state}".encode()).hexdigest()[
-                :16
-            ],
-            "parameters": [part.name for part in self.parts],
-            "samples": _content(x),
-            "other samples": _content(other),
-            "kernel": self.kernel,
-            "device type": device_type(run),
-            "precision": run.precision,
-        }
 
     def _assembled(self, panels: Mapping[tuple[int, int], Tensor]) -> Tensor:
         """Panels below one another; of a symmetric kernel the upper triangle mirrored."""
@@ -302,18 +295,6 @@ def _mirrored(matrix: Tensor, side: int = 4096) -> Tensor:
         corner = matrix[..., start:stop, start:stop]
         corner.copy_(corner.tril() + corner.tril(-1).mT)
     return matrix
-
-
-def _content(x: Any) -> str:
-    digest = hashlib.sha256()
-    for leaf in tree_leaves(x):
-        if isinstance(leaf, Tensor):
-            digest.update(
-                f"{tuple(leaf.shape)}{leaf.dtype}".encode() + leaf.detach().cpu().contiguous().numpy().tobytes()
-            )
-        else:
-            digest.update(repr(leaf).encode())
-    return digest.hexdigest()[:16]
 
 
 def _error(engine: Engine, x: Any, other: Any, matrix: Tensor, run: Run) -> float:

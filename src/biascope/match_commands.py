@@ -50,10 +50,10 @@ def match(
 ) -> None:
     """Rank architectures for a data set before any training, beside their parameters and FLOPs."""
     from biascope.data_source import samples_of
+    from biascope.files import make_writable
     from biascope.matching import match as ranked
     from biascope.report import write_report
     from biascope.run import Run
-    from biascope.trials import make_writable
 
     folder = out or Path("biascope-runs") / f"match-{Path(data).stem}"
     run = Run(folder=folder, device=device, precision=precision, data_root=data_root)

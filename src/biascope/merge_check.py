@@ -20,13 +20,14 @@ from biascope import weights
 from biascope.check_result import BOX, MergeCheck
 from biascope.editing_result import places_inside
 from biascope.family import Network
+from biascope.identity import content_of
 from biascope.randomness import seed_of
 from biascope.result import recorded
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head
 from biascope.task_inference import edited_outputs, predicted_classes, sampled
-from biascope.task_tuning import encoder_identity, require_heads
+from biascope.task_tuning import require_heads
 from biascope.task_vector import TaskVector
 
 ALPHAS = tuple(step / 20 for step in range(21))
@@ -159,7 +160,7 @@ def merge_check(
             run=run,
             data={"name": list(dict.fromkeys(tasks[model].name for model in models))},
             hashes={
-                "base": encoder_identity(encoder),
+                "base": content_of(encoder),
                 **{f"task vector of {model}": weights.fingerprint(each.deltas) for model, each in vectors.items()},
             },
         ),

@@ -72,11 +72,11 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Tell before merging whether models may be merged, with which coefficient and at what cost; labels are not needed."""
+    from biascope.files import make_writable
     from biascope.merge_check import merge_check
     from biascope.merge_source import Reading, candidates_of
     from biascope.model_source import parse_settings
     from biascope.run import Run
-    from biascope.trials import make_writable
     from biascope.unlabelled_source import SPLIT
 
     run = Run(device=device, precision=precision, data_root=data_root)
@@ -233,8 +233,8 @@ def bytes_in(text: str) -> int:
 def _show(found: Merge | Difference | MergeCheck, folder: Path, title: str, as_json: bool, then: str = "") -> None:
     """Save a result with its table and report, and print it, with the command that comes next."""
     from biascope.check_result import MergeCheck
+    from biascope.files import make_writable
     from biascope.report import write_report
-    from biascope.trials import make_writable
 
     make_writable(folder)
     found.save(folder / "result")

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from biascope import weights
-from biascope.cluster import device_type
 from biascope.coordinates import SignalTask
 from biascope.family import Family, Network
 from biascope.recipe import Recipe
 from biascope.run import Run
-from biascope.task import Arrays, content_of, master_dtype
+from biascope.task import Arrays, master_dtype
 from biascope.training import Trajectory, fit
 from biascope.trials import Outcome, Trials
 from biascope.weights import Params
@@ -229,18 +227,15 @@ def meta_learned(
     )
     targets = values if algorithm == "maml" else values.new_zeros(len(values))
     task = _ToAdapt({"train": (values, targets)}, dtype)
-    identity: dict[str, object] = {
-        "work": "meta-learning",
-        "loop": repr(loop),
-        "algorithm": algorithm,
-        "coordinates": weights.fingerprint({"coordinates": loop.coordinates}),
-        "signals": content_of(task),
-    }
 
     def train() -> Trajectory:
         return fit(Network.of(loop), task, recipe, seed=seed, run=run, keep_at=keep_at)
 
-    return _kept(identity, network, recipe, keep_at, seed, run, train, prefix="network.")
+    how = {"inner_steps": inner_steps, "inner_rate": inner_rate, "order": order, "algorithm": algorithm}
+    trials = _trials(
+        "meta-learning", network, grid, recipe, keep_at, seed, run, code=(kind, fit), task=task, grid=grid, **how
+    )
+    return _kept(trials, network, keep_at, run, train, prefix="network.")
 
 
 def pretrained(
@@ -277,16 +272,12 @@ def pretrained(
     """
     run = run or Run()
     network = _several(start, signal.members, seed, run)
-    identity: dict[str, object] = {
-        "work": "pre-training",
-        "network": repr(network.module),
-        "points": weights.fingerprint({"grid": signal.grid, "values": signal.values, "train": signal.points["train"]}),
-    }
 
     def train() -> Trajectory:
         return fit(network, signal, recipe, seed=seed, run=run, keep_at=keep_at)
 
-    return _kept(identity, network, recipe, keep_at, seed, run, train)
+    trials = _trials("pre-training", network, signal.grid, recipe, keep_at, seed, run, code=fit, signal=signal)
+    return _kept(trials, network, keep_at, run, train)
 
 
 def _several(start: Network | Family, members: int | None, seed: int, run: Run) -> Network:
@@ -310,26 +301,23 @@ def _single(start: Network | Family, seed: int, run: Run) -> Network:
 _NUMBERS = ("losses", "first_below", "diverged_at", "distance", "start_norm", "end_norm")
 
 
+def _trials(
+    work: str, start: Network, at: Tensor, recipe: Recipe, keep_at: Sequence[int], seed: int, run: Run, **parts: Any
+) -> Trials:
+    kept = sorted(set(keep_at))
+    return Trials(work, run, at=at, start=start, recipe=recipe, kept=kept, seed=seed, **parts)
+
+
 def _kept(
-    identity: dict[str, object],
+    trials: Trials,
     start: Network,
-    recipe: Recipe,
     keep_at: Sequence[int],
-    seed: int,
     run: Run,
     train: Callable[[], Trajectory],
     prefix: str = "",
 ) -> Trajectory:
     """A training's trajectory, read where it has been finished before; of the weights under a prefix."""
     kept = sorted(set(keep_at))
-    identity |= {
-        "start": weights.fingerprint({**start.params, **start.buffers}),
-        "recipe": recipe.settings,
-        "kept": kept,
-        "seed": seed,
-        "device type": device_type(run),
-        "precision": run.precision,
-    }
 
     def work(key: str) -> Outcome:
         found = train()
@@ -342,7 +330,7 @@ def _kept(
                 outcome[f"{place} {name}"] = network.buffers[prefix + name].cpu()
         return outcome
 
-    outcome = next(Trials(identity, run).outcomes(["training"], work))
+    outcome = next(trials.outcomes(["training"], work))
 
     def network_at(place: object) -> Network:
         found = start.with_params(

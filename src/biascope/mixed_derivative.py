@@ -22,6 +22,7 @@ from biascope.probe import Probe
 from biascope.rewritten_layers import ConvolutionAsProduct
 from biascope.run import Run
 from biascope.tangent import mixed_jvp, mixed_vjp, plain_attention
+from biascope.trials import Trials
 
 _COLUMN_NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # numbers that the columns of one go may take
 _ACTIVATIONS = 200  # numbers per input entry that a column needs besides those of the weights, roughly
@@ -90,19 +91,21 @@ class MixedDerivative:
         self.numbers = _COLUMN_NUMBERS.get(self.device.type, 2**28)
         self._alone = False
 
-    @property
-    def identity(self) -> dict[str, object]:
-        """What tells its products from others."""
-        return {
-            "work": "mixed derivative",
-            "family": self.family.identity,
-            "probe": self.probe.identity,
-            "step": self.step,
-            "readout": self.readout,
-            "seed": self.seed,
-            "device type": self.device.type,
-            "precision": self.run.precision,
-        }
+    def kept(self, **parts: Any) -> Trials:
+        """Where products of it are kept."""
+        first = self.probe.inputs(0, 1, self.run)
+        return Trials(
+            "mixed derivative",
+            self.run,
+            code=MixedDerivative,
+            at=tree_map(lambda leaf: leaf[0], first) if self.probe.fresh else first,
+            family=self.family,
+            probe=self.probe,
+            step=self.step,
+            readout=self.readout,
+            seed=self.seed,
+            **parts,
+        )
 
     def grams(
         self, start: int, stop: int, vectors: Tensor | None = None, advance: Callable[[int], None] | None = None

@@ -303,7 +303,7 @@ def mixed_gram(
     count = min(GROUPS, draws, max(4, numbers) if formed or sums else GROUPS)
     edges = [draws * index // count for index in range(count + 1)]
     spans = list(itertools.pairwise(edges))
-    trials = Trials({**derivative.identity, "average": average, "draws": draws}, run)
+    trials = derivative.kept(average=average, draws=draws)
     whole = formed and average == "gram"
     if enough is not None and not whole:
         raise ValueError(

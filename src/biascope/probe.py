@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.identity import code_of, content_of
 from biascope.randomness import generator_for
 from biascope.run import Run
 
@@ -101,12 +101,16 @@ class Probe:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells this probe from another."""
-        digest = hashlib.sha256()
-        for leaf in self._tensors(Run(device="cpu", precision="float64")):
-            digest.update(f"{tuple(leaf.shape)}".encode() + leaf.contiguous().numpy().tobytes())
-        content = digest.hexdigest()[:16]
-        return {"num": self.num, "fresh": self.fresh, "description": self.description, "content": content}
+        """What tells this probe from another: its inputs, or the law that they are drawn from, with the first of them."""
+        first = tree_leaves(self.inputs(0, 1, Run(device="cpu", precision="float64")))
+        law = None if self._law is None else code_of(self._law)
+        return {
+            "num": self.num,
+            "fresh": self.fresh,
+            "seed": self._seed,
+            "law": law,
+            "content": content_of([leaf if isinstance(leaf, Tensor) else repr(leaf) for leaf in first]),
+        }
 
     def _tensors(self, run: Run) -> list[Tensor]:
         """The first member's inputs, without what only accompanies them (a flag in a dict)."""

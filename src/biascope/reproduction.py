@@ -23,9 +23,9 @@ import numpy as np
 from biascope import papers
 from biascope.claim import FORMAT, Claim, FigureOfPaper, Finding, Record, effort_rank
 from biascope.estimate import Estimate
+from biascope.files import make_writable, write_atomically
 from biascope.reproduction_page import picture, write_page
 from biascope.run import Run
-from biascope.trials import make_writable, write_atomically
 
 FOLDER = Path("biascope-runs") / "reproduce"
 RESULTS = Path(__file__).parent / "papers" / "results"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from biascope import __version__
 from biascope.claim import FigureOfPaper, Finding, Record
+from biascope.files import write_atomically
 from biascope.model_source import natural_order
-from biascope.trials import write_atomically
 
 _BACKGROUND = {False: "#ffffff", True: "#14171d"}  # by whether it is dark; the colours of the page
 _WIDTH = 1400  # pixels of the widest picture

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import html
 import io
 import json
 import math
-import os
 import platform
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from biascope.estimate import Estimate
+from biascope.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from biascope.run import Run
 
-FORMAT = 1  # of the files; raised when an old reader could misread a new file
+FORMAT = 2  # of the files; raised when an old reader could misread a new file
 
 
 def recorded(
@@ -173,7 +175,11 @@ class Result(ABC):
         return self
 
     def save(self, folder: Path | str) -> Path:
-        """Write ``result.json`` and ``arrays.npz`` to a folder, whole or not at all; return the folder."""
+        """Write the result to a folder, whole or not at all; return the folder.
+
+        Arrays lie in ``arrays-DIGEST.npz``, everything else in ``result.json``, which names that file. So the last write decides:
+        a process that is killed in between leaves the result that was there before.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         values: dict[str, Any] = {}
@@ -188,16 +194,22 @@ class Result(ABC):
                 values[entry.name] = _finite(value)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        _replace(folder / "arrays.npz", buffer.getvalue())
-        document = {"format": FORMAT, "measurement": self.measurement, "values": values}
-        _replace(folder / "result.json", json.dumps(document, indent=1, allow_nan=False).encode())
+        data, before = buffer.getvalue(), _arrays_file(folder)
+        stored = f"arrays-{_digest(data)}.npz"
+        write_atomically(folder / stored, data)
+        document = {"measurement": self.measurement, "values": values, "arrays": stored}
+        sealed = {"format": FORMAT, **document, "digest": _digest(json.dumps(document, sort_keys=True).encode())}
+        write_atomically(folder / "result.json", json.dumps(sealed, indent=1, allow_nan=False).encode())
+        if before is not None and before.name != stored:
+            before.unlink(missing_ok=True)
         return folder
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """Read what :meth:`save` wrote."""
         folder = Path(folder)
-        values = read_document(folder)["values"]
+        document = read_document(folder)
+        values = document["values"]
         known = {entry.name: str(entry.type) for entry in dataclasses.fields(cls)}
         content: dict[str, Any] = {}
         for name, value in values.items():
@@ -206,13 +218,7 @@ class Result(ABC):
                 content[name] = Estimate(**numbers)
             else:
                 content[name] = tuple(value) if known.get(name, "").startswith("tuple") else value
-        try:
-            with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
-                content |= {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, EOFError) as error:
-            message = f"{folder / 'arrays.npz'} must be a whole result file and is missing or damaged. Run the measurement again."
-            raise ValueError(message) from error
-        return cls(**content)
+        return cls(**content | _read_arrays(folder / str(document.get("arrays", _ARRAYS_BEFORE))))
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} of {self.subject}"]
@@ -245,7 +251,45 @@ def read_document(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} must be a saved result, and could not be read. Run the measurement again.") from error
     if not isinstance(document, dict) or not isinstance(document.get("format"), int) or document["format"] > FORMAT:
         raise ValueError(f"{path} must be of format {FORMAT} or older. Install a newer biascope.")
+    if document["format"] > 1:
+        digest, content = document.pop("digest", None), {key: document[key] for key in document if key != "format"}
+        if digest != _digest(json.dumps(content, sort_keys=True).encode()):
+            raise ValueError(
+                f"{path} must have the content that its digest says, and does not. Run the measurement again."
+            )
     return document
+
+
+_ARRAYS_BEFORE = "arrays.npz"  # in format 1, which had no digests
+
+
+def _arrays_file(folder: Path) -> Path | None:
+    """The arrays of the result that lies in a folder."""
+    try:
+        return folder / str(read_document(folder).get("arrays", _ARRAYS_BEFORE))
+    except ValueError:
+        return None
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of a result.
+
+    Raises:
+        ValueError: If the file is missing or damaged.
+    """
+    try:
+        data = path.read_bytes()
+        if path.name not in (_ARRAYS_BEFORE, f"arrays-{_digest(data)}.npz"):
+            raise ValueError("another content")
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        message = f"{path} must be a whole result file and is missing or damaged. Run the measurement again."
+        raise ValueError(message) from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _finite(value: Any) -> Any:
@@ -259,9 +303,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _finite(value.item())
     return value
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

@@ -66,7 +66,7 @@ class GradientSampler:
         self._draws = family.draws(seed=seed, run=run)
         with plain_attention(), self._random_state(0):
             self.outputs = self._checked_outputs()
-            leaves = tree_leaves(self._first_inputs())
+            leaves = tree_leaves(self.first_inputs())
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
             self._fastest = Fastest(self._ways(), run.torch_device)
 
@@ -154,15 +154,16 @@ class GradientSampler:
         network = self.family.template.to(device, self.run.dtype).read(self.readout)
         if self.estimator == "exact":
             return exact_ways(network, device, paired=self.probe.fresh, most=most)
-        return difference_ways(network, self._first_inputs(), fresh=self.probe.fresh, step=self.step, most=most)
+        return difference_ways(network, self.first_inputs(), fresh=self.probe.fresh, step=self.step, most=most)
 
-    def _first_inputs(self) -> Any:
+    def first_inputs(self) -> Any:
+        """Inputs of the first draw."""
         inputs = self.probe.inputs(0, 1, self.run)
         return tree_map(lambda leaf: leaf[0], inputs) if self.probe.fresh else inputs
 
     def _checked_outputs(self) -> int:
         """Outputs per input, after checking that the family can be measured at this probe at all."""
-        name, x = self.family.name, self._first_inputs()
+        name, x = self.family.name, self.first_inputs()
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
         shape = "×".join(str(length) for length in self.probe.input_shape)
         try:
@@ -307,19 +308,19 @@ def gradient_covariance(
         raise ValueError(
             f"centred=True needs at most {size} inputs × draws kept whole, got {draws} draws. Pass centred=False."
         )
-    identity: dict[str, object] = {
-        "work": "gradient covariance",
-        "family": sampler.family.identity,
-        "probe": sampler.probe.identity,
-        "estimator": sampler.estimator,
-        "step": sampler.step if sampler.estimator == "difference" else None,
-        "readout": sampler.readout,
-        "draws": draws,
-        "seed": seed,
-        "device type": run.torch_device.type,
-        "precision": run.precision,
-    }
-    trials = Trials(identity, run)
+    trials = Trials(
+        "gradient covariance",
+        run,
+        code=(GradientSampler, _groups),
+        at=sampler.first_inputs(),
+        family=sampler.family,
+        probe=sampler.probe,
+        estimator=sampler.estimator,
+        step=sampler.step if sampler.estimator == "difference" else None,
+        readout=sampler.readout,
+        draws=draws,
+        seed=seed,
+    )
     keys = [f"draws-{edges[index]}-{edges[index + 1]}" for index in range(count)]
     checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
     done = [trials.done(key) for key in keys]

@@ -12,13 +12,13 @@ from torch import nn
 
 from biascope import measurement
 from biascope.family import Family
+from biascope.files import make_writable
 from biascope.model_source import checkpoint_files, family_of, natural_order, parse_shape, usual_shape
 from biascope.probe import Probe
 from biascope.result import Result
 from biascope.run import Run
 from biascope.sampling import GROUPS, GradientSampler, default_estimator
 from biascope.task import Arrays
-from biascope.trials import make_writable
 
 GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
 POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn

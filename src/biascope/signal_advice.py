@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from biascope.advice_result import Advice
-from biascope.cluster import device_type
 from biascope.coordinates import Signal, SignalTask, psnr_of
 from biascope.family import Family
 from biascope.harmonics import bins_of, coverage, energy_spectrum, harmonics, mapping_frequencies, uncovered
@@ -28,7 +27,6 @@ from biascope.signal_kernels import TIMES, SignalKernels
 from biascope.task import master_dtype
 from biascope.training import fit, joined
 from biascope.trials import Group, Outcome, Sweep
-from biascope.weights import fingerprint
 
 LEAST, MOST = 64, 4096  # points of the larger kernel
 SMALLER = 4  # how many times as few points the smaller kernel has
@@ -233,14 +231,19 @@ class _Training:
 
     def psnr(self, run: Run) -> np.ndarray:
         """On the points held out (iteration, candidate)."""
-        identity: dict[str, object] = {
-            "work": "advice check",
-            "signal": fingerprint({"values": self.signal.values}),
-            "recipe": self.recipe.settings,
-            "asked": (self.iterations, self.peak, self.seed),
-            "on": (device_type(run), run.precision),
-        }
-        found = Sweep(identity, run).outcomes(list(self.families), self, plan=self.planned, label="trainings")
+        sweep = Sweep(
+            "advice check",
+            run,
+            code=_Training,
+            at=self.signal.coordinates()[:1].float(),
+            **{f"family {place}": family for place, family in enumerate(self.families.values())},
+            signal=self.signal,
+            recipe=self.recipe,
+            iterations=self.iterations,
+            peak=self.peak,
+            seed=self.seed,
+        )
+        found = sweep.outcomes(list(self.families), self, plan=self.planned, label="trainings")
         return np.stack([outcome["psnr"].numpy() for outcome in found.values()], 1)
 
     def planned(self, keys: Sequence[str]) -> list[Group]:

@@ -52,11 +52,11 @@ def fit(
 ) -> None:
     """Train a network to say a signal; save its weights and the reconstruction."""
     from biascope import weights
+    from biascope.files import make_writable
     from biascope.model_source import family_of, parse_settings
     from biascope.run import Run
     from biascope.signal_fitting import fit_signal, usual_recipe
     from biascope.signal_source import save_signal, signal_of
-    from biascope.trials import make_writable
 
     given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
     chosen = parse_settings(settings)
@@ -129,12 +129,12 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Rank networks for a signal before any training, with warnings, and write a report."""
+    from biascope.files import make_writable
     from biascope.report import write_report
     from biascope.run import Run
     from biascope.signal_advice import advise as advised
     from biascope.signal_candidates import parse_candidates
     from biascope.signal_source import signal_of
-    from biascope.trials import make_writable
 
     given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
     chosen = parse_candidates(candidates, given.shape)

@@ -14,7 +14,6 @@ import scipy.fft
 import torch
 from torch import Tensor
 
-from biascope.cluster import device_type
 from biascope.coordinates import Signal, outputs_at
 from biascope.family import Family, Network
 from biascope.gram import tangent_gram
@@ -22,7 +21,6 @@ from biascope.randomness import generator_for
 from biascope.run import Run
 from biascope.tangent import weight_vjp
 from biascope.trials import Outcome, Trials
-from biascope.weights import fingerprint
 
 CPU = torch.device("cpu")
 WINDOWS = 4  # of which the most varied is taken: a piece of empty sky says nothing
@@ -50,15 +48,13 @@ class SignalKernels:
         """What the kernels of networks say: see :meth:`_measured`."""
         exact = replace(run, precision="float64", folder=None, on=None)
         networks = functools.cache(lambda: family.draw(draws, seed=self.seed, run=exact))
-        identity: dict[str, object] = {
-            "work": "advice",
-            "family": family.identity,
-            "asked": (self.sizes, self.most),
-            "on": device_type(run),
-        }
-        identity |= {"signal": fingerprint({"values": self.signal.values}), "seed": self.seed}
+        # Kernels are taken in float64 whatever the precision of trainings.
+        kept = replace(run, precision="float64")
+        trials = Trials(
+            "advice", kept, code=type(self), at=self.signal.coordinates()[:2].float(), family=family, seen_through=self
+        )
         found = []
-        for one in Trials(identity, run).outcomes(
+        for one in trials.outcomes(
             [f"network {draw}" for draw in range(draws)],
             lambda key: self._measured(networks().member(int(key.split()[-1])), int(key.split()[-1]), exact),
         ):

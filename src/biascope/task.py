@@ -5,16 +5,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from biascope import weights
+from biascope.identity import DERIVED
 from biascope.randomness import generator_for
 from biascope.run import Run
 
@@ -66,11 +65,11 @@ class Task(ABC):
         return split
 
 
+@dataclass(frozen=True)
 class _One(Task):
     """A stack of one, without the axis over members."""
 
-    def __init__(self, stacked: Task) -> None:
-        self._stacked = stacked
+    _stacked: Task
 
     @property
     def members(self) -> None:
@@ -110,7 +109,7 @@ class Arrays(Task):
 
     splits: Mapping[str, tuple[Tensor, Tensor]]
     dtype: torch.dtype = torch.float32
-    name: str = "given data"
+    name: str = field(default="given data", metadata=DERIVED)
 
     def __post_init__(self) -> None:
         for name, (x, y) in self.splits.items():
@@ -371,14 +370,6 @@ def _noise(
         w = torch.randn(len(y), *shape, generator=generator, device=device)
         splits[split] = ((noise * w).to(dtype), y)
     return Arrays(splits, dtype)
-
-
-def content_of(task: Arrays) -> str:
-    """A digest of the data, for the identity of work that rests on them."""
-    digest = hashlib.sha256()
-    for name, parts in sorted(task.splits.items()):
-        digest.update("".join((name, *map(weights.digest, parts))).encode())
-    return digest.hexdigest()[:16]
 
 
 def master_dtype(run: Run) -> torch.dtype:

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from biascope import weights
-from biascope.cluster import device_type
 from biascope.family import Network
 from biascope.linearization import linearize
 from biascope.randomness import generator_for
 from biascope.run import Run
 from biascope.task import Arrays, master_dtype
 from biascope.task_heads import Head, checked_features, image_layout, in_passes
-from biascope.task_tuning import Vectors, encoder_identity
+from biascope.task_tuning import Vectors
 from biascope.task_vector import TaskVector
 from biascope.training_steps import half_precision
 from biascope.trials import Trials
@@ -143,7 +142,20 @@ def edited_outputs(
     work = _Edited(encoder, head, tuple(vectors), coefficients.double().cpu(), samples, linearised, reading)
     if run.folder is None:
         return work.outputs(run)
-    trials = Trials(work.identity(run), run)
+    # Labels are not looked at: samples that differ in them alone have the same outputs.
+    trials = Trials(
+        "edited outputs",
+        run,
+        code=_Edited,
+        at=samples,
+        encoder=encoder,
+        head=head,
+        vectors=[vector.deltas for vector in vectors],
+        coefficients=work.coefficients,
+        samples=next(iter(samples.splits.values()))[0],
+        linearised=linearised,
+        reading=reading,
+    )
     return next(trials.outcomes(["outputs"], lambda key: {"outputs": work.outputs(run)}))["outputs"]
 
 
@@ -186,18 +198,6 @@ class _Edited:
     samples: Arrays
     linearised: bool
     reading: str
-
-    def identity(self, run: Run) -> dict[str, object]:
-        x = next(iter(self.samples.splits.values()))[0]
-        return {
-            "work": "edited outputs",
-            "encoder": encoder_identity(self.encoder),
-            "head": self.head.identity,
-            "vectors": [weights.fingerprint(vector.deltas) for vector in self.vectors],
-            "coefficients": weights.digest(self.coefficients),
-            "samples": weights.digest(x),
-            "how": (self.linearised, self.reading, device_type(run), run.precision),
-        }
 
     def outputs(self, run: Run) -> Tensor:
         device, dtype = run.torch_device, master_dtype(run)

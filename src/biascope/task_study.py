@@ -10,15 +10,16 @@ from pathlib import Path
 import torch
 
 from biascope import weights
-from biascope.cluster import device_type
 from biascope.family import Network
+from biascope.files import make_writable, write_atomically
+from biascope.identity import content_of
 from biascope.recipe import Recipe
 from biascope.run import Run
-from biascope.task import Arrays, content_of
-from biascope.task_heads import PENALTIES, Head, fitted_head, require_splits
-from biascope.task_tuning import encoder_identity, tuned_vectors
+from biascope.task import Arrays
+from biascope.task_heads import Head, fitted_head, require_splits
+from biascope.task_tuning import tuned_vectors
 from biascope.task_vector import TaskVector
-from biascope.trials import Outcome, Trials, make_writable, write_atomically
+from biascope.trials import Outcome, Trials
 
 # The highest learning rate by how an encoder is tuned: of those tried, the best mean validation accuracy of single tasks (four of
 # images, three of texts) after 500 iterations with one seed. docs/edit.md lists what was tried.
@@ -116,15 +117,9 @@ def study_of(
 
 def _kept_heads(encoder: Network, tasks: Mapping[str, Arrays], normalise: bool, run: Run) -> dict[str, Head]:
     """The head of each task. Fine-tunings are known by their head, so that it is kept too: fitted again on a GPU it may differ."""
-    identity: dict[str, object] = {
-        "work": "task head",
-        "encoder": encoder_identity(encoder),
-        "penalties": PENALTIES,
-        "normalise": normalise,
-        "device type": device_type(run),
-        "precision": run.precision,
-    }
-    trials, heads = Trials(identity, run), {}
+    any_task = next(iter(tasks.values()), None)
+    trials = Trials("task head", run, code=fitted_head, at=any_task, encoder=encoder, normalise=normalise)
+    heads = {}
 
     def fitted(task: Arrays) -> Outcome:
         head = fitted_head(encoder, task, normalise=normalise, run=run)
@@ -134,7 +129,7 @@ def _kept_heads(encoder: Network, tasks: Mapping[str, Arrays], normalise: bool, 
     with run.tracked("heads", len(tasks)) as advance:
         for name, task in tasks.items():
             require_splits(task, ("train", "validation"), name)
-            content = content_of(Arrays({split: task.splits[split] for split in ("train", "validation")}))
+            content = content_of({split: task.splits[split] for split in ("train", "validation")})
             found = next(trials.outcomes([content], lambda key, task=task: fitted(task)))  # type: ignore[misc]
             heads[name] = Head(found["weight"], found["bias"], normalise, *found["facts"].tolist())
             advance(1)
@@ -170,7 +165,7 @@ def save_vectors(
     kept = {name: state[name] for name in study.encoder.module.state_dict() if name in state}
     weights.save(kept, folder / "base.safetensors", {"format": "pt", "encoder": study.name, **(metadata or {})})
     parts = {f"{task}.{part}": getattr(head, part) for task, head in study.heads.items() for part in ("weight", "bias")}
-    weights.save(parts, folder / "heads.safetensors", {"format": "pt", "base": encoder_identity(study.encoder)})
+    weights.save(parts, folder / "heads.safetensors", {"format": "pt", "base": content_of(study.encoder)})
     if coefficients is not None:
         document = {way: list(map(float, each)) for way, each in coefficients.items()}
         write_atomically(folder / "coefficients.json", json.dumps(document, indent=1).encode())

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from biascope import weights
-from biascope.cluster import device_type
 from biascope.family import Network
-from biascope.forward_identity import forward_identity
+from biascope.identity import content_of
 from biascope.linearization import linearize
 from biascope.recipe import Recipe
 from biascope.run import Run
-from biascope.task import Arrays, content_of, master_dtype
+from biascope.task import Arrays, master_dtype
 from biascope.task_heads import ENCODER, Head, headed, require_splits
 from biascope.task_vector import TaskVector
 from biascope.training import fit
@@ -136,19 +134,14 @@ def tuned_vectors(
     require_heads(tasks, heads)
     for name, task in tasks.items():
         require_splits(task, ("train",), name)
-    identity: dict[str, object] = {
-        "work": "task tuning",
-        "encoder": encoder_identity(encoder),
-        "recipe": recipe.settings,
-        "device type": device_type(run),
-        "precision": run.precision,
-    }
-    content = {name: _training_content(task) + heads[name].identity for name, task in tasks.items()}
+    content = {name: content_of((task.splits["train"], heads[name])) for name, task in tasks.items()}
     work = _Tunings(encoder, dict(heads), dict(tasks), recipe)
     keys = {
         (tuning, name): f"{tuning}|{seed}|{content[name]}|{name}" for tuning in tunings for name in tasks
     }  # the name comes last, since it may hold any sign
-    found = Sweep(identity, run).outcomes(
+    at = next(iter(tasks.values()), None)
+    sweep = Sweep("task tuning", run, code=(_Tunings, _tuned_weights), at=at, encoder=encoder, recipe=recipe)
+    found = sweep.outcomes(
         list(keys.values()), work, plan=lambda new: [Group((key,)) for key in new], label="fine-tuning"
     )
     return {
@@ -183,12 +176,3 @@ def require_heads(tasks: Iterable[str], heads: Mapping[str, Head]) -> None:
     """Raise a ``ValueError`` where a task has no head."""
     if lacking := [name for name in tasks if name not in heads]:
         raise ValueError(f"Every task must have a head, and {lacking[0]!r} has none. Fit one with fitted_head.")
-
-
-def encoder_identity(encoder: Network) -> str:
-    """A digest of an encoder's weights and statistics, and of its forward pass."""
-    return weights.fingerprint({**encoder.params, **encoder.buffers}) + forward_identity(encoder.module)
-
-
-def _training_content(task: Arrays) -> str:
-    return content_of(Arrays({"train": task.splits["train"]}))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from biascope.evaluation import STACK_LIMIT
 from biascope.family import Network
+from biascope.identity import identity_of
 from biascope.member_threads import on_each_core
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.recipe import Recipe
@@ -22,7 +23,7 @@ from biascope.run import Run
 from biascope.task import Task
 from biascope.training_pause import Pause
 from biascope.training_steps import WAYS, Single, Stepper, stepper
-from biascope.weights import Params, fingerprint
+from biascope.weights import Params
 
 Observe = Callable[[int, Network], None]
 
@@ -157,16 +158,13 @@ def fit(
         with forked_rng(seed_of(seed, "dropout")):
             walk = _Walk(networks, task, recipe, seed, run, way)
             if unfinished is not None:
-                walk.pause = Pause(unfinished, _identity(networks, task, recipe, seed, run))
+                walk.pause = Pause(
+                    unfinished,
+                    identity_of(
+                        "training", run, code=_Walk, at=task, network=networks, task=task, recipe=recipe, seed=seed
+                    ),
+                )
             return walk.trajectory(total, set(keep_at), advance, observe, watched)
-
-
-def _identity(network: Network, task: Task, recipe: Recipe, seed: int, run: Run) -> str:
-    """What must be the same for a training to go on."""
-    few = torch.arange(min(64, task.sizes["train"]), device=run.torch_device)
-    x, y = task.batch("train", few)
-    start = fingerprint({**network.params, **network.buffers, "x": x, "y": y})
-    return f"{start} {task.sizes} {recipe.settings} {seed} {run.torch_device.type} {run.precision}"
 
 
 def default_way(networks: Network, run: Run) -> str:

@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from biascope.trials import write_atomically
+from biascope.identity import Identity
+from biascope.trials import read_sealed, tell_damage, write_sealed
 
 SECONDS = 20.0  # between two writings
 
@@ -26,27 +25,29 @@ class Pause:
     Example:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "unfinished.safetensors"
-        >>> Pause(file, "this").write(7, [torch.ones(2)], torch.zeros(7, 1))
+        >>> this, another = Identity("this", {}), Identity("another", {})
+        >>> Pause(file, this).write(7, [torch.ones(2)], torch.zeros(7, 1))
         >>> state = [torch.zeros(2)]
-        >>> Pause(file, "this").restored(state)[0], state, Pause(file, "another").restored(state)[0]
+        >>> Pause(file, this).restored(state)[0], state, Pause(file, another).restored(state)[0]
         (7, [tensor([1., 1.])], 0)
     """
 
-    def __init__(self, path: Path, identity: str) -> None:
+    def __init__(self, path: Path, identity: Identity) -> None:
         self._path, self._identity, self._last = path, identity, time.monotonic()
 
     def restored(self, state: Sequence[Tensor]) -> tuple[int, Tensor]:
         """Put the state back in place: iterations done, and their losses ``(T, 1)``; none where there is no such file."""
         nothing = 0, torch.zeros(0, 1)
-        if not self._path.is_file():
-            return nothing
         try:
-            with safetensors.safe_open(str(self._path), "pt") as file:
-                if (file.metadata() or {}).get("identity") != self._identity:
-                    return nothing
-                held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        except safetensors.SafetensorError:  # damaged: begin again
+            held, seal = read_sealed(self._path)
+        except FileNotFoundError:
             return nothing
+        except ValueError:
+            tell_damage(self._path, "trained")
+            return nothing
+        outputs = held.pop("outputs")
+        if seal.get("work") != self._identity.name or not self._identity.agrees(outputs.tolist()):
+            return nothing  # of another training
         with torch.no_grad():
             for place, tensor in enumerate(state):
                 tensor.copy_(held[str(place)])
@@ -60,8 +61,9 @@ class Pause:
     def write(self, step: int, state: Sequence[Tensor], losses: Tensor) -> None:
         """Write the state after so many iterations."""
         held = {str(place): tensor.detach().cpu().contiguous().clone() for place, tensor in enumerate(state)}
-        held["losses"] = losses[:step].cpu().contiguous()
-        write_atomically(self._path, safetensors.torch.save(held, metadata={"identity": self._identity}))
+        held["losses"] = losses[:step]
+        held["outputs"] = torch.tensor(self._identity.outputs, dtype=torch.float64)
+        write_sealed(self._path, held, {"work": self._identity.name})
         self._last = time.monotonic()
 
     def finished(self) -> None:

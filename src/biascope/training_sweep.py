@@ -56,12 +56,15 @@ class Trial:
 
 
 class Course(ABC):
-    """What the trainings of a sweep are: for each kind of trial a task, a recipe and a repeat."""
+    """What the trainings of a sweep are: for each kind of trial a task, a recipe and a repeat.
+
+    A concrete one is a dataclass: its fields tell it from another, except those marked :data:`biascope.identity.DERIVED`.
+    """
 
     @property
     @abstractmethod
-    def identity(self) -> dict[str, object]:
-        """What tells it from another."""
+    def inputs(self) -> Any:
+        """Some of what networks are trained on, or the shape of one input: there it is seen whether they are still the same."""
 
     @abstractmethod
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
@@ -98,17 +101,12 @@ def trained(
         For each trial ``accuracy/SPLIT``, ``loss/SPLIT``, ``curve`` (W,) and ``steps`` (W,) (mean loss of consecutive windows
         of iterations, and where each ends), ``first_below``, ``diverged_at``, ``distance``, ``start_norm``, ``turn``.
     """
-    identity: dict[str, object] = {
-        "work": "training",
-        "family": family.identity,
-        "course": course.identity,
-        "seed": seed,
-        "device type": device_type(run),
-        "precision": run.precision,
-    }
     work = _Stack(family, course, seed)
     keys = [trial.key for trial in trials]
-    found = Sweep(identity, run).outcomes(keys, work, plan=lambda new: _groups(work, new, run), label=label)
+    sweep = Sweep(
+        "training", run, code=(_Stack, type(course)), at=course.inputs, family=family, course=course, seed=seed
+    )
+    found = sweep.outcomes(keys, work, plan=lambda new: _groups(work, new, run), label=label)
     return {trial: found[trial.key] for trial in trials}
 
 

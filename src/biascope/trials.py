@@ -3,6 +3,9 @@
 A trial is ``key -> dict of tensors``. With a folder, what is finished is a safetensors file written under a temporary
 name and renamed, so a file that exists is whole; running the same work again does only what is missing. ``Trials``
 keeps one file per trial; a ``Sweep`` groups trials into stacks by a plan that is written down, and keeps one file per stack.
+
+Every file names its work and its key and carries a digest of its content. A file that is damaged, or was copied from elsewhere, is
+reported by name, removed and computed again.
 """
 
 from __future__ import annotations
@@ -11,64 +14,64 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
-import secrets
 import time
 import urllib.parse
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 
+from biascope import weights
 from biascope.cluster import Group as Group
 from biascope.cluster import Outcome as Outcome
 from biascope.cluster import Work as Work
 from biascope.cluster import run_groups
+from biascope.files import make_writable, write_atomically, write_first
+from biascope.identity import Identity, identity_of
 from biascope.run import Run
 
+Code = Callable[..., Any] | Sequence[Callable[..., Any]]
 LEFTOVER_SECONDS = 3600.0  # no write takes an hour: a temporary file that old belongs to a process that was killed
-
-
-def identity_of(settings: dict[str, object]) -> str:
-    """A short stable name for a set of settings; work under different settings never shares a folder.
-
-    Example:
-        >>> identity_of({"draws": 400, "seed": 0}) == identity_of({"seed": 0, "draws": 400})
-        True
-    """
-    text = json.dumps(settings, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Trials:
     """The done-map of one piece of work.
 
     Args:
-        identity: What is computed, as JSON-able settings: it names the folder and is written there to be read.
+        work: What is computed, in words.
         run: Where the folder is; without one, outcomes stay in memory.
+        code: Functions or classes that compute it.
+        at: Inputs, or the shape of one, on which the outputs of networks among the parts are compared.
+        parts: All that the outcomes depend on besides; see :func:`biascope.identity.identity_of`.
     """
 
-    def __init__(self, identity: dict[str, object], run: Run) -> None:
-        self.identity = identity
+    def __init__(self, work: str, run: Run, *, code: Code, at: Any = None, **parts: Any) -> None:
         self._memory: dict[str, Outcome] = {}
-        self.folder = _folder_of(identity, run)
+        self._store = _Store.of(work, run, code, at, parts)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where finished trials lie."""
+        return None if self._store is None else self._store.folder
 
     def done(self, key: str) -> bool:
-        """Whether a trial has finished, here or in an earlier run."""
-        return key in self._memory if self.folder is None else self._path(key).exists()
+        """Whether a trial has finished, here or in an earlier run, and its file is sound."""
+        return key in self._memory if self._store is None else self._store.holds(key)
 
     def read(self, key: str) -> Outcome:
         """The outcome of a finished trial."""
-        return self._memory[key] if self.folder is None else _read_tensors(self._path(key))
+        return self._memory[key] if self._store is None else self._store.read(key)
 
     def write(self, key: str, outcome: Outcome) -> None:
         """Keep a finished trial."""
-        if self.folder is None:
+        if self._store is None:
             self._memory[key] = outcome
         else:
-            _write_tensors(self._path(key), outcome)
+            self._store.write(key, outcome)
 
     def outcomes(self, keys: Sequence[str], work: Callable[[str], Outcome]) -> Iterator[Outcome]:
         """Each trial's outcome in order, computed where it is missing."""
@@ -76,10 +79,6 @@ class Trials:
             if not self.done(key):
                 self.write(key, work(key))
             yield self.read(key)
-
-    def _path(self, key: str) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{key}.safetensors"
 
 
 class Sweep:
@@ -94,25 +93,32 @@ class Sweep:
     it has. Two processes on one folder share the plan and each other's finished groups; at worst they repeat work.
 
     Args:
-        identity: What is computed, as JSON-able settings: it names the folder and is written there to be read.
+        work: What is computed, in words.
         run: Where the folder is (without one, outcomes stay in memory), and where and how the work runs.
+        code: Functions or classes that compute it.
+        at: Inputs, or the shape of one, on which the outputs of networks among the parts are compared.
+        parts: All that the outcomes depend on besides their keys; see :func:`biascope.identity.identity_of`.
 
     Example:
         >>> import torch
         >>> def squares(keys, run, method):
         ...     return {key: {"square": torch.tensor(float(key)) ** 2} for key in keys}
-        >>> sweep = Sweep({"work": "squares"}, Run())
+        >>> sweep = Sweep("squares", Run(), code=squares)
         >>> found = sweep.outcomes(["1", "2", "3"], squares, plan=lambda keys: [Group(tuple(keys), {"way": "stack"})])
         >>> [float(found[key]["square"]) for key in ("1", "2", "3")]
         [1.0, 4.0, 9.0]
     """
 
-    def __init__(self, identity: dict[str, object], run: Run) -> None:
-        self.identity = identity
+    def __init__(self, work: str, run: Run, *, code: Code, at: Any = None, **parts: Any) -> None:
         self.run = run
-        self.folder = _folder_of(identity, run)
+        self._store = _Store.of(work, run, code, at, parts)
         self._planned: list[Group] = []
         self._memory: dict[str, dict[str, Outcome]] = {}
+
+    @property
+    def folder(self) -> Path | None:
+        """Where finished groups lie."""
+        return None if self._store is None else self._store.folder
 
     def outcomes(
         self,
@@ -136,7 +142,7 @@ class Sweep:
             Outcomes by key, in the order of ``keys``.
 
         Raises:
-            ValueError: If a file is damaged, a plan or a work leaves trials out, or there is no such cluster.
+            ValueError: If a plan or a work leaves trials out, or there is no such cluster.
         """
         wanted = dict.fromkeys(keys)
         home = self._plan(wanted, plan)
@@ -164,7 +170,7 @@ class Sweep:
 
     def _plan(self, wanted: dict[str, None], plan: Callable[[Sequence[str]], Sequence[Group]]) -> dict[str, Group]:
         """The group of each trial: the first that is done or asked for as a whole, or one that is planned now."""
-        with _alone(None if self.folder is None else self.folder / "plan.lock"):
+        with _alone(None if self._store is None else self._store.folder / "plan.lock"):
             groups = self._read_plan()
             usable = [group for group in groups if wanted.keys() >= set(group.keys) or self._done(group)]
             new = sorted(wanted.keys() - {key for group in usable for key in group.keys})
@@ -172,11 +178,12 @@ class Sweep:
                 added = _checked(plan(new), new)
                 groups += added
                 usable += added
-                if self.folder is None:
+                if self._store is None:
                     self._planned = groups
                 else:
                     rows = [{"keys": group.keys, "method": group.method} for group in groups]
-                    write_atomically(self.folder / "plan.json", json.dumps({"groups": rows}, indent=1).encode())
+                    document = {"groups": rows, "digest": _digest_of_rows(rows)}
+                    write_atomically(self._store.folder / "plan.json", json.dumps(document, indent=1).encode())
         found: dict[str, Group] = {}
         for group in usable:
             for key in group.keys:
@@ -185,33 +192,35 @@ class Sweep:
         return found  # in the order of the plan
 
     def _read_plan(self) -> list[Group]:
-        if self.folder is None:
+        if self._store is None:
             return list(self._planned)
-        path = self.folder / "plan.json"
+        path = self._store.folder / "plan.json"
         try:
-            rows = json.loads(path.read_bytes())["groups"]
-            return [Group(tuple(row["keys"]), row["method"]) for row in rows]
+            document = json.loads(path.read_bytes())
+            if document["digest"] != _digest_of_rows(document["groups"]):
+                raise ValueError("another content")
+            return [Group(tuple(row["keys"]), row["method"]) for row in document["groups"]]
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} must be a plan of groups and is damaged. Delete its folder and run the command again."
-            ) from error
+        except (ValueError, KeyError, TypeError, RecursionError):
+            # Files bear the names of their groups: those that are planned alike again are found again.
+            tell_damage(path, "planned")
+            return []
 
     def _done(self, group: Group) -> bool:
-        return _name(group) in self._memory if self.folder is None else self._path(group).exists()
+        return _name(group) in self._memory if self._store is None else self._store.holds(_name(group))
 
     def _read(self, group: Group) -> dict[str, Outcome]:
-        if self.folder is None:
+        if self._store is None:
             return self._memory[_name(group)]
         outcomes: dict[str, Outcome] = {key: {} for key in group.keys}
-        for name, tensor in _read_tensors(self._path(group)).items():
+        for name, tensor in self._store.read(_name(group)).items():
             key, part = (_unescaped(each) for each in name.split("/"))
             outcomes[key][part] = tensor
         return outcomes
 
     def _write(self, group: Group, outcomes: dict[str, Outcome]) -> None:
-        if self.folder is None:
+        if self._store is None:
             self._memory[_name(group)] = outcomes
             return
         tensors = {
@@ -219,16 +228,16 @@ class Sweep:
             for key, outcome in outcomes.items()
             for part, tensor in outcome.items()
         }
-        _write_tensors(self._path(group), tensors)
+        self._store.write(_name(group), tensors)
 
-    def _path(self, group: Group) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{_name(group)}.safetensors"
+
+def _digest_of_rows(rows: object) -> str:
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _name(group: Group) -> str:
     """Of a group's file, by its content: a file can never be taken for that of another group."""
-    return f"group-{identity_of({'keys': group.keys, 'method': group.method})}"
+    return f"group-{_digest_of_rows({'keys': group.keys, 'method': group.method})}"
 
 
 def _checked(groups: Sequence[Group], keys: list[str]) -> list[Group]:
@@ -255,30 +264,118 @@ def _unescaped(text: str) -> str:
     return urllib.parse.unquote(text, errors="surrogatepass")
 
 
-def _folder_of(identity: dict[str, object], run: Run) -> Path | None:
-    """The folder of a work, made ready; none where the run has none."""
-    if run.folder is None:
-        return None
-    folder = run.folder / "trials" / identity_of(identity)
-    make_writable(folder)
+class _Store:
+    """The files of one work: every one says of which work and key it is, and carries a digest of its tensors."""
+
+    def __init__(self, identity: Identity, folder: Path) -> None:
+        self.folder, outputs = _folder_of(identity, folder)
+        # Where identity.json is lost, files are trusted again only if the networks give these very outputs.
+        self._work = f"{identity.name} {_digest_of_rows(outputs)}"
+        self._sound: set[str] = set()  # looked at once in a process: reading gigabytes twice is not free
+
+    @staticmethod
+    def of(work: str, run: Run, code: Code, at: Any, parts: Mapping[str, Any]) -> _Store | None:
+        """None where the run has no folder."""
+        if run.folder is None:
+            return None
+        return _Store(identity_of(work, run, code=code, at=at, **parts), run.folder / "trials")
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a sound file; a damaged one is named and removed."""
+        path = self._path(key)
+        if key in self._sound and path.exists():
+            return True
+        try:
+            _, seal = read_sealed(path)
+        except FileNotFoundError:
+            return False
+        except ValueError:
+            seal = {}
+        if seal != self._seal(key):
+            tell_damage(path, "computed")
+            path.unlink(missing_ok=True)
+            return False
+        self._sound.add(key)
+        return True
+
+    def read(self, key: str) -> Outcome:
+        """The tensors of a file that was found sound."""
+        return safetensors.torch.load_file(self._path(key))
+
+    def write(self, key: str, tensors: Outcome) -> None:
+        write_sealed(self._path(key), tensors, self._seal(key))
+        self._sound.add(key)
+
+    def _seal(self, key: str) -> dict[str, str]:
+        return {"work": self._work, "trial": key}
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.safetensors"
+
+
+def _folder_of(identity: Identity, trials: Path) -> tuple[Path, list[float]]:
+    """The folder of a work, the first of its name in which networks gave the outputs that they give now; and these outputs."""
+    for number in itertools.count(1):
+        folder = trials / (identity.name if number == 1 else f"{identity.name}-{number}")
+        make_writable(folder)
+        outputs = _begun(folder, identity)
+        if identity.agrees(outputs):
+            break
+        warnings.warn(
+            f"The network gives other outputs than when {folder} was begun, although its code is the same: a file, an "
+            f"environment variable or a patched function may have changed. {identity.work.capitalize()} is computed anew.",
+            stacklevel=2,
+        )
     for leftover in folder.glob(".*.partial"):
         with contextlib.suppress(OSError):  # its owner may finish or remove it at this moment
             if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
                 leftover.unlink()
-    write_atomically(folder / "identity.json", json.dumps(identity, indent=1, default=str).encode())
-    return folder
+    return folder, outputs
 
 
-def _read_tensors(path: Path) -> Outcome:
+def _begun(folder: Path, identity: Identity) -> list[float]:
+    """The outputs that a folder's networks gave when it was begun, by whoever came first."""
+    path = folder / "identity.json"
+    while True:
+        try:
+            return [float(number) for number in json.loads(path.read_bytes())["outputs"]]
+        except FileNotFoundError:
+            write_first(path, json.dumps(identity.document(), indent=1).encode())
+        except (ValueError, KeyError, TypeError, RecursionError):
+            tell_damage(path, "written")
+            path.unlink(missing_ok=True)
+
+
+def tell_damage(path: Path, what: str) -> None:
+    """Warn of a damaged file by its name: nothing that it held is used, and what it held is done again."""
+    warnings.warn(f"{path} is damaged. What it held is {what} again.", stacklevel=2)
+
+
+def read_sealed(path: Path) -> tuple[Outcome, dict[str, str]]:
+    """Tensors and seal from a file that :func:`write_sealed` wrote.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If it is damaged.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(path)
     try:
-        return safetensors.torch.load_file(path)
-    except safetensors.SafetensorError as error:
-        message = f"{path} must be a whole trial file and is damaged. Delete it and run the command again."
-        raise ValueError(message) from error
+        with safetensors.safe_open(str(path), "pt") as file:
+            found = dict(json.loads((file.metadata() or {})["seal"]))
+        tensors = safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, RuntimeError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} must be a whole file of kept work and is damaged. Run the command again.") from error
+    if found.pop("digest", None) != weights.fingerprint(tensors):
+        raise ValueError(f"{path} must have the content that its digest says, and does not. Run the command again.")
+    return tensors, found
 
 
-def _write_tensors(path: Path, tensors: Outcome) -> None:
-    write_atomically(path, safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+def write_sealed(path: Path, tensors: Outcome, seal: Mapping[str, str]) -> None:
+    """Write tensors to a file that says what they are and carries a digest of them, whole or not at all."""
+    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    words = {**seal, "digest": weights.fingerprint(held)}  # as one word: several have no order in such a file
+    write_atomically(path, safetensors.torch.save(held, metadata={"seal": json.dumps(words)}))
 
 
 @contextlib.contextmanager
@@ -294,34 +391,3 @@ def _alone(lock: Path | None) -> Iterator[None]:
                 file = stack.enter_context(lock.open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def make_writable(folder: Path) -> None:
-    """Create a folder and make sure that files can be written there.
-
-    Raises:
-        ValueError: If it cannot be created or written, in one sentence.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".writable-{secrets.token_hex(4)}.partial"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        message = f"The output folder must be writable, and {folder} is not ({reason}). Pass another folder."
-        raise ValueError(message) from error
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is either absent or whole, also when the machine goes down."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

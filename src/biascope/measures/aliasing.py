@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from biascope.cluster import device_type
 from biascope.coordinates import Signal, SignalTask, coordinate_grid, outputs_at
 from biascope.draw import PALETTE
 from biascope.estimate import Estimate, over_repeats
@@ -218,8 +217,6 @@ def aliasing(
     task = SignalTask.of(signal, held_out=0.0, high=duration, seed=seed, run=run)
     recipe = Recipe("adam", rate, "constant", steps=steps, batch=count, loss="squared")
     _check(family)
-    who = {"work": "aliasing", "family": family.identity, "signal": (tones, sampling, factor, duration)}
-    trials = Trials({**who, "recipe": recipe.settings, "on": (seed, device_type(run), run.precision)}, run)
 
     def trained(key: str) -> Outcome:
         own = seed_of(seed, key)
@@ -227,6 +224,17 @@ def aliasing(
         network = fit(start, task, recipe, seed=own, run=run).require_finite().networks
         return {"said": outputs_at(network, fine, run=replace(run, precision="float64"))[:, 0]}
 
+    trials = Trials(
+        "aliasing",
+        run,
+        code=trained,
+        at=fine.float(),
+        family=family,
+        task=task,
+        factor=factor,
+        recipe=recipe,
+        seed=seed,
+    )
     said = np.stack([one["said"].numpy() for one in trials.outcomes([f"repeat {i}" for i in range(repeats)], trained)])
     at, every = fine[:, 0].numpy(), [*tones, *copies]
     found = np.stack([amplitudes(each, at, every) for each in said])

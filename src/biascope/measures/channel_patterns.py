@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from biascope.channel_responses import FirstConvolution, combination_of
 from biascope.channel_result import ChannelPatterns
-from biascope.cluster import device_type
 from biascope.family import Draws, Family, Network
 from biascope.image_patches import Patches, clustered_patches, patch_presence, presence_statistics
 from biascope.measurement import measurement
 from biascope.randomness import generator_for, seed_of
 from biascope.run import Run
-from biascope.task import Arrays, content_of
+from biascope.task import Arrays
 from biascope.trials import Outcome, Trials
 
 
@@ -119,15 +118,6 @@ def channel_patterns(
         statistics = torch.full_like(presence, torch.nan)
     chosen = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), seed, "inputs"))[:inputs].to(x.device)
     where, pixels = x[chosen], patches.pixels.to(x.device)
-    who = {"work": "channel patterns", "family": family.identity, "control": control and control.identity}
-    at = content_of(data) if data is not None else shape
-    how = {
-        "patches": patches.content,
-        "data": at,
-        "asked": (positive, inputs, seed),
-        "on": (device_type(run), run.precision),
-    }
-    trials = Trials({**who, **how}, run)
 
     def measured(network: Network, layer: FirstConvolution) -> Outcome:
         with run.products():
@@ -150,6 +140,19 @@ def channel_patterns(
             return measured(_member(fresh, key), other)
         return measured(own.shuffled(_member(stream, key), seed_of(seed, key)), own)
 
+    trials = Trials(
+        "channel patterns",
+        run,
+        code=(drawn, controlled, measured),
+        at=where,
+        family=family,
+        **({} if control is None else {"control": control}),
+        patches=patches,
+        inputs=where,
+        classes=classes,
+        positive=positive,
+        seed=seed,
+    )
     words = "" if control is None and family.law == "initialised" else "with shuffled filters"
     if control is not None:
         words = "at initialisation" if control.law == "initialised" else "of the control"

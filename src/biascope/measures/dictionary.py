@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ import scipy.linalg
 import torch
 from torch import Tensor, nn
 
-from biascope.cluster import device_type
 from biascope.coordinates import Signal, coordinate_grid, outputs_at, psnr
 from biascope.dictionary_result import Dictionary
 from biascope.family import Family
@@ -148,9 +146,6 @@ def dictionary(
     if not bool((flat.std(1) > 1e-9 * flat.abs().amax(1)).all()):
         raise ValueError("signals must vary, got one value everywhere. Pass signals with something to reconstruct.")
     thresholds = torch.logspace(0, math.log10(LOWEST), 101, dtype=torch.float64)
-    who = {"work": "dictionary", "family": family.identity, "signals": _digest(flat, sizes), "seed": seed}
-    how = {"asked": (points, atoms, decades, held_out, low, high, peak), "on": device_type(run)}
-    how |= {} if whole else {"choice": choice}
     networks = functools.cache(lambda: family.draw(draws, seed=seed, run=exact))
 
     def measured(key: str) -> Outcome:
@@ -184,7 +179,19 @@ def dictionary(
         }
         return {name: tensor.cpu() for name, tensor in outcome.items()}
 
-    found = list(Trials({**who, **how}, run).outcomes([f"network {i}" for i in range(draws)], measured))
+    trials = Trials(
+        "dictionary",
+        replace(run, precision="float64"),
+        code=measured,
+        at=grid.float(),
+        family=family,
+        signals=flat,
+        sizes=sizes,
+        seed=seed,
+        kernel=(points, atoms, decades, held_out, low, high, peak),
+        choice=None if whole else choice,
+    )
+    found = list(trials.outcomes([f"network {i}" for i in range(draws)], measured))
     arrays: Any = {
         name: np.stack([one[name].numpy() for one in found])
         for name in ("eigenvalues", "energy", "concentration", "predicted")
@@ -237,10 +244,6 @@ def _part(flat: Tensor, sizes: tuple[int, ...], points: int, choice: str, seed: 
         corners = [int(torch.randint(n - s + 1, (1,), generator=generator)) for n, s in zip(sizes, sides, strict=True)]
         windows.append(indices[tuple(slice(c, c + s) for c, s in zip(corners, sides, strict=True))].flatten())
     return _Part(max(windows, key=lambda places: float(flat[:, places].var(1).mean())), sides)
-
-
-def _digest(flat: Tensor, sizes: tuple[int, ...]) -> str:
-    return hashlib.sha256(flat.numpy().tobytes() + repr(sizes).encode()).hexdigest()[:16]
 
 
 def all_eigenpairs(matrix: Tensor) -> tuple[Tensor, Tensor]:

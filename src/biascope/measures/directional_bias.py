@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from biascope import bases
 from biascope.bases import Basis
 from biascope.directional_result import DirectionalBias
 from biascope.family import Family
+from biascope.identity import DERIVED
 from biascope.measurement import measurement
 from biascope.recipe import Recipe
 from biascope.run import Run
@@ -26,16 +27,17 @@ from biascope.training_sweep import Course, Trial, trained
 class _Directions(Course):
     """D(v) for every direction of a basis; a kind of trial is a noise level, a training size and a repeat."""
 
-    vectors: torch.Tensor
+    # Directions are named by trials: more of them later continue the same sweep.
+    vectors: torch.Tensor = field(metadata=DERIVED)
     shape: tuple[int, ...]
-    places: tuple[int, ...]
+    places: tuple[int, ...] = field(metadata=DERIVED)
     settings: dict[str, Any]
     how: Recipe
 
     @property
-    def identity(self) -> dict[str, object]:
-        """All but the directions, which trials name: more of them later continue the same sweep."""
-        return {"task": "directions", "shape": self.shape, **self.settings, "recipe": self.how.settings}
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of one."""
+        return self.shape
 
     def trial(self, noise: float, samples: int, repeat: int, row: int) -> Trial:
         """One direction's; it bears a digest of the vector, so that the same place of another basis is another trial."""

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from biascope.editing_result import Disentanglement, places_inside
 from biascope.family import Network
+from biascope.identity import content_of
 from biascope.measurement import measurement
 from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head
 from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
-from biascope.task_tuning import Vectors, encoder_identity, require_heads
+from biascope.task_tuning import Vectors, require_heads
 from biascope.task_vector import TaskVector
 
 DISTANCES = {"disagreement": "classes", "total variation": "probabilities"}
@@ -156,7 +157,7 @@ def disentanglement(
         threshold,
         distance,
         **arrays,
-        provenance={"encoder": encoder_identity(encoder), "tasks": list(chosen), "methods": list(ways)},
+        provenance={"encoder": content_of(encoder), "tasks": list(chosen), "methods": list(ways)},
     )
 
 

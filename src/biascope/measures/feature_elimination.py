@@ -19,6 +19,7 @@ from biascope.estimate import Estimate
 from biascope.family import Family
 from biascope.frequency_plane import lines_figure
 from biascope.geometry_matrices import data_covariance
+from biascope.identity import DERIVED
 from biascope.measurement import measurement
 from biascope.operators import Matrix
 from biascope.randomness import seed_of
@@ -27,7 +28,7 @@ from biascope.result import Result
 from biascope.run import Run
 from biascope.sampling import gaussian_sampler, gradient_covariance
 from biascope.spectrum import eigenpairs
-from biascope.task import Arrays, Task, content_of
+from biascope.task import Arrays, Task
 from biascope.training_sweep import Course, Trial, trained
 
 if TYPE_CHECKING:
@@ -127,13 +128,13 @@ class _Left(Course):
     """Trainings on projected data: a kind of trial is a basis and how many of its directions are removed."""
 
     data: Arrays
-    columns: dict[str, Tensor]
+    columns: dict[str, Tensor] = dataclasses.field(metadata=DERIVED)  # rounded by the number of threads
     how: Recipe
-    chosen_by: dict[str, object]
+    chosen_by: tuple[object, ...]
 
     @property
-    def identity(self) -> dict[str, object]:
-        return {"task": "features left", "by": self.chosen_by, "recipe": self.how.settings}
+    def inputs(self) -> Arrays:
+        return self.data
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         basis, count = kind.split()
@@ -257,9 +258,9 @@ def feature_elimination(
     )
     counts = np.array([round(share * size) for share in shares])
     alike = np.array([abs(at_random - gone[count]).argmin() for count in counts])
-    by = {"family": family.identity, "data": content_of(data), "draws": draws, "scale": scale}
     recipe = Recipe("sgd", rate, momentum=0.9, epochs=epochs, batch=128)
-    course = _Left(data, {"geometry": order, "random": random}, recipe, {**by, "readout": readout, "ridge": ridge})
+    chosen_by = (draws, scale, readout, ridge, seed)
+    course = _Left(data, {"geometry": order, "random": random}, recipe, chosen_by)
     kinds = [[f"geometry {k}" for k in counts], [f"random {k}" if k else "geometry 0" for k in alike]]
     every = [Trial(kind, r) for kind in dict.fromkeys(kinds[0] + kinds[1]) for r in range(repeats)]
     found = trained(family, course, every, seed=seed, run=run, label=f"{family.name}: features left")

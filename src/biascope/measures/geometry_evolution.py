@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.cluster import device_type
 from biascope.estimate import Estimate
 from biascope.evaluation import STACK_LIMIT
 from biascope.family import Family, Network
@@ -27,7 +26,7 @@ from biascope.result import Result
 from biascope.run import Run
 from biascope.sampling import gaussian_sampler, gradient_covariance
 from biascope.spectrum import eigenpairs
-from biascope.task import Arrays, content_of, master_dtype
+from biascope.task import Arrays, master_dtype
 from biascope.trials import Outcome, Trials
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ def geometry_evolution(
     geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
     assert geometry is not None  # up to LARGEST it is formed
     how = {"loss": loss, "labels": labels, "samples": samples, "readout": readout}
-    drawn = _drawn(family, x, y, sampler.probe, content_of(data), draws=draws, seed=seed, run=run, **how)
+    drawn = _drawn(family, x, y, sampler.probe, draws=draws, seed=seed, run=run, **how)
     covariance = data_covariance(x).to(geometry.device)
     seen, neutral = seen_through(geometry, covariance), torch.eye(size, dtype=torch.float64, device=geometry.device)
     matrices = dict(zip(REFERENCES, (covariance, seen, geometry, neutral), strict=True))
@@ -227,7 +226,7 @@ def geometry_evolution(
 
 
 def _drawn(
-    family: Family, x: Tensor, y: Tensor, probe: Probe, content: str, *, draws: int, seed: int, run: Run, **how: Any
+    family: Family, x: Tensor, y: Tensor, probe: Probe, *, draws: int, seed: int, run: Run, **how: Any
 ) -> DrawnMatrix:
     """Δ of each draw as rows, a stack at a time; kept in the run folder."""
     most = SMALL if run.torch_device.type == "cpu" else STACK_LIMIT
@@ -235,14 +234,6 @@ def _drawn(
     step = 1 if large else STACKED
     whole = replace(run, precision="float64" if run.precision == "float64" else "float32")
     stream = family.draws(seed=seed, run=whole)
-    identity = {
-        "work": "geometry evolution",
-        "family": family.identity,
-        "probe": probe.identity,
-        "data": content,
-        **how,
-    }
-    trials = Trials({**identity, "seed": seed, "on": (device_type(run), run.precision)}, run)
 
     def rows(key: str) -> Outcome:
         start, stop = (int(part) for part in key.split()[1:])
@@ -258,6 +249,9 @@ def _drawn(
         shape = (stop - start, probe.num, -1)
         return {"left": 2 * moved.reshape(shape), "right": gradients.reshape(shape)}
 
+    trials = Trials(
+        "geometry evolution", run, code=rows, at=x, family=family, probe=probe, samples_seen=(x, y), seed=seed, **how
+    )
     keys = [f"draws {start} {min(start + step, draws)}" for start in range(0, draws, step)]
     found = []
     with run.tracked(f"{family.name}: evolution", draws) as advance:

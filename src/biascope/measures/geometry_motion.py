@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.cluster import device_type
 from biascope.estimate import Estimate, jackknife
 from biascope.evaluation import STACK_LIMIT, evaluation
 from biascope.family import Family, Network
@@ -27,7 +26,7 @@ from biascope.result import Result
 from biascope.run import Run
 from biascope.sampling import gaussian_sampler, gradient_covariance
 from biascope.tangent import input_gradient, plain_attention
-from biascope.task import Arrays, content_of
+from biascope.task import Arrays
 from biascope.training import Trajectory, fit
 from biascope.trials import Outcome, Trials
 
@@ -230,8 +229,6 @@ def geometry_motion(
     geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
     if geometry is None:
         raise ValueError("Samples must have at most 4096 numbers each for matrices to be formed. Pass smaller images.")
-    who = {"work": "geometry in motion", "family": family.identity, "data": content_of(data), "recipe": recipe.settings}
-    how = {"asked": (runs, readout, seed), "probe": sampler.probe.identity, "on": (device_type(run), run.precision)}
     own = seed_of(seed, "trained")
     walk: list[Trajectory] = []
 
@@ -247,7 +244,20 @@ def geometry_motion(
             "train_accuracy": evaluation(networks, given, "train", run=run).accuracy,
         }
 
-    found = list(Trials({**who, **how}, run).outcomes([f"epoch {epoch}" for epoch in steps], looked_at))
+    trials = Trials(
+        "geometry in motion",
+        run,
+        code=looked_at,
+        at=data,
+        family=family,
+        data=data,
+        recipe=recipe,
+        runs=runs,
+        readout=readout,
+        seed=seed,
+        probe=sampler.probe,
+    )
+    found = list(trials.outcomes([f"epoch {epoch}" for epoch in steps], looked_at))
     covariance = data_covariance(given.whole("train")[0])
     neutral = torch.eye(len(geometry), dtype=torch.float64, device=geometry.device)
     matrices = dict(zip(REFERENCES, (seen_through(geometry, covariance), covariance, geometry, neutral), strict=True))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from biascope.cluster import device_type
 from biascope.draw import PALETTE
 from biascope.estimate import Estimate, over_repeats
 from biascope.evaluation import evaluation
@@ -29,7 +28,7 @@ from biascope.recipe import Recipe
 from biascope.result import Result
 from biascope.run import Run
 from biascope.spectrum import Spectrum, eigenpairs
-from biascope.task import Arrays, content_of, master_dtype
+from biascope.task import Arrays, master_dtype
 from biascope.training import Trajectory, fit
 from biascope.trials import Outcome, Trials
 
@@ -237,12 +236,21 @@ def kernel_rotation(
             )
     at = sorted({0, *np.geomspace(epochs, 1, max(1, checkpoints - 1)).round().astype(int).tolist()})
     steps = {epoch: epoch * recipe.steps_per_epoch(train) for epoch in at}
-    who = {"work": "kernel rotation", "family": family.identity, "data": content_of(data), "recipe": recipe.settings}
-    how = {"asked": (target, leading, energy, len(rows), readout, seed), "on": (device_type(run), run.precision)}
-    trials = Trials({**who, **how}, run)
 
     def kernel_of(network: Network) -> Tensor:  # not kept: it is large, and what is made of it small
         return tangent_gram(network.read(readout), x, run=replace(run, folder=None)).matrix
+
+    asked = {
+        "target": target,
+        "leading": leading,
+        "energy": energy,
+        "rows": len(rows),
+        "readout": readout,
+        "seed": seed,
+    }
+    trials = Trials(
+        "kernel rotation", run, code=kernel_rotation.function, at=data, family=family, data=data, recipe=recipe, **asked
+    )
 
     def along(repeat: int) -> list[Outcome]:
         @functools.cache

@@ -27,7 +27,7 @@ from biascope.recipe import Recipe
 from biascope.result import Result
 from biascope.run import Run
 from biascope.spectrum import eigenpairs
-from biascope.task import Arrays, Relabelled, content_of, master_dtype
+from biascope.task import Arrays, Relabelled, master_dtype
 from biascope.training import fit
 from biascope.training_sweep import WINDOWS, windows
 from biascope.trials import Group, Outcome, Sweep, Trials
@@ -263,8 +263,7 @@ def linearized_training(
     anchors = tuple(known[str(word)] for word in wanted)
     words = {0: "at the start", epochs: "at the end"}
     models = ("network", *(f"linearisation {words.get(epoch, f'after epoch {epoch}')}" for epoch in anchors))
-    who = {"family": family.identity, "data": content_of(data), "seed": seed, "readout": readout, "positive": positive}
-    where = {**who, "device type": device_type(run), "precision": run.precision}
+    parts: dict[str, Any] = {"family": family, "data": data, "seed": seed, "readout": readout, "positive": positive}
 
     def labels_of(key: str) -> Outcome:
         if not targets:
@@ -276,11 +275,11 @@ def linearized_training(
         pairs = eigenpairs(Matrix(kernel), max(places), tolerance=1e-6, each=True, iterate=len(x) > 8 * max(places))
         return {str(place): (pairs.vectors[place - 1] > 0).long() for place in places}
 
-    tasks = Trials({"work": "labels", **where, "targets": targets}, run)
+    tasks = Trials("labels", run, code=labels_of, at=data, **parts, targets=targets)
     labels = tuple(tasks.outcomes([f"repeat {repeat}" for repeat in range(repeats)], labels_of))
     work = _Trainings(family, data, labels, anchors, recipe, seed)
     keys = [f"size {s}, repeat {r}, target {t}" for t in places for s in sizes for r in range(repeats)]
-    sweep = Sweep({"work": "linearised training", **where, "at": anchors, "recipe": recipe.settings}, run)
+    sweep = Sweep("linearised training", run, code=_Trainings, at=data, **parts, anchors=anchors, recipe=recipe)
     found = sweep.outcomes(keys, work, plan=lambda new: work.groups(new, run), label="trainings")
     shape = (len(models), len(places), len(sizes), repeats)
     stacked = {name: torch.stack([found[key][name] for key in keys], 1) for name in LinearizedTraining.axes}

@@ -120,14 +120,8 @@ def pattern_statistics(
         "epochs": epochs,
         "tolerance": tolerance,
     }
-    identity: dict[str, object] = {
-        "work": "pattern statistics",
-        "law": [law, per_input, patterns, bias],
-        "samples": samples,
-    }
-    identity |= {"k": k, "scale": scale, "test": test, "seed": seed, **chosen}
-    identity |= {"on": (run.torch_device.type, run.precision)}
-    work = functools.partial(_trained, law=source, samples=samples, k=k, scale=scale, test=test, seed=seed, how=chosen)
+    how: dict[str, Any] = {"law": source, "samples": samples, "k": k, "scale": scale, "test": test, "seed": seed}
+    how["how"] = chosen
     # On a CPU runs are trained one by one, a few at a time so that little is lost by an interrupt; on a GPU all at once.
     size = runs if run.torch_device.type == "cuda" else 2 * max(1, torch.get_num_threads())
 
@@ -136,7 +130,8 @@ def pattern_statistics(
         return [Group(tuple(ordered[at : at + size]), {}) for at in range(0, len(ordered), size)]
 
     keys = [str(number) for number in range(runs)]
-    found = Sweep(identity, run).outcomes(keys, work, plan=plan, label="pattern networks")
+    sweep = Sweep("pattern statistics", run, code=_trained, **how)
+    found = sweep.outcomes(keys, functools.partial(_trained, **how), plan=plan, label="pattern networks")
     gathered = {name: np.stack([found[key][name].numpy() for key in keys]) for name in found[keys[0]]}
     return PatternStatistics(
         **gathered,

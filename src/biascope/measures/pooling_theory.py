@@ -267,9 +267,17 @@ def pooling_theory(
         losses[~losses.isfinite()] = torch.nan
         return {"shares": torch.from_numpy(np.stack(drawn)), "losses": losses, "needed": needed}
 
-    work = {"work": "pooling theory", "model": (size, stride, prefilter), "signals": law, "samples": samples}
-    how = {**start, "recipe": recipe.settings, "trained": trained, "seed": seed, "precision": run.precision}
-    trials = Trials({**work, **how, "device type": run.torch_device.type}, run)
+    trials = Trials(
+        "pooling theory",
+        run,
+        code=repeated,
+        model=(size, stride, prefilter),
+        signals=law,
+        samples=samples,
+        start=start,
+        trained=trained,
+        seed=seed,
+    )
     outcomes = list(trials.outcomes([f"repeat-{place}" for place in range(repeats)], repeated))
     forms: tuple[Callable[..., float], ...] = (best_accuracy, best_accuracy_complex)
     accuracy = np.array([[form(response, stride, place, **law) for place in frequencies] for form in forms])

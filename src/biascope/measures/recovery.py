@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.cluster import device_type
 from biascope.coordinates import Signal, SignalTask, coordinate_grid, outputs_at, psnr
 from biascope.estimate import Estimate, over_repeats
 from biascope.family import Family
@@ -28,7 +27,6 @@ from biascope.run import Run
 from biascope.task import master_dtype
 from biascope.training import fit
 from biascope.trials import Outcome, Trials
-from biascope.weights import fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -248,8 +246,6 @@ def recovery(
     task = SignalTask.of(signal, held_out=0.0, low=low, high=high, seed=seed, run=run)
     grid, flat = coordinate_grid(sizes, low=low, high=high), signal.flat.double().cpu()
     _check(family, grid, signal.channels)
-    who = {"work": "recovery", "family": family.identity, "signal": fingerprint({"values": signal.values})}
-    how = {"recipe": recipe.settings, "on": (low, high, seed, device_type(run), run.precision)}
     omega = None if frequency is None else 2 * torch.pi * frequency * torch.eye(len(sizes), dtype=torch.float64)
 
     def powers(values: Tensor) -> Tensor:
@@ -267,7 +263,10 @@ def recovery(
         mapping = mapping_frequencies(network, len(sizes)) if omega is None else omega
         return outcome if mapping is None else {**outcome, "omega": mapping.cpu()}
 
-    found = list(Trials({**who, **how, "peak": peak}, run).outcomes([f"repeat {i}" for i in range(repeats)], trained))
+    trials = Trials(
+        "recovery", run, code=trained, at=grid.float(), family=family, task=task, recipe=recipe, seed=seed, peak=peak
+    )
+    found = list(trials.outcomes([f"repeat {i}" for i in range(repeats)], trained))
     if omega is not None:  # not part of a training's identity
         found = [{**one, "omega": omega} for one in found]
     everything = torch.ones(sizes, dtype=torch.bool)

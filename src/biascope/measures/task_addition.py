@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from biascope.editing_result import TaskAddition
 from biascope.family import Network
+from biascope.identity import content_of
 from biascope.measurement import measurement
 from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head, require_splits
 from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
-from biascope.task_tuning import Vectors, encoder_identity, require_heads
+from biascope.task_tuning import Vectors, require_heads
 from biascope.task_vector import TaskVector
 
 
@@ -155,7 +156,7 @@ def task_addition(
         accuracy[None, :, :, 2],
         accuracy[None, :, :, 1],
         draws[None],
-        provenance={"encoder": encoder_identity(encoder), "tasks": list(tasks), "methods": list(ways)},
+        provenance={"encoder": content_of(encoder), "tasks": list(tasks), "methods": list(ways)},
     )
 
 

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from biascope.editing_result import TaskNegation
 from biascope.family import Network
+from biascope.identity import content_of
 from biascope.measurement import measurement
 from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head, require_splits
 from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
-from biascope.task_tuning import Vectors, encoder_identity, require_heads
+from biascope.task_tuning import Vectors, require_heads
 from biascope.task_vector import TaskVector
 
 
@@ -165,7 +166,7 @@ def task_negation(
         target[None, :, :, 1],
         retained[None, :, 1:],
         np.array([draws]),
-        provenance={"encoder": encoder_identity(encoder), "tasks": list(targets), "methods": list(ways)},
+        provenance={"encoder": content_of(encoder), "tasks": list(targets), "methods": list(ways)},
     )
 
 

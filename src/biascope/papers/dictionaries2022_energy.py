@@ -15,7 +15,6 @@ from torch import Tensor
 
 from biascope import data
 from biascope.claim import Claim, Finding, figure
-from biascope.cluster import device_type
 from biascope.coordinates import Signal, SignalTask, psnr_of
 from biascope.data import data_root
 from biascope.dictionary_result import Dictionary, over_draws_and_signals, rank_agreement
@@ -30,7 +29,6 @@ from biascope.run import Run
 from biascope.signal_pictures import atoms_figure, energy_figure, psnr_figure
 from biascope.training import fit, joined
 from biascope.trials import Outcome, Trials
-from biascope.weights import fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,15 +127,6 @@ def reconstructions(family: Family, effort: str, run: Run, *, long: bool) -> tup
     draws = 1 if family.law == "point" else plan.few_starts if long else plan.starts
     exact = dataclasses.replace(run, precision="float64", folder=None)
     whole = SignalTask.of(signals, held_out=0.5, seed=0, run=run)
-    identity: dict[str, object] = {
-        "work": "reconstructions",
-        "family": family.identity,
-        "signals": fingerprint({"values": whole.values.cpu()}),
-        "recipe": recipe.settings,
-        "at": at,
-        "draws": draws,
-        "on": (device_type(run), run.precision),
-    }
     networks = functools.cache(lambda: family.draw(draws, seed=0, run=exact))
 
     def trained(key: str) -> Outcome:
@@ -152,7 +141,17 @@ def reconstructions(family: Family, effort: str, run: Run, *, long: bool) -> tup
         return {"psnr": torch.stack([torch.stack(each) for each in looked])}  # (K, S, m)
 
     starts = range(0, len(signals), TOGETHER)
-    trials = Trials(identity, run.shared)
+    trials = Trials(
+        "reconstructions",
+        run.shared,
+        code=trained,
+        at=whole.grid,
+        family=family,
+        signals=whole,
+        recipe=recipe,
+        steps=at,
+        draws=draws,
+    )
     rows = [
         torch.cat([one["psnr"] for one in trials.outcomes([f"draw {d} from {s}" for s in starts], trained)], -1)
         for d in range(draws)

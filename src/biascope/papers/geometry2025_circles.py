@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope import weights
 from biascope.claim import Claim, Finding, figure
 from biascope.estimate import Estimate, over_repeats, proportion
 from biascope.evaluation import evaluation
@@ -72,17 +71,6 @@ def _on_circles(title: str, effort: str, run: Run) -> tuple[Outcome, tuple[int, 
     # The same initial weights for both planes, so that repeats are pairs.
     members = [*range(repeats), *range(repeats)]
     planes = torch.stack([basis[[early - 1, each]] for each in [early] * repeats + [late] * repeats])
-    identity: dict[str, object] = {
-        "work": "circles",
-        "family": family.identity,
-        "planes": weights.fingerprint({"planes": planes}),
-        "grid": [len(grid), float(grid[-1])],
-        "radii": radii,
-        "recipe": recipe.settings,
-        **sizes,
-        "device type": run.torch_device.type,
-        "precision": chosen.precision,
-    }
 
     def work(key: str) -> Outcome:
         task = circles(planes, SHAPE, radii=radii, seed=0, run=chosen, **sizes)
@@ -93,7 +81,20 @@ def _on_circles(title: str, effort: str, run: Run) -> tuple[Outcome, tuple[int, 
         values = torch.stack([_on_grid(networks.member(i), planes[i], grid) for i in range(len(members))])
         return {**accuracy, **{key: each[:400].cpu() for key, each in samples.items()}, "values": values, "grid": grid}
 
-    return next(Trials(identity, run.shared).outcomes(["both planes"], work)), (early, late)
+    kept = dataclasses.replace(run.shared, precision=chosen.precision)
+    trials = Trials(
+        "circles",
+        kept,
+        code=(work, _on_grid),
+        at=SHAPE,
+        family=family,
+        planes=planes,
+        grid=grid,
+        radii=radii,
+        recipe=recipe,
+        **sizes,
+    )
+    return next(trials.outcomes(["both planes"], work)), (early, late)
 
 
 def _on_grid(network: Network, plane: Tensor, grid: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope import weights
 from biascope.claim import Claim, Finding, figure
 from biascope.data_source import samples_of
 from biascope.estimate import Estimate, bootstrapped, over_repeats, proportion, spearman
@@ -25,7 +24,7 @@ from biascope.geometry_tasks import isotropic, labelled_along
 from biascope.papers.geometry2025_numbers import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of
 from biascope.recipe import Recipe
 from biascope.run import Run
-from biascope.task import Arrays, Task, content_of
+from biascope.task import Arrays, Task
 from biascope.training_sweep import Course, Trial, trained
 from biascope.trials import Outcome, Trials
 
@@ -57,11 +56,19 @@ ONE_EACH = "Intervals are those of the test sample where a point is one training
 def basis_of(name: str, draws: int, run: Run, **settings: Any) -> Tensor:
     """Eigenvectors of a network's average geometry on the images of ``SHAPE``."""
     family = family_of(name, SHAPE, **settings)
-    identity: dict[str, object] = {"of": "G", "family": family.identity, "shape": SHAPE, "draws": draws}
-    return eigenvectors(lambda: geometry_of(family, SHAPE, draws, run, scale=probe_scale(name)), identity, run)
+    scale = probe_scale(name)
+    return eigenvectors(
+        lambda: geometry_of(family, SHAPE, draws, run, scale=scale),
+        run,
+        family,
+        SHAPE,
+        of="G",
+        draws=draws,
+        scale=scale,
+    )
 
 
-def eigenvectors(matrix: Callable[[], Tensor], identity: dict[str, object], run: Run) -> Tensor:
+def eigenvectors(matrix: Callable[[], Tensor], run: Run, family: Family, at: Any, **parts: Any) -> Tensor:
     """Of a symmetric matrix, as rows ``(D, D)`` by falling eigenvalue; kept, since their rounding depends on the number of threads.
 
     Trainings along them are told apart by their content: computed afresh, they would not be found again.
@@ -71,8 +78,7 @@ def eigenvectors(matrix: Callable[[], Tensor], identity: dict[str, object], run:
         vectors: Tensor = torch.linalg.eigh(matrix().double())[1]
         return {"vectors": vectors.T.flip(0).float().cpu().contiguous()}
 
-    where = {"device type": run.torch_device.type, "precision": run.precision}
-    trials = Trials({"work": "eigenvectors", **identity, **where}, run.shared)
+    trials = Trials("eigenvectors", run.shared, code=(work, geometry_of), at=at, family=family, **parts)
     return next(trials.outcomes(["by falling eigenvalue"], work))["vectors"]
 
 
@@ -87,12 +93,9 @@ class Along(Course):
     longer: int
 
     @property
-    def identity(self) -> dict[str, object]:
-        """The basis by its content."""
-        plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        kept = {name: content_of(value) if isinstance(value, Arrays) else value for name, value in plain.items()}
-        basis = weights.fingerprint({"vectors": self.vectors})
-        return {"task": type(self).__name__, **kept, "vectors": basis, "recipe": RECIPE.settings}
+    def inputs(self) -> Any:
+        """The shape of one, unless there are images."""
+        return SHAPE
 
     def recipe(self, kind: str) -> Recipe:
         """Of the rate that the kind says."""
@@ -131,6 +134,11 @@ class _Images(Along):
     """Images labelled along a direction."""
 
     images: Arrays = dataclasses.field(default_factory=lambda: Arrays({}))
+
+    @property
+    def inputs(self) -> Arrays:
+        """The images."""
+        return self.images
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         """One member per direction."""
@@ -296,13 +304,14 @@ def _on_images(
     train, test, count, epochs, longer, repeats = plan
     images, title = _images((train, test), run), f"{TITLES[name]}{part}"
     family = family_of(name, images.shape, images=True, **settings)
-    identity: dict[str, object] = {"of": "G S G", "family": family.identity, "draws": draws, "S": content_of(images)}
 
     def product() -> Tensor:
         geometry = geometry_of(family, images.shape, draws, run, scale=probe_scale(name))
         return seen_through(geometry, data_covariance(images.splits["train"][0].to(geometry.device)))
 
-    vectors = eigenvectors(product, identity, run)
+    vectors = eigenvectors(
+        product, run, family, images, of="G S G", draws=draws, images=images, scale=probe_scale(name)
+    )
     places = places_of(count, len(vectors))
     sizes = (images.sizes["train"], images.sizes["test"])
     course = _Images(vectors, *sizes, epochs, longer, images)

@@ -20,12 +20,13 @@ from biascope.draw import PALETTE
 from biascope.estimate import Estimate, over_repeats
 from biascope.family import Family
 from biascope.frequency_plane import lines_figure
+from biascope.identity import DERIVED
 from biascope.measures.feature_elimination import feature_elimination, over_runs
 from biascope.measures.sample_score import kept_samples, sample_score
 from biascope.papers.geometry2025_numbers import TITLES, cifar_2, cifar_name, family_of, run_of
 from biascope.recipe import Recipe
 from biascope.run import Run
-from biascope.task import Arrays, Task, content_of
+from biascope.task import Arrays, Task
 from biascope.training_sweep import Course, Trial, trained
 
 if TYPE_CHECKING:
@@ -105,15 +106,14 @@ class Pruned(Course):
     """
 
     images: Arrays
-    scores: np.ndarray
+    scores: np.ndarray = dataclasses.field(metadata=DERIVED)  # rounded by the number of threads
     how: Recipe
-    scored_by: dict[str, object]
+    scored_by: tuple[object, ...]
 
     @property
-    def identity(self) -> dict[str, object]:
-        """Told by the images, and by how they were scored."""
-        told = {"images": content_of(self.images), "scores": self.scored_by}
-        return {"task": "pruned", **told, "recipe": self.how.settings}
+    def inputs(self) -> Arrays:
+        """The images."""
+        return self.images
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         """The samples that are left."""
@@ -350,7 +350,7 @@ def _table(table: str, effort: str, run: Run) -> Finding:
             kept = np.bincount(scored.labels[scored.kept(1 - removed / 100)], minlength=10)
             key = f"{TITLES[name]}, {removed} % removed: smallest over largest class kept by score"
             statistics[key] = Estimate.exact(kept.min() / max(1, kept.max()))
-        scored_by = {"family": family.identity, "draws": draws, "scale": 1e-3, "readout": "mean"}
+        scored_by = (family, draws, "standard deviation 1e-3", "mean")
         for clipped, recipe in RECIPES[name].items():
             course = Pruned(images, scored.scores, dataclasses.replace(recipe, epochs=epochs), scored_by)
             accuracy = _accuracies(family, course, columns, runs, run)

@@ -31,7 +31,7 @@ from biascope.randomness import generator_for
 from biascope.recipe import Recipe, loss_of
 from biascope.run import Run
 from biascope.tangent import input_gradient
-from biascope.task import Arrays, content_of
+from biascope.task import Arrays
 from biascope.training import fit
 from biascope.trials import Outcome, Trials
 
@@ -57,9 +57,10 @@ def trained_networks(name: str, loss: str, effort: str, run: Run) -> tuple[Array
         networks = fit(start, given, recipe, seed=0, run=run).networks
         return {**networks.params, "accuracy": evaluation(networks, given, "train", loss=loss, run=run).accuracy}
 
-    identity: dict[str, object] = {"work": "networks of conjecture 2", "family": family.identity, "runs": runs}
-    identity |= {"data": content_of(data), "recipe": recipe.settings, "on": (run.torch_device.type, run.precision)}
-    kept = dict(next(Trials(identity, run.shared).outcomes(["networks"], work)))
+    trials = Trials(
+        "networks of conjecture 2", run.shared, code=work, at=data, family=family, runs=runs, data=data, recipe=recipe
+    )
+    kept = dict(next(trials.outcomes(["networks"], work)))
     accuracy = over_repeats(100 * kept.pop("accuracy").numpy(), within=(0.0, 100.0))
     return data, start, start.with_params({key: each.to(run.torch_device) for key, each in kept.items()}), accuracy
 

@@ -403,14 +403,6 @@ def _checkpoints(
 ) -> dict[int, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
     """Weights and buffers of a training after some epochs, kept in the run folder."""
     chosen = training_run(family, run)
-    identity: dict[str, object] = {
-        "work": "checkpoints of a training",
-        "family": family.identity,
-        "course": Targets(task, {split: y[None] for split, (_, y) in task.splits.items()}, recipe).identity,
-        "epochs": list(taken),
-        "device type": run.torch_device.type,
-        "precision": chosen.precision,
-    }
     per_epoch = recipe.steps_per_epoch(task.sizes["train"])
 
     def work(key: str) -> Outcome:
@@ -423,7 +415,18 @@ def _checkpoints(
                 found |= {f"{epoch}/{kind}/{name}": tensor.cpu() for name, tensor in tensors.items()}
         return found
 
-    stored = next(Trials(identity, run.shared).outcomes(["weights"], work))
+    kept = dataclasses.replace(run.shared, precision=chosen.precision)
+    trials = Trials(
+        "checkpoints of a training",
+        kept,
+        code=work,
+        at=task,
+        family=family,
+        task=task,
+        recipe=recipe,
+        epochs=list(taken),
+    )
+    stored = next(trials.outcomes(["weights"], work))
 
     def part(epoch: int, kind: str) -> dict[str, torch.Tensor]:
         prefix = f"{epoch}/{kind}/"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope import data, weights
+from biascope import data
 from biascope.data_source import samples_of
 from biascope.evaluation import STACK_LIMIT
 from biascope.family import Family, Network
@@ -27,7 +27,7 @@ from biascope.randomness import forked_rng, seed_of
 from biascope.recipe import Recipe
 from biascope.run import Run
 from biascope.spectrum import eigenpairs
-from biascope.task import Arrays, Relabelled, Task, content_of
+from biascope.task import Arrays, Relabelled, Task
 from biascope.training_sweep import Course, Trial, trained
 from biascope.trials import Outcome, Trials
 
@@ -105,14 +105,6 @@ class Eigenfunctions:
 def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eigenfunctions:
     """Of the kernel of a point family; kept in the run folder."""
     network = family.draw(1, seed=0, run=run.shared).member(0)
-    identity: dict[str, object] = {
-        "work": "eigenfunctions",
-        "family": family.identity,
-        "samples": content_of(samples),
-        "count": count,
-        "device type": run.torch_device.type,
-        "precision": run.precision,
-    }
 
     def work(key: str) -> Outcome:
         x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
@@ -124,7 +116,8 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
             "residuals": (pairs.residuals * pairs.values[0] / pairs.values).cpu(),
         }
 
-    found = next(Trials(identity, run.shared).outcomes(["pairs"], work))
+    trials = Trials("eigenfunctions", run.shared, code=work, at=samples, family=family, samples=samples, count=count)
+    found = next(trials.outcomes(["pairs"], work))
     return Eigenfunctions(found["values"], found["functions"], samples.sizes["train"])
 
 
@@ -137,14 +130,9 @@ class Targets(Course):
     how: Recipe
 
     @property
-    def identity(self) -> dict[str, object]:
-        """Told by the content of samples and labels."""
-        return {
-            "task": "targets",
-            "samples": content_of(self.samples),
-            "labels": weights.fingerprint(self.labels),
-            "recipe": self.how.settings,
-        }
+    def inputs(self) -> Arrays:
+        """The samples."""
+        return self.samples
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         """The samples with the labels of some members."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from biascope import data
 from biascope.claim import Claim, Finding, figure
 from biascope.estimate import Estimate, over_repeats, proportion
 from biascope.frequency_plane import lines_figure
+from biascope.identity import DERIVED
 from biascope.image_tasks import SideBySide, flipped, poisoned
 from biascope.papers.nads2020_directions import CNNS, EXACT, directions
 from biascope.papers.nads2020_numbers import TITLES, family_of, training_run
 from biascope.recipe import Recipe
 from biascope.run import Run
-from biascope.task import Arrays, Task, along_directions, content_of
+from biascope.task import Arrays, Task, along_directions
 from biascope.training_sweep import Course, Trial, trained
 
 if TYPE_CHECKING:
@@ -56,18 +57,12 @@ class _Images(Course):
     images: Arrays
     how: Recipe
     basis: torch.Tensor
-    places: tuple[int, ...] = ()
+    places: tuple[int, ...] = field(default=(), metadata=DERIVED)  # named by trials
 
     @property
-    def identity(self) -> dict[str, object]:
-        """Told by the content of the images and of the directions."""
-        content = content_of(Arrays({"basis": (self.basis, self.basis[:, 0])}, self.basis.dtype))
-        return {
-            "task": type(self).__name__,
-            "images": content_of(self.images),
-            "basis": content,
-            "recipe": self.how.settings,
-        }
+    def inputs(self) -> Any:
+        """The images."""
+        return self.images
 
     def recipe(self, kind: str) -> Recipe:
         """The same for all."""
@@ -103,6 +98,11 @@ class _Flipped(_Images):
 
 class _Underspecified(_Images):
     """Two classes of images beside a channel that tells the class along a direction."""
+
+    @property
+    def inputs(self) -> Any:
+        """The shape of an image with the channel."""
+        return (self.images.shape[0] + 1, *self.images.shape[1:])
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         """Images and D(v) of the same labels."""

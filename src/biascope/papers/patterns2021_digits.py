@@ -26,7 +26,7 @@ from biascope.pattern_tasks import BLUE, RED, coloured_digits
 from biascope.randomness import seed_of
 from biascope.recipe import Recipe, correct
 from biascope.run import Run
-from biascope.task import Arrays, Task, content_of, master_dtype
+from biascope.task import Arrays, Task, master_dtype
 from biascope.training import fit
 from biascope.trials import Group, Outcome, Sweep
 
@@ -166,8 +166,6 @@ def learned(
         run: Device, and the folder that finished runs are kept in.
     """
     how: dict[str, Any] = {"size": size, "test": test, "k": k, "scale": scale, "rate": rate, "epochs": epochs}
-    identity: dict[str, object] = {"work": "coloured digits", "digits": content_of(digits), **how}
-    identity |= {"on": (device_type(run), run.precision)}
     # On a GPU a stack holds so many images; on a CPU runs are trained one by one, a few between one writing and the next.
     slots = torch.get_num_threads()
     most = max(1, 40_000 // size) if device_type(run) == "cuda" else max(4 * slots, 200 // size)
@@ -178,7 +176,8 @@ def learned(
 
     keys = [str(number) for number in range(runs)]
     work = functools.partial(_trained, digits=digits, **how)
-    found = Sweep(identity, run).outcomes(keys, work, plan=plan, label=f"coloured digits, m = {size}")
+    sweep = Sweep("coloured digits", run, code=_trained, digits=digits, **how)
+    found = sweep.outcomes(keys, work, plan=plan, label=f"coloured digits, m = {size}")
     return Learned(**{name: np.stack([found[key][name].numpy() for key in keys]) for name in found[keys[0]]})
 
 
