@@ -25,6 +25,7 @@ SPINE = [
     "task_stream",
     "initialisation",
     "readout",
+    "recomputation",
     "family",
     "probe",
     "bases",

@@ -20,6 +20,7 @@ from biascope import weights
 from biascope.initialisation import Builder, Tape, TapeError, block_size, built
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.readout import READOUTS, read_out
+from biascope.recomputation import WithoutRecomputation
 from biascope.run import Run
 from biascope.weights import Params, stacked
 
@@ -77,7 +78,8 @@ class Network:
             keywords: dict[str, Any] = {}
             if isinstance(inputs, dict):
                 arguments, keywords = (), inputs
-            outputs = functional_call(self.module, (params, buffers), arguments, keywords)
+            with WithoutRecomputation():
+                outputs = functional_call(self.module, (params, buffers), arguments, keywords)
             return outputs if self.readout is None else read_out(outputs, self.readout)
 
         if not self.couples_inputs:
