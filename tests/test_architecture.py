@@ -26,6 +26,7 @@ SPINE = [
     "initialisation",
     "readout",
     "recomputation",
+    "unregistered",
     "family",
     "probe",
     "bases",

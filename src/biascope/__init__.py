@@ -11,6 +11,7 @@ in that order; a module imports only from those above it::
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
                   readout          one scalar of several outputs
                   recomputation    forward passes without gradient checkpointing
+                  unregistered     what a module holds beside its parameters and buffers
                   family           Network · Family: an architecture and a law over its weights
       WHERE       probe            inputs, fixed or sampled afresh     bases   orthonormal bases of input space
                   task             what is to be learned, served in batches to every member of a stack
