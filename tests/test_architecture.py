@@ -27,6 +27,8 @@ SPINE = [
     "task_stream",
     "initialisation",
     "readout",
+    "recomputation",
+    "unregistered",
     "family",
     "probe",
     "bases",

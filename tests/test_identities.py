@@ -44,7 +44,7 @@ def test_published_networks_pass(name):
     shape = (settings["coordinates"],) if "coordinates" in settings else (1, *[settings["image_size"]] * 2)
     checks = selftest(family, shape)
     assert failed(checks) == set()
-    assert len(checks) == 9
+    assert len(checks) == 10
 
 
 @pytest.mark.parametrize("seed", range(4))

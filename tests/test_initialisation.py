@@ -5,8 +5,11 @@ its own standard errors, |z| < 6 is asked for: a right law fails once in 10⁸ c
 """
 
 import dataclasses
+import itertools
 import math
 import random
+import secrets
+import time
 
 import numpy as np
 import pytest
@@ -327,7 +330,6 @@ def seeded_by_itself() -> nn.Module:
 
 ONE_BY_ONE = {
     numpy_builder: "NumPy or Python's random",
-    numpy_generator_builder: "does not equal the builder at weight",
     python_builder: "NumPy or Python's random",
     python_branch: "NumPy or Python's random",
     branch_on_a_draw: "looks at a number that it drew",
@@ -360,11 +362,40 @@ def test_what_cannot_be_replayed_is_built_one_by_one_and_says_why(build, monkeyp
         assert tensor.shape == reference[name].shape
         if build is seeded_by_itself:
             assert torch.equal(tensor, reference[name])  # the builder's law is a point
-        elif build is not numpy_generator_builder:
+        else:
             assert_same_law(tensor, reference[name])
-        else:  # it takes no seed from us: only the law can be compared
-            assert abs(float(tensor.mean())) < Z / math.sqrt(8000)
-            assert float(tensor.std()) == pytest.approx(1.0, abs=Z / math.sqrt(16000))
+
+
+def seeded_by_the_time() -> nn.Module:
+    torch.manual_seed(time.time_ns())
+    return nn.Linear(4, 1)
+
+
+def drawn_by_the_system() -> nn.Module:
+    return Holding(weight=torch.tensor([secrets.randbelow(10**9) / 1e9 for _ in range(4)]))
+
+
+BUILDS = itertools.count(1)
+
+
+def scaled_by_a_counter() -> nn.Module:
+    return Holding(weight=torch.randn(4) * next(BUILDS))
+
+
+def wider_each_time() -> nn.Module:
+    return nn.Linear(4, next(BUILDS))
+
+
+@pytest.mark.parametrize(
+    "build", [seeded_by_the_time, drawn_by_the_system, numpy_generator_builder, scaled_by_a_counter, wider_each_time]
+)
+def test_a_builder_that_is_no_function_of_the_random_state_is_refused(build):
+    expected = (
+        rf"^{build.__name__} must build the same weights under the same seed, and two builds differ at weight\. Draw with "
+        r"torch, NumPy or Python's random, and take no seed from the time, the system or a counter\.$"
+    )
+    with pytest.raises(ValueError, match=expected):
+        Family.initialised(build)
 
 
 def test_rare_branches_are_drawn_as_often_as_they_happen(monkeypatch):

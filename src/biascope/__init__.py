@@ -12,6 +12,8 @@ in that order; a module imports only from those above it::
     checkpoint · checkpoint_writer · task_stream   models on disk, slice by slice
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
                   readout          one scalar of several outputs
+                  recomputation    forward passes without gradient checkpointing
+                  unregistered     what a module holds beside its parameters and buffers
                   family           Network · Family: an architecture and a law over its weights
       WHERE       probe            inputs, fixed or sampled afresh     bases   orthonormal bases of input space
                   task             what is to be learned, served in batches to every member of a stack

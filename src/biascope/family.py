@@ -10,20 +10,24 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_leaves
 
 from biascope import weights
 from biascope.identity import code_of
 from biascope.initialisation import Builder, Tape, TapeError, block_size, built
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.readout import READOUTS, read_out
+from biascope.recomputation import WithoutRecomputation
 from biascope.run import Run
+from biascope.unregistered import differences, hollow, random_content, same_function, structure_of
 from biascope.weights import Params, stacked
 
 BATCHNORM_MODES = ("eval", "train")
@@ -80,7 +84,8 @@ class Network:
             keywords: dict[str, Any] = {}
             if isinstance(inputs, dict):
                 arguments, keywords = (), inputs
-            outputs = functional_call(self.module, (params, buffers), arguments, keywords)
+            with WithoutRecomputation():
+                outputs = functional_call(self.module, (params, buffers), arguments, keywords)
             return outputs if self.readout is None else read_out(outputs, self.readout)
 
         if not self.couples_inputs:
@@ -175,6 +180,35 @@ def _recipe(module: nn.Module, batchnorm: str) -> tuple[nn.Module, bool]:
     return recipe, couples
 
 
+def _recorded(build: Builder) -> tuple[Tape | None, str, nn.Module]:
+    """The tape of a builder if it has one, how members are made, and a module built under another seed than the template."""
+    latest: list[nn.Module] = []
+
+    def keeping() -> nn.Module:
+        latest[:] = [build()]
+        return latest[0]
+
+    try:
+        return Tape.record(keeping), "replayed in stacks from recorded initialisers", latest[0]
+    except (TapeError, RuntimeError, NotImplementedError) as error:
+        with forked_rng(seed_of(0, "proof")):
+            return None, f"built one by one, since {error}", build()
+
+
+def _require_repeatable(build: Builder, template: Network, name: str) -> None:
+    """A builder must be a function of the random state: else no draw can be repeated, and none resumed."""
+    with forked_rng(seed_of(0, "template")):
+        again = build()
+    state = {**template.params, **template.buffers}
+    for key, tensor in (*again.named_parameters(), *again.named_buffers()):
+        held = state.get(key)
+        if held is None or held.shape != tensor.shape or not torch.allclose(held, tensor, 1e-5, 1e-7, equal_nan=True):
+            raise ValueError(
+                f"{name} must build the same weights under the same seed, and two builds differ at {key}. Draw with torch, "
+                "NumPy or Python's random, and take no seed from the time, the system or a counter."
+            )
+
+
 @dataclass(frozen=True)
 class Family:
     """An architecture and a law over its weights.
@@ -187,6 +221,7 @@ class Family:
         template: One network of the family: the forward pass, names and shapes.
         batchnorm: The mode BatchNorm runs in, ``"eval"`` (running statistics) or ``"train"`` (of each input alone).
         drawing: How members are made, in words: replayed in stacks, or built one by one and why.
+        unregistered: What members hold differently beside parameters and buffers, by name: attributes of the module.
     """
 
     name: str
@@ -194,10 +229,13 @@ class Family:
     template: Network
     batchnorm: str
     drawing: str
+    unregistered: tuple[str, ...] = ()
     _build: Builder | None = field(default=None, repr=False)
     _tape: Tape | None = field(default=None, repr=False)
     _stack: Network | None = field(default=None, repr=False)
     _mapped: tuple[Family, Callable[[Network], Network]] | None = field(default=None, repr=False)
+    _twins: tuple[nn.Module, ...] = field(default=(), repr=False)  # other members' forward passes, without numbers
+    _agreed: set[object] = field(default_factory=set, repr=False, compare=False)  # on inputs of these shapes
 
     @staticmethod
     def initialised(build: Builder, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -210,7 +248,8 @@ class Family:
                 each input alone.
 
         Raises:
-            ValueError: If the builder does not return a module, or the module has no parameters.
+            ValueError: If the builder does not return a module, the module has no parameters, or two builds under one
+                seed differ.
 
         Example:
             >>> family = Family.initialised(lambda: nn.Linear(4, 1), name="linear")
@@ -229,12 +268,13 @@ class Family:
         if not any(parameter.numel() for parameter in module.parameters()):
             raise ValueError(f"{name} must have parameters to draw, and has none. Pass a network with weights.")
         template = Network.of(module, batchnorm)
-        tape: Tape | None
-        try:
-            tape, drawing = Tape.record(build), "replayed in stacks from recorded initialisers"
-        except (TapeError, RuntimeError, NotImplementedError) as error:
-            tape, drawing = None, f"built one by one, since {error}"
-        return Family(name, "initialised", template, batchnorm, drawing, build, tape)
+        tape, drawing, another = _recorded(build)
+        if tape is None:  # a tape is proven to equal the builder under a seed; without one that is still open
+            _require_repeatable(build, template, name)
+        twin = _recipe(another, batchnorm)[0]
+        unregistered = tuple(random_content(template.module, twin))
+        family = Family(name, "initialised", template, batchnorm, drawing, unregistered, build, tape)
+        return dataclasses.replace(family, _twins=(hollow(twin),))
 
     @staticmethod
     def point(module: nn.Module, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -266,13 +306,23 @@ class Family:
         if not members:
             raise ValueError("members must hold at least one network, got none. Pass a list of modules.")
         networks = [Network.of(member, batchnorm) for member in members]
+        first = networks[0]
         for index, network in enumerate(networks):
-            weights.matched(network.params, networks[0].params, f"member {index}")
+            for mine, wanted in ((network.params, first.params), (network.buffers, first.buffers)):
+                weights.matched(mine, wanted, f"member {index}")
+            if structure_of(network.module) != structure_of(first.module):
+                raise ValueError(
+                    f"All members must have the same layers, and member {index} has others than member 0. "
+                    "Make one family for each architecture."
+                )
         params = weights.stacked([network.params for network in networks])
         buffers = weights.stacked([network.buffers for network in networks])
         stack = dataclasses.replace(networks[0], params=params, buffers=buffers, members=len(networks))
         name = name or type(members[0]).__name__
-        return Family(name, "empirical", networks[0], batchnorm, "given members", _stack=stack)
+        others = [network.module for network in networks[1:]]
+        unregistered = tuple(dict.fromkeys(name for other in others for name in differences(first.module, other)))
+        family = Family(name, "empirical", first, batchnorm, "given members", unregistered, _stack=stack)
+        return dataclasses.replace(family, _twins=tuple(hollow(other) for other in others))
 
     def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
         """The law of networks changed by a function from Network to Network, which must work on stacks.
@@ -282,7 +332,8 @@ class Family:
             >>> family.draw(3, seed=0, run=Run(device="cpu"))(torch.ones(5, 4)).shape
             torch.Size([3, 5])
         """
-        return dataclasses.replace(self, name=name, template=transform(self.template), _mapped=(self, transform))
+        template = transform(self.template)
+        return dataclasses.replace(self, name=name, template=template, _mapped=(self, transform), _agreed=set())
 
     @property
     def size(self) -> int | None:
@@ -314,6 +365,101 @@ class Family:
         """Outputs of the template; see :meth:`Network.witness`."""
         return self.template.witness(x)
 
+    def beside(self, another: nn.Module) -> Family:
+        """This point family, with a second build at the same weights: what differs between the two is not in the weights.
+
+        Raises:
+            ValueError: If a buffer differs, which the weights do not hold then.
+
+        Example:
+            >>> first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+            >>> first.B, second.B = torch.zeros(2), torch.ones(2)
+            >>> Family.point(first).beside(second).unregistered
+            ('B',)
+        """
+        for name, buffer in another.named_buffers():
+            if not torch.equal(buffer, self.template.buffers[name].to(buffer)):
+                raise ValueError(
+                    f"The weights of {self.name} must hold all that its builder draws, and the buffer {name} is not among them. "
+                    "Register it with persistent=True and save the weights again."
+                )
+        twin = _recipe(another, self.batchnorm)[0]
+        unregistered = tuple(random_content(self.template.module, twin))
+        return dataclasses.replace(self, unregistered=unregistered, _twins=(hollow(twin),))
+
+    def check_forward(self, x: Any, run: Run | None = None) -> None:
+        """Check that members differ in parameters and buffers alone: with one set of weights all give the same outputs.
+
+        Call it wherever inputs are known and members are about to be drawn. It takes a forward pass of two inputs for each
+        member given, or for one other build, and once for inputs of one shape.
+
+        Args:
+            x: Inputs ``(n, …)``, any pytree.
+            run: Where and in which precision; float32 on the CPU by default.
+
+        Raises:
+            ValueError: If they do not, with the name of the attribute where it is known.
+
+        Example:
+            >>> class Fourier(nn.Linear):
+            ...     def __init__(self):
+            ...         super().__init__(4, 1)
+            ...         self.B = torch.randn(4, 4)
+            ...     def forward(self, x):
+            ...         return super().forward(torch.sin(x @ self.B))
+            >>> Family.initialised(Fourier).check_forward(torch.ones(1, 4))
+            Traceback (most recent call last):
+            ...
+            ValueError: Fourier must register what it draws, and B would stay the same in all draws. Write \
+self.register_buffer('B', …) instead of self.B = ….
+        """
+        device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
+        shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
+        known = (shapes, device, dtype)
+        if known in self._agreed:
+            return
+        template = self.template.to(device, dtype)
+        for index, twin in enumerate(self._twin_networks(), start=1):
+            if not same_function(template, twin.to(device, dtype), x):
+                raise ValueError(self._disagreement(index))
+        family: Family | None = self
+        while family is not None:
+            family._agreed.add(known)
+            family = family._mapped[0] if family._mapped is not None else None
+
+    def _twin_networks(self) -> Iterator[Network]:
+        """The template's weights in the forward passes of other members."""
+        if self._mapped is not None:
+            before, transform = self._mapped
+            yield from map(transform, before._twin_networks())
+        else:
+            yield from (dataclasses.replace(self.template, module=twin) for twin in self._twins)
+
+    def _disagreement(self, index: int) -> str:
+        names = ", ".join(self.unregistered[:3])
+        if self.law == "empirical":
+            how = f" ({names})" if names else ""
+            return (
+                f"All members of {self.name} must have the same forward pass, and members 0 and {index} give different "
+                f"outputs with the same weights{how}. Make one family for each architecture, and register tensors with "
+                "register_buffer."
+            )
+        if not names:
+            return (
+                f"{self.name} must keep all that it draws in parameters and buffers, and two builds with the same weights "
+                "give different outputs. Store what differs with self.register_buffer(name, tensor)."
+            )
+        if self.law == "point":
+            return (
+                f"The weights of {self.name} must hold all that its builder draws, and {names} is not among them. Store it "
+                "with self.register_buffer(name, tensor) and save the weights again."
+            )
+        last = self.unregistered[0].rpartition(".")[2].partition("[")[0]
+        return (
+            f"{self.name} must register what it draws, and {names} would stay the same in all draws. "
+            f"Write self.register_buffer({last!r}, …) instead of self.{last} = …."
+        )
+
     def draw(self, num: int, *, seed: int, run: Run | None = None) -> Network:
         """A stack of the first ``num`` members of the stream under a seed.
 
@@ -340,6 +486,7 @@ class Draws:
         self._numbers, self._drawn_on = numbers, run.torch_device
         self.block_size = block_size(numbers, self._drawn_on)
         self._held: tuple[int, Network] | None = None
+        self._warned = family._mapped is not None  # the stream that is mapped says it
 
     def __getitem__(self, span: slice) -> Network:
         start, stop = span.start or 0, span.stop
@@ -347,6 +494,7 @@ class Draws:
             raise ValueError(
                 f"Members to draw must be a range with an end, at least one, got {start} to {stop}. Pass draws[0:100]."
             )
+        self._warn_of_unregistered()
         if self._before is not None and self.family._mapped is not None:
             return self.family._mapped[1](self._before[start:stop])
         if self.family.law != "initialised":
@@ -359,6 +507,21 @@ class Draws:
                 raise
             self.draw_on_cpu()
             return self._drawn(start, stop).to(device, self.run.dtype)
+
+    def _warn_of_unregistered(self) -> None:
+        """Say once per stream what cannot be told without inputs: whether such attributes matter to the outputs."""
+        family = self.family
+        if not family.unregistered or family._agreed or self._warned:
+            return
+        self._warned = True
+        names = ", ".join(family.unregistered[:3])
+        if family.law == "empirical":
+            words = f"Members of {family.name} differ in {names}, and all are run with the forward pass of member 0. "
+            remedy = "Make one family for each architecture."
+        else:
+            words = f"{family.name} draws {names} at random and keeps it outside of parameters and buffers. "
+            remedy = "It stays the same in all draws. Store it with self.register_buffer(name, tensor)."
+        warnings.warn(words + remedy, stacklevel=4)
 
     def pick(self, indices: Sequence[int]) -> Network:
         """A stack of some members of the stream, in the order given: each is what a slice would have given."""

@@ -46,7 +46,7 @@ def kernel(
     """The tangent kernel of a network on data: its spectrum, its eigenfunctions, and how much of the labels lies on them."""
     from biascope import model_source, scanning
     from biascope.data_source import samples_of
-    from biascope.measurement import find
+    from biascope.measurement import check_samples, find
     from biascope.printing import print_results
     from biascope.report import write_report
     from biascope.run import Run
@@ -61,6 +61,7 @@ def kernel(
     if explain or matrix is not None:
         from biascope.gram import gram_explanation, tangent_gram
 
+        check_samples(family, found)
         network = family.draw(1, seed=seed, run=run).member(0)
         network = network.read(readout) if kind == "scalar" else network
         x = found.whole("train")[0]

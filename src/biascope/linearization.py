@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope import weights
 from biascope.family import Network
+from biascope.recomputation import WithoutRecomputation
 from biascope.weights import Params
 
 EXPANSION_POINT, ORIGIN = "linearized_at", "linearized_from"  # prefixes of the buffers that hold θ* and θ₀
@@ -227,7 +228,7 @@ class Linearized(nn.Module):
             leaves, structure = tree_flatten(self._outputs(duals, args, kwargs))
             return [self._end(leaf) for leaf in leaves if _is_tensor(leaf)]
 
-        with _forward_mode():
+        with _forward_mode(), WithoutRecomputation():
             if transformed:  # jvp insists on an output; ours already have their slope added
                 *_, values = torch.func.jvp(lambda duals: (duals[0], ends(duals)), (point,), (moves,), has_aux=True)
             else:

@@ -116,6 +116,7 @@ def check_samples(family: Any, data: Any) -> None:
             f"{family.name} must accept samples of shape {'×'.join(map(str, data.shape))}, and its forward pass failed with: "
             f"{reason}. Pass samples of the shape it was made for."
         ) from error
+    family.check_forward(x.float().cpu())
 
 
 def measurement(

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 from biascope.coordinates import SignalTask
 from biascope.family import Family, Network
 from biascope.recipe import Recipe
+from biascope.recomputation import WithoutRecomputation
 from biascope.run import Run
 from biascope.task import Arrays, master_dtype
 from biascope.training import Trajectory, fit
@@ -83,7 +84,8 @@ class InnerLoop(nn.Module, ABC):
 
     def said(self, params: Params) -> Tensor:
         """What the network says at the coordinates with given weights, ``(N,)``."""
-        outputs: Tensor = functional_call(self.network, params, (self.coordinates,))
+        with WithoutRecomputation():
+            outputs: Tensor = functional_call(self.network, params, (self.coordinates,))
         return outputs.flatten()
 
     @abstractmethod

@@ -84,8 +84,10 @@ class MixedDerivative:
         family.template.read(readout)
         self._draws = family.draws(seed=seed, run=self.run)
         self.device = self.run.torch_device
-        leaves = [leaf for leaf in tree_leaves(probe.inputs(0, 1, self.run)) if isinstance(leaf, Tensor)]
+        inputs = probe.inputs(0, 1, self.run)
+        leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
         lead = 2 if probe.fresh else 1
+        family.check_forward(tree_map(lambda leaf: leaf[0], inputs) if probe.fresh else inputs, self.run)
         self.size = sum(math.prod(leaf.shape[lead:]) for leaf in leaves if leaf.is_floating_point())
         self.parameters = family.num_parameters
         self.numbers = _COLUMN_NUMBERS.get(self.device.type, 2**28)

@@ -217,7 +217,11 @@ def family_of(
         module = _reporting(name, build)()
     state = weights.matched(weights.load(weights_file), module.state_dict(), str(weights_file))
     module.load_state_dict(state)
-    return Family.point(module, name=f"{name} at {Path(weights_file).stem}", batchnorm=batchnorm)
+    with forked_rng(1):
+        another = _reporting(name, build)()
+    another.load_state_dict(state)
+    family = Family.point(module, name=f"{name} at {Path(weights_file).stem}", batchnorm=batchnorm)
+    return family.beside(another)
 
 
 def _reporting(name: str, build: Builder) -> Builder:

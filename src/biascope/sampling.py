@@ -189,6 +189,7 @@ class GradientSampler:
                 f"readout 'margin' needs at least two outputs, {name} has {logits.shape[1]}. Pass readout='first'."
             )
         self._check_separateness(network, x, outputs)
+        self.family.check_forward(x, self.run)
         self._check_dependence(network.read(self.readout), x)
         self._check_variation()
         return int(logits.shape[1])

@@ -130,6 +130,7 @@ def _check(family: Family, signal: Signal) -> None:
             f"{family.name} must take the {axes} coordinates of {signal.name}, and its forward pass failed with: {reason}. "
             f"Build it with coordinates={axes}."
         ) from error
+    family.check_forward(torch.zeros(2, axes))
     if said.reshape(2, -1).shape[1] != signal.channels:
         raise ValueError(
             f"{family.name} must say {signal.channels} numbers at a point, as many as {signal.name} has channels, got "

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from biascope.cuda_graph import recorded
 from biascope.family import Network
 from biascope.recipe import Optimiser, Recipe, loss_of
+from biascope.recomputation import WithoutRecomputation
 from biascope.rewritten_layers import ConvolutionByShifts
 from biascope.run import Run
 from biascope.task import Task
@@ -241,7 +242,8 @@ class Stacked(Stepper):
         x, y = self._task.batch("train", indices)
         whole = len(indices) == self._recipe.batch_size(self._task.sizes["train"])
         function = self._gradients.whole if whole else self._gradients.plain
-        gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.member_axes(x, y))
+        with WithoutRecomputation():
+            gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.member_axes(x, y))
         self._optimiser.step([gradients[name] for name in self.params], scalars)
         for name, tensor in statistics.items():
             self.buffers[name].copy_(tensor)

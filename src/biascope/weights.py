@@ -256,7 +256,7 @@ def matched(loaded: Params, wanted: Params, source: str) -> Params:
     A prefix that all loaded names share (``module.`` of a parallel wrapper) is removed if that makes the names fit.
 
     Raises:
-        ValueError: Listing missing, extra and mis-shaped names.
+        ValueError: Listing missing, extra and mis-shaped names; or if a weight is quantised or complex.
     """
     if not loaded.keys() & wanted.keys():
         for prefix in ("module.", "model.", "_orig_mod."):
@@ -264,4 +264,11 @@ def matched(loaded: Params, wanted: Params, source: str) -> Params:
                 loaded = {name.removeprefix(prefix): tensor for name, tensor in loaded.items()}
     if listed := misfits(loaded, wanted, types=False):
         raise ValueError(f"The weights in {source} must fit the network: {listed}. Pass the matching model.")
+    for name, tensor in wanted.items():
+        # A quantised number means nothing without its scale, and half of a complex one is another number.
+        if tensor.is_floating_point() and not (loaded[name].is_floating_point() and loaded[name].dtype.itemsize > 1):
+            raise ValueError(
+                f"The weights in {source} must be floating-point numbers of 16 bits or more, and {name} is "
+                f"{_word(loaded[name].dtype)}. Convert them to float32 first: dequantise integers, and split complex numbers."
+            )
     return {name: loaded[name] for name in wanted}

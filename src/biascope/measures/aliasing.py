@@ -265,5 +265,6 @@ def _check(family: Family) -> None:
             f"{family.name} must take one coordinate, time, and its forward pass failed with: {reason}. Build it with "
             "coordinates=1."
         ) from error
+    family.check_forward(torch.zeros(2, 1))
     if shape != (2, 1):
         raise ValueError(f"{family.name} must say one number for each time, got {shape[1:]}. Build it with outputs=1.")

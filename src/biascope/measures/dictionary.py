@@ -294,6 +294,7 @@ def _check(family: Family, r: Tensor) -> None:
             f"{family.name} must take {r.shape[1]} coordinates, and its forward pass failed with: {reason}. "
             f"Build it with coordinates={r.shape[1]}."
         ) from error
+    family.check_forward(r[:2].float())
     if said.numel() != 2:
         raise ValueError(
             f"{family.name} must say one number for a point, got {said.numel() // 2}. Build it with outputs=1: each channel of a "

@@ -225,6 +225,7 @@ def _check_fit(family: Family, course: _Directions, run: Run) -> None:
             f"{family.name} must take inputs of shape {course.shape}, those of the basis, and does not ({error}). "
             "Pass a basis of the network's input shape."
         ) from error
+    family.check_forward(x)
     if outputs.dim() > 2 or (outputs.dim() == 2 and outputs.shape[1] > 2):
         raise ValueError(
             f"{family.name} must have one or two outputs to tell two classes apart, got outputs of shape "

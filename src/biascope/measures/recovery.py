@@ -289,6 +289,7 @@ def _check(family: Family, grid: Tensor, channels: int) -> None:
             f"{family.name} must take {grid.shape[1]} coordinates, and its forward pass failed with: {reason}. "
             f"Build it with coordinates={grid.shape[1]}."
         ) from error
+    family.check_forward(grid[:1].float())
     if tuple(said.shape) != (1, channels):
         raise ValueError(
             f"{family.name} must say {channels} numbers for a point, got {tuple(said.shape)[1:]}. Build it with "
