@@ -13,14 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from biascope import identity
+from biascope import identity, weights
 from biascope.coordinates import Signal, SignalTask
 from biascope.family import Family, Network
 from biascope.gram import tangent_gram
 from biascope.identity import DERIVED, code_of, content_of, described, identity_of
+from biascope.linearization import linearize
 from biascope.measurement import find
 from biascope.meta_learning import pretrained
 from biascope.model_source import family_of
+from biascope.networks.lenet import lenet
 from biascope.probe import Probe
 from biascope.recipe import Recipe
 from biascope.run import Run
@@ -129,6 +131,18 @@ def test_cycles_deep_nests_and_things_without_content_end():
     assert code_of(loop) == code_of(loop)
     assert code_of(deep)
     assert code_of(threading.Lock()) == code_of(threading.Lock())
+
+
+def test_a_family_is_the_same_whatever_this_process_did_before():
+    """Caches of the engine are no part of a network that is built of its layers."""
+    families = [Family.initialised(functools.partial(lenet, activation="tanh"), name="lenet") for _ in range(2)]
+    before = families[0].identity
+    torch.manual_seed(0)
+    weights.digest(torch.randn(3))
+    families[0].draw(4, seed=0, run=CPU)
+    linearize(families[0].template)
+    assert families[1].identity == families[0].identity == before
+    assert Family.initialised(functools.partial(lenet, activation="relu"), name="lenet").identity != before
 
 
 def test_sets_count_whatever_their_order():

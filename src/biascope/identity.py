@@ -157,12 +157,26 @@ def _outputs(networks: Sequence[Witnessed], at: Any) -> tuple[tuple[float, ...],
 
 
 def _few(at: Any) -> Any:
-    """The first inputs of those given or of a task, or Gaussian ones of a shape."""
+    """The first inputs of those given; for a task, or a shape, inputs made up for it.
+
+    A task need not be part of the work (heads of several tasks may be kept together), and the outputs must not depend on it.
+    """
     if isinstance(at, Served):
-        return at.batch(next(iter(at.sizes)), torch.arange(min(_WITNESSED, min(at.sizes.values()))))[0]
+        first = at.batch(next(iter(at.sizes)), torch.zeros(1, dtype=torch.long))[0]
+        return tree_map(
+            lambda leaf: _made_up(tuple(leaf.shape[1:]), leaf.dtype) if isinstance(leaf, Tensor) else leaf, first
+        )
     if isinstance(at, tuple) and all(isinstance(length, int) for length in at):
-        return torch.randn(_WITNESSED, *at, generator=torch.Generator().manual_seed(0))
+        return _made_up(at, torch.float32)
     return tree_map(lambda leaf: leaf[:_WITNESSED] if isinstance(leaf, Tensor) and leaf.dim() else leaf, at)
+
+
+def _made_up(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Gaussian numbers; of whole ones, 0 and 1, which every vocabulary has."""
+    generator = torch.Generator().manual_seed(0)
+    if dtype.is_floating_point:
+        return torch.randn(_WITNESSED, *shape, generator=generator)
+    return torch.randint(2, (_WITNESSED, *shape), generator=generator).to(dtype)
 
 
 def _alike(first: Sequence[float], second: Sequence[float], tolerance: float) -> bool:
@@ -355,6 +369,7 @@ class _Walk:
             return
         self._say("function")
         self._code(function.__code__)
+        engine = _module_of(function)
         self.visit(function.__defaults__)
         self.visit(function.__kwdefaults__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -363,6 +378,11 @@ class _Walk:
                 self.visit(cell.cell_contents)
             except ValueError:  # a name that is not bound yet
                 self._say("empty")
+        if (
+            engine is not None
+        ):  # its globals may be caches: all code of its file and of what that imports stands for them
+            self._say(_modules_code(frozenset({engine})))
+            return
         for name, value in _named_globals(function):
             self._say("global", name)
             self.visit(value)
@@ -376,9 +396,12 @@ class _Walk:
         self._say("class", origin, kind.__qualname__)
         if origin:
             return
+        if (engine := _module_of(kind)) is not None:
+            self._say(_modules_code(frozenset({engine})))
+            return
         for base in kind.__bases__:
             self.visit(base)
-        for name, value in sorted(vars(kind).items()):
+        for name, value in sorted(dict(vars(kind)).items()):
             if name not in _OF_CLASSES and not isinstance(
                 value, types.GetSetDescriptorType | types.MemberDescriptorType
             ):
@@ -387,7 +410,7 @@ class _Walk:
 
     def _mapping(self, value: Mapping[Any, Any]) -> None:
         self._say("mapping", len(value))
-        for key, item in value.items():
+        for key, item in list(value.items()):
             self.visit(key)
             self.visit(item)
 

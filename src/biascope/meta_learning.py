@@ -235,7 +235,7 @@ def meta_learned(
 
     how = {"inner_steps": inner_steps, "inner_rate": inner_rate, "order": order, "algorithm": algorithm}
     trials = _trials(
-        "meta-learning", network, grid, recipe, keep_at, seed, run, code=(kind, fit), task=task, grid=grid, **how
+        "meta-learning", network, grid, recipe, keep_at, seed, run, code=meta_learned, task=task, grid=grid, **how
     )
     return _kept(trials, network, keep_at, run, train, prefix="network.")
 
@@ -278,7 +278,7 @@ def pretrained(
     def train() -> Trajectory:
         return fit(network, signal, recipe, seed=seed, run=run, keep_at=keep_at)
 
-    trials = _trials("pre-training", network, signal.grid, recipe, keep_at, seed, run, code=fit, signal=signal)
+    trials = _trials("pre-training", network, signal.grid, recipe, keep_at, seed, run, code=pretrained, signal=signal)
     return _kept(trials, network, keep_at, run, train)
 
 

@@ -118,7 +118,7 @@ def study_of(
 def _kept_heads(encoder: Network, tasks: Mapping[str, Arrays], normalise: bool, run: Run) -> dict[str, Head]:
     """The head of each task. Fine-tunings are known by their head, so that it is kept too: fitted again on a GPU it may differ."""
     any_task = next(iter(tasks.values()), None)
-    trials = Trials("task head", run, code=fitted_head, at=any_task, encoder=encoder, normalise=normalise)
+    trials = Trials("task head", run, code=_kept_heads, at=any_task, encoder=encoder, normalise=normalise)
     heads = {}
 
     def fitted(task: Arrays) -> Outcome:
