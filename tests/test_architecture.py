@@ -56,6 +56,7 @@ SPINE = [
     "mixed_gram",
     "spectrum",
     "sampling",
+    "slopes",
     "identities",
     "pooling_models",
     "geometry_models",

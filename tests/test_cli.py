@@ -103,6 +103,31 @@ def test_selftest_passes_on_a_right_network_and_fails_on_broken_ones(call: Call,
         assert "do not trust" in err
 
 
+def test_selftest_tells_a_kink_from_a_wrong_backward_pass(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "kinked.py").write_text(KINKED)
+    status, out, err = call("selftest", "kinked.py:build", "--input", "1x8x8")
+    assert (status, err) == (0, "")
+    assert "kink   weight jvp equals differences" in out
+    assert "Input gradients are not affected." in out
+    assert "All 9 checks passed" in out
+
+
+KINKED = """
+import torch
+from torch import nn
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.branch, self.head = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 1)
+        self.scale = nn.Parameter(torch.zeros(32))
+    def forward(self, x):
+        x = torch.relu(self.stem(x.flatten(1)))
+        return self.head(torch.relu(x + self.scale * self.branch(x)))
+
+def build(): return Residual()
+"""
+
 BROKEN = """
 import torch
 from torch import nn
