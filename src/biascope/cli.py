@@ -239,11 +239,15 @@ def compare(
 
     make_writable(folder)
     report = write_report(results, folder / "report.html")
+    warnings = list(dict.fromkeys(warning for result in results for warning in result.warnings))
     if as_json:
-        typer.echo(json.dumps({"comparisons": [table.as_dict() for table in tables], "report": str(report)}, indent=1))
+        found = {"comparisons": [table.as_dict() for table in tables], "warnings": warnings, "report": str(report)}
+        typer.echo(json.dumps(found, indent=1))
         return
     for table in tables:
         typer.echo(f"\n{table!r}")
+    for warning in warnings:
+        typer.echo(f"Warning: {warning}")
     typer.echo(f"\nReport: {report}")
 
 

@@ -267,7 +267,7 @@ def _sentence(check: Check, name: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.3g} %"
 
 
 def _usable_run(family: Family, inputs: Callable[[Run], Any], device: str) -> Run:

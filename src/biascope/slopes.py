@@ -116,10 +116,10 @@ def input_agreement(network: Network, x: Any, arithmetic: Arithmetic, seed: int)
         arithmetic: Of this network.
         seed: Of the direction.
     """
-    direction, aside = (_random_like(x, seed, name) for name in ("selftest input", "selftest aside"))
+    direction = _random_like(x, seed, "selftest input")
 
     def line(offset: float) -> Line:
-        point = _moved(x, aside, offset)
+        point = _moved(x, _random_like(x, seed, "selftest aside"), offset)
         parts = [leaf.flatten(1) for leaf in tree_leaves(direction) if _is_real(leaf)]
         slope = (input_gradient(network, point) * torch.cat(parts, 1)).sum(1)
         return Line(lambda step: network(_moved(point, direction, step)), slope)
@@ -147,10 +147,12 @@ def weight_agreement(
     """
     names = network.params if parameters is None else parameters
     direction = _weight_direction(network.params, names, seed, "selftest weights")
-    aside = _weight_direction(network.params, names, seed, "selftest aside")
 
     def line(offset: float) -> Line:
-        point = {name: part + offset * aside[name] for name, part in network.params.items()}
+        point = network.params
+        if offset:
+            aside = _weight_direction(point, names, seed, "selftest aside")
+            point = {name: part + offset * aside[name] for name, part in point.items()}
 
         def along(step: float) -> Tensor:
             return network(_copied(x), {name: part + step * direction[name] for name, part in point.items()})
