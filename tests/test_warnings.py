@@ -35,6 +35,7 @@ from biascope import networks
 from biascope.cli import app
 from biascope.family import Family
 from biascope.identities import warnings_of
+from biascope.matching import match
 from biascope.measurement import find
 from biascope.probe import Probe
 from biascope.report import write_report
@@ -222,6 +223,13 @@ def test_a_scan_says_it_in_output_json_and_report(tmp_path: Path, monkeypatch: p
         assert ("The input gradients of net differ by 50 %" in (tmp_path / page).read_text()) == cut
     compared = CliRunner().invoke(app, ["compare", "run", "run"])
     assert ("Warning: The input gradients" in compared.stdout) == cut
+
+
+def test_match_names_the_architecture_whose_gradients_do_not_fit():
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+    families = [Family.initialised(Sound, name="sound"), Family.initialised(CutsHalfTheGradient, name="cut")]
+    found = match(families, Arrays({"train": (x, torch.arange(12) % 2)}), draws=8, run=CPU)
+    assert [warning.split(" from ")[0] for warning in found.warnings] == ["The input gradients of cut differ by 50 %"]
 
 
 def test_the_checks_leave_no_trace_on_random_numbers_or_weights():
