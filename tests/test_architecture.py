@@ -60,6 +60,7 @@ SPINE = [
     "mixed_gram",
     "spectrum",
     "sampling",
+    "slopes",
     "identities",
     "pooling_models",
     "geometry_models",

@@ -94,7 +94,7 @@ def test_list_version_and_cite(call: Call) -> None:
 def test_selftest_passes_on_a_right_network_and_fails_on_broken_ones(call: Call, tmp_path: Path) -> None:
     status, out, _ = call("selftest", "tiny.py:build", "--input", "1x8x8")
     assert status == 0
-    assert "All 9 checks passed" in out
+    assert "All 10 checks passed" in out
     (tmp_path / "broken.py").write_text(BROKEN)
     for name in ("noisy", "coupled", "wrong_backward"):
         status, out, err = call("selftest", f"broken.py:{name}", "--input", "1x8x8")
@@ -102,6 +102,31 @@ def test_selftest_passes_on_a_right_network_and_fails_on_broken_ones(call: Call,
         assert "FAILED" in out
         assert "do not trust" in err
 
+
+def test_selftest_tells_a_kink_from_a_wrong_backward_pass(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "kinked.py").write_text(KINKED)
+    status, out, err = call("selftest", "kinked.py:build", "--input", "1x8x8")
+    assert (status, err) == (0, "")
+    assert "kink   weight jvp equals differences" in out
+    assert "Input gradients are not affected." in out
+    assert "All 10 checks passed" in out
+
+
+KINKED = """
+import torch
+from torch import nn
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.branch, self.head = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 1)
+        self.scale = nn.Parameter(torch.zeros(32))
+    def forward(self, x):
+        x = torch.relu(self.stem(x.flatten(1)))
+        return self.head(torch.relu(x + self.scale * self.branch(x)))
+
+def build(): return Residual()
+"""
 
 BROKEN = """
 import torch

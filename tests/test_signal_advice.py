@@ -104,7 +104,7 @@ def test_frequencies_far_beyond_the_samples_are_warned_of_as_aliasing() -> None:
     found = advise(tones(23, samples=128), sirens(30, 300), run=HERE, **SMALL)
     share = dict(zip(found.names, found.beyond, strict=True))
     assert share["SIREN ω₀=300"] > 0.01 > share["SIREN ω₀=30"]
-    aliased = [words for words in found.warnings() if words.startswith("Aliasing")]
+    aliased = [words for words in found.warnings if words.startswith("Aliasing")]
     assert len(aliased) == 1
     assert "SIREN ω₀=300" in aliased[0]
     assert "SIREN ω₀=30 " not in aliased[0]
@@ -115,7 +115,7 @@ def test_frequencies_that_a_mapping_never_reaches_are_named() -> None:
     covered = dict(zip(found.names, found.covered, strict=True))
     assert covered["single frequency f₀=2"] == pytest.approx(0.0, abs=1e-9)
     assert covered["single frequency f₀=1"] == pytest.approx(1.0)
-    told = [words for words in found.warnings() if "no harmonic" in words]
+    told = [words for words in found.warnings if "no harmonic" in words]
     assert len(told) == 1
     assert "single frequency f₀=2: 100 %" in told[0]
     assert "first 5 cycles" in told[0]
@@ -124,14 +124,14 @@ def test_frequencies_that_a_mapping_never_reaches_are_named() -> None:
 def test_slow_atoms_are_warned_of() -> None:
     found = advise(tones(20, samples=64), [Candidate("relu"), *sirens(60)], run=HERE, **SMALL)
     assert found.slow[found.names.index("ReLU MLP")] > 0.2 > found.slow[found.names.index("SIREN ω₀=60")]
-    assert any("ReLU MLP" in words and words.startswith("Uncovered") for words in found.warnings())
+    assert any("ReLU MLP" in words and words.startswith("Uncovered") for words in found.warnings)
 
 
 def test_the_best_at_the_end_of_its_range_asks_for_more() -> None:
     found = advise(tones(12), sirens(4, 16, 64), run=HERE, **SMALL)
     assert found.names[0] == "SIREN ω₀=64"
-    assert "largest of its kind" in found.warnings()[0]
-    assert "siren=128" in found.warnings()[0]
+    assert "largest of its kind" in found.warnings[0]
+    assert "siren=128" in found.warnings[0]
 
 
 def test_channels_share_a_network_and_constant_ones_do_not_matter() -> None:
@@ -230,7 +230,7 @@ def test_the_result_is_saved_drawn_and_reported(tmp_path: Path) -> None:
     again = Advice.load(tmp_path / "advice")
     assert again.sentence() == found.sentence()
     assert again.table() == found.table()
-    assert again.warnings() == found.warnings()
+    assert again.warnings == found.warnings
     page = write_report([found], tmp_path / "report.html").read_text(encoding="utf-8")
     for words in ("SIREN ω₀=20", "Predicted order", "Predicted against ω₀ and σ", "Predicted and trained"):
         assert words in page

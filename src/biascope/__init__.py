@@ -34,6 +34,7 @@ in that order; a module imports only from those above it::
                   tangent_operator   the tangent kernel without its matrix: products, alignment, rank
                   spectrum         eigenpairs with residuals
                   sampling         the covariance of a family, in resumable groups
+                  slopes           whether a derivative is the slope of the forward pass
                   identities       what must hold on a user's own network (selftest)
                   pooling_models   closed forms of what pooling does
                   geometry_models  closed forms of average geometry and its evolution

@@ -162,7 +162,7 @@ class Advice(Result):
         return found
 
     def sentence(self) -> str:  # noqa: D102
-        return " ".join([self.summary(), *self.warnings()])
+        return self.summary()
 
     def summary(self) -> str:
         """The advice in plain words, without the warnings."""
@@ -197,9 +197,10 @@ class Advice(Result):
             f"one; the best is {self.names[best]} with {self.trained[-1, best]:.1f} dB."
         )
 
+    @property
     def warnings(self) -> list[str]:
         """What to mind, in plain words, the first candidate first."""
-        found = [self._at_the_edge()]
+        found = [*super().warnings, self._at_the_edge()]
         for index, name in enumerate(self.names):
             if self.covered[index] < 1 - MUCH_MISSED:
                 found.append(

@@ -239,11 +239,15 @@ def compare(
 
     make_writable(folder)
     report = write_report(results, folder / "report.html")
+    warnings = list(dict.fromkeys(warning for result in results for warning in result.warnings))
     if as_json:
-        typer.echo(json.dumps({"comparisons": [table.as_dict() for table in tables], "report": str(report)}, indent=1))
+        found = {"comparisons": [table.as_dict() for table in tables], "warnings": warnings, "report": str(report)}
+        typer.echo(json.dumps(found, indent=1))
         return
     for table in tables:
         typer.echo(f"\n{table!r}")
+    for warning in warnings:
+        typer.echo(f"Warning: {warning}")
     typer.echo(f"\nReport: {report}")
 
 
@@ -266,13 +270,16 @@ def selftest(
     checks = identities.selftest(family, shape, readout=readout, seed=seed)
     typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}")
     for check in checks:
-        mark = "ok    " if check.passed else "FAILED"
+        mark = "FAILED" if not check.passed else "kink  " if check.kink else "ok    "
         remark = "" if check.passed else f": {check.remark}"
         typer.echo(f"  {mark} {check.name} (error {check.error:.1e}, allowed {check.tolerance:.0e}){remark}")
     failed = sum(not check.passed for check in checks)
     if failed:
         typer.echo(f"{failed} of {len(checks)} checks failed: do not trust measurements of this network.", err=True)
         raise typer.Exit(1)
+    for check in checks:
+        if check.kink:
+            typer.echo(f"Slopes on the two sides differ by {100 * check.kink:.2g} %: {check.remark}.")
     typer.echo(f"All {len(checks)} checks passed.")
 
 

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from biascope import slopes
 from biascope.family import Family, Network
 from biascope.gram import tangent_gram
 from biascope.probe import Probe
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.run import Run
+from biascope.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
 from biascope.tangent import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
 from biascope.weights import Params
 
+INPUT, WEIGHT = "input", "weight"  # what a measurement differentiates by
+
 _INPUTS = 4
-_STEPS = (1e-5, 1e-7, 1e-9)  # one lies between the nearest kink and rounding; a wrong derivative fits none
 _TOLERANCE = 1e-5
+_BENT = {
+    INPUT: "some units sit exactly on the kink of their activation at these inputs. Input gradients take PyTorch's choice "
+    "between the two sides",
+    WEIGHT: "some units sit exactly on the kink of their activation at these weights, as zero-initialised scales and depthwise "
+    "convolutions after ReLU place them. The tangent kernel and linearised training take PyTorch's choice between the two "
+    "sides. Input gradients are not affected",
+}
 
 
 @dataclass(frozen=True)
@@ -31,13 +44,16 @@ class Check:
         name: What must hold.
         error: Largest relative deviation; infinite where the check could not be run.
         tolerance: What is allowed.
-        remark: What a failure means, or why it could not be run.
+        remark: What a failure means, why it could not be run, or what a kink means.
+        kink: Relative difference of the slopes on the two sides of the point; 0 where there is one slope. On a kink, the
+            identity is checked beside it.
     """
 
     name: str
     error: float
     tolerance: float
     remark: str
+    kink: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -46,7 +62,9 @@ class Check:
 
 
 def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", seed: int = 0) -> list[Check]:
-    """Run every identity on a family's network, in float64 on the CPU.
+    """Run every identity on a family's network, in float64 on the CPU where it can.
+
+    A network that casts to float32 inside, or runs in nothing else, is held to what float32 allows.
 
     Args:
         family: The user's network.
@@ -63,60 +81,227 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
         >>> all(check.passed for check in selftest(family, (1, 3, 3)))
         True
     """
-    run = Run(device="cpu", precision="float64")
-    stack = family.draw(3, seed=seed, run=run).read(readout)
-    x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
-    network = stack.member(0)
-    kernel = functools.cache(lambda: _kernel_by_products(network, x))
-    checks: list[tuple[str, Callable[[], float], str]] = [
-        ("members differ in weights alone", lambda: _shared_forward(family, x, run), ""),
-        ("the same input gives the same output", lambda: _repeat(network, x), "forward is random or keeps state"),
-        ("inputs of a batch do not see one another", lambda: _alone(network, x), "outputs depend on the batch"),
-        (
-            "input gradient equals differences",
-            lambda: _input_gradient(network, x, seed),
-            "backward does not fit forward",
-        ),
-        ("weight jvp equals differences", lambda: _weight_jvp(network, x, seed), "forward mode does not fit forward"),
-        (
-            "tangent kernel is symmetric",
-            lambda: _symmetry(kernel()),
-            "jvp and vjp are not adjoint",
-        ),
-        (
-            "tangent kernel is positive",
-            lambda: _negativity(kernel()),
-            "jvp and vjp are not adjoint",
-        ),
-        (
-            "two routes to the kernel agree",
-            lambda: _routes(kernel(), weight_jacobian(network, x)),
-            "jvp, vjp and gradients differ",
-        ),
-        (
-            "the kernel by layers agrees",
-            lambda: _relative(kernel(), tangent_gram(network, x, run=run).matrix),
-            "the rules of its layers do not fit its gradients",
-        ),
-        ("a stack equals its members", lambda: _stack(stack, x), "the network cannot be batched over weights"),
-    ]
     # A random forward pass must not advance the user's generators.
     with plain_attention(), forked_rng(seed_of(seed, "selftest")):
-        return [_run_check(name, measure, remark) for name, measure, remark in checks]
+        run = _usable_run(family, lambda run: Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run), "cpu")
+        stack = family.draw(3, seed=seed, run=run).read(readout)
+        x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
+        identities = _identities(stack, x, _arithmetic(stack.member(0), x), seed, run)
+        shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
+        return [_run_check(identity) for identity in (shared, *identities)]
 
 
-def _run_check(name: str, measure: Callable[[], float], remark: str) -> Check:
+@dataclass(frozen=True)
+class _Identity:
+    """What must hold, how far it may be off, how to measure it and what a failure means."""
+
+    name: str
+    tolerance: float
+    measure: Callable[[], float | Agreement]
+    remark: str
+    bent: str = ""
+
+
+def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: int, run: Run) -> Iterator[_Identity]:
+    network, slope, rounding = stack.member(0), arithmetic.tolerance, arithmetic.rounding
+    kernel = functools.cache(lambda: _kernel_by_products(network, x))
+    yield _same_output(network, x)
+    yield _inputs_apart(network, x, rounding)
+    yield _Identity(
+        "input gradient equals differences",
+        slope,
+        lambda: input_agreement(network, x, arithmetic, seed),
+        "backward does not fit forward",
+        _BENT[INPUT],
+    )
+    yield _Identity(
+        "weight jvp equals differences",
+        slope,
+        lambda: weight_agreement(network, x, lambda *at: weight_jvp(*at)[1], arithmetic, seed),
+        "forward mode does not fit forward",
+        _BENT[WEIGHT],
+    )
+    yield _Identity(
+        "tangent kernel is symmetric",
+        rounding,
+        lambda: _symmetry(kernel()),
+        "jvp and vjp are not adjoint",
+    )
+    yield _Identity(
+        "tangent kernel is positive", rounding, lambda: _negativity(kernel()), "jvp and vjp are not adjoint"
+    )
+    yield _Identity(
+        "two routes to the kernel agree",
+        rounding,
+        lambda: _routes(kernel(), weight_jacobian(network, x)),
+        "jvp, vjp and gradients differ",
+    )
+    yield _Identity(
+        "the kernel by layers agrees",
+        rounding,
+        lambda: relative(kernel(), tangent_gram(network, x, run=run).matrix),
+        "the rules of its layers do not fit its gradients",
+    )
+    yield _Identity(
+        "a stack equals its members", rounding, lambda: _stack(stack, x), "the network cannot be batched over weights"
+    )
+
+
+def warnings_of(
+    family: Family,
+    inputs: Callable[[Run], Any],
+    *,
+    derivatives: Collection[str],
+    readout: str = "first",
+    parameters: Collection[str] | None = None,
+    seed: int = 0,
+    run: Run | None = None,
+) -> list[str]:
+    """The checks that cost a few forward passes, on one network of a family; a sentence for each that fails.
+
+    Args:
+        family: Who is measured.
+        inputs: Gives a few inputs ``(n, …)``, any pytree, on the device and in the precision of a run.
+        derivatives: What the measurement differentiates by: ``"input"``, ``"weight"``, both or nothing.
+        readout: Which scalar of several outputs.
+        parameters: Names of the weights to differentiate by; all by default.
+        seed: Of the directions along which derivatives are compared.
+        run: Whose device to use.
+
+    Returns:
+        Sentences for the reader of the result; none where every check passes.
+
+    Example:
+        >>> from torch import nn
+        >>> class Cut(nn.Linear):
+        ...     def forward(self, x):
+        ...         return super().forward(x) + super().forward(x).detach()
+        >>> found = warnings_of(Family.point(Cut(3, 1)), lambda run: torch.ones(2, 3, dtype=run.dtype), derivatives=["input"])
+        >>> found[0].startswith("The input gradients of Cut differ by 50 % from the slope of its forward pass.")
+        True
+    """
+    run = run or Run()
+    if not derivatives:
+        return []
+    with plain_attention(), forked_rng(seed_of(seed, "selftest")):
+        precise = _usable_run(family, inputs, "cpu" if run.on else run.device)
+        network = family.template.to(precise.torch_device, precise.dtype).read(readout)
+        x = inputs(precise)
+        identities = _cheap_identities(network, x, _arithmetic(network, x), derivatives, parameters, seed)
+        checks = [_run_check(identity) for identity in identities]
+    return [_sentence(check, family.name) for check in checks if not check.passed or check.kink]
+
+
+_INPUT_SLOPE, _WEIGHT_SLOPE = "its input gradients are the slope", "its weight gradients are the slope"
+_FAULTS = "A detach(), a no_grad block, a straight-through estimator or a custom backward pass causes this. "
+_FAILURES = {
+    _INPUT_SLOPE: "The input gradients of {name} differ by {error} from the slope of its forward pass. "
+    + _FAULTS
+    + "Exact gradients are affected. Differences (estimator 'difference') see the forward pass and are not.",
+    _WEIGHT_SLOPE: "The weight gradients of {name} differ by {error} from the slope of its forward pass. "
+    + _FAULTS
+    + "The tangent kernel and linearised training describe the backward pass, not the function.",
+}
+
+
+def _cheap_identities(
+    network: Network,
+    x: Any,
+    arithmetic: slopes.Arithmetic,
+    derivatives: Collection[str],
+    parameters: Collection[str] | None,
+    seed: int,
+) -> Iterator[_Identity]:
+    yield _same_output(network, x)
+    yield _inputs_apart(network, x, arithmetic.rounding)
+    if INPUT in derivatives:
+        yield _Identity(
+            _INPUT_SLOPE,
+            arithmetic.tolerance,
+            lambda: input_agreement(network, x, arithmetic, seed),
+            _FAILURES[_INPUT_SLOPE],
+            _BENT[INPUT],
+        )
+        yield _Identity(
+            "a stack of networks equals its members",
+            arithmetic.rounding,
+            lambda: _small_stack(network, x, seed),
+            "A stack of networks like {name} gives other gradients than each alone: they differ by {error}. Remove what the "
+            "forward pass reads besides its weights and inputs.",
+        )
+    if WEIGHT in derivatives:
+        yield _Identity(
+            _WEIGHT_SLOPE,
+            arithmetic.tolerance,
+            lambda: weight_agreement(network, x, _weight_slope, arithmetic, seed, parameters),
+            _FAILURES[_WEIGHT_SLOPE],
+            _BENT[WEIGHT],
+        )
+
+
+def _same_output(network: Network, x: Any) -> _Identity:
+    return _Identity(
+        "the same input gives the same output",
+        _TOLERANCE,
+        lambda: _repeat(network, x),
+        "forward is random or keeps state",
+    )
+
+
+def _inputs_apart(network: Network, x: Any, rounding: float) -> _Identity:
+    return _Identity(
+        "inputs of a batch do not see one another",
+        rounding,
+        lambda: _alone(network, x),
+        "outputs depend on the batch",
+    )
+
+
+def _sentence(check: Check, name: str) -> str:
+    """A failed check, or one beside a kink, for the reader of a result."""
+    if check.passed:
+        return f"{name} has two slopes at this point, which differ by {_percent(check.kink)}: {check.remark}."
+    if math.isinf(check.error):
+        return f"The check that {check.name} failed on {name}: {check.remark}. Run biascope selftest on it."
+    if "{name}" in check.remark:
+        return check.remark.format(name=name, error=_percent(check.error))
+    return f"The check that {check.name} failed on {name} by {_percent(check.error)}: {check.remark}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _usable_run(family: Family, inputs: Callable[[Run], Any], device: str) -> Run:
+    """float64, unless the network runs in float32 only."""
+    runs = [Run(device=device, precision=precision) for precision in ("float64", "float32")]
+    for run in runs:
+        try:
+            with torch.no_grad():
+                family.template.to(run.torch_device, run.dtype)(inputs(run))
+        except Exception:  # a user's forward pass may raise anything; the checks say what
+            continue
+        return run
+    return runs[0]
+
+
+def _arithmetic(network: Network, x: Any) -> slopes.Arithmetic:
     try:
-        error = measure()
+        return arithmetic_of(network, x)
+    except Exception:  # a user's forward pass may raise anything; the checks say what
+        return slopes.DOUBLE
+
+
+def _run_check(identity: _Identity) -> Check:
+    try:
+        found = identity.measure()
     except Exception as failure:  # a user's forward pass may raise anything
         reason = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
-        return Check(name, math.inf, _TOLERANCE, f"could not be run: {reason}")
-    return Check(name, error if math.isfinite(error) else math.inf, _TOLERANCE, remark)
-
-
-def _relative(first: Tensor, second: Tensor) -> float:
-    scale = float(torch.maximum(first.abs().max(), second.abs().max()))
-    return float((first - second).abs().max()) / scale if scale != 0 else 0.0  # not a number stays not a number
+        return Check(identity.name, math.inf, identity.tolerance, f"could not be run: {reason}")
+    agreement = found if isinstance(found, Agreement) else Agreement(found)
+    error = agreement.error if math.isfinite(agreement.error) else math.inf
+    remark = identity.bent if agreement.kink else identity.remark
+    return Check(identity.name, error, identity.tolerance, remark, agreement.kink)
 
 
 def _shared_forward(family: Family, x: Tensor, run: Run) -> float:
@@ -124,44 +309,41 @@ def _shared_forward(family: Family, x: Tensor, run: Run) -> float:
     return 0.0
 
 
-def _repeat(network: Network, x: Tensor) -> float:
+def _repeat(network: Network, x: Any) -> float:
     with torch.no_grad():
-        return _relative(network(x), network(x))
+        return relative(network(x), network(x))
 
 
-def _alone(network: Network, x: Tensor) -> float:
+def _alone(network: Network, x: Any) -> float:
     with torch.no_grad():
-        return _relative(network(x), torch.cat([network(x[index : index + 1]) for index in range(len(x))]))
+        together = network(x)
+        alone = [
+            network(tree_map(lambda leaf: leaf[at : at + 1] if isinstance(leaf, Tensor) else leaf, x))  # noqa: B023
+            for at in range(len(together))
+        ]
+        return relative(together, torch.cat(alone))
 
 
-def _input_gradient(network: Network, x: Tensor, seed: int) -> float:
-    direction = torch.randn(x.shape, generator=generator_for(x.device, seed, "selftest input"), dtype=x.dtype)
-    slope = (input_gradient(network, x) * direction.flatten(1)).sum(1)
-    return _difference_error(lambda step: network(x + step * direction), slope)
-
-
-def _difference_error(along: Callable[[float], Tensor], slope: Tensor) -> float:
-    """Deviation of a derivative from central differences, at the best of several steps."""
+def _weight_slope(network: Network, x: Any, direction: Params) -> Tensor:
+    """The derivative of each output along a direction by backward passes, as kernels take it."""
     with torch.no_grad():
-        return min(_relative(slope, (along(step) - along(-step)) / (2 * step)) for step in _STEPS)
+        outputs = network(x)
+    rows = [weight_vjp(network, x, unit) for unit in torch.eye(len(outputs)).to(outputs)]
+    return torch.stack([torch.stack([(row[name] * direction[name]).sum() for name in row]).sum() for row in rows])
 
 
-def _direction(params: Params, seed: int) -> Params:
-    """A random direction in proportion to the weights, so that a small step stays between the kinks of large networks."""
-    generator = generator_for(torch.device("cpu"), seed, "selftest weights")
-    return {
-        name: torch.randn(part.shape, generator=generator, dtype=part.dtype) * (part.square().mean().sqrt() or 1.0)
-        for name, part in params.items()
-    }
-
-
-def _weight_jvp(network: Network, x: Tensor, seed: int) -> float:
-    direction = _direction(network.params, seed)
-
-    def along(step: float) -> Tensor:
-        return network(x, {name: part + step * direction[name] for name, part in network.params.items()})
-
-    return _difference_error(along, weight_jvp(network, x, direction)[1])
+def _small_stack(network: Network, x: Any, seed: int) -> float:
+    """Gradients of two networks with different weights, together and apart; 0 where they cannot be stacked at all."""
+    generator = generator_for(torch.device("cpu"), seed, "selftest stack")
+    factor = 1 + 0.1 * float(torch.rand((), generator=generator))
+    pair = {name: torch.stack([part, factor * part]) for name, part in network.params.items()}
+    buffers = {name: torch.stack([part, part]) for name, part in network.buffers.items()}
+    stack = dataclasses.replace(network, params=pair, buffers=buffers, members=2)
+    try:
+        together = input_gradient(stack, x)
+    except Exception:  # a network that does not batch over weights is measured one by one
+        return 0.0
+    return relative(together, torch.stack([input_gradient(stack.member(index), x) for index in range(2)]))
 
 
 def _kernel_by_products(network: Network, x: Tensor) -> Tensor:
@@ -175,7 +357,7 @@ def _kernel_by_products(network: Network, x: Tensor) -> Tensor:
 
 
 def _symmetry(kernel: Tensor) -> float:
-    return _relative(kernel, kernel.T)
+    return relative(kernel, kernel.T)
 
 
 def _negativity(kernel: Tensor) -> float:
@@ -184,9 +366,9 @@ def _negativity(kernel: Tensor) -> float:
 
 
 def _routes(kernel: Tensor, jacobian: Tensor) -> float:
-    return _relative(kernel, jacobian @ jacobian.T)
+    return relative(kernel, jacobian @ jacobian.T)
 
 
 def _stack(stack: Network, x: Tensor) -> float:
     members = torch.stack([input_gradient(stack.member(index), x) for index in range(stack.members or 0)])
-    return _relative(input_gradient(stack, x), members)
+    return relative(input_gradient(stack, x), members)

@@ -70,7 +70,8 @@ def match(
     if as_json:
         typer.echo(json.dumps(as_document(found, report), indent=1))
         return
-    typer.echo(f"\n{found.sentence()}\n\n{found.table()}\n\nReport: {report}")
+    warned = "".join(f"\nWarning: {warning}" for warning in found.warnings)
+    typer.echo(f"\n{found.sentence()}\n\n{found.table()}{warned}\n\nReport: {report}")
 
 
 def family_of_words(words: str, samples: Arrays, shared: list[str], labels: bool) -> Family:
@@ -96,6 +97,7 @@ def as_document(found: Match, report: Path) -> dict[str, Any]:
         "ranked by": found.ranked_by,
         "architectures": found.rows(),
         "ahead": found.ahead.tolist(),
+        "warnings": found.warnings,
         "provenance": found.provenance,
         "report": str(report),
     }

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from biascope.estimate import jackknife
 from biascope.family import Family
+from biascope.identities import warnings_of
 from biascope.match_result import Match
 from biascope.measurement import check_samples
 from biascope.operators import GradientCovariance
+from biascope.probe import Probe
 from biascope.result import recorded
 from biascope.run import Run
 from biascope.sampling import gaussian_sampler, gradient_covariance
@@ -196,8 +198,17 @@ def match(
     x, y = data.to(run).whole("train")
     found = data_directions(x, y if labels else None)
     ranked_by = "class means" if labels else "data"
-    pseudo, estimates, facts = [], [], []
+    pseudo, estimates, facts, warnings = [], [], [], []
+    probe = Probe.gaussian(data.shape, num=2, std=scale, seed=seed)
     for family in families:
+        warnings += warnings_of(
+            family,
+            lambda precise: probe.inputs(0, 1, precise),
+            derivatives=("input",),
+            readout=readout,
+            seed=seed,
+            run=run,
+        )
         sampler = gaussian_sampler(family, data.shape, probes=inputs, scale=scale, readout=readout, seed=seed, run=run)
         covariance = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
         each = {kind: _overlaps(covariance, directions) for kind, directions in found.items()}
@@ -230,6 +241,7 @@ def match(
             seconds=time.perf_counter() - begin,
             run=run,
             data={"name": data.name, "samples": data.sizes, "shape": list(data.shape)},
+            **({"warnings": warnings} if warnings else {}),
         ),
     ).check()
 

@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -54,6 +54,8 @@ class Measurement(Generic[P, R]):
         paper: Id of the paper it comes from.
         example: Gives the positional arguments and settings of a small case, run by the contract test.
         network: Settings that the command line passes to one of our networks where the user does not.
+        derivatives: What it differentiates a family by under its settings: ``"input"``, ``"weight"``, both or nothing. These
+            derivatives are compared with differences, and the result carries a warning where they do not fit.
     """
 
     function: Callable[P, R]
@@ -62,6 +64,7 @@ class Measurement(Generic[P, R]):
     paper: str
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
     network: dict[str, Any] = dataclasses.field(default_factory=dict)
+    derivatives: Callable[[Mapping[str, Any]], Collection[str]] = lambda settings: ()
 
     @property
     def name(self) -> str:
@@ -87,7 +90,8 @@ class Measurement(Generic[P, R]):
         run = arguments.pop("run", None)
         family, probe, basis, data = (arguments.pop(name, None) for name in ("family", "probe", "basis", "data"))
         # What the function settled itself (a default estimator, draws made) overrides what it was asked for.
-        settings = {key: value for key, value in arguments.items() if _plain(value)} | result.provenance
+        settled = {key: value for key, value in result.provenance.items() if key != "warnings"}
+        settings = {key: value for key, value in arguments.items() if _plain(value)} | settled
         record = recorded(self.name, self.paper, settings=settings, seconds=seconds, run=run)
         if family is not None:
             record["family"] = {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
@@ -97,7 +101,45 @@ class Measurement(Generic[P, R]):
             record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
         if data is not None:
             record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
-        return record
+        warnings = [*result.warnings, *self._doubts(family, probe, data, settings, run)]
+        return record | ({"warnings": warnings} if warnings else {})
+
+    def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
+        """What cheap checks say against the derivatives that this measurement took."""
+        derivatives = self.derivatives(settings)
+        if not derivatives or family is None or (probe is None and data is None):
+            return []
+        from biascope.identities import warnings_of
+        from biascope.kernel_plan import chosen_parameters
+
+        readout = "random" if settings.get("kernel") == "trace" else settings.get("readout", "first")
+        return warnings_of(
+            family,
+            functools.partial(_few_inputs, probe, data, settings.get("split")),
+            derivatives=derivatives,
+            readout=readout,
+            parameters=chosen_parameters(family.template, settings.get("parameters")),
+            seed=settings.get("seed", 0),
+            run=run,
+        )
+
+
+def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:
+    """Two of the inputs that were measured at, on the device and in the precision of a run."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    if probe is not None:
+        inputs = probe.inputs(0, 1, run)
+        inputs = (
+            tree_map(lambda leaf: leaf[0] if isinstance(leaf, torch.Tensor) else leaf, inputs)
+            if probe.fresh
+            else inputs
+        )
+        return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, torch.Tensor) else leaf, inputs)
+    split = split or next(iter(data.sizes))
+    x = data.batch(split, torch.tensor([0, data.sizes[split] - 1]))[0].to(run.torch_device)
+    return x.to(run.dtype) if x.is_floating_point() else x
 
 
 def check_samples(family: Any, data: Any) -> None:
@@ -126,6 +168,7 @@ def measurement(
     result: type[R],
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
     network: dict[str, Any] | None = None,
+    derivatives: Callable[[Mapping[str, Any]], Collection[str]] = lambda settings: (),
 ) -> Callable[[Callable[P, R]], Measurement[P, R]]:
     """Register a function as a measurement.
 
@@ -135,8 +178,9 @@ def measurement(
         result: The class of what it returns.
         example: Gives a small case, ``((family, probe), {"draws": 8})``, for the contract test.
         network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
+        derivatives: What it differentiates a family by under its settings, ``"input"`` or ``"weight"``.
     """
-    return lambda function: Measurement(function, result, title, paper, example, network or {})
+    return lambda function: Measurement(function, result, title, paper, example, network or {}, derivatives)
 
 
 def names() -> tuple[str, ...]:

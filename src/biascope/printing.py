@@ -24,6 +24,8 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool)
         typer.echo(f"\n{result.sentence()}")
         for name, estimate in result.headline().items():
             typer.echo(f"  {name}: {estimate!r}")
+        for warning in result.warnings:
+            typer.echo(f"  Warning: {warning}")
     if report is not None:
         typer.echo(f"\nReport: {report}")
 
@@ -37,5 +39,6 @@ def _as_json(result: Result) -> dict[str, Any]:
         "subject": result.subject,
         "measurement": result.measurement,
         "headline": numbers,
+        "warnings": result.warnings,
         "provenance": result.provenance,
     }

@@ -119,6 +119,7 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
                 "subject": result.subject,
                 "title": _title(result),
                 "sentence": result.sentence(),
+                "warnings": result.warnings,
                 "numbers": [(name, *_in_words(estimate)) for name, estimate in result.headline().items()],
                 "pictures": pictures,
                 "plane": view,
@@ -311,6 +312,7 @@ _WORDS = {
 def _facts(result: Result) -> dict[str, str]:
     """Provenance as flat pairs, in the order in which one would repeat it."""
     record = dict(result.provenance)
+    record.pop("warnings", None)  # they stand above the numbers
     flat: dict[str, str] = {}
     for part in ("measurement", "family", "probe", "data", "settings", "run", "versions", "seconds", "date", *record):
         value = record.pop(part, None)

@@ -138,6 +138,11 @@ class Result(ABC):
         """The name of the measurement."""
         return str(self.provenance.get("measurement", type(self).__name__))
 
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences to read the numbers with: what could not be proven of this network."""
+        return list(self.provenance.get("warnings", ()))
+
     def plot(self, dark: bool = False) -> Figure:
         """The first picture."""
         return next(iter(self.plots(dark).values()))
@@ -223,6 +228,7 @@ class Result(ABC):
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} of {self.subject}"]
         lines += [f"  {name}: {estimate!r}" for name, estimate in self.headline().items()]
+        lines += [f"  Warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -231,7 +237,8 @@ class Result(ABC):
             for name, estimate in self.headline().items()
         )
         title = html.escape(f"{type(self).__name__} of {self.subject}")
-        return f"<strong>{title}</strong><p>{html.escape(self.sentence())}</p><table>{rows}</table>"
+        warnings = "".join(f"<p><strong>Warning:</strong> {html.escape(warning)}</p>" for warning in self.warnings)
+        return f"<strong>{title}</strong>{warnings}<p>{html.escape(self.sentence())}</p><table>{rows}</table>"
 
 
 def read_document(folder: Path) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def advise(
     if as_json:
         typer.echo(json.dumps(_as_document(found, report), indent=1))
         return
-    warned = "".join(f"\n- {words}" for words in found.warnings())
+    warned = "".join(f"\n- {words}" for words in found.warnings)
     command = f"biascope inr fit {signal} {found.models[0]}"
     typer.echo(f"\n{found.summary()}\n\n{found.table()}\n{warned}\n\nTo train the first: {command}\nReport: {report}")
 
@@ -178,7 +178,7 @@ def _as_document(found: Advice, report: Path) -> dict[str, Any]:
     rows = [{key: _finite(value) for key, value in row.items()} for row in found.rows()]
     return {
         "summary": found.summary(),
-        "warnings": found.warnings(),
+        "warnings": found.warnings,
         "networks": rows,
         "stability": _finite(found.stability),
         "agreement": _finite(found.agreement()),

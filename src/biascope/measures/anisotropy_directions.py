@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +119,14 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, Probe.gaussian((1, 6, 6), seed=0)), {"draws": 64, "estimator": "exact"}
 
 
-@measurement(title="Anisotropy directions", paper="nads2020", result=Anisotropy, example=_example)
+def _derivatives(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Differences of the output see the forward pass alone; a mixed derivative is one by inputs and by weights."""
+    return {"difference": (), "exact": ("input",)}.get(settings["estimator"], ("input", "weight"))
+
+
+@measurement(
+    title="Anisotropy directions", paper="nads2020", result=Anisotropy, example=_example, derivatives=_derivatives
+)
 def anisotropy_directions(
     family: Family,
     probe: Probe,

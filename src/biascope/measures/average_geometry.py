@@ -76,7 +76,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, Probe.gaussian((1, 12), num=2, fresh=True, seed=0)), {"draws": 64}
 
 
-@measurement(title="Average geometry", paper="geometry2025", result=Geometry, example=_example)
+@measurement(
+    title="Average geometry",
+    paper="geometry2025",
+    result=Geometry,
+    example=_example,
+    derivatives=lambda settings: ("input",) if settings["estimator"] == "exact" else (),
+)
 def average_geometry(
     family: Family,
     probe: Probe,

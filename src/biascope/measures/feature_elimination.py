@@ -178,6 +178,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     result=FeatureElimination,
     example=_example,
     network={"outputs": 10},
+    derivatives=lambda settings: ("input",),
 )
 def feature_elimination(
     family: Family,

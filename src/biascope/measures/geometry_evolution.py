@@ -117,7 +117,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, Arrays({"train": (x, (x[:, 0] > 0).long())})), {"draws": 24, "probes": 2, "geometry_draws": 64}
 
 
-@measurement(title="Geometry evolution", paper="geometry2025", result=GeometryEvolution, example=_example)
+@measurement(
+    title="Geometry evolution",
+    paper="geometry2025",
+    result=GeometryEvolution,
+    example=_example,
+    derivatives=lambda settings: ("input", "weight"),
+)
 def geometry_evolution(
     family: Family,
     data: Arrays,

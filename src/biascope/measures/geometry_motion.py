@@ -148,7 +148,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, data), {"runs": 4, "epochs": 4, "checkpoints": 3, "probes": 2, "geometry_draws": 32}
 
 
-@measurement(title="Geometry in motion", paper="geometry2025", result=GeometryMotion, example=_example)
+@measurement(
+    title="Geometry in motion",
+    paper="geometry2025",
+    result=GeometryMotion,
+    example=_example,
+    derivatives=lambda settings: ("input",),
+)
 def geometry_motion(
     family: Family,
     data: Arrays,

@@ -158,7 +158,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, data), {"target": 3, "leading": 6, "energy": 2, "epochs": 6, "batch": 8, "repeats": 2}
 
 
-@measurement(title="Kernel rotation", paper="linearized2021", result=KernelRotation, example=_example)
+@measurement(
+    title="Kernel rotation",
+    paper="linearized2021",
+    result=KernelRotation,
+    example=_example,
+    derivatives=lambda settings: ("weight",),
+)
 def kernel_rotation(
     family: Family,
     data: Arrays,

@@ -190,7 +190,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, data), {"sizes": (16, 64), "at": ("start", "trained"), "epochs": 3, "batch": 16, "repeats": 2}
 
 
-@measurement(title="Linearised training", paper="linearized2021", result=LinearizedTraining, example=_example)
+@measurement(
+    title="Linearised training",
+    paper="linearized2021",
+    result=LinearizedTraining,
+    example=_example,
+    derivatives=lambda settings: ("weight",),
+)
 def linearized_training(
     family: Family,
     data: Arrays,

@@ -183,7 +183,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, Arrays({"train": (x[:30], y[:30]), "test": (x[30:], y[30:])})), {"draws": 64}
 
 
-@measurement(title="Sample scores", paper="geometry2025", result=SampleScores, example=_example)
+@measurement(
+    title="Sample scores",
+    paper="geometry2025",
+    result=SampleScores,
+    example=_example,
+    derivatives=lambda settings: ("input",),
+)
 def sample_score(
     family: Family,
     data: Arrays,

@@ -158,7 +158,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (family, Arrays({"train": (x, (x[:, 0] > 0).long())})), {"leading": 4, "draws": 3}
 
 
-@measurement(title="Tangent kernel", paper="linearized2021", result=TangentSpectrum, example=_example)
+@measurement(
+    title="Tangent kernel",
+    paper="linearized2021",
+    result=TangentSpectrum,
+    example=_example,
+    derivatives=lambda settings: ("weight",),
+)
 def tangent_kernel(
     family: Family,
     data: Arrays,
