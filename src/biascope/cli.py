@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -310,8 +311,22 @@ def report(
     typer.echo(f"Report: {write_report(results, path)}")
 
 
+def _told(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
+    """A warning as a sentence; one of other people's code keeps its name."""
+    kind = "" if category is UserWarning else f"{category.__name__}: "
+    typer.echo(f"biascope: {kind}{' '.join(str(message).split())}", err=True)
+
+
 def main() -> None:
     """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback."""
+    warnings.showwarning = _told
     try:
         app()
     except (ValueError, OSError) as error:

@@ -109,7 +109,7 @@ def identity_of(
     Args:
         work: What is done, in words.
         run: Its device kind and precision count; folder and progress do not.
-        code: Functions or classes of Biascope that do it.
+        code: Functions or classes that do it, Biascope's or the caller's own.
         at: Inputs, a task that serves some, or the shape of one: where the outputs of networks among the parts are compared.
         parts: What the numbers depend on: families, networks, data, settings, of any kind that :func:`described` knows.
 
@@ -131,7 +131,7 @@ def identity_of(
     roots = (code,) if callable(code) else tuple(code)
     content = {
         "parts": {name: described(part) for name, part in sorted(parts.items())},
-        "code": _engine_code(roots),
+        "code": [code_of(root) if _module_of(root) is None else _engine_code((root,)) for root in roots],
         "versions": _versions(),
         "device": device_type(run),
         "precision": run.precision,

@@ -231,12 +231,11 @@ class _Training:
 
     def psnr(self, run: Run) -> np.ndarray:
         """On the points held out (iteration, candidate)."""
+        # Trials name their candidate, so that a new one costs its own training alone.
         sweep = Sweep(
             "advice check",
             run,
             code=_Training,
-            at=self.signal.coordinates()[:1].float(),
-            **{f"family {place}": family for place, family in enumerate(self.families.values())},
             signal=self.signal,
             recipe=self.recipe,
             iterations=self.iterations,
