@@ -110,7 +110,7 @@ def tangent_gram(
     run = run or Run()
     engine, proof = _engine(network, x, other, kernel, parameters, sizes, run)
     matrix = engine.matrix(x, other, panels, run, label)
-    error = proof.error(matrix, x, other, engine.outputs, kernel == "trace", run.precision)
+    error = proof.error(matrix, engine.outputs, kernel == "trace", run.precision)
     proof.check(error, run.precision)
     return Gram(matrix, error, tuple(engine.parts), engine.explanation(run))
 
@@ -141,17 +141,18 @@ def _engine(
     _check(network, kernel, run)
     samples, others = sample_count(x), None if other is None else sample_count(other)
     pairs = samples * (samples + 1) / 2 if others is None else samples * others
-    outputs = _outputs(network, x, kernel)
     here = run.torch_device if run.on is None else torch.device("cpu")
     dtype = torch.float64 if run.precision == "float64" else torch.float32
     exact = dataclasses.replace(run, precision="float32")
     # cuDNN rounds to TF32 unless told not to, and what is proven then is its rounding. A random forward pass, which is
     # refused, must not move the user's generators.
     with exact.products(), forked_rng(seed_of(0, "kernel proof")):
+        outputs = _outputs(network, x, kernel)
         own_type = next(iter(network.params.values())).dtype
         names = chosen_parameters(network, parameters)
         proof = Proof.of(network.to(here, own_type), x, other, parameters=names, output=outputs[0])
-        parts = kernel_parts(proof, x, pairs=pairs, samples=samples + (others or 0), device=device_type(run))
+        count = samples + (others or 0)
+        parts = kernel_parts(proof, x, outputs=outputs, pairs=pairs, samples=count, device=device_type(run))
         sizes = sizes or usual_sizes(parts, run)
         parts = parts_in_panels(proof, parts, network.to(here, dtype), x, min(samples, sizes.chunk))
     return Engine(network, parts, tuple(outputs), kernel, sizes, samples, others), proof

@@ -72,7 +72,9 @@ class Sizes:
         return Sizes(max(1, self.chunk // 2), max(1, self.kept // 2), max(1, self.block // 2))
 
 
-def kernel_parts(proof: Proof, x: Any, *, pairs: float, samples: int, device: str = "cpu") -> list[Part]:
+def kernel_parts(
+    proof: Proof, x: Any, *, outputs: Sequence[int | None] = (None,), pairs: float, samples: int, device: str = "cpu"
+) -> list[Part]:
     """The parameters that contribute to a kernel, each with the cheapest rule that is proven for it on the given network.
 
     Every rule is tried against gradients of single samples by plain autograd of the module itself. One that does not
@@ -84,6 +86,7 @@ def kernel_parts(proof: Proof, x: Any, *, pairs: float, samples: int, device: st
     Args:
         proof: The network, and the gradients of few samples.
         x: Inputs ``(n, …)``, for more samples.
+        outputs: All outputs that are to be differentiated, the proof's first.
         pairs: How many entries of the matrix there are to compute.
         samples: How many samples there are.
         device: The kind of device that rules are chosen for.
@@ -100,9 +103,7 @@ def kernel_parts(proof: Proof, x: Any, *, pairs: float, samples: int, device: st
         return rule.cost.total(samples, pairs, device)
 
     found = {name: part for name in proof.names if (part := _proven(proof, uses, name, cost)) is not None}
-    idle = [name for name in found if proof.without_gradient(name)]
-    if idle:
-        found |= _proven_elsewhere(proof, x, found, idle, cost)
+    found |= _proven_elsewhere(proof, x, found, outputs, cost)
     for remark, names in _left(proof, uses[0], found).items():
         found |= {part.name: part for part in _differentiated(proof, names, remark)}
     return [found[name] for name in proof.names]
@@ -132,19 +133,26 @@ def _rule_error(proof: Proof, rule: Rule, uses: Sequence[Uses], name: str) -> fl
 
 
 def _proven_elsewhere(
-    proof: Proof, x: Any, found: dict[str, Part], idle: list[str], cost: Callable[[Rule], float]
+    proof: Proof, x: Any, found: dict[str, Part], outputs: Sequence[int | None], cost: Callable[[Rule], float]
 ) -> dict[str, Part]:
-    """Agreement of zeros proves nothing: the same parameters on samples where they have a gradient, if there are any."""
-    more, looked_at = proof.extended(x, idle)
-    uses = [few.uses(more.network, more.output) for few in more.sets] if more is not proof else []
-    parts = {}
-    for name in idle:
-        if more is proof or more.without_gradient(name):
-            remark = f"no gradient on the {looked_at + proof.sets[0].count} samples looked at, so its rule is not proven"
-            parts[name] = dataclasses.replace(found[name], remark=remark)
-            continue
-        part = _proven(more, uses, name, cost)
-        parts |= {each.name: each for each in [part or _differentiated(more, [name], _NO_RULE)[0]]}
+    """Agreement of zeros proves nothing: parameters without a gradient, on other outputs and samples where they have one."""
+    idle, parts = [name for name in found if proof.without_gradient(name)], dict[str, Part]()
+
+    def try_again(other: Proof) -> None:
+        telling = [name for name in idle if not other.without_gradient(name)]
+        uses = [few.uses(other.network, other.output) for few in other.sets] if telling else []
+        for name in telling:
+            parts[name] = _proven(other, uses, name, cost) or _differentiated(other, [name], _NO_RULE)[0]
+            idle.remove(name)
+
+    for output in outputs[1:]:
+        if idle:
+            try_again(proof.at(output))
+    if idle:
+        more, looked_at = proof.extended(x, idle)
+        try_again(more)
+        remark = f"no gradient on the {looked_at + proof.sets[0].count} samples looked at, so its rule is not proven"
+        parts |= {name: dataclasses.replace(found[name], remark=remark) for name in idle}
     return parts
 
 

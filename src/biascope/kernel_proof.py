@@ -10,6 +10,7 @@ finished matrix, whose panels hold them among all others, must hold the same ent
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,10 +119,16 @@ class Proof:
         most = max(_FEWEST, min(_SAMPLES, _NUMBERS // max(1, numbers)))
         places = [_spread(sample_count(each), most, index) for index, each in enumerate(sets)]
         alone = _Alone(network, names)
-        found = tuple(
-            alone.few(each, some, output) for each, some in zip(sets, places, strict=True)
-        )
+        found = tuple(alone.few(_taken(each, some), some, output) for each, some in zip(sets, places, strict=True))
         return Proof(network, names, output, found, rounding)
+
+    def at(self, output: int | None) -> Proof:
+        """The same samples, with the gradients of another output."""
+        if output == self.output:
+            return self
+        alone = _Alone(self.network, self.names)
+        sets = tuple(alone.few(few.x, few.places, output) for few in self.sets)
+        return dataclasses.replace(self, output=output, sets=sets)
 
     @property
     def tolerance(self) -> float:
@@ -203,9 +210,9 @@ class Proof:
                     missing.discard(name)
         if not found:
             return self, len(places)
-        old = self.sets[0]
-        few = _Alone(self.network, self.names).few(x, torch.cat([torch.tensor(found), old.places]), self.output)
-        return Proof(self.network, self.names, self.output, (few, *self.sets[1:]), self.rounding), len(places)
+        together = torch.cat([torch.tensor(found), self.sets[0].places])
+        few = _Alone(self.network, self.names).few(_taken(x, together), together, self.output)
+        return dataclasses.replace(self, sets=(few, *self.sets[1:])), len(places)
 
     def _with_gradient(self, module: nn.Module, x: Any, places: Tensor, names: set[str]) -> set[str]:
         """Those of the parameters that have a gradient on one of the samples: of a sum with random signs, lest it cancel."""
@@ -226,35 +233,32 @@ class Proof:
             places = half if self._with_gradient(module, x, half, {name}) else places[len(places) // 2 :]
         return int(places[0])
 
-    def error(self, matrix: Tensor, x: Any, other: Any, outputs: Sequence[int | None], summed: bool, precision: str) -> float:
+    def error(self, matrix: Tensor, outputs: Sequence[int | None], summed: bool, precision: str) -> float:
         """How far the entries of a finished kernel are from the truth, relative to ``√(K_ii K_jj)``.
 
         Args:
             matrix: ``(n, m)``, or ``(p, n, m)``.
-            x: Samples of the rows.
-            other: Samples of the columns, where these are others.
             outputs: All that were differentiated.
             summed: Whether the matrix is the sum over outputs.
             precision: Of the run: gradients shorter than its rounding allows to know are not judged by their own length.
         """
-        sets, rounding = [x, other][: len(self.sets)], max(self.rounding, _ROUNDINGS[precision])
-        alone = _Alone(self.network, self.names)
-        kernels, lengths = [], []
-        for output in outputs:
-            fews = self.sets
-            if output != self.output:
-                fews = tuple(alone.few(each, few.places, output) for each, few in zip(sets, self.sets, strict=True))
-            kernels.append(sum(fews[0].gradients[name].double() @ fews[-1].gradients[name].double().T for name in self.names))
-            lengths.append([few.lengths for few in (fews[0], fews[-1])])
-        truth = torch.stack([torch.as_tensor(kernel) for kernel in kernels])
-        sides = [torch.stack([pair[side] for pair in lengths]) for side in (0, 1)]
+        found = [self.at(output)._kernel() for output in outputs]
+        truth, *sides = (torch.stack(parts) for parts in zip(*found, strict=True))
         if summed or matrix.dim() == 2:
             truth, sides = truth.sum(0), [side.square().sum(0).sqrt() for side in sides]
-        left, right = (_floored(side, math.sqrt(rounding), 0.0) for side in sides)
+        share = math.sqrt(max(self.rounding, _ROUNDINGS[precision]))
+        left, right = (_floored(side, share, torch.finfo(torch.float64).tiny) for side in sides)
         rows, columns = (few.places.to(matrix.device) for few in (self.sets[0], self.sets[-1]))
-        found = matrix[..., rows, :][..., columns].to(truth)
-        scale = (left[..., :, None] * right[..., None, :]).clamp_min(torch.finfo(torch.float64).tiny)
-        return float(((found - truth).abs() / scale).max())
+        entries = matrix[..., rows, :][..., columns].to(truth)
+        return float(((entries - truth).abs() / (left[..., :, None] * right[..., None, :])).max())
+
+    def _kernel(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The kernel of these samples, and the lengths of the gradients of its rows and of its columns."""
+        rows, columns = self.sets[0], self.sets[-1]
+        total = torch.zeros(rows.count, columns.count, dtype=torch.float64, device=rows.outputs.device)
+        for name in self.names:
+            total += rows.gradients[name].double() @ columns.gradients[name].double().T
+        return total, rows.lengths, columns.lengths
 
     def check(self, error: float, precision: str) -> None:
         """Refuse a kernel that is further from the truth than its precision explains.
@@ -278,8 +282,8 @@ class _Alone:
         self._network, self._names = network, names
         self._module: nn.Module | None = None
 
-    def few(self, x: Any, places: Tensor, output: int | None) -> Few:
-        """Differentiate some samples of a set.
+    def few(self, some: Any, places: Tensor, output: int | None) -> Few:
+        """Differentiate samples, of these places in their set.
 
         Raises:
             ValueError: If the output has no gradient.
@@ -287,7 +291,7 @@ class _Alone:
         self._module = self._module or self._network.as_module()
         named = dict(self._module.named_parameters())
         like = next(iter(self._network.params.values()))
-        some = tree_map(lambda leaf: placed(leaf, like), _taken(x, places))
+        some = tree_map(lambda leaf: placed(leaf, like), some)
         rows: dict[str, list[Tensor]] = {name: [] for name in self._names}
         outputs = []
         for index in range(len(places)):

@@ -12,9 +12,10 @@ what it is.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,11 @@ class Call:
     inputs: Tensor
     settings: Mapping[str, Any]
     gradient: Tensor
+
+    def without(self, names: Container[str | None]) -> Call:
+        """The call as one that did not use some parameters."""
+        weight, bias = (None if name in names else name for name in (self.weight, self.bias))
+        return dataclasses.replace(self, weight=weight, bias=bias)
 
     def takes(self, grad: Tensor) -> None:
         """Keep the gradient of the output (a backward hook)."""
@@ -220,7 +226,7 @@ def layer_uses(
     calls = recorder.calls
     if differentiated:
         gradients = _sample_gradients(network, differentiated, x, output)
-        calls = [call for call in calls if call.weight not in gradients and call.bias not in gradients]
+        calls = [call.without(gradients) for call in calls]  # a bias may follow a rule where its weight does not
         calls += [
             Call("differentiation", name, None, found, {"kernel": params[name].shape or (1,)}, found)
             for name, found in gradients.items()
