@@ -279,7 +279,7 @@ def test_rules_are_chosen_by_size_and_device():
 
     def rules(samples, device):
         pairs = samples * (samples + 1) / 2
-        parts = kernel_parts(proof, x, pairs=pairs, samples=samples, device=device)
+        parts, _ = kernel_parts(proof, x, pairs=pairs, samples=samples, device=device)
         return [part.rule.name for part in parts]
 
     assert rules(32, "cpu") == ["per sample", "by shift", "per sample"]

@@ -243,14 +243,17 @@ def test_small_randomness_is_refused_and_moves_no_state() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(("precision", "factor", "refused"), [
-    ("float64", 1 + 1e-5, True),
-    ("float64", 1 + 1e-8, False),
-    ("float32", 1.1, True),
-    ("float32", 1 + 1e-4, False),
-    ("tf32", 1.1, True),
-    ("bfloat16", 1.2, True),
-])
+@pytest.mark.parametrize(
+    ("precision", "factor", "refused"),
+    [
+        ("float64", 1 + 1e-5, True),
+        ("float64", 1 + 1e-8, False),
+        ("float32", 1.1, True),
+        ("float32", 1 + 1e-4, False),
+        ("tf32", 1.1, True),
+        ("bfloat16", 1.2, True),
+    ],
+)
 def test_the_measured_error_is_acted_upon(
     monkeypatch: pytest.MonkeyPatch, precision: str, factor: float, refused: bool
 ) -> None:
@@ -293,7 +296,9 @@ class OnlyLater(Body):
 
 def test_a_batch_that_enters_otherwise_is_refused() -> None:
     module, x = built(OnlyLater), samples(20, 4)
-    with pytest.raises(ValueError, match=r"^The rule of 'first.weight' needs the same calls in every batch, and 6 samples"):
+    with pytest.raises(
+        ValueError, match=r"^The rule of 'first.weight' needs the same calls in every batch, and 6 samples"
+    ):
         tangent_gram(Network.of(module), x, sizes=Sizes(7, 2**20, 2**20), run=EXACT)  # 7, 7 and 6
     truth = gradients_alone(module, x)
     assert deviation(tangent_gram(Network.of(module), x, run=EXACT).matrix, truth, truth) < 1e-12

@@ -152,7 +152,7 @@ def _engine(
         names = chosen_parameters(network, parameters)
         proof = Proof.of(network.to(here, own_type), x, other, parameters=names, output=outputs[0])
         count = samples + (others or 0)
-        parts = kernel_parts(proof, x, outputs=outputs, pairs=pairs, samples=count, device=device_type(run))
+        parts, proof = kernel_parts(proof, x, outputs=outputs, pairs=pairs, samples=count, device=device_type(run))
         sizes = sizes or usual_sizes(parts, run)
         parts = parts_in_panels(proof, parts, network.to(here, dtype), x, min(samples, sizes.chunk))
     return Engine(network, parts, tuple(outputs), kernel, sizes, samples, others), proof
@@ -327,4 +327,3 @@ def _content(x: Any) -> str:
         else:
             digest.update(repr(leaf).encode())
     return digest.hexdigest()[:16]
-

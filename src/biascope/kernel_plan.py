@@ -22,6 +22,7 @@ from biascope.layer_uses import Signature, Uses
 from biascope.run import Run
 
 _OTHERWISE, _NO_RULE = "enters outside of the layers known", "no rule of its layer holds here"
+_INFLUENCE = "samples of a batch influence one another"
 _COUPLED = (
     "The network's outputs depend on the other samples of a batch, and a tangent kernel compares single samples. "
     "Each sample is therefore passed alone, which is slower. Remove the dependence if this is not what you want."
@@ -74,7 +75,7 @@ class Sizes:
 
 def kernel_parts(
     proof: Proof, x: Any, *, outputs: Sequence[int | None] = (None,), pairs: float, samples: int, device: str = "cpu"
-) -> list[Part]:
+) -> tuple[list[Part], Proof]:
     """The parameters that contribute to a kernel, each with the cheapest rule that is proven for it on the given network.
 
     Every rule is tried against gradients of single samples by plain autograd of the module itself. One that does not
@@ -91,22 +92,26 @@ def kernel_parts(
         samples: How many samples there are.
         device: The kind of device that rules are chosen for.
 
+    Returns:
+        The parts, and the proof, with the samples that had to be added to it.
+
     Raises:
         ValueError: If a parameter's share cannot be computed rightly, or the forward pass is random.
     """
     uses = [few.uses(proof.network, proof.output) for few in proof.sets]
     if proof.batches_differ(uses):
         warnings.warn(_COUPLED, UserWarning, stacklevel=4)
-        return _differentiated(proof, list(proof.names), "samples of a batch influence one another")
+        return _differentiated(proof, list(proof.names), _INFLUENCE), proof
 
     def cost(rule: Rule) -> float:
         return rule.cost.total(samples, pairs, device)
 
     found = {name: part for name in proof.names if (part := _proven(proof, uses, name, cost)) is not None}
-    found |= _proven_elsewhere(proof, x, found, outputs, cost)
+    elsewhere, more = _proven_elsewhere(proof, x, found, outputs, cost)
+    found |= elsewhere
     for remark, names in _left(proof, uses[0], found).items():
         found |= {part.name: part for part in _differentiated(proof, names, remark)}
-    return [found[name] for name in proof.names]
+    return [found[name] for name in proof.names], more
 
 
 def _proven(proof: Proof, uses: Sequence[Uses], name: str, cost: Callable[[Rule], float]) -> Part | None:
@@ -134,7 +139,7 @@ def _rule_error(proof: Proof, rule: Rule, uses: Sequence[Uses], name: str) -> fl
 
 def _proven_elsewhere(
     proof: Proof, x: Any, found: dict[str, Part], outputs: Sequence[int | None], cost: Callable[[Rule], float]
-) -> dict[str, Part]:
+) -> tuple[dict[str, Part], Proof]:
     """Agreement of zeros proves nothing: parameters without a gradient, on other outputs and samples where they have one."""
     idle, parts = [name for name in found if proof.without_gradient(name)], dict[str, Part]()
 
@@ -148,12 +153,13 @@ def _proven_elsewhere(
     for output in outputs[1:]:
         if idle:
             try_again(proof.at(output))
+    more = proof
     if idle:
         more, looked_at = proof.extended(x, idle)
         try_again(more)
         remark = f"no gradient on the {looked_at + proof.sets[0].count} samples looked at, so its rule is not proven"
         parts |= {name: dataclasses.replace(found[name], remark=remark) for name in idle}
-    return parts
+    return parts, more
 
 
 def _left(proof: Proof, uses: Uses, found: Mapping[str, Part]) -> dict[str, list[str]]:
@@ -180,7 +186,7 @@ def parts_in_panels(proof: Proof, parts: Sequence[Part], network: Network, x: An
     uses, count, fits = proof.in_a_panel(network, x, size)
     if not fits:
         warnings.warn(_COUPLED, UserWarning, stacklevel=4)
-        return _differentiated(proof, [part.name for part in parts], "samples of a batch influence one another")
+        return _differentiated(proof, [part.name for part in parts], _INFLUENCE)
     changed = [part.name for part in parts if part.signatures and not part.fits(uses, count)]
     instead = {part.name: part for part in _differentiated(proof, changed, "enters otherwise in larger batches")}
     return [instead.get(part.name, part) for part in parts]
@@ -288,4 +294,3 @@ def _amount(number: float, unit: str) -> str:
         return f"0 {unit}".strip()
     power = min(5, int(math.log10(number) // 3))
     return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P'][power]}{unit}".strip()
-

@@ -31,6 +31,7 @@ _FEWEST = 3
 _NUMBERS = 2**26  # of all gradients of the proof together
 _LOOKED_AT = 512  # samples at most, for one that a parameter has a gradient on
 _AT_A_TIME = 64
+_NOT_FINITE = "A tangent kernel must be finite and not all 0, and this is not. Check the network's weights and inputs."
 # Of a finished kernel, relative to √(K_ii K_jj). A unit that rounding puts on the other side of a kink moves entries by parts
 # of a percent; a wrong rule moves them by its whole share.
 _TOLERANCES = {"float64": 1e-6, "float32": 1e-2, "tf32": 3e-2, "bfloat16": 5e-2}
@@ -200,7 +201,7 @@ class Proof:
         places = _filled(self.sets[0].places, sample_count(x), _LOOKED_AT)
         places, found = places[self.sets[0].count :], list[int]()
         missing = set(names)
-        for some in places.split(_AT_A_TIME):
+        for some in torch.split(places, _AT_A_TIME):
             if not missing or not len(some):
                 break
             for name in sorted(self._with_gradient(module, x, some, missing)):
@@ -266,6 +267,8 @@ class Proof:
         Raises:
             ValueError: If it is.
         """
+        if math.isnan(error):
+            raise ValueError(_NOT_FINITE)
         tolerance = max(_TOLERANCES[precision], self.tolerance)
         if not error <= tolerance:
             finer = "" if precision == "float64" else "Pass precision='float64', or check"
@@ -302,6 +305,8 @@ class _Alone:
             outputs.append(found.detach().reshape(1, -1))
             for name, gradient in zip(self._names, gradients, strict=True):
                 rows[name].append(gradient.detach().flatten())
+        if not all(bool(torch.isfinite(each).all()) for each in outputs):
+            raise ValueError(_NOT_FINITE)
         return Few(places, some, torch.cat(outputs), {name: torch.stack(each) for name, each in rows.items()})
 
 

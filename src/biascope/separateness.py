@@ -147,7 +147,7 @@ def exact_type(network: Network, x: Any) -> tuple[torch.dtype, float]:
     like = next(iter(network.params.values()))
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
     for dtype in dict.fromkeys((torch.float64, like.dtype)):
-        seen = _Roundings()
+        seen = _Roundings()  # type: ignore[no-untyped-call]
         with contextlib.suppress(Exception), torch.no_grad(), plain_attention():  # any forward pass may raise anything
             inputs = tree_map(lambda leaf: _cast(leaf, dtype), one)  # noqa: B023
             changed = network.to(like.device, dtype)
@@ -158,7 +158,7 @@ def exact_type(network: Network, x: Any) -> tuple[torch.dtype, float]:
     return like.dtype, torch.finfo(like.dtype).eps
 
 
-class _Roundings(TorchDispatchMode):
+class _Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the types of all that is computed."""
 
     coarsest = 0.0
