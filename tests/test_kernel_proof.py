@@ -294,11 +294,20 @@ class OnlyLater(Body):
         return self.body(x) + (self.second(torch.tanh(self.first(x))) * 0 if len(x) == 6 else 0)
 
 
+class OnlyInVeryLargeBatches(Body):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x - x.mean(0) if len(x) > 100 else x)
+
+
+def test_what_only_the_panels_show_is_refused() -> None:
+    network = Network.of(built(OnlyInVeryLargeBatches))
+    with pytest.raises(ValueError, match=r"^A tangent kernel in float32 must agree with gradients of single samples"):
+        tangent_gram(network, samples(120, 4), run=SINGLE)
+
+
 def test_a_batch_that_enters_otherwise_is_refused() -> None:
     module, x = built(OnlyLater), samples(20, 4)
-    with pytest.raises(
-        ValueError, match=r"^The rule of 'first.weight' needs the same calls in every batch, and 6 samples"
-    ):
+    with pytest.raises(ValueError, match=r"^The rule of 'first.weight' needs the same layer calls in every batch"):
         tangent_gram(Network.of(module), x, sizes=Sizes(7, 2**20, 2**20), run=EXACT)  # 7, 7 and 6
     truth = gradients_alone(module, x)
     assert deviation(tangent_gram(Network.of(module), x, run=EXACT).matrix, truth, truth) < 1e-12

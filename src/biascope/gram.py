@@ -25,7 +25,7 @@ from biascope.kernel_plan import (
     chosen_parameters,
     explanation,
     kernel_parts,
-    parts_in_panels,
+    parts_in_larger_batches,
     usual_sizes,
 )
 from biascope.kernel_proof import Proof, placed, sample_count
@@ -154,7 +154,7 @@ def _engine(
         count = samples + (others or 0)
         parts, proof = kernel_parts(proof, x, outputs=outputs, pairs=pairs, samples=count, device=device_type(run))
         sizes = sizes or usual_sizes(parts, run)
-        parts = parts_in_panels(proof, parts, network.to(here, dtype), x, min(samples, sizes.chunk))
+        parts = parts_in_larger_batches(proof, parts, network.to(here, dtype), x, min(samples, sizes.chunk))
     return Engine(network, parts, tuple(outputs), kernel, sizes, samples, others), proof
 
 

@@ -148,8 +148,8 @@ class Panel:
 def _check_use(part: Part, uses: Uses, samples: int) -> None:
     if not part.fits(uses, samples):
         raise ValueError(
-            f"The rule of {part.name!r} needs the same calls in every batch, and {samples} samples gave others than its "
-            "proof. Pass sizes=Sizes(chunk=1, kept=2**28, block=2**22), or exclude it with parameters=[…]."
+            f"The rule of {part.name!r} needs the same layer calls in every batch, and a batch of {samples} samples gave "
+            "others than its proof. Exclude it with parameters=[…]."
         )
 
 

@@ -23,6 +23,7 @@ from biascope.run import Run
 
 _OTHERWISE, _NO_RULE = "enters outside of the layers known", "no rule of its layer holds here"
 _INFLUENCE = "samples of a batch influence one another"
+_LARGER = 32  # samples
 _COUPLED = (
     "The network's outputs depend on the other samples of a batch, and a tangent kernel compares single samples. "
     "Each sample is therefore passed alone, which is slower. Remove the dependence if this is not what you want."
@@ -171,19 +172,23 @@ def _left(proof: Proof, uses: Uses, found: Mapping[str, Part]) -> dict[str, list
     return reasons
 
 
-def parts_in_panels(proof: Proof, parts: Sequence[Part], network: Network, x: Any, size: int) -> list[Part]:
-    """Parts that also hold in batches as large as those of the panels: a network may depend on how many samples it is given.
+def parts_in_larger_batches(proof: Proof, parts: Sequence[Part], network: Network, x: Any, size: int) -> list[Part]:
+    """Parts that also hold in a larger batch, as panels have them: a network may depend on how many samples it is given.
+
+    The batch is smaller than those of most panels, to cost little. What depends on more samples than it holds is found in the
+    finished kernel, and refused.
 
     Args:
         proof: What the kernel must agree with.
         parts: Proven on few samples.
         network: In the type that the panels are differentiated in.
         x: Samples of the rows.
-        size: Of a batch.
+        size: Of the batches of the panels.
     """
+    size = min(size, _LARGER)
     if all(not part.signatures for part in parts) or size <= 1:
         return list(parts)
-    uses, count, fits = proof.in_a_panel(network, x, size)
+    uses, count, fits = proof.in_a_larger_batch(network, x, size)
     if not fits:
         warnings.warn(_COUPLED, UserWarning, stacklevel=4)
         return _differentiated(proof, [part.name for part in parts], _INFLUENCE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,13 +64,15 @@ class Few:
         """How many."""
         return len(self.places)
 
+    @functools.cached_property
+    def norms(self) -> dict[str, Tensor]:
+        """Lengths of the gradients by each parameter, ``(k,)``."""
+        return {name: part.norm(dim=1) for name, part in self.gradients.items()}
+
     @property
     def lengths(self) -> Tensor:
-        """Of the gradients by all parameters, ``(k,)``."""
-        total = torch.zeros(self.count, dtype=torch.float64, device=self.outputs.device)
-        for part in self.gradients.values():
-            total += part.double().square().sum(1)
-        return total.sqrt()
+        """Of the gradients by all parameters together, ``(k,)``."""
+        return torch.stack(list(self.norms.values())).double().norm(dim=0)
 
 
 @dataclass(frozen=True)
@@ -136,23 +139,23 @@ class Proof:
         """Of a rule: a wrong one is wrong by its whole share."""
         return max(1e-6, min(0.1, 1e5 * self.rounding))
 
-    @property
+    @functools.cached_property
     def noise(self) -> float:
         """Gradients of this length are rounding alone: some vanish exactly, as by the key bias of an attention."""
-        longest = max(
-            (float(part.norm(dim=1).max()) for few in self.sets for part in few.gradients.values()), default=0.0
+        return (
+            100
+            * self.rounding
+            * max((float(part.max()) for few in self.sets for part in few.norms.values()), default=0)
         )
-        return 100 * self.rounding * longest
 
     def without_gradient(self, name: str) -> bool:
         """Whether a parameter has no gradient on any sample here, so that agreement proves nothing."""
-        return all(float(few.gradients[name].norm(dim=1).max()) <= self.noise for few in self.sets)
+        return all(float(few.norms[name].max()) <= self.noise for few in self.sets)
 
     def disagreement(self, name: str, found: Tensor, rows: Few, columns: Few) -> float:
         """Largest deviation of one parameter's share from the truth, relative to the lengths of its gradients."""
-        left, right = rows.gradients[name], columns.gradients[name]
-        lengths = [_floored(part.norm(dim=1), math.sqrt(self.rounding), self.noise) for part in (left, right)]
-        error = (found - left @ right.T).abs()
+        lengths = [_floored(few.norms[name], math.sqrt(self.rounding), self.noise) for few in (rows, columns)]
+        error = (found - rows.gradients[name] @ columns.gradients[name].T).abs()
         scale = lengths[0][:, None] * lengths[1]
         return float((error / scale).max()) if float(scale.min()) > 0 else float(error.max())
 
@@ -175,8 +178,8 @@ class Proof:
             )
         return any(each.coupled for each in found)
 
-    def in_a_panel(self, network: Network, x: Any, size: int) -> tuple[Uses, int, bool]:
-        """A batch as large as those of the panels: how parameters enter it, its size, and whether its outputs fit.
+    def in_a_larger_batch(self, network: Network, x: Any, size: int) -> tuple[Uses, int, bool]:
+        """A batch of these and other samples: how parameters enter it, its size, and whether its outputs fit.
 
         Args:
             network: In the type that the panels are differentiated in.
@@ -192,7 +195,7 @@ class Proof:
         rounding = max(self.rounding, torch.finfo(like.dtype).eps)
         fits = deviation(mine, few.outputs, spread, rounding)[0] <= 1
         if not fits and like.dtype != few.outputs.dtype:  # rounding, or the batch: the finer type tells
-            return uses, len(places), self.in_a_panel(self.network, x, size)[2]
+            return uses, len(places), self.in_a_larger_batch(self.network, x, size)[2]
         return uses, len(places), fits
 
     def extended(self, x: Any, names: Sequence[str]) -> tuple[Proof, int]:
@@ -338,7 +341,7 @@ def _spread(count: int, most: int, key: int) -> Tensor:
 
 def _filled(places: Tensor, count: int, size: int) -> Tensor:
     """Places, followed by random others."""
-    generator = generator_for(torch.device("cpu"), 0, "kernel proof in a panel")
+    generator = generator_for(torch.device("cpu"), 0, "kernel proof, other samples")
     others = torch.randperm(count, generator=generator)
     others = others[~torch.isin(others, places)]
     return torch.cat([places, others[: max(0, size - len(places))]])
