@@ -70,6 +70,12 @@ def test_one_input_gets_company() -> None:
         assert not found_of("none", x=x).coupled
 
 
+def test_what_is_not_finite_is_neither_random_nor_coupled() -> None:
+    for offset in (float("nan"), float("inf")):
+        found = found_of("none", 0.0, offset)
+        assert (found.noise, found.coupling) == (0.0, 0.0)
+
+
 class Converting(nn.Linear):
     """Computes in a type of its own, whatever it is given."""
 

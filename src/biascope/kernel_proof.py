@@ -67,12 +67,14 @@ class Few:
     @functools.cached_property
     def norms(self) -> dict[str, Tensor]:
         """Lengths of the gradients by each parameter, ``(k,)``."""
-        return {name: part.norm(dim=1) for name, part in self.gradients.items()}
+        return {name: torch.linalg.vector_norm(part, dim=1) for name, part in self.gradients.items()}
 
     @property
     def lengths(self) -> Tensor:
         """Of the gradients by all parameters together, ``(k,)``."""
-        return torch.stack(list(self.norms.values())).double().norm(dim=0)
+        each = torch.stack(list(self.norms.values())).double()
+        total: Tensor = each.square().sum(0).sqrt()
+        return total
 
 
 @dataclass(frozen=True)

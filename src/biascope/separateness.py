@@ -127,14 +127,17 @@ def deviation(
     """
     if found.shape != expected.shape:
         return float("inf"), float("inf")
-    spread_of = spread_of.double()
+    found, expected, spread_of = found.double(), expected.double(), spread_of.double()
+    same = (found == expected) | (found.isnan() & expected.isnan())  # what is not finite is for others to refuse
+    if bool(same.all()):
+        return 0.0, 0.0
     spread_of = spread_of[torch.isfinite(spread_of).all(1)]
     if not len(spread_of):
         return float("inf"), float("inf")
     spread = spread_of.amax(0) - spread_of.amin(0)
     share = min(_MOST, (_REPEATED if repeated else _REBATCHED) * rounding)
     allowed = max(_LEAST, share) * spread + _OFFSET * rounding * spread_of.abs().max()
-    error = (found.double() - expected.double()).abs()
+    error = torch.where(same, 0.0, (found - expected).abs())
     tiny = torch.finfo(torch.float64).tiny
     return float((error / allowed.clamp_min(tiny)).max()), float(error.max() / spread.max().clamp_min(tiny))
 
