@@ -30,7 +30,8 @@ from biascope.tangent import plain_attention
 _SAMPLES = 8  # of each set, where their gradients fit
 _FEWEST = 3
 _NUMBERS = 2**26  # of all gradients of the proof together
-_LOOKED_AT = 512  # samples at most, for one that a parameter has a gradient on
+# Samples looked at for one that a parameter has a gradient on: so many, or a part of all, and as many that are then added.
+_FEWEST_LOOKED_AT, _MOST_LOOKED_AT, _PART_LOOKED_AT, _ADDED = 32, 512, 16, 4
 _AT_A_TIME = 64
 _NOT_FINITE = "A tangent kernel must be finite and not all 0, and this is not. Check the network's weights and inputs."
 # Of a finished kernel, relative to √(K_ii K_jj). A unit that rounding puts on the other side of a kink moves entries by parts
@@ -202,15 +203,15 @@ class Proof:
 
     def extended(self, x: Any, names: Sequence[str]) -> tuple[Proof, int]:
         """The proof with more samples, on which parameters that had no gradient so far have one; and how many were looked at."""
-        module = self.network.as_module()
-        places = _filled(self.sets[0].places, sample_count(x), _LOOKED_AT)
-        places, found = places[self.sets[0].count :], list[int]()
-        missing = set(names)
+        module, count, known = self.network.as_module(), sample_count(x), self.sets[0].count
+        size = min(_MOST_LOOKED_AT, max(_FEWEST_LOOKED_AT, count // _PART_LOOKED_AT))
+        places = _filled(self.sets[0].places, count, known + size)[known:]
+        missing, found = set(names), list[int]()
         for some in torch.split(places, _AT_A_TIME):
             if not missing or not len(some):
                 break
             for name in sorted(self._with_gradient(module, x, some, missing)):
-                if name in missing:
+                if name in missing and len(found) < _ADDED:
                     found.append(self._sample_with_gradient(module, x, some, name))
                     missing -= self._with_gradient(module, x, torch.tensor(found[-1:]), missing)
                     missing.discard(name)
