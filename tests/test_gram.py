@@ -19,6 +19,7 @@ from biascope.family import Network
 from biascope.gram import Engine, tangent_gram
 from biascope.gram_panel import Panel
 from biascope.kernel_plan import Sizes, kernel_parts, share
+from biascope.kernel_proof import Proof
 from biascope.layer_rules import possible_rules
 from biascope.layer_uses import layer_uses
 from biascope.networks import builder
@@ -272,12 +273,13 @@ def test_rules_are_those_that_the_layers_allow():
 
 
 def test_rules_are_chosen_by_size_and_device():
-    network, x = Network.of(builder("resnet18")()).read("first"), images(1, 32, 32)  # proven in float32
+    network, x = Network.of(builder("resnet18")()).read("first"), images(1, 32, 32)
     names = ["stage1.0.residual.conv1.weight", "stage4.1.residual.conv2.weight", "head.weight"]
+    proof = Proof.of(network, x, parameters=names)
 
     def rules(samples, device):
         pairs = samples * (samples + 1) / 2
-        parts = kernel_parts(network, x, parameters=names, pairs=pairs, samples=samples, device=device)
+        parts, _ = kernel_parts(proof, x, pairs=pairs, samples=samples, device=device)
         return [part.rule.name for part in parts]
 
     assert rules(32, "cpu") == ["per sample", "by shift", "per sample"]
@@ -391,12 +393,17 @@ def test_the_error_of_a_precision_is_measured(precision, limit):
 def test_samples_are_differentiated_in_full_precision_whatever_they_are_multiplied_in(monkeypatch):
     seen = []
 
-    def watched(*args):
-        seen.append(torch.backends.cuda.matmul.allow_tf32)
-        return layer_uses(*args)
+    def watch(name):
+        function = getattr(gram_panel, name)
 
-    monkeypatch.setattr(gram_panel, "layer_uses", watched)
-    monkeypatch.setattr(gram_panel, "_add_product", lambda *args: seen.append(torch.backends.cuda.matmul.allow_tf32))
+        def watched(*args):
+            seen.append(torch.backends.cuda.matmul.allow_tf32)
+            return function(*args)
+
+        monkeypatch.setattr(gram_panel, name, watched)
+
+    watch("layer_uses")
+    watch("_add_product")
     network, x = built("conv2d")
     tangent_gram(network, x, run=Run(device="cpu", precision="tf32"))
     assert seen[:2] == [False, True]
@@ -434,9 +441,10 @@ class Mixing(nn.Module):
 
 def test_of_a_network_that_mixes_samples_each_is_taken_alone():
     network, x = Network.of(Mixing().double()), images(4)
-    found = tangent_gram(network, x, run=EXACT)
+    with pytest.warns(UserWarning, match=r"^The network's outputs depend on the other samples of a batch"):
+        found = tangent_gram(network, x, run=EXACT)
     assert torch.allclose(found.matrix, dense_kernel(network, x)[0], atol=1e-12)
-    assert "no rule of its layer holds here" in found.explain()
+    assert "samples of a batch influence one another" in found.explain()
 
 
 def test_batchnorm_in_train_mode_normalises_each_sample_alone():
@@ -522,8 +530,7 @@ def test_a_killed_kernel_resumes_bit_for_bit_without_recomputing(tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = command(tmp_path / "killed")
     straight = command(tmp_path / "straight")
-    # Two panels were kept; the measured error takes a small kernel of its own.
-    assert (int(resumed.stdout), int(straight.stdout)) == (2 + 1, 4 + 1)
+    assert (int(resumed.stdout), int(straight.stdout)) == (2, 4)  # two panels were kept
     first, second = (torch.load(tmp_path / name / "kernel.pt", weights_only=True) for name in ("killed", "straight"))
     assert torch.equal(first, second)
 

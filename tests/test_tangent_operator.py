@@ -646,3 +646,16 @@ def test_wrong_arguments_are_a_sentence() -> None:
     broken = network.with_params({**network.params, "5.weight": network.params["5.weight"] * math.inf})
     with pytest.raises(ValueError, match=r"must give finite weight gradients.*\. Pass precision"):
         TangentKernel(broken, x, run=CPU64).diagonal()
+
+
+@pytest.mark.parametrize(
+    ("flaw", "sentence"), [("noise", "its forward pass is random"), ("mean", "apart, and its outputs")]
+)
+def test_outputs_that_depend_on_more_than_their_input_are_refused(flaw: str, sentence: str) -> None:
+    class Flawed(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs = super().forward(x)
+            return outputs + 1e-4 * (torch.randn_like(outputs) if flaw == "noise" else outputs.mean())
+
+    with pytest.raises(ValueError, match=sentence):
+        TangentKernel(Network.of(Flawed(3, 1)), normal(9, 3), run=CPU64)

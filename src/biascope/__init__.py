@@ -11,7 +11,7 @@ in that order; a module imports only from those above it::
     task_vector   what fine-tuning did, as a vector
     checkpoint · checkpoint_writer · task_stream   models on disk, slice by slice
       WHO         initialisation   a builder's random draws, recorded and replayed for a stack
-                  readout          one scalar of several outputs
+                  readout          one scalar of several outputs       gradient_hooks   hooks that derivatives leave out
                   recomputation    forward passes without gradient checkpointing
                   unregistered     what a module holds beside its parameters and buffers
                   family           Network · Family: an architecture and a law over its weights
@@ -22,9 +22,11 @@ in that order; a module imports only from those above it::
                   pattern_tasks    inputs made of patterns, coloured digits     image_patches   patches of images, and their labels
                   coordinates      signals on grids, and the task of learning them
       HOW         rewritten_layers   layers made fast              tangent   derivatives of a Network
+                  separateness     whether outputs repeat, each input by itself
                   linearization    a network as a linear function of its weights
                   layer_uses, layer_gradients   how weights enter a forward pass, sample by sample
                   layer_rules, kernel_plan      one rule per layer for the tangent kernel, proven and chosen by cost
+                  kernel_proof     gradients of single samples that a tangent kernel must agree with
                   gram_panel · gram   the tangent kernel on samples, exact, by panels that can be resumed
                   stem             the first layer split off       autotune, member_threads, gradient_ways   the fastest way
                   channel_responses   what the first convolution answers to patches, and what the rest makes of it

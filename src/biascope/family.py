@@ -21,6 +21,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves
 
 from biascope import weights
+from biascope.gradient_hooks import leave_out_gradient_hooks
 from biascope.identity import code_of
 from biascope.initialisation import Builder, Tape, TapeError, block_size, built
 from biascope.randomness import forked_rng, generator_for, seed_of
@@ -65,6 +66,7 @@ class Network:
     def of(module: nn.Module, batchnorm: str = "eval") -> Network:
         """A network at the module's present weights, which are copied; dropout is off."""
         recipe, couples = _recipe(module, batchnorm)
+        leave_out_gradient_hooks(module, recipe)
         params = {name: tensor.detach().clone() for name, tensor in recipe.named_parameters()}
         buffers = {name: tensor.detach().clone() for name, tensor in recipe.named_buffers()}
         return Network(recipe, params, buffers, couples_inputs=couples)

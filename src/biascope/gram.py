@@ -17,14 +17,22 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.cluster import device_type
 from biascope.family import Network
 from biascope.gram_panel import Panel
-from biascope.kernel_plan import Part, Sizes, explanation, kernel_parts, placed, sample_count, usual_sizes
+from biascope.kernel_plan import (
+    Part,
+    Sizes,
+    chosen_parameters,
+    explanation,
+    kernel_parts,
+    parts_in_larger_batches,
+    usual_sizes,
+)
+from biascope.kernel_proof import Proof, placed, sample_count
 from biascope.layer_uses import scalars
-from biascope.randomness import seed_of
+from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.trials import Group, Outcome, Sweep
 
 KERNELS = ("scalar", "trace", "each")
-_CHECKED = 24  # samples at most on which the error of a precision is measured
 _PANELS = 8  # by default, where panels are kept on disk or sent to workers
 _SMALL = 2048  # rows below which one panel is enough
 
@@ -35,7 +43,9 @@ class Gram:
 
     Attributes:
         matrix: ``(n, n)``, or ``(n, m)`` between two sets; ``(p, …)`` where there is one for each output.
-        error: Largest deviation from the same kernel in float64 on a few samples, relative to ``√(K_ii K_jj)``.
+        error: Largest deviation from the products of gradients of single samples, by plain autograd in float64, on a few
+            samples spread over the data and relative to ``√(K_ii K_jj)``. A kernel whose error its precision does not
+            explain is refused.
         parts: The parameters and the rule of each.
         explained: See :meth:`explain`.
     """
@@ -96,9 +106,11 @@ def tangent_gram(
         Jacot, Gabriel, Hongler (2018). Neural tangent kernel. NeurIPS. Novak et al. (2022), as for the rules.
     """
     run = run or Run()
-    engine = _engine(network, x, other, kernel, parameters, sizes, run)
+    engine, proof = _engine(network, x, other, kernel, parameters, sizes, run)
     matrix = engine.matrix(x, other, panels, run, label)
-    return Gram(matrix, _error(engine, x, other, matrix, run), tuple(engine.parts), engine.explanation(run))
+    error = proof.error(matrix, engine.outputs, kernel == "trace", run.precision)
+    proof.check(error, run.precision)
+    return Gram(matrix, error, tuple(engine.parts), engine.explanation(run))
 
 
 def gram_explanation(
@@ -112,7 +124,7 @@ def gram_explanation(
 ) -> str:
     """How a tangent kernel would be computed: the rule, operations and memory of every parameter. Nothing is computed yet."""
     run = run or Run()
-    return _engine(network, x, other, kernel, parameters, None, run).explanation(run)
+    return _engine(network, x, other, kernel, parameters, None, run)[0].explanation(run)
 
 
 def _engine(
@@ -123,24 +135,25 @@ def _engine(
     parameters: Sequence[str] | None,
     sizes: Sizes | None,
     run: Run,
-) -> Engine:
+) -> tuple[Engine, Proof]:
     _check(network, kernel, run)
     samples, others = sample_count(x), None if other is None else sample_count(other)
     pairs = samples * (samples + 1) / 2 if others is None else samples * others
-    outputs = _outputs(network, x, kernel)
     here = run.torch_device if run.on is None else torch.device("cpu")
-    proof = dataclasses.replace(run, precision="float64" if run.precision == "float64" else "float32")
-    with proof.products():  # cuDNN rounds to TF32 unless told not to, and what is proven then is its rounding
-        parts = kernel_parts(
-            network.to(here, proof.dtype),
-            x,
-            parameters=parameters,
-            output=outputs[0],
-            pairs=pairs,
-            samples=samples + (others or 0),
-            device=device_type(run),
-        )
-    return Engine(network, parts, tuple(outputs), kernel, sizes or usual_sizes(parts, run), samples, others)
+    dtype = torch.float64 if run.precision == "float64" else torch.float32
+    exact = dataclasses.replace(run, precision="float32")
+    # cuDNN rounds to TF32 unless told not to, and what is proven then is its rounding. A random forward pass, which is
+    # refused, must not move the user's generators.
+    with exact.products(), forked_rng(seed_of(0, "kernel proof")):
+        outputs = _outputs(network, x, kernel)
+        own_type = next(iter(network.params.values())).dtype
+        names = chosen_parameters(network, parameters)
+        proof = Proof.of(network.to(here, own_type), x, other, parameters=names, output=outputs[0])
+        count = samples + (others or 0)
+        parts, proof = kernel_parts(proof, x, outputs=outputs, pairs=pairs, samples=count, device=device_type(run))
+        sizes = sizes or usual_sizes(parts, run)
+        parts = parts_in_larger_batches(proof, parts, network.to(here, dtype), x, min(samples, sizes.chunk))
+    return Engine(network, parts, tuple(outputs), kernel, sizes, samples, others), proof
 
 
 def _check(network: Network, kernel: str, run: Run) -> None:
@@ -295,30 +308,3 @@ def _mirrored(matrix: Tensor, side: int = 4096) -> Tensor:
         corner = matrix[..., start:stop, start:stop]
         corner.copy_(corner.tril() + corner.tril(-1).mT)
     return matrix
-
-
-def _error(engine: Engine, x: Any, other: Any, matrix: Tensor, run: Run) -> float:
-    """How far a few entries are from the same kernel in float64."""
-    generator = torch.Generator().manual_seed(seed_of(0, "kernel error"))
-    exact = dataclasses.replace(run, folder=None, on=None, precision="float64", progress=False)
-    if run.on is not None:
-        exact = dataclasses.replace(exact, device="cpu")
-    # All of a handful; of more only some, lest a small kernel be computed twice.
-    few_enough = engine.samples if engine.samples <= 8 else min(_CHECKED, max(2, engine.samples // 16))
-    rows = torch.randperm(engine.samples, generator=generator)[:few_enough].sort().values
-    few = tree_map(lambda leaf: leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, x)
-    small = dataclasses.replace(engine, samples=len(rows))
-    truth = small.matrix(few, None, 1, exact, "") if other is None else None
-    columns = rows
-    if truth is None:
-        assert engine.others is not None
-        columns = torch.randperm(engine.others, generator=generator)[:few_enough].sort().values
-        some = tree_map(lambda leaf: leaf[columns.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, other)
-        truth = dataclasses.replace(small, others=len(columns)).matrix(few, some, 1, exact, "")
-    found = matrix[..., rows.to(matrix.device), :][..., columns.to(matrix.device)].double().to(truth.device)
-    if other is None:
-        lengths = truth.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
-        scale = lengths[..., :, None] * lengths[..., None, :]
-    else:
-        scale = truth.abs().amax((-2, -1), keepdim=True).expand_as(truth)
-    return float(((found - truth).abs() / scale.clamp_min(1e-300)).max())

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from biascope.family import Network
-from biascope.kernel_plan import Part, Sizes, passes, placed, sample_count
+from biascope.kernel_plan import Part, Sizes, passes
+from biascope.kernel_proof import placed, sample_count
 from biascope.layer_rules import GradientRule, Held, PairRule, product
-from biascope.layer_uses import layer_uses
+from biascope.layer_uses import Uses, layer_uses
 from biascope.run import Run
 
 
@@ -82,6 +83,7 @@ class Panel:
             with self._differentiating.products():
                 uses = layer_uses(self.network, chunk, self.output, by_itself)
             for part in group:
+                _check_use(part, uses, end - begin)
                 pieces = part.rule.held(uses.of(part.name), end - begin)
                 if part.name not in whole:
                     whole[part.name] = [
@@ -141,6 +143,14 @@ class Panel:
             for begin in range(0, end, width):
                 until = min(end, begin + width)
                 out[top:bottom, begin:until] += rule.tile(some, [part[begin:until] for part in columns])
+
+
+def _check_use(part: Part, uses: Uses, samples: int) -> None:
+    if not part.fits(uses, samples):
+        raise ValueError(
+            f"The rule of {part.name!r} needs the same layer calls in every batch, and a batch of {samples} samples gave "
+            "others than its proof. Exclude it with parameters=[…]."
+        )
 
 
 def _add_product(out: Tensor, left: Tensor, right: Tensor) -> None:

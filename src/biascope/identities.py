@@ -19,6 +19,7 @@ from biascope.gram import tangent_gram
 from biascope.probe import Probe
 from biascope.randomness import forked_rng, generator_for, seed_of
 from biascope.run import Run
+from biascope.separateness import separateness
 from biascope.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
 from biascope.tangent import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
 from biascope.weights import Params
@@ -105,8 +106,7 @@ class _Identity:
 def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: int, run: Run) -> Iterator[_Identity]:
     network, slope, rounding = stack.member(0), arithmetic.tolerance, arithmetic.rounding
     kernel = functools.cache(lambda: _kernel_by_products(network, x))
-    yield _same_output(network, x)
-    yield _inputs_apart(network, x, rounding)
+    yield from _function_of_one_input(network, x)
     yield _Identity(
         "input gradient equals differences",
         slope,
@@ -212,8 +212,7 @@ def _cheap_identities(
     parameters: Collection[str] | None,
     seed: int,
 ) -> Iterator[_Identity]:
-    yield _same_output(network, x)
-    yield _inputs_apart(network, x, arithmetic.rounding)
+    yield from _function_of_one_input(network, x)
     if INPUT in derivatives:
         yield _Identity(
             _INPUT_SLOPE,
@@ -239,22 +238,26 @@ def _cheap_identities(
         )
 
 
-def _same_output(network: Network, x: Any) -> _Identity:
-    return _Identity(
+def _function_of_one_input(network: Network, x: Any) -> Iterator[_Identity]:
+    """Deviations in units of what rounding explains."""
+    found = functools.cache(lambda: separateness(network, x))
+    yield _Identity(
         "the same input gives the same output",
-        _TOLERANCE,
-        lambda: _repeat(network, x),
-        "forward is random or keeps state",
+        1.0,
+        lambda: max(found().noise, _repeat(network, x)),
+        "forward is random, keeps state, overwrites its input or gives no number",
+    )
+    yield _Identity(
+        "inputs of a batch do not see one another", 1.0, lambda: found().coupling, "outputs depend on the batch"
     )
 
 
-def _inputs_apart(network: Network, x: Any, rounding: float) -> _Identity:
-    return _Identity(
-        "inputs of a batch do not see one another",
-        rounding,
-        lambda: _alone(network, x),
-        "outputs depend on the batch",
-    )
+def _repeat(network: Network, x: Any) -> float:
+    """Two passes of one tensor, which a network may overwrite; infinite where an output is no number."""
+    own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+    with torch.no_grad():
+        first, second = network(own), network(own)
+    return relative(first, second) / _TOLERANCE if bool(torch.isfinite(first).all()) else math.inf
 
 
 def _sentence(check: Check, name: str) -> str:
@@ -307,21 +310,6 @@ def _run_check(identity: _Identity) -> Check:
 def _shared_forward(family: Family, x: Tensor, run: Run) -> float:
     family.check_forward(x, run)  # the sentence of its error is what a user needs
     return 0.0
-
-
-def _repeat(network: Network, x: Any) -> float:
-    with torch.no_grad():
-        return relative(network(x), network(x))
-
-
-def _alone(network: Network, x: Any) -> float:
-    with torch.no_grad():
-        together = network(x)
-        alone = [
-            network(tree_map(lambda leaf: leaf[at : at + 1] if isinstance(leaf, Tensor) else leaf, x))  # noqa: B023
-            for at in range(len(together))
-        ]
-        return relative(together, torch.cat(alone))
 
 
 def _weight_slope(network: Network, x: Any, direction: Params) -> Tensor:

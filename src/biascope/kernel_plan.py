@@ -4,26 +4,30 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import fnmatch
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.family import Network
+from biascope.kernel_proof import Proof
 from biascope.layer_rules import GradientRule, PairRule, Rule, possible_rules
-from biascope.layer_uses import layer_uses, scalars
+from biascope.layer_uses import Signature, Uses
 from biascope.run import Run
-from biascope.tangent import plain_attention
 
-_PROVED_ON = 2  # samples: enough to mix them up
-# Of the proof, by the precision it is made in: a wrong rule is wrong by its whole contribution.
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
+_OTHERWISE, _NO_RULE = "enters outside of the layers known", "no rule of its layer holds here"
+_INFLUENCE = "samples of a batch influence one another"
+_LARGER = 32  # samples
+_COUPLED = (
+    "The network's outputs depend on the other samples of a batch, and a tangent kernel compares single samples. "
+    "Each sample is therefore passed alone, which is slower. Remove the dependence if this is not what you want."
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Part:
         rule: How its share is computed.
         error: Of that rule on a few samples against plain autograd, relative to the share.
         remark: Why the parameter is differentiated by itself, where it is.
+        signatures: How it entered where the rule was proven, for each set of samples; none where it is differentiated.
     """
 
     name: str
@@ -43,6 +48,11 @@ class Part:
     rule: Rule
     error: float
     remark: str = ""
+    signatures: tuple[Signature, ...] = ()
+
+    def fits(self, uses: Uses, samples: int) -> bool:
+        """Whether the parameter entered another batch as it did in the proof."""
+        return not self.signatures or uses.signature(self.name, samples) in self.signatures
 
 
 @dataclass(frozen=True)
@@ -65,125 +75,156 @@ class Sizes:
 
 
 def kernel_parts(
-    network: Network,
-    x: Any,
-    *,
-    parameters: Sequence[str] | None = None,
-    output: int | None = None,
-    pairs: float,
-    samples: int,
-    device: str = "cpu",
-) -> list[Part]:
+    proof: Proof, x: Any, *, outputs: Sequence[int | None] = (None,), pairs: float, samples: int, device: str = "cpu"
+) -> tuple[list[Part], Proof]:
     """The parameters that contribute to a kernel, each with the cheapest rule that is proven for it on the given network.
 
-    Every rule is tried on a few samples against gradients by plain autograd of the module itself. One that does not
+    Every rule is tried against gradients of single samples by plain autograd of the module itself. One that does not
     hold (a layer whose batch axis is not the first, say) is not used; a parameter for which none holds is
-    differentiated by itself, and if that does not hold either, the network is refused.
+    differentiated by itself, one sample at a time, and if that does not hold either, the network is refused. Where samples of
+    a batch influence one another, no rule is used. Where a parameter has no gradient on the samples of the proof, others
+    are looked for on which it has one.
 
     Args:
-        network: One network, on the device and in the precision that the proof is made in.
-        x: Inputs ``(n, …)``.
-        parameters: Names or patterns such as ``"stage4.*"``; all by default.
-        output: Which of several outputs.
+        proof: The network, and the gradients of few samples.
+        x: Inputs ``(n, …)``, for more samples.
+        outputs: All outputs that are to be differentiated, the proof's first.
         pairs: How many entries of the matrix there are to compute.
         samples: How many samples there are.
         device: The kind of device that rules are chosen for.
 
+    Returns:
+        The parts, and the proof, with the samples that had to be added to it.
+
     Raises:
-        ValueError: If a name fits no parameter, or a parameter's share cannot be computed rightly.
+        ValueError: If a parameter's share cannot be computed rightly, or the forward pass is random.
     """
-    names = chosen_parameters(network, parameters)
-    like = next(iter(network.params.values()))
-    few = tree_map(lambda leaf: placed(leaf[:_PROVED_ON], like) if isinstance(leaf, Tensor) else leaf, x)
-    count, tolerance = min(_PROVED_ON, sample_count(x)), _TOLERANCES[like.dtype]
-    truth = _gradients_one_by_one(network, few, count, output)
-    floor = _noise(truth, like.dtype)
-    uses = layer_uses(network, few, output)
-    found: dict[str, Part] = {}
-    for name in names:
-        shape = tuple(network.params[name].shape)
-        target = truth[name] @ truth[name].T
-        rules = possible_rules(uses, name, count, network.params[name].shape)
-        for rule in sorted(rules, key=lambda rule: rule.cost.total(samples, pairs, device)):
-            error = _disagreement(share(rule, rule.held(uses.of(name), count)), target, floor)
-            if error <= tolerance:
-                found[name] = Part(name, shape, rule, error)
-                break
-    rest = [name for name in names if name not in found]
-    if rest:
-        found |= _differentiated(network, few, count, output, rest, truth, uses.raw)
-    return [found[name] for name in names]
+    uses = [few.uses(proof.network, proof.output) for few in proof.sets]
+    if proof.batches_differ(uses):
+        warnings.warn(_COUPLED, UserWarning, stacklevel=4)
+        return _differentiated(proof, list(proof.names), _INFLUENCE), proof
+
+    def cost(rule: Rule) -> float:
+        return rule.cost.total(samples, pairs, device)
+
+    found = {name: part for name in proof.names if (part := _proven(proof, uses, name, cost)) is not None}
+    elsewhere, more = _proven_elsewhere(proof, x, found, outputs, cost)
+    found |= elsewhere
+    for remark, names in _left(proof, uses[0], found).items():
+        found |= {part.name: part for part in _differentiated(proof, names, remark)}
+    return [found[name] for name in proof.names], more
 
 
-def _differentiated(
-    network: Network, few: Any, count: int, output: int | None, names: list[str], truth: dict[str, Tensor], raw: Any
-) -> dict[str, Part]:
-    uses = layer_uses(network, few, output, differentiated=names)
-    found = {}
+def _proven(proof: Proof, uses: Sequence[Uses], name: str, cost: Callable[[Rule], float]) -> Part | None:
+    """The cheapest rule that agrees with the truth, if one does."""
+    few, shape = proof.sets[0], proof.network.params[name].shape
+    signatures = tuple(each.signature(name, some.count) for each, some in zip(uses, proof.sets, strict=True))
+    if not all(signatures):
+        return None
+    for rule in sorted(possible_rules(uses[0], name, few.count, shape), key=cost):
+        error = _rule_error(proof, rule, uses, name)
+        if error <= proof.tolerance:
+            return Part(name, tuple(shape), rule, error, signatures=signatures)
+    return None
+
+
+def _rule_error(proof: Proof, rule: Rule, uses: Sequence[Uses], name: str) -> float:
+    """Of the share within the rows' samples, and between these and the columns'."""
+    held = [rule.held(each.of(name), few.count) for each, few in zip(uses, proof.sets, strict=True)]
+    rows = proof.sets[0]
+    return max(
+        proof.disagreement(name, share(rule, held[0], columns), rows, few)
+        for columns, few in zip(held, proof.sets, strict=True)
+    )
+
+
+def _proven_elsewhere(
+    proof: Proof, x: Any, found: dict[str, Part], outputs: Sequence[int | None], cost: Callable[[Rule], float]
+) -> tuple[dict[str, Part], Proof]:
+    """Agreement of zeros proves nothing: parameters without a gradient, on other outputs and samples where they have one."""
+    idle, parts = [name for name in found if proof.without_gradient(name)], dict[str, Part]()
+
+    def try_again(other: Proof) -> None:
+        telling = [name for name in idle if not other.without_gradient(name)]
+        uses = [few.uses(other.network, other.output) for few in other.sets] if telling else []
+        for name in telling:
+            parts[name] = _proven(other, uses, name, cost) or _differentiated(other, [name], _NO_RULE)[0]
+            idle.remove(name)
+
+    for output in outputs[1:]:
+        if idle:
+            try_again(proof.at(output))
+    more = proof
+    if idle:
+        more, looked_at = proof.extended(x, idle)
+        try_again(more)
+        remark = f"no gradient on the {looked_at + proof.sets[0].count} samples looked at, so its rule is not proven"
+        parts |= {name: dataclasses.replace(found[name], remark=remark) for name in idle}
+    return parts, more
+
+
+def _left(proof: Proof, uses: Uses, found: Mapping[str, Part]) -> dict[str, list[str]]:
+    """Parameters without a rule, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for name in proof.names:
+        if name not in found:
+            reasons.setdefault(_OTHERWISE if name in uses.raw else _NO_RULE, []).append(name)
+    return reasons
+
+
+def parts_in_larger_batches(proof: Proof, parts: Sequence[Part], network: Network, x: Any, size: int) -> list[Part]:
+    """Parts that also hold in a larger batch, as panels have them: a network may depend on how many samples it is given.
+
+    The batch is smaller than those of most panels, to cost little. What depends on more samples than it holds is found in the
+    finished kernel, and refused.
+
+    Args:
+        proof: What the kernel must agree with.
+        parts: Proven on few samples.
+        network: In the type that the panels are differentiated in.
+        x: Samples of the rows.
+        size: Of the batches of the panels.
+    """
+    size = min(size, _LARGER)
+    if all(not part.signatures for part in parts) or size <= 1:
+        return list(parts)
+    uses, count, fits = proof.in_a_larger_batch(network, x, size)
+    if not fits:
+        warnings.warn(_COUPLED, UserWarning, stacklevel=4)
+        return _differentiated(proof, [part.name for part in parts], _INFLUENCE)
+    changed = [part.name for part in parts if part.signatures and not part.fits(uses, count)]
+    instead = {part.name: part for part in _differentiated(proof, changed, "enters otherwise in larger batches")}
+    return [instead.get(part.name, part) for part in parts]
+
+
+def _differentiated(proof: Proof, names: list[str], remark: str) -> list[Part]:
+    """Parameters whose gradients are found by differentiation of each sample alone."""
+    if not names:
+        return []
+    network = proof.network
+    uses = [few.uses(network, proof.output, names) for few in proof.sets]
+    parts = []
     for name in names:
-        rule = possible_rules(type(uses)(uses.calls, frozenset()), name, count, network.params[name].shape)[0]
-        target = truth[name] @ truth[name].T
-        error = _disagreement(share(rule, rule.held(uses.of(name), count)), target, _noise(truth, target.dtype))
-        if not error <= _TOLERANCES[network.params[name].dtype]:
+        own = Uses(uses[0].calls, frozenset(), uses[0].outputs)
+        rule = possible_rules(own, name, proof.sets[0].count, network.params[name].shape)[0]
+        error = _rule_error(proof, rule, uses, name)
+        if not error <= proof.tolerance:
             module = name.rpartition(".")[0] or type(network.module).__name__
             raise ValueError(
                 f"The gradient by {name!r} must be the same in a batch and alone, and it is not (off by {error:.1g}): "
                 f"{module} mixes samples, or keeps weights of its own. Exclude it with parameters=[…], or mend it."
             )
-        remark = "enters outside of the layers known" if name in raw else "no rule of its layer holds here"
-        found[name] = Part(name, tuple(network.params[name].shape), rule, error, remark)
-    return found
+        parts.append(Part(name, tuple(network.params[name].shape), rule, error, remark))
+    return parts
 
 
-def share(rule: Rule, held: list[Tensor]) -> Tensor:
-    """One parameter's contribution on few samples, ``(n, n)``."""
+def share(rule: Rule, held: list[Tensor], columns: list[Tensor] | None = None) -> Tensor:
+    """One parameter's contribution on few samples, ``(k, k)``, or ``(k, l)`` with those of the columns."""
+    columns = held if columns is None else columns
     if isinstance(rule, PairRule):
-        return rule.tile(held, held)
+        return rule.tile(held, columns)
     assert isinstance(rule, GradientRule)
-    gradients = rule.columns(held, 0, rule.rows)
-    return gradients @ gradients.T
-
-
-def _gradients_one_by_one(network: Network, x: Any, count: int, output: int | None) -> dict[str, Tensor]:
-    """What every rule must agree with: the module as anybody would run it, one sample at a time, by plain autograd."""
-    module = network.as_module()
-    alone = copy.copy(network)
-    object.__setattr__(alone, "module", module)
-    named = dict(module.named_parameters())
-    rows: dict[str, list[Tensor]] = {name: [] for name in named}
-    for index in range(count):
-        one = tree_map(lambda leaf: leaf[index : index + 1].clone() if isinstance(leaf, Tensor) else leaf, x)  # noqa: B023
-        with torch.enable_grad(), plain_attention():
-            value = scalars(alone.apply({}, {}, one), output).sum()
-            try:
-                gradients = torch.autograd.grad(value, list(named.values()), allow_unused=True, materialize_grads=True)
-            except RuntimeError as error:
-                raise ValueError(
-                    f"The network's output must have a gradient by its weights, and torch found none ({error}). "
-                    "Check that forward uses the weights and overwrites nothing that it still needs."
-                ) from error
-        for name, gradient in zip(named, gradients, strict=True):
-            rows[name].append(gradient.detach().flatten())
-    return {name: torch.stack(gradients) for name, gradients in rows.items()}
-
-
-def _noise(truth: dict[str, Tensor], dtype: torch.dtype) -> float:
-    """Below this a share is rounding alone: some gradients vanish exactly, as by the key bias of an attention."""
-    largest = max((float(each.square().sum(1).max()) for each in truth.values()), default=0.0)
-    return (100 * torch.finfo(dtype).eps) ** 2 * largest
-
-
-def _disagreement(found: Tensor, target: Tensor, floor: float) -> float:
-    scale = max(float(target.abs().max()), floor)
-    error = float((found - target).abs().max())
-    return error / scale if scale > 0 else error
-
-
-def placed(leaf: Any, like: Tensor) -> Any:
-    """A tensor on the device of another, real numbers in its type; anything else as it is."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.to(like.device, like.dtype if leaf.is_floating_point() else leaf.dtype)
+    return rule.columns(held, 0, rule.rows) @ rule.columns(columns, 0, rule.rows).T
 
 
 def chosen_parameters(network: Network, patterns: Sequence[str] | None) -> list[str]:
@@ -258,17 +299,3 @@ def _amount(number: float, unit: str) -> str:
         return f"0 {unit}".strip()
     power = min(5, int(math.log10(number) // 3))
     return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P'][power]}{unit}".strip()
-
-
-def sample_count(x: Any) -> int:
-    """How many samples a batch holds.
-
-    Raises:
-        ValueError: If its tensors disagree.
-    """
-    sizes = {leaf.shape[0] for leaf in tree_leaves(x) if isinstance(leaf, Tensor) and leaf.dim()}
-    if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(
-            f"Inputs must share one leading axis over at least one sample, got {sorted(sizes)}. Pass x[None] for one."
-        )
-    return int(sizes.pop())

@@ -12,9 +12,10 @@ what it is.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,11 @@ class Call:
     inputs: Tensor
     settings: Mapping[str, Any]
     gradient: Tensor
+
+    def without(self, names: Container[str | None]) -> Call:
+        """The call as one that did not use some parameters."""
+        weight, bias = (None if name in names else name for name in (self.weight, self.bias))
+        return dataclasses.replace(self, weight=weight, bias=bias)
 
     def takes(self, grad: Tensor) -> None:
         """Keep the gradient of the output (a backward hook)."""
@@ -162,6 +168,9 @@ def _plain(kind: str, settings: Mapping[str, Any], inputs: Tensor, weight: Any) 
     return not (kind == "normalisation" and settings.get("training"))  # samples of a batch then see one another
 
 
+Signature = tuple[tuple[str, str, float], ...]
+
+
 @dataclass(frozen=True)
 class Uses:
     """How the parameters of a network entered one forward pass.
@@ -169,17 +178,27 @@ class Uses:
     Attributes:
         calls: Calls of layer functions, in the order of the pass.
         raw: Parameters that entered otherwise, also those that entered both ways.
+        outputs: What the network gave, ``(n, p)``.
     """
 
     calls: list[Call]
     raw: frozenset[str]
+    outputs: Tensor
 
     def of(self, name: str) -> list[tuple[Call, str]]:
         """The calls that a parameter entered, and as what."""
         return [(call, role) for call in self.calls for role in ("weight", "bias") if getattr(call, role) == name]
 
+    def signature(self, name: str, samples: int) -> Signature:
+        """How a parameter entered: the kinds of its calls, and the batch rows that each read per sample."""
+        if name in self.raw:
+            return ()
+        return tuple((call.kind, role, len(call.inputs) / samples) for call, role in self.of(name))
 
-def layer_uses(network: Network, x: Any, output: int | None = None, differentiated: Sequence[str] = ()) -> Uses:
+
+def layer_uses(
+    network: Network, x: Any, output: int | None = None, differentiated: Sequence[str] = (), *, backward: bool = True
+) -> Uses:
     """How the parameters of a network enter its scalar output on a batch, with the gradients of every layer's output.
 
     Args:
@@ -187,6 +206,7 @@ def layer_uses(network: Network, x: Any, output: int | None = None, differentiat
         x: Inputs ``(n, …)``, any pytree.
         output: Which of several outputs is the scalar; ``None`` for a network with one.
         differentiated: Parameters whose per-sample gradients are to be found by automatic differentiation.
+        backward: Whether gradients are wanted; without them the calls tell what the layers read.
 
     Example:
         >>> network = Network.of(torch.nn.Linear(2, 1)).read("first")
@@ -201,17 +221,17 @@ def layer_uses(network: Network, x: Any, output: int | None = None, differentiat
         with recorder if not network.couples_inputs else contextlib.nullcontext():
             outputs = network.apply(params, network.buffers, _copied(x))
         scalar = scalars(outputs, output).sum()
-        if scalar.requires_grad:
+        if backward and scalar.requires_grad:
             torch.autograd.backward(scalar)
     calls = recorder.calls
     if differentiated:
         gradients = _sample_gradients(network, differentiated, x, output)
-        calls = [call for call in calls if call.weight not in gradients and call.bias not in gradients]
+        calls = [call.without(gradients) for call in calls]  # a bias may follow a rule where its weight does not
         calls += [
             Call("differentiation", name, None, found, {"kernel": params[name].shape or (1,)}, found)
             for name, found in gradients.items()
         ]
-    return Uses(calls, frozenset(recorder.raw))
+    return Uses(calls, frozenset(recorder.raw), outputs.detach().reshape(len(outputs), -1))
 
 
 def _sample_gradients(network: Network, names: Sequence[str], x: Any, output: int | None) -> dict[str, Tensor]:
@@ -227,10 +247,19 @@ def _sample_gradients(network: Network, names: Sequence[str], x: Any, output: in
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
         try:
             found: Params = vmap(grad(scalar), in_dims=(None, 0), randomness="same")(chosen, _copied(x))
-        except RuntimeError:  # recurrent layers, for one, cannot be batched
-            each = [grad(scalar)(chosen, _sample(_copied(x), index)) for index in range(count)]
+        except RuntimeError:  # recurrent layers and functions with a backward pass of their own cannot be mapped
+            each = [_plain_gradients(scalar, chosen, _sample(_copied(x), index)) for index in range(count)]
             found = {name: torch.stack([gradients[name] for gradients in each]) for name in names}
     return {name: tensor.detach().reshape(count, -1) for name, tensor in found.items()}
+
+
+def _plain_gradients(scalar: Callable[[Params, Any], Tensor], chosen: Params, one: Any) -> Params:
+    """The gradient by plain autograd, which takes every network that can be trained."""
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in chosen.items()}
+    with torch.enable_grad():
+        value = scalar(leaves, one)
+    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))
 
 
 def _sample(x: Any, index: int) -> Any:

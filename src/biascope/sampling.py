@@ -22,6 +22,7 @@ from biascope.operators import GradientCovariance
 from biascope.probe import Probe
 from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
+from biascope.separateness import check_separateness
 from biascope.spectrum import eigenpairs, subspace_similarity
 from biascope.tangent import forward_flops, input_difference, input_gradient, plain_attention
 from biascope.trials import Trials
@@ -188,24 +189,11 @@ class GradientSampler:
             raise ValueError(
                 f"readout 'margin' needs at least two outputs, {name} has {logits.shape[1]}. Pass readout='first'."
             )
-        self._check_separateness(network, x, outputs)
+        check_separateness(network, x, name)
         self.family.check_forward(x, self.run)
         self._check_dependence(network.read(self.readout), x)
         self._check_variation()
         return int(logits.shape[1])
-
-    def _check_separateness(self, network: Network, x: Any, outputs: Tensor) -> None:
-        """A random forward pass, or one that mixes the inputs of a batch, has no gradient at an input."""
-        name = self.family.name
-        with torch.no_grad():
-            if not _close(network(x), outputs):
-                raise ValueError(
-                    f"{name} must give the same output for the same input, and its forward pass is random. Remove the noise."
-                )
-            if isinstance(x, Tensor) and not _close(network(torch.cat([x, -0.5 * x]))[: len(x)], outputs):
-                raise ValueError(
-                    f"{name} must treat the inputs of a batch apart, and its outputs depend on the others. Remove that."
-                )
 
     def _check_variation(self) -> None:
         """A builder that seeds itself gives one network over and over."""
@@ -230,12 +218,6 @@ class GradientSampler:
                 f"{self.family.name} must depend on its input, and its output is constant there. "
                 "Check that forward uses its argument and that no detach() or dead layer cuts it off."
             )
-
-
-def _close(one: Tensor, two: Tensor) -> bool:
-    """Whether outputs are the same up to the rounding of their precision."""
-    tolerance = 1e-3 if two.dtype.itemsize > 2 else 3e-2
-    return one.shape == two.shape and bool((one - two).abs().max() <= tolerance * two.abs().max().clamp_min(1e-30))
 
 
 def gaussian_sampler(

@@ -28,12 +28,14 @@ from biascope.operators import LinearOperator
 from biascope.probe import Probe
 from biascope.randomness import generator_for
 from biascope.run import Run
+from biascope.separateness import check_separateness
 from biascope.tangent import forward_flops, plain_attention, weight_jvp, weight_vjp
 from biascope.weights import Params
 
 _NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # numbers that the rows of a batch, or k vectors in weight space, may take
 _BATCH = {"cpu": 128, "cuda": 1024}  # inputs of one pass; halved where they do not fit
 _FORMED = 1024  # largest n or p whose square matrix is formed for eigenpairs
+_CHECKED = 4  # inputs, spread over the data, whose outputs must not depend on the batch
 _PROBES = 48  # columns that a sketch of the kernel multiplies
 
 # Multiply-adds that a row of the Jacobian costs: so many forward passes, and so many per parameter to write it to memory.
@@ -62,7 +64,7 @@ class TangentKernel(LinearOperator):
         parameters: Number of weights p.
 
     Raises:
-        ValueError: If it is not one network with one output per input.
+        ValueError: If it is not one network with one output per input, which depends on that input alone.
 
     Example:
         >>> network = Network.of(torch.nn.Linear(2, 1, bias=False))
@@ -87,6 +89,7 @@ class TangentKernel(LinearOperator):
         self.batch = batch or _BATCH.get(self.device.type, 256)
         self.size = Probe.fixed(x).num
         self.network = self._scalar(network.to(self.device, self.run.dtype))
+        self._check_inputs(network.to(self.device, next(iter(network.params.values())).dtype))
         self.parameters = weights.count(network.params)
         self._lengths = [tensor.numel() for tensor in network.params.values()]
         self._budget = _NUMBERS.get(self.device.type, 2**28)
@@ -103,6 +106,13 @@ class TangentKernel(LinearOperator):
                 f"A tangent kernel needs one output per input, and the network has {count}. Pass network.read('first')."
             )
         return network.read(network.readout or "first")
+
+    def _check_inputs(self, network: Network) -> None:
+        """Products run over batches, and a row of the Jacobian belongs to one input alone."""
+        few = sorted({round(index * (self.size - 1) / (_CHECKED - 1)) for index in range(_CHECKED)})
+        parts = [self._inputs(slice(index, index + 1)) for index in few]
+        together = tree_map(lambda *leaves: torch.cat(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *parts)
+        check_separateness(network.read(self.network.readout or "first"), together, "A tangent kernel's network")
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """``K V`` of columns ``(n, k)``."""
