@@ -168,7 +168,7 @@ def advise(
 
 def _peak(signal: Signal, path: Path) -> float:
     """The range of the values that the PSNR is taken of: that of an array, of images 1, of sounds 2."""
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return float(signal.values.max() - signal.values.min()) or 1.0
     return 2.0 if signal.rate else 1.0
 
