@@ -18,7 +18,7 @@ from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head
-from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_inference import METHODS, edited_outputs, methods_of, require_repeatable, sampled
 from biascope.task_tuning import Vectors, encoder_identity, require_heads
 from biascope.task_vector import TaskVector
 
@@ -120,6 +120,8 @@ def disentanglement(
     alphas = torch.linspace(-reach, reach, grid, dtype=torch.float64)
     both = torch.cartesian_prod(alphas, alphas)  # the first task's coefficient is the slower one
     samples = {task: sampled(tasks[task], split, points, seed=seed_of(seed, task)) for task in chosen}
+    for each in samples.values():
+        require_repeatable(encoder, each, name="The encoder", run=run)
     outside = None if control is None else sampled(control, split, control_points, seed=seed_of(seed, "control"))
     shape, inside = (grid, grid), places_inside(alphas.numpy(), box)
     names = ("terms", "terms_error", "area", "box_error", "control", "control_box")

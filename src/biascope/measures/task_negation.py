@@ -19,7 +19,7 @@ from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head, require_splits
-from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_inference import METHODS, edited_outputs, methods_of, require_repeatable, sampled
 from biascope.task_tuning import Vectors, encoder_identity, require_heads
 from biascope.task_vector import TaskVector
 
@@ -114,6 +114,8 @@ def task_negation(
         for task, data in tasks.items()
         for split in ("validation", "test")
     }
+    for task in tasks:
+        require_repeatable(encoder, samples[task, "test"], name="The encoder", run=run)
 
     def right(way: str, task: str, split: str, edits: list[str], rows: Tensor) -> np.ndarray:
         """Which samples of a task are classified rightly, ``(G, n)``, with vectors of some targets."""
