@@ -175,7 +175,7 @@ def require_repeatable(
         >>> try:
         ...     require_repeatable(Network.of(torch.nn.Softmax(dim=0)), samples, name="softmax", run=Run(device="cpu"))
         ... except ValueError as error:
-        ...     print(str(error)[:64])
+        ...     print(str(error)[:63])
         softmax must give a sample the same outputs in every batch, and
     """
     run = run or Run()
