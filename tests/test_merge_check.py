@@ -292,6 +292,14 @@ def test_bad_input_is_one_sentence() -> None:
             ask(alphas=(alpha,))
     with pytest.raises(ValueError, match=r"The maps must have places within 0 and 1, and from 2 to 3 none of 4 is"):
         ask(reach=(2.0, 3.0))
+    for wrong in (
+        {"threshold": float("nan")},
+        {"threshold": 0.0},
+        {"reach": (0.0, float("inf"))},
+        {"reach": (1.0, 1.0)},
+    ):
+        with pytest.raises(ValueError, match=r"threshold must be positive and reach an interval"):
+            ask(**wrong)
     one = {model: Head(head.weight[:1], head.bias[:1]) for model, head in HEADS.items()}
     with pytest.raises(ValueError, match=r"The head of first must have two outputs at least to predict classes"):
         merge_check(ENCODER, one, VECTORS, TASKS, run=CPU64)

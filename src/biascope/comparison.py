@@ -63,8 +63,10 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
     """Results of one measurement side by side.
 
     Raises:
-        ValueError: If they were taken with different estimators or on different input sizes.
+        ValueError: If they were taken with different estimators or on different input sizes, or ``leading`` is below 1.
     """
+    if leading < 1:
+        raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
     estimators = {result.estimator for result in results}
     if len(estimators) > 1:
         listed = "; ".join(f"{result.subject}: {result.estimator}" for result in results)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Measurement(Generic[P, R]):
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
+        _check_finite(self.name, bound)
         check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
         begin = time.perf_counter()
         result = self.function(*args, **settings)
@@ -98,6 +100,19 @@ class Measurement(Generic[P, R]):
         if data is not None:
             record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
         return record
+
+
+def _check_finite(name: str, bound: inspect.BoundArguments) -> None:
+    """No setting of a measurement means anything as nan or infinity."""
+    for key, value in bound.arguments.items():
+        parameter = bound.signature.parameters[key]
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(
+                    f"{key} of {name} must be a finite number, got {number}. Pass {key}={parameter.default}."
+                )
 
 
 def check_samples(family: Any, data: Any) -> None:

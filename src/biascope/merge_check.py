@@ -113,6 +113,11 @@ def merge_check(
     run, clock = run or Run(), time.perf_counter()
     _check(heads, vectors, tasks, alphas, compared, grid, resamples)
     _check_accuracies(accuracies or {}, vectors)
+    if not 0 < threshold < np.inf or not -np.inf < reach[0] < reach[1] < np.inf:
+        raise ValueError(
+            f"threshold must be positive and reach an interval of finite numbers, got {threshold} and {reach}. "
+            "Pass threshold=0.1, reach=(-1.0, 2.0)."
+        )
     settings = {
         "split": split, "points": points, "compared": compared, "grid": grid, "reach": reach, "map_points": map_points,
         "threshold": threshold, "resamples": resamples, "seed": seed,

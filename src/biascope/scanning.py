@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.step == 0 or not math.isfinite(self.step):
+            raise ValueError(f"step must be a finite number other than 0, got {self.step}. Pass step=100.")
         if self.draws < 2:
             raise ValueError(
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."

@@ -59,6 +59,10 @@ def fit(
     from biascope.trials import make_writable
 
     given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
+    if bool((given.flat == given.flat[:1]).all()):  # its PSNR would say nothing of the network
+        raise ValueError(
+            f"{given.name} must vary, and has one value everywhere. Pass a signal with something to learn."
+        )
     chosen = parse_settings(settings)
     usual = {} if ":" in model else {"outputs": given.channels}
     family = family_of(model, shape=(len(given.shape),), settings={**usual, **chosen})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import wave
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def signal_of(
         The signal, in float64, with the sampling rate of a sound.
 
     Raises:
-        ValueError: If there is no such file, or it holds no signal.
+        ValueError: If there is no such file, it holds no signal, or a setting is out of its range.
 
     Example:
         >>> import tempfile
@@ -51,6 +52,7 @@ def signal_of(
         ((2, 3), 1)
     """
     path = Path(path)
+    _check_part(longest, seconds, start)
     if not path.is_file():
         raise ValueError(f"The signal {path} must be an existing file, and there is none. Check the path.")
     kind = path.suffix.lower()
@@ -63,6 +65,15 @@ def signal_of(
     raise ValueError(
         f"A signal must be an image, a .wav sound or an .npy array, got {path.name}. Convert it to one of these."
     )
+
+
+def _check_part(longest: int | None, seconds: float | None, start: float) -> None:
+    if longest is not None and longest < 1:
+        raise ValueError(f"longest must be at least 1 pixel, got {longest}. Pass longest=256.")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ValueError(f"seconds must be a positive number, got {seconds}. Pass seconds=2.0.")
+    if not 0 <= start < math.inf:
+        raise ValueError(f"start must be a number of seconds from 0, got {start}. Pass start=0.0.")
 
 
 def save_signal(signal: Signal, path: Path | str) -> Path:

@@ -117,6 +117,7 @@ def disentanglement(
     """
     run, ways = run or Run(), methods_of(vectors, methods)
     chosen = _checked(heads, vectors, tasks, pair, ways, grid, distance, resamples)
+    _check_places(reach, box, threshold)
     alphas = torch.linspace(-reach, reach, grid, dtype=torch.float64)
     both = torch.cartesian_prod(alphas, alphas)  # the first task's coefficient is the slower one
     samples = {task: sampled(tasks[task], split, points, seed=seed_of(seed, task)) for task in chosen}
@@ -160,6 +161,17 @@ def disentanglement(
         **arrays,
         provenance={"encoder": encoder_identity(encoder), "tasks": list(chosen), "methods": list(ways)},
     )
+
+
+def _check_places(reach: float, box: tuple[float, float], threshold: float) -> None:
+    if not reach > 0 or not threshold > 0:
+        raise ValueError(
+            f"reach and threshold must be positive numbers, got {reach} and {threshold}. Pass reach=3.0, threshold=0.1."
+        )
+    if not -reach <= box[0] < box[1] <= reach:
+        raise ValueError(
+            f"box must be an interval within {-reach:g} and {reach:g}, got {box[0]:g} to {box[1]:g}. Pass box=(0.0, 1.0)."
+        )
 
 
 def _checked(

@@ -116,6 +116,8 @@ def task_addition(
         raise ValueError(
             f"tasks and coefficients must be at least 1 and 2, got {len(tasks)} and {coefficients}. Pass coefficients=21."
         )
+    if resamples < 2:
+        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
     alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
     samples = {
         (task, split): sampled(data, split, points, seed=seed_of(seed, task))

@@ -108,6 +108,8 @@ def task_negation(
     run, ways = run or Run(), methods_of(vectors, methods)
     targets = tuple(task for task in tasks if task != control)
     _check(heads, vectors, tasks, targets, control, ways, kept, coefficients)
+    if resamples < 2:
+        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
     alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
     samples = {
         (task, split): sampled(data, split, points, seed=seed_of(seed, task))
