@@ -1,16 +1,24 @@
 import dataclasses
+import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from biascope import weights
+from biascope.cli import app
 from biascope.comparison import compared
 from biascope.family import Family
+from biascope.model_source import family_of
+from biascope.result import Result
 from biascope.run import Run
-from biascope.scanning import Sampling, expected_cost, folder_name, saved_results, scan
+from biascope.scanning import Sampling, expected_cost, folder_name, path_words, results_of, saved_results, scan
+
+CPU = Run(device="cpu", progress=False)
 
 MODEL = """
 from torch import nn
@@ -105,10 +113,135 @@ def test_expected_cost_names_each_measurement(model: str) -> None:
 
 def test_folder_names_are_readable_and_safe() -> None:
     assert folder_name("lenet", {"pooling": "average"}, None) == "lenet-pooling=average"
-    assert folder_name("a/b/model.py:build", {}, Path("x/epoch-3.pt")) == "model-epoch-3"
-    assert folder_name("a/model.py:wide", {}, None) == "model-wide"
+    assert folder_name("model.py:build", {}, None) == "model"
+    assert folder_name("a/b/model.py:build", {}, Path("x/epoch-3.pt")) == "a__b__model@x__epoch-3.pt"
+    assert folder_name("a/model.py:wide", {}, None) == "a__model-wide"
     assert folder_name("package.module:build", {}, None) == "package.module"
     assert "/" not in folder_name("../../x:y", {}, None)
+
+
+def test_different_subjects_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subjects = [
+        ("lenet", {}, None),
+        ("lenet.py:build", {}, None),
+        ("net.py:build", {}, None),
+        ("a/net.py:build", {}, None),
+        ("b/net.py:build", {}, None),
+        ("a__net.py:build", {}, None),
+        ("../net.py:build", {}, None),
+        ("/elsewhere/net.py:build", {}, None),
+        ("/other/elsewhere/net.py:build", {}, None),
+        ("net.py:wide", {}, None),
+        ("net-wide.py:build", {}, None),
+        ("net wide.py:build", {}, None),
+        ("package.net:build", {}, None),
+        ("package.net.py:build", {}, None),
+        ("lenet", {"x": 1, "y": 2}, None),
+        ("lenet", {"x": "1-y=2"}, None),
+        ("mlp", {"hidden": (100, 100)}, None),
+        ("mlp", {"hidden": "-100--100-"}, None),
+        ("lenet", {}, Path("a/last.pt")),
+        ("lenet", {}, Path("b/last.pt")),
+        ("lenet", {}, Path("b/last.safetensors")),
+        ("lenet", {}, Path("last.pt")),
+        ("lenet", {}, Path("/b/last.pt")),
+    ]
+    names = [folder_name(*subject) for subject in subjects]
+    assert len(set(names)) == len(names)
+    assert not any(letter in name for name in names for letter in "/ ")
+    assert folder_name("./a/../a/net.py:build", {}, None) == folder_name("a/net.py:build", {}, None)
+    assert folder_name(f"{tmp_path}/a/net.py:build", {}, None) == "a__net"
+    files = ["photo.png", "photo.jpg", "a/photo.png", "/a/photo.png", "/b/a/photo.png", "a__photo.png"]
+    assert len({path_words(file, ".png") for file in files}) == len(files)
+
+
+TWO_NETWORKS = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+"""
+
+
+@pytest.fixture
+def namesakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files of one name in two folders, with different networks."""
+    monkeypatch.chdir(tmp_path)
+    for folder, width in (("a", 2), ("b", 30)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.py").write_text(TWO_NETWORKS.replace("WIDTH", str(width)))
+    return tmp_path
+
+
+def parameters_of(result: Result) -> int:
+    return int(result.provenance["family"]["parameters"])
+
+
+@pytest.mark.usefixtures("namesakes")
+def test_compared_namesakes_keep_names_and_folders_of_their_own() -> None:
+    words = ["compare", "a/net.py:build", "b/net.py:build", "--input", "1x4x4", "--draws", "16", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*words, "--estimator", "exact", "--json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.output)
+    names = ["net (a/net.py:build)", "net (b/net.py:build)"]
+    assert [table["subjects"] for table in document["comparisons"]] == [names, names]
+    saved = {(each.subject, parameters_of(each)) for each in saved_results(Path(document["report"]).parent)}
+    assert saved == {(names[0], 16 * 2 + 2 + 2 + 1), (names[1], 16 * 30 + 30 + 30 + 1)}
+
+
+@pytest.mark.usefixtures("namesakes")
+def test_a_scan_of_a_namesake_leaves_the_first_results_alone() -> None:
+    for subject in ("a/net.py:build", "b/net.py:build"):
+        words = ["scan", subject, "--input", "1x4x4", "--draws", "16", "--device", "cpu"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    counts = [{parameters_of(each) for each in saved_results(Path(f"biascope-runs/{x}__net"))} for x in "ab"]
+    assert counts == [{37}, {541}]
+    both = results_of(
+        ["biascope-runs/a__net", "biascope-runs/b__net"],
+        Path("unused"),
+        input=None,
+        sampling=Sampling(),
+        batchnorm="eval",
+        run=CPU,
+    )
+    assert {each.subject for each in both} == {"net (a__net)", "net (b__net)"}
+
+
+def test_the_same_subject_twice_is_refused() -> None:
+    done = CliRunner().invoke(app, ["compare", "lenet", "lenet"])
+    assert str(done.exception).startswith("compare needs different subjects, got lenet, lenet.")
+
+
+def test_checkpoints_of_one_stem_keep_names_of_their_own(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(1024, 10), nn.ReLU(), nn.Linear(10, 10))
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\ndef build():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(1024, 10), nn.ReLU(), nn.Linear(10, 10))\n"
+    )
+    (tmp_path / "states").mkdir()
+    for suffix in ("pt", "pth"):
+        torch.save(module.state_dict(), tmp_path / "states" / f"last.{suffix}")
+    run = dataclasses.replace(CPU, folder=tmp_path / "out")
+    done = scan(f"{tmp_path}/net.py:build", checkpoints=tmp_path / "states", draws=4, run=run, report=False)
+    assert len({each.subject for each in done.results}) == 2
+    assert len(saved_results(tmp_path / "out")) == 2
+
+
+def test_namesakes_of_neighbours_are_refused(namesakes: Path) -> None:
+    for folder in "ab":
+        (namesakes / folder / "width_of_layers.py").write_text(f"WIDTH = {ord(folder)}\n")
+        code = (namesakes / folder / "net.py").read_text().split("return")[0]
+        (namesakes / folder / "net.py").write_text(
+            "from width_of_layers import WIDTH\n" + code + "return nn.Linear(WIDTH, 1)\n"
+        )
+    assert family_of("a/net.py:build").num_parameters == ord("a") + 1
+    assert family_of("a/net.py:build").num_parameters == ord("a") + 1
+    with pytest.raises(
+        ValueError, match=r"b/net.py must import its own width_of_layers.py, and .*a/width_of_layers.py is"
+    ):
+        family_of("b/net.py:build")
+    del sys.modules["width_of_layers"]
 
 
 def test_a_run_folder_without_results_is_told_so(tmp_path: Path) -> None:

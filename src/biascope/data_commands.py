@@ -143,7 +143,10 @@ def score(
     whole = data.load(name, root=data_root)
     samples = _in_own_order(whole if side is None else whole.padded(side), split, per_class)
     family = model_source.family_of(model, shape=samples.shape, settings=chosen)
-    folder = out or Path("biascope-runs") / f"{scanning.folder_name(model, chosen, None)}-on-{Path(name).stem}"
+    folder = (
+        out
+        or Path("biascope-runs") / f"{scanning.folder_name(model, chosen, None)}-on-{scanning.path_words(name, '.npz')}"
+    )
     run = Run(folder=folder, device=device, precision=precision)
     result = find("sample_score")(family, samples, draws=draws, scale=scale, readout=readout, seed=seed, run=run)
     result.save(folder / f"sample_score-{split}")

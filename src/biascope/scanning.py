@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import math
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope import measurement
+from biascope import measurement, networks
 from biascope.family import Family
 from biascope.model_source import checkpoint_files, family_of, natural_order, parse_shape, usual_shape
 from biascope.probe import Probe
@@ -45,7 +49,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.step == 0 or not math.isfinite(self.step):
-            raise ValueError(f"step must be a finite number other than 0, got {self.step}. Pass step=100.")
+            raise ValueError(
+                f"The step h of the difference must be a number other than 0, got {self.step}. Pass step=100."
+            )
         if self.draws < 2:
             raise ValueError(
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
@@ -153,7 +159,9 @@ def _families(
         if checkpoints is not None
         else [None]
     )
-    return [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+    found = [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+    names = distinct_names([family.name for family in found], [str(file) for file in files])
+    return [dataclasses.replace(family, name=name) for family, name in zip(found, names, strict=True)]
 
 
 def _probes(family: Family, shape: tuple[int, ...], seed: int) -> dict[str, Probe]:
@@ -240,14 +248,136 @@ def saved_results(folder: Path) -> list[Result]:
     return [measurement.load(document.parent) for document in documents]
 
 
+def results_of(
+    subjects: Sequence[str],
+    folder: Path,
+    *,
+    input: tuple[int, ...] | None,
+    sampling: Sampling,
+    batchnorm: str,
+    run: Run,
+) -> list[Result]:
+    """Results of run folders and networks, in any mixture, under names that tell them apart.
+
+    Args:
+        subjects: Run folders, whose results are read; networks, which are scanned.
+        folder: Where scans are kept, each in a folder of its own.
+        input: Shape of one input.
+        sampling: What a scan draws.
+        batchnorm: The mode of BatchNorm.
+        run: Device and precision.
+    """
+    found: dict[str, list[Result] | Family] = {
+        subject: saved_results(Path(subject))
+        if Path(subject).is_dir()
+        else family_of(subject, shape=input, batchnorm=batchnorm)
+        for subject in subjects
+    }
+    # One subject may have results of several checkpoints: a name belongs to a subject.
+    named = [
+        (subject, name)
+        for subject, each in found.items()
+        for name in ([each.name] if isinstance(each, Family) else dict.fromkeys(result.subject for result in each))
+    ]
+    names = dict(zip(named, distinct_names([name for _, name in named], [source for source, _ in named]), strict=True))
+    results: list[Result] = []
+    for subject, each in found.items():
+        if isinstance(each, Family):
+            family = dataclasses.replace(each, name=names[subject, each.name])
+            own = dataclasses.replace(run, folder=folder / folder_name(subject, {}, None))
+            how = {name: getattr(sampling, name) for name in ("estimator", "step", "draws", "readout", "seed")}
+            shape = input or usual_shape(subject)
+            results += scan(family, input=shape, **how, run=own, report=False).results
+        else:
+            results += [_renamed(result, names[subject, result.subject]) for result in each]
+    return results
+
+
+def _renamed(result: Result, name: str) -> Result:
+    if name == result.subject:
+        return result
+    family = {**result.provenance.get("family", {}), "name": name}
+    return dataclasses.replace(result, provenance={**result.provenance, "family": family})
+
+
+def comparison_folder(subjects: Sequence[str]) -> str:
+    """A readable name for the folder of a comparison, and for no other.
+
+    Example:
+        >>> comparison_folder(["lenet", "vgg11"])
+        'compare-lenet-vgg11'
+    """
+    words = [path_words(each) if Path(each).is_dir() else folder_name(each, {}, None) for each in subjects]
+    whole = "-".join(["compare", *words])
+    return f"{whole[:120]}-{_digest(words)}" if len(whole) > 120 or any("-" in word for word in words) else whole
+
+
 def folder_name(model: str, settings: Mapping[str, Any], weights: Path | None) -> str:
-    """A readable folder name for a model, its settings and weights."""
+    """A readable folder name for a model, its settings and weights, and for no other: results are saved there.
+
+    A network's name, or a plain file of the working folder, is named as it is; another file by its path. Where two models could still
+    have one name, a digest of the whole follows.
+
+    Example:
+        >>> folder_name("lenet", {"pooling": "average"}, None), folder_name("a/net.py:wide", {}, Path("b/last.pt"))
+        ('lenet-pooling=average', 'a__net-wide@b__last.pt')
+    """
     location, _, attribute = model.rpartition(":")
-    parts = [model] if not location else [Path(location).stem if location.endswith(".py") else location]
+    clear = True
+    if location.endswith(".py"):
+        parts = [path_words(location, ".py")]
+        clear = re.fullmatch(r"\w+", parts[0]) is not None and parts[0] not in networks.names()
+    else:
+        parts = [location or model]
     parts += [attribute] if location and attribute != "build" else []
     parts += [f"{key}={value}" for key, value in settings.items()]
-    parts += [Path(weights).stem] if weights is not None else []
-    return _file_name("-".join(parts))
+    clear &= not any("-" in str(value) and "=" in str(value) for value in settings.values())
+    exact = "-".join(parts)
+    name = _file_name(exact)
+    if not clear or name != exact:
+        name = f"{name}-{_digest((os.path.abspath(location) if location.endswith('.py') else location, parts[1:]))}"
+    return name if weights is None else f"{name}@{path_words(weights, '.safetensors')}"
+
+
+def path_words(path: Path | str, usual: str = "") -> str:
+    """A readable name for a file or folder that no other has: its path below the working folder; else two names and a digest.
+
+    Args:
+        path: The file, or a name that is none.
+        usual: The ending that is left out.
+
+    Example:
+        >>> path_words("runs/a/last.safetensors", ".safetensors"), path_words("last.pt", ".safetensors")
+        ('runs__a__last', 'last.pt')
+    """
+    whole, here = Path(os.path.abspath(Path(path).expanduser())), Path.cwd()
+    inside = whole.is_relative_to(here) and whole != here
+    parts = (whole.relative_to(here) if inside else Path(*whole.parts[1:][-2:])).parts
+    exact = "__".join(parts).removesuffix(usual)
+    if inside and exact == _file_name(exact) and not any("__" in part for part in parts):
+        return exact
+    return f"{_file_name(exact)}-{_digest(str(whole))}"
+
+
+def distinct_names(names: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Names of networks, those that repeat followed by as much of the end of their source as tells them apart.
+
+    Example:
+        >>> distinct_names(["net", "net", "lenet"], ["a/net.py:build", "b/net.py:build", "lenet"])
+        ['net (a/net.py:build)', 'net (b/net.py:build)', 'lenet']
+    """
+    found = list(names)
+    for name in {each for each in names if list(names).count(each) > 1}:
+        places = [place for place, each in enumerate(names) if each == name]
+        ends = [Path(os.path.abspath(sources[place])).parts for place in places]
+        count = next(k for k in range(1, 1 + max(map(len, ends))) if len({end[-k:] for end in ends}) == len(set(ends)))
+        for place, end in zip(places, ends, strict=True):
+            found[place] = f"{name} ({'/'.join(end[-count:])})"
+    return found
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:6]
 
 
 def _file_name(name: str) -> str:

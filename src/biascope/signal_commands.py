@@ -54,6 +54,7 @@ def fit(
     from biascope import weights
     from biascope.model_source import family_of, parse_settings
     from biascope.run import Run
+    from biascope.scanning import path_words
     from biascope.signal_fitting import fit_signal, usual_recipe
     from biascope.signal_source import save_signal, signal_of
     from biascope.trials import make_writable
@@ -68,7 +69,7 @@ def fit(
     family = family_of(model, shape=(len(given.shape),), settings={**usual, **chosen})
     run = Run(device=device, precision=precision)
     _ = run.torch_device  # a device that is not there is told before any work
-    folder = out or Path("biascope-runs") / f"inr-{signal.stem}"
+    folder = out or Path("biascope-runs") / f"inr-{path_words(signal, '.png')}"
     make_writable(folder)
     if finer < 1:
         raise ValueError(
@@ -135,6 +136,7 @@ def advise(
     """Rank networks for a signal before any training, with warnings, and write a report."""
     from biascope.report import write_report
     from biascope.run import Run
+    from biascope.scanning import path_words
     from biascope.signal_advice import advise as advised
     from biascope.signal_candidates import parse_candidates
     from biascope.signal_source import signal_of
@@ -142,7 +144,7 @@ def advise(
 
     given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
     chosen = parse_candidates(candidates, given.shape)
-    folder = out or Path("biascope-runs") / f"advise-{signal.stem}"
+    folder = out or Path("biascope-runs") / f"advise-{path_words(signal, '.png')}"
     run = Run(folder=folder, device=device, precision=precision)
     _ = run.torch_device  # a device that is not there is told before any work
     make_writable(folder)
