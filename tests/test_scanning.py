@@ -1,7 +1,10 @@
 import dataclasses
 import json
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from typer.testing import CliRunner
 
 from biascope import weights
 from biascope.cli import app
-from biascope.comparison import compared
+from biascope.comparison import compared, noise_floor
 from biascope.family import Family
 from biascope.model_source import family_of
 from biascope.result import Result
@@ -104,6 +107,96 @@ def test_comparison_puts_spectra_side_by_side_and_refuses_to_mix_estimators(mode
         compared([exact[0], difference[0]])
 
 
+ISOTROPIC = """
+from torch import nn
+
+def relu():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+
+def tanh():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+class Filtered(nn.Sequential):
+    def forward(self, x):
+        x = x.flatten(1)
+        return super().forward(x * (1 + 9 * (torch.arange(64) < 10)))
+
+def filtered_relu():
+    return Filtered(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+
+def filtered_tanh():
+    return Filtered(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+import torch
+"""
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without pictures, which take seconds."""
+
+    def written(results: Sequence[Result], path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(result.subject for result in results))
+        return path
+
+    monkeypatch.setattr("biascope.report.write_report", written)
+
+
+def tables_of(words: Sequence[str]) -> list[dict[str, Any]]:
+    how = ["--input", "1x8x8", "--estimator", "exact", "--draws", "400", "--device", "cpu", "--json"]
+    done = CliRunner().invoke(app, ["compare", *words, *how])
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = json.loads(done.output)["comparisons"]
+    return found
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_overlaps_of_networks_without_directions_are_not_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first layer is isotropic, and so is the gradient: what two such networks have in common is chance."""
+    monkeypatch.chdir(tmp_path)
+    Path("flat.py").write_text(ISOTROPIC)
+    for table in tables_of(["flat.py:relu", "flat.py:tanh"]):
+        assert table["noise floor"] == pytest.approx(0.218, abs=0.001)
+        assert table["overlap"][0][1] == pytest.approx(10 / 64, abs=0.05)  # 0.41 and 0.65 where both had one seed
+        assert table["resolved"] == [[False, False], [False, False]]
+        assert "The overlap of relu and tanh is not resolved" in table["warnings"][0]
+    for name in ("relu", "tanh"):
+        words = ["scan", f"flat.py:{name}", "--input", "1x8x8", "--estimator", "exact", "--device", "cpu"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    for table in tables_of(["biascope-runs/flat-relu", "biascope-runs/flat-tanh"]):
+        assert table["overlap"][0][1] > 0.35  # common noise of one seed, far above the noise floor
+        assert not np.any(table["resolved"])
+    done = CliRunner().invoke(app, ["compare", "biascope-runs/flat-relu", "biascope-runs/flat-tanh"])
+    assert "(…) not resolved" in done.output
+    assert re.search(r"\(0\.\d\d\) \(0\.\d\d\)", done.output)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_overlaps_of_networks_with_common_directions_are_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flat.py").write_text(ISOTROPIC)
+    for table in tables_of(["flat.py:filtered_relu", "flat.py:filtered_tanh"]):
+        assert table["overlap"][0][1] > 0.9  # ten inputs are amplified in both
+        assert np.all(table["resolved"])
+        assert table["warnings"] == []
+    tables = tables_of(["flat.py:filtered_relu", "flat.py:tanh"])
+    assert not any(table["resolved"][0][1] or table["resolved"][1][0] for table in tables)
+    assert all(table["resolved"][0][0] for table in tables)
+
+
+@pytest.mark.parametrize(("leading", "size"), [(1, 64), (10, 64), (5, 16)])
+def test_the_noise_floor_is_that_of_random_subspaces(leading: int, size: int) -> None:
+    random = np.random.default_rng(0)
+    first, second = np.linalg.qr(random.normal(size=(2, 20_000, size, leading)))[0]
+    overlaps = np.square(np.einsum("nij,nik->njk", first, second)).sum((1, 2)) / leading
+    assert 0.0003 < np.mean(overlaps > noise_floor(leading, size)) < 0.002  # 0.001 of 20,000 pairs, with four errors
+
+
 def test_expected_cost_names_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
     costs = expected_cost(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu"))
@@ -178,7 +271,7 @@ def parameters_of(result: Result) -> int:
     return int(result.provenance["family"]["parameters"])
 
 
-@pytest.mark.usefixtures("namesakes")
+@pytest.mark.usefixtures("namesakes", "undrawn")
 def test_compared_namesakes_keep_names_and_folders_of_their_own() -> None:
     words = ["compare", "a/net.py:build", "b/net.py:build", "--input", "1x4x4", "--draws", "16", "--device", "cpu"]
     done = CliRunner().invoke(app, [*words, "--estimator", "exact", "--json"])
@@ -190,7 +283,7 @@ def test_compared_namesakes_keep_names_and_folders_of_their_own() -> None:
     assert saved == {(names[0], 16 * 2 + 2 + 2 + 1), (names[1], 16 * 30 + 30 + 30 + 1)}
 
 
-@pytest.mark.usefixtures("namesakes")
+@pytest.mark.usefixtures("namesakes", "undrawn")
 def test_a_scan_of_a_namesake_leaves_the_first_results_alone() -> None:
     for subject in ("a/net.py:build", "b/net.py:build"):
         words = ["scan", subject, "--input", "1x4x4", "--draws", "16", "--device", "cpu"]

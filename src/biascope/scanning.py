@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 import os
 import re
@@ -39,6 +40,7 @@ class Sampling:
         draws: Networks to draw.
         readout: Which scalar of several outputs.
         seed: Of weights and inputs.
+        fixed_seed: Of inputs that do not change; by default ``seed``. Networks that are compared have these in common alone.
     """
 
     estimator: str | None = None
@@ -46,6 +48,7 @@ class Sampling:
     draws: int = 400
     readout: str = "first"
     seed: int = 0
+    fixed_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.step == 0 or not math.isfinite(self.step):
@@ -126,10 +129,7 @@ def scan(
     results: list[Result] = []
     for family in families:
         folder = run.folder if len(families) == 1 or run.folder is None else run.folder / _file_name(family.name)
-        for result in _measure(family, shape, sampling, data, run):
-            results.append(result)
-            if folder is not None:
-                result.save(folder / result.measurement)
+        results += _saved(family, shape, sampling, data, run, folder)
     page = None
     if report and run.folder is not None:
         from biascope.report import write_report
@@ -164,12 +164,26 @@ def _families(
     return [dataclasses.replace(family, name=name) for family, name in zip(found, names, strict=True)]
 
 
-def _probes(family: Family, shape: tuple[int, ...], seed: int) -> dict[str, Probe]:
+def _saved(
+    family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run, folder: Path | None
+) -> list[Result]:
+    """Results of one family, each saved as soon as it is there."""
+    results = []
+    for result in _measure(family, shape, sampling, data, run):
+        results.append(result)
+        if folder is not None:
+            result.save(folder / result.measurement)
+    return results
+
+
+def _probes(family: Family, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
     """Which measurements a scan makes of a family, and where."""
+    seed = sampling.seed
+    fixed = seed if sampling.fixed_seed is None else sampling.fixed_seed
     if family.law == "point":
         return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
     return {
-        "anisotropy_directions": Probe.gaussian(shape, seed=seed),
+        "anisotropy_directions": Probe.gaussian(shape, seed=fixed),
         "average_geometry": Probe.gaussian(shape, num=GEOMETRY_INPUTS, fresh=True, seed=seed),
     }
 
@@ -178,7 +192,7 @@ def _measure(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
 ) -> Iterator[Result]:
     common = {"draws": sampling.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
-    for name, probe in _probes(family, shape, sampling.seed).items():
+    for name, probe in _probes(family, shape, sampling).items():
         # Beside the directions, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
         own: dict[str, Any] = {"step": sampling.step}
         if name == "anisotropy_directions" or (family.law == "point" and sampling.estimator is not None):
@@ -218,7 +232,7 @@ def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, ru
     """
     run, draws = run or Run(), sampling.draws
     costs = []
-    for name, probe in _probes(family, shape, sampling.seed).items():
+    for name, probe in _probes(family, shape, sampling).items():
         chosen = (
             "exact"
             if name == "average_geometry"
@@ -260,7 +274,7 @@ def results_of(
     """Results of run folders and networks, in any mixture, under names that tell them apart.
 
     Args:
-        subjects: Run folders, whose results are read; networks, which are scanned.
+        subjects: Run folders, whose results are read; networks, which are scanned at the same inputs, each with a seed of its own.
         folder: Where scans are kept, each in a folder of its own.
         input: Shape of one input.
         sampling: What a scan draws.
@@ -281,13 +295,17 @@ def results_of(
     ]
     names = dict(zip(named, distinct_names([name for _, name in named], [source for source, _ in named]), strict=True))
     results: list[Result] = []
+    read = [result for each in found.values() if not isinstance(each, Family) for result in each]
+    taken = {result.provenance.get("settings", {}).get("seed") for result in read}
+    seeds = (seed for seed in itertools.count(sampling.seed) if seed not in taken)
     for subject, each in found.items():
         if isinstance(each, Family):
             family = dataclasses.replace(each, name=names[subject, each.name])
             own = dataclasses.replace(run, folder=folder / folder_name(subject, {}, None))
-            how = {name: getattr(sampling, name) for name in ("estimator", "step", "draws", "readout", "seed")}
-            shape = input or usual_shape(subject)
-            results += scan(family, input=shape, **how, run=own, report=False).results
+            make_writable(folder)
+            # Draws of one seed would have noise in common, which looks like common directions.
+            apart = dataclasses.replace(sampling, seed=next(seeds), fixed_seed=sampling.seed)
+            results += _saved(family, input or usual_shape(subject), apart, None, own, own.folder)
         else:
             results += [_renamed(result, names[subject, result.subject]) for result in each]
     return results
