@@ -52,7 +52,7 @@ def test_numbers_as_json_and_a_sound(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert told["provenance"]["data"]["shape"] == [2000, 1]  # two seconds by default
     assert {row["network"] for row in told["networks"]} == {"SIREN ω₀=100", "SIREN ω₀=3000"}
     assert told["agreement"] == {}
-    assert told["report"] == "biascope-runs/advise-hum/report.html"
+    assert told["report"] == "biascope-runs/advise-hum.wav/report.html"
     assert Path(told["report"]).exists()
 
 

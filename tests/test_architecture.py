@@ -153,6 +153,7 @@ LEAVES_SEEN = {
     "model_source": {"networks"},
     "data_source": {"data"},
     "patch_source": {"data"},
+    "signal_source": {"data"},
     "encoder_source": {"encoders", "networks", "data"},
     "task_source": {"encoders", "data"},
     "unlabelled_source": {"encoders", "data"},

@@ -178,9 +178,14 @@ def test_iterations_are_counted_to_the_threshold_and_never_is_no_number() -> Non
 
 
 def test_a_training_that_diverges_is_recorded() -> None:
-    result = linearized_training(FAMILY, DATA, **{**SMALL, "rate": 1e308})
-    assert result.diverged.any()
-    assert "trainings diverged" in result.sentence()
+    with pytest.raises(ValueError, match=r"and all diverged: there is no accuracy to compare\. Pass a smaller rate"):
+        linearized_training(FAMILY, DATA, **{**SMALL, "rate": 1e308})
+    result = linearized_training(FAMILY, DATA, **SMALL, repeats=3)
+    one = np.zeros((2, 1, 1, 3), bool)
+    one[0, 0, 0, 1] = True
+    result = dataclasses.replace(result, accuracy=np.where(one, np.nan, result.accuracy), diverged=one)
+    assert result.headline()["test accuracy of the network"].value == pytest.approx(np.nanmean(result.accuracy[0]))
+    assert "1 of 6 trainings diverged and are left out." in result.sentence()
     assert result.check() is result
 
 
@@ -204,7 +209,7 @@ def test_the_sentence_tells_gain_and_cost() -> None:
         ({"at": ("5",)}, "at must be 'start', 'trained' or an epoch up to 4"),
         ({"at": ()}, "at must be"),
         ({"positive": (0, 1)}, "Labels must be of two classes, got 1"),
-        ({"rate": -1.0}, "rate must be at least"),
+        ({"rate": -1.0}, "rate must be a positive"),
     ],
 )
 def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:

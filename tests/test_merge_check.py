@@ -292,6 +292,14 @@ def test_bad_input_is_one_sentence() -> None:
             ask(alphas=(alpha,))
     with pytest.raises(ValueError, match=r"The maps must have places within 0 and 1, and from 2 to 3 none of 4 is"):
         ask(reach=(2.0, 3.0))
+    for wrong in (
+        {"threshold": float("nan")},
+        {"threshold": 0.0},
+        {"reach": (0.0, float("inf"))},
+        {"reach": (1.0, 1.0)},
+    ):
+        with pytest.raises(ValueError, match=r"threshold must be positive and reach an interval"):
+            ask(**wrong)
     one = {model: Head(head.weight[:1], head.bias[:1]) for model, head in HEADS.items()}
     with pytest.raises(ValueError, match=r"The head of first must have two outputs at least to predict classes"):
         merge_check(ENCODER, one, VECTORS, TASKS, run=CPU64)
@@ -300,7 +308,7 @@ def test_bad_input_is_one_sentence() -> None:
         merge_check(ENCODER, HEADS, VECTORS, single, compared="features", run=CPU64)
     x, y = TASKS["first"].splits["test"]
     broken = {**TASKS, "first": dataclasses.replace(TASKS["first"], splits={"test": (x * torch.nan, y)})}
-    with pytest.raises(ValueError, match=r"The model of set 1 must give finite outputs on its samples, and does not"):
+    with pytest.raises(ValueError, match="base must give finite outputs on set 1, and does not"):
         merge_check(ENCODER, HEADS, VECTORS, broken, run=CPU64)
     other = vectors_of(ENCODER.with_params({name: 2 * each for name, each in ENCODER.params.items()}))
     with pytest.raises(ValueError, match=r"Task vectors must start from the weights of the encoder"):
@@ -339,3 +347,56 @@ def test_no_changed_prediction_of_few_is_no_certainty() -> None:
     found = merge_check(ENCODER, HEADS, gentle, TASKS, grid=None, resamples=20, run=CPU64)
     assert found.losses[0].value == 0
     assert found.expected_losses[0].high == found.losses[0].high > 0
+
+
+class Unsteady(nn.Module):
+    """A network whose outputs are not a function of one sample, in one of several ways."""
+
+    def __init__(self, how: str, size: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 5)
+        self.how, self.size, self.calls = how, size, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        outputs = self.inner(x)
+        other = {
+            "random": lambda: torch.randn_like(outputs),
+            "dropout": lambda: nn.functional.dropout(outputs) - outputs,
+            "numpy": lambda: outputs * float(np.random.default_rng().normal()),
+            "counting": lambda: torch.full_like(outputs, float(self.calls)),
+            "mean": lambda: outputs.mean(0, keepdim=True).expand_as(outputs),
+            "sorted": lambda: outputs.sort(0).values - outputs,
+            "size": lambda: torch.full_like(outputs, float(len(x))),
+            "nan": lambda: torch.full_like(outputs, torch.nan),
+        }[self.how]()
+        return outputs + self.size * other
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("random", "must give the same outputs for the same samples, and two passes differ by"),
+        ("dropout", r"two passes differ by .* F.dropout needs training=self.training"),
+        ("numpy", "two passes differ by"),
+        ("counting", "two passes differ by"),
+        ("mean", "must give a sample the same outputs in every batch, and they change by"),
+        ("sorted", "the same outputs in every batch"),
+        ("size", "the same outputs in every batch"),
+        ("nan", "base must give finite outputs on set 1"),
+    ],
+)
+def test_outputs_that_are_no_function_of_a_sample_are_refused(how: str, size: float, message: str) -> None:
+    encoder = network_of(lambda: Unsteady(how, size), readout=None)
+    with pytest.raises(ValueError, match=message):
+        merge_check(encoder, HEADS, vectors_of(encoder), TASKS, grid=None, resamples=10, run=CPU64)
+
+
+def test_a_steady_network_in_single_precision_is_not_refused() -> None:
+    encoder = network_of(
+        lambda: nn.Sequential(nn.Linear(4, 300), nn.Dropout(0.5), nn.BatchNorm1d(300), nn.ReLU(), nn.Linear(300, 5)),
+        readout=None,
+    )
+    run = dataclasses.replace(CPU64, precision="float32")
+    merge_check(encoder, HEADS, vectors_of(encoder), TASKS, grid=None, resamples=10, run=run)

@@ -224,6 +224,15 @@ def test_overlap_has_the_agreement_of_halves_on_its_diagonal(anisotropy: Covaria
     np.testing.assert_allclose(table[0, 1], 1.0, rtol=1e-5)
 
 
+def test_overlaps_that_are_not_resolved_stand_in_brackets(anisotropy: CovarianceResult) -> None:
+    unclear = dataclasses.replace(
+        anisotropy, similarity=np.full(len(anisotropy.similarity), 0.3)
+    )  # 10 of 36: chance is 0.28
+    figure = report._overlaid([unclear, renamed(unclear, "second")], False)["Overlap of the 10 leading directions"]
+    assert {text.get_text() for text in figure.axes[0].texts} == {"(0.30)", "(1.00)"}
+    assert "is not resolved" in figure.get_label()
+
+
 @pytest.mark.usefixtures("no_pictures")
 def test_checkpoints_are_followed_along_training(anisotropy: CovarianceResult, tmp_path: Path) -> None:
     steps = [renamed(anisotropy, f"net at step_{step}", law="point") for step in (0, 10, 20)]

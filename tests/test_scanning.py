@@ -1,16 +1,27 @@
 import dataclasses
+import json
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from biascope import weights
-from biascope.comparison import compared
+from biascope.cli import app
+from biascope.comparison import compared, noise_floor
 from biascope.family import Family
+from biascope.model_source import family_of
+from biascope.result import Result
 from biascope.run import Run
-from biascope.scanning import Sampling, expected_cost, folder_name, saved_results, scan
+from biascope.scanning import Sampling, expected_cost, folder_name, path_words, results_of, saved_results, scan
+
+CPU = Run(device="cpu", progress=False)
 
 MODEL = """
 from torch import nn
@@ -96,6 +107,96 @@ def test_comparison_puts_spectra_side_by_side_and_refuses_to_mix_estimators(mode
         compared([exact[0], difference[0]])
 
 
+ISOTROPIC = """
+from torch import nn
+
+def relu():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+
+def tanh():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+class Filtered(nn.Sequential):
+    def forward(self, x):
+        x = x.flatten(1)
+        return super().forward(x * (1 + 9 * (torch.arange(64) < 10)))
+
+def filtered_relu():
+    return Filtered(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+
+def filtered_tanh():
+    return Filtered(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+import torch
+"""
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without pictures, which take seconds."""
+
+    def written(results: Sequence[Result], path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(result.subject for result in results))
+        return path
+
+    monkeypatch.setattr("biascope.report.write_report", written)
+
+
+def tables_of(words: Sequence[str]) -> list[dict[str, Any]]:
+    how = ["--input", "1x8x8", "--estimator", "exact", "--draws", "400", "--device", "cpu", "--json"]
+    done = CliRunner().invoke(app, ["compare", *words, *how])
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = json.loads(done.output)["comparisons"]
+    return found
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_overlaps_of_networks_without_directions_are_not_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first layer is isotropic, and so is the gradient: what two such networks have in common is chance."""
+    monkeypatch.chdir(tmp_path)
+    Path("flat.py").write_text(ISOTROPIC)
+    for table in tables_of(["flat.py:relu", "flat.py:tanh"]):
+        assert table["noise floor"] == pytest.approx(0.218, abs=0.001)
+        assert table["overlap"][0][1] == pytest.approx(10 / 64, abs=0.05)  # 0.41 and 0.65 where both had one seed
+        assert table["resolved"] == [[False, False], [False, False]]
+        assert "The overlap of relu and tanh is not resolved" in table["warnings"][0]
+    for name in ("relu", "tanh"):
+        words = ["scan", f"flat.py:{name}", "--input", "1x8x8", "--estimator", "exact", "--device", "cpu"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    for table in tables_of(["biascope-runs/flat-relu", "biascope-runs/flat-tanh"]):
+        assert table["overlap"][0][1] > 0.35  # common noise of one seed, far above the noise floor
+        assert not np.any(table["resolved"])
+    done = CliRunner().invoke(app, ["compare", "biascope-runs/flat-relu", "biascope-runs/flat-tanh"])
+    assert "(…) not resolved" in done.output
+    assert re.search(r"\(0\.\d\d\) \(0\.\d\d\)", done.output)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_overlaps_of_networks_with_common_directions_are_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flat.py").write_text(ISOTROPIC)
+    for table in tables_of(["flat.py:filtered_relu", "flat.py:filtered_tanh"]):
+        assert table["overlap"][0][1] > 0.9  # ten inputs are amplified in both
+        assert np.all(table["resolved"])
+        assert table["warnings"] == []
+    tables = tables_of(["flat.py:filtered_relu", "flat.py:tanh"])
+    assert not any(table["resolved"][0][1] or table["resolved"][1][0] for table in tables)
+    assert all(table["resolved"][0][0] for table in tables)
+
+
+@pytest.mark.parametrize(("leading", "size"), [(1, 64), (10, 64), (5, 16)])
+def test_the_noise_floor_is_that_of_random_subspaces(leading: int, size: int) -> None:
+    random = np.random.default_rng(0)
+    first, second = np.linalg.qr(random.normal(size=(2, 20_000, size, leading)))[0]
+    overlaps = np.square(np.einsum("nij,nik->njk", first, second)).sum((1, 2)) / leading
+    assert 0.0003 < np.mean(overlaps > noise_floor(leading, size)) < 0.002  # 0.001 of 20,000 pairs, with four errors
+
+
 def test_expected_cost_names_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
     costs = expected_cost(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu"))
@@ -105,10 +206,135 @@ def test_expected_cost_names_each_measurement(model: str) -> None:
 
 def test_folder_names_are_readable_and_safe() -> None:
     assert folder_name("lenet", {"pooling": "average"}, None) == "lenet-pooling=average"
-    assert folder_name("a/b/model.py:build", {}, Path("x/epoch-3.pt")) == "model-epoch-3"
-    assert folder_name("a/model.py:wide", {}, None) == "model-wide"
+    assert folder_name("model.py:build", {}, None) == "model"
+    assert folder_name("a/b/model.py:build", {}, Path("x/epoch-3.pt")) == "a__b__model@x__epoch-3.pt"
+    assert folder_name("a/model.py:wide", {}, None) == "a__model-wide"
     assert folder_name("package.module:build", {}, None) == "package.module"
     assert "/" not in folder_name("../../x:y", {}, None)
+
+
+def test_different_subjects_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subjects = [
+        ("lenet", {}, None),
+        ("lenet.py:build", {}, None),
+        ("net.py:build", {}, None),
+        ("a/net.py:build", {}, None),
+        ("b/net.py:build", {}, None),
+        ("a__net.py:build", {}, None),
+        ("../net.py:build", {}, None),
+        ("/elsewhere/net.py:build", {}, None),
+        ("/other/elsewhere/net.py:build", {}, None),
+        ("net.py:wide", {}, None),
+        ("net-wide.py:build", {}, None),
+        ("net wide.py:build", {}, None),
+        ("package.net:build", {}, None),
+        ("package.net.py:build", {}, None),
+        ("lenet", {"x": 1, "y": 2}, None),
+        ("lenet", {"x": "1-y=2"}, None),
+        ("mlp", {"hidden": (100, 100)}, None),
+        ("mlp", {"hidden": "-100--100-"}, None),
+        ("lenet", {}, Path("a/last.pt")),
+        ("lenet", {}, Path("b/last.pt")),
+        ("lenet", {}, Path("b/last.safetensors")),
+        ("lenet", {}, Path("last.pt")),
+        ("lenet", {}, Path("/b/last.pt")),
+    ]
+    names = [folder_name(*subject) for subject in subjects]
+    assert len(set(names)) == len(names)
+    assert not any(letter in name for name in names for letter in "/ ")
+    assert folder_name("./a/../a/net.py:build", {}, None) == folder_name("a/net.py:build", {}, None)
+    assert folder_name(f"{tmp_path}/a/net.py:build", {}, None) == "a__net"
+    files = ["photo.png", "photo.jpg", "a/photo.png", "/a/photo.png", "/b/a/photo.png", "a__photo.png"]
+    assert len({path_words(file, ".png") for file in files}) == len(files)
+
+
+TWO_NETWORKS = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+"""
+
+
+@pytest.fixture
+def namesakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files of one name in two folders, with different networks."""
+    monkeypatch.chdir(tmp_path)
+    for folder, width in (("a", 2), ("b", 30)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.py").write_text(TWO_NETWORKS.replace("WIDTH", str(width)))
+    return tmp_path
+
+
+def parameters_of(result: Result) -> int:
+    return int(result.provenance["family"]["parameters"])
+
+
+@pytest.mark.usefixtures("namesakes", "undrawn")
+def test_compared_namesakes_keep_names_and_folders_of_their_own() -> None:
+    words = ["compare", "a/net.py:build", "b/net.py:build", "--input", "1x4x4", "--draws", "16", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*words, "--estimator", "exact", "--json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.output)
+    names = ["net (a/net.py:build)", "net (b/net.py:build)"]
+    assert [table["subjects"] for table in document["comparisons"]] == [names, names]
+    saved = {(each.subject, parameters_of(each)) for each in saved_results(Path(document["report"]).parent)}
+    assert saved == {(names[0], 16 * 2 + 2 + 2 + 1), (names[1], 16 * 30 + 30 + 30 + 1)}
+
+
+@pytest.mark.usefixtures("namesakes", "undrawn")
+def test_a_scan_of_a_namesake_leaves_the_first_results_alone() -> None:
+    for subject in ("a/net.py:build", "b/net.py:build"):
+        words = ["scan", subject, "--input", "1x4x4", "--draws", "16", "--device", "cpu"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    counts = [{parameters_of(each) for each in saved_results(Path(f"biascope-runs/{x}__net"))} for x in "ab"]
+    assert counts == [{37}, {541}]
+    both = results_of(
+        ["biascope-runs/a__net", "biascope-runs/b__net"],
+        Path("unused"),
+        input=None,
+        sampling=Sampling(),
+        batchnorm="eval",
+        run=CPU,
+    )
+    assert {each.subject for each in both} == {"net (a__net)", "net (b__net)"}
+
+
+def test_the_same_subject_twice_is_refused() -> None:
+    done = CliRunner().invoke(app, ["compare", "lenet", "lenet"])
+    assert str(done.exception).startswith("compare needs different subjects, got lenet, lenet.")
+
+
+def test_checkpoints_of_one_stem_keep_names_of_their_own(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(1024, 10), nn.ReLU(), nn.Linear(10, 10))
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\ndef build():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(1024, 10), nn.ReLU(), nn.Linear(10, 10))\n"
+    )
+    (tmp_path / "states").mkdir()
+    for suffix in ("pt", "pth"):
+        torch.save(module.state_dict(), tmp_path / "states" / f"last.{suffix}")
+    run = dataclasses.replace(CPU, folder=tmp_path / "out")
+    done = scan(f"{tmp_path}/net.py:build", checkpoints=tmp_path / "states", draws=4, run=run, report=False)
+    assert len({each.subject for each in done.results}) == 2
+    assert len(saved_results(tmp_path / "out")) == 2
+
+
+def test_namesakes_of_neighbours_are_refused(namesakes: Path) -> None:
+    for folder in "ab":
+        (namesakes / folder / "width_of_layers.py").write_text(f"WIDTH = {ord(folder)}\n")
+        code = (namesakes / folder / "net.py").read_text().split("return")[0]
+        (namesakes / folder / "net.py").write_text(
+            "from width_of_layers import WIDTH\n" + code + "return nn.Linear(WIDTH, 1)\n"
+        )
+    assert family_of("a/net.py:build").num_parameters == ord("a") + 1
+    assert family_of("a/net.py:build").num_parameters == ord("a") + 1
+    with pytest.raises(
+        ValueError, match=r"b/net.py must import its own width_of_layers.py, and .*a/width_of_layers.py is"
+    ):
+        family_of("b/net.py:build")
+    del sys.modules["width_of_layers"]
 
 
 def test_a_run_folder_without_results_is_told_so(tmp_path: Path) -> None:

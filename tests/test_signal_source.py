@@ -88,7 +88,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str, shape: tuple[i
     ("name", "content", "message"),
     [
         ("none.png", None, "must be an existing file"),
-        ("a.png", b"no image", "must be an image"),
+        ("a.png", b"no image", "must be a picture"),
         ("a.wav", b"no sound", "must be a .wav file of plain PCM samples"),
         ("a.npy", b"no array", "must be an .npy array of numbers"),
         ("a.txt", b"words", "must be an image, a .wav sound or an .npy array"),

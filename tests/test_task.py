@@ -139,7 +139,10 @@ def test_content_tells_data_sets_apart() -> None:
     [
         (lambda: along_directions(torch.eye(3), (4,), seed=0, run=CPU), "one row of 4 numbers"),
         (lambda: along_directions(torch.eye(3), (3,), margin="half", seed=0, run=CPU), "margin must be"),
-        (lambda: along_directions(torch.eye(3), (3,), noise=-1, seed=0, run=CPU), "noise must not be negative"),
+        (
+            lambda: along_directions(torch.eye(3), (3,), noise=-1, seed=0, run=CPU),
+            "noise must be finite and not negative",
+        ),
         (lambda: along_directions(torch.eye(3), (3,), train=0, seed=0, run=CPU), "at least 1"),
         (lambda: poisoned(images(), torch.eye(16), [15]), "between 0 and 14"),
         (lambda: poisoned(images(), torch.eye(16), [0], assignment="mine"), "assignment must be"),

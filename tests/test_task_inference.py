@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from biascope import task_inference
 from biascope.family import Network
 from biascope.linearization import linearize
+from biascope.measurement import find
 from biascope.networks import builder
 from biascope.run import Run
 from biascope.task import Arrays
@@ -234,3 +235,20 @@ def test_what_does_not_fit_is_told_in_one_sentence() -> None:
         sampled(samples, "test", 0, seed=0)
     with pytest.raises(ValueError, match="split must be one of 'test', got 'x'"):
         sampled(samples, "x", 1, seed=0)
+
+
+@pytest.mark.parametrize("name", ["task_addition", "task_negation", "disentanglement"])
+def test_measurements_of_edits_refuse_a_random_encoder(name: str) -> None:
+    class Noisy(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + 1e-4 * torch.randn(len(x), 2, dtype=x.dtype)
+
+    encoder = network_of(lambda: Noisy(4, 2), readout=None)
+    end = {key: tensor + 1 for key, tensor in encoder.params.items()}
+    samples = (normal(20, 4), torch.zeros(20, dtype=torch.int64))
+    tasks = {each: Arrays(dict.fromkeys(("validation", "test"), samples), torch.float64) for each in "ab"}
+    vectors = {"non-linear": dict.fromkeys(tasks, TaskVector.between(encoder.params, end))}
+    heads = dict.fromkeys(tasks, Head(torch.eye(2), torch.zeros(2)))
+    more = {"control": "b"} if name == "task_negation" else {}
+    with pytest.raises(ValueError, match="The encoder must give the same outputs for the same samples"):
+        find(name)(encoder, heads, vectors, tasks, run=CPU64, **more)

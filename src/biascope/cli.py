@@ -28,7 +28,6 @@ from biascope.printing import print_results
 
 if TYPE_CHECKING:
     from biascope.family import Family
-    from biascope.result import Result
     from biascope.run import Run
     from biascope.scanning import Sampling
 
@@ -213,27 +212,17 @@ def compare(
             f"compare needs at least two subjects, got {len(subjects)}. Pass run folders or network names."
         )
     shape = model_source.parse_shape(input) if input else None
-    folder = out or Path("biascope-runs") / (
-        "compare-" + "-".join(scanning.folder_name(subject, {}, None) for subject in subjects)
+    if len(set(subjects)) < len(subjects):
+        raise ValueError(f"compare needs different subjects, got {', '.join(subjects)}. Leave out those that repeat.")
+    folder = out or Path("biascope-runs") / scanning.comparison_folder(subjects)
+    results = scanning.results_of(
+        subjects,
+        folder,
+        input=shape,
+        sampling=scanning.Sampling(_estimator(estimator), step, draws, readout, seed),
+        batchnorm=batchnorm,
+        run=_run_in(device, precision, None),
     )
-    results: list[Result] = []
-    for subject in subjects:
-        if Path(subject).is_dir():
-            results += scanning.saved_results(Path(subject))
-            continue
-        run = _run_in(device, precision, folder / scanning.folder_name(subject, {}, None))
-        results += scanning.scan(
-            subject,
-            input=shape,
-            estimator=_estimator(estimator),
-            step=step,
-            draws=draws,
-            readout=readout,
-            batchnorm=batchnorm,
-            seed=seed,
-            run=run,
-            report=False,
-        ).results
     tables = comparison.compared(results, leading)
     from biascope.files import make_writable
     from biascope.report import write_report

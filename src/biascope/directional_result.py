@@ -30,7 +30,7 @@ class DirectionalBias(Result):
         labels: What each direction is.
         places: Index of each direction in the whole basis.
         threshold: Of the loss, for the number of iterations.
-        accuracy: Test accuracy, from 0 to 1.
+        accuracy: Test accuracy, from 0 to 1; nan of a training that diverged.
         train_accuracy: Accuracy on the training set.
         iterations: First iteration whose loss was below the threshold; nan for never.
         losses: Training loss over windows of iterations; nan where a smaller training set has fewer.
@@ -79,11 +79,21 @@ class DirectionalBias(Result):
     def headline(self) -> dict[str, Estimate]:  # noqa: D102
         numbers = {}
         for i, j, words in self._settings():
-            each = self.accuracy[i, j]  # (repeat, direction)
-            numbers[f"mean test accuracy{words}"] = over_repeats(each.mean(1), within=(0.0, 1.0))
-            numbers[f"share of directions learned{words}"] = over_repeats((each >= LEARNED).mean(1), within=(0.0, 1.0))
-            numbers[f"share of directions missed{words}"] = over_repeats((each <= MISSED).mean(1), within=(0.0, 1.0))
+            each = self._accuracy[i, j]  # (repeat, direction)
+            each = each[~np.isnan(each).all(1)]
+            if not len(each):
+                continue
+            known = ~np.isnan(each)
+            numbers[f"mean test accuracy{words}"] = over_repeats(np.nanmean(each, 1), within=(0.0, 1.0))
+            for name, judged in (("learned", each >= LEARNED), ("missed", each <= MISSED)):
+                shares = judged.sum(1) / known.sum(1)
+                numbers[f"share of directions {name}{words}"] = over_repeats(shares, within=(0.0, 1.0))
         return numbers
+
+    @property
+    def _accuracy(self) -> np.ndarray:
+        """Without the trainings that diverged: results saved by earlier versions have a number there."""
+        return np.where(self.diverged, np.nan, self.accuracy)
 
     def _settings(self) -> list[tuple[int, int, str]]:
         """Every pair of noise and training size, and how to tell it from the others in words."""
@@ -97,17 +107,20 @@ class DirectionalBias(Result):
         return found
 
     def sentence(self) -> str:  # noqa: D102
-        each = self.accuracy[-1, -1].mean(0)
+        each = _mean_over_repeats(self._accuracy[-1, -1])
+        gone, total = int(self.diverged.sum()), self.diverged.size
+        left_out = f" {gone} of {total} trainings diverged and are left out." if gone else ""
+        where = f"(σ = {self.noise[-1]:g}, {self.samples[-1]:,} samples)"
+        count, each = len(each), each[~np.isnan(each)]
+        if not len(each):
+            return f"{self.subject} has no training that stayed finite {where}.{left_out}"
         low, high = 100 * each.min(), 100 * each.max()
-        count = len(each)
         spread = f"between {low:.0f} and {high:.0f} %" if high - low >= 1 else f"at {high:.0f} %"
         learned, missed = int((each >= LEARNED).sum()), int((each <= MISSED).sum())
-        words = (
+        return (
             f"{self.subject} learns {learned} of {count} directions and misses {missed}: test accuracy lies {spread} "
-            f"(σ = {self.noise[-1]:g}, {self.samples[-1]:,} samples)."
+            f"{where}.{left_out}"
         )
-        gone = int(self.diverged.sum())
-        return words + (f" {gone} trainings diverged." if gone else "")
 
     def planes(self) -> dict[str, Plane]:  # noqa: D102
         if not self.is_fourier or len(self.input_shape) < 2:
@@ -126,7 +139,7 @@ class DirectionalBias(Result):
 
         found = {}
         for i, j, words in self._settings():
-            found[f"test accuracy{words}"] = plane(100 * self.accuracy[i, j], "%", 50.0, 100.0)
+            found[f"test accuracy{words}"] = plane(100 * self._accuracy[i, j], "%", 50.0, 100.0)
             if not np.isnan(self.iterations[i, j]).all():
                 name = f"iterations to a loss of {self.threshold:g}{words}"
                 found[name] = plane(self.iterations[i, j], "iterations", None, None)
@@ -143,10 +156,10 @@ class DirectionalBias(Result):
             spectra = {"eigenvalues": self.spectrum} if self.spectrum.size > 1 and len(self.places) > 1 else None
             curves = {}
             for i, j, words in self._settings():
-                error = self.accuracy[i, j].std(0, ddof=1) / math.sqrt(self.repeats) if self.repeats > 1 else None
+                error = self._accuracy[i, j].std(0, ddof=1) / math.sqrt(self.repeats) if self.repeats > 1 else None
                 curves[words.strip(" ()") or "test accuracy"] = (
                     self.places,
-                    100 * self.accuracy[i, j].mean(0),
+                    100 * _mean_over_repeats(self._accuracy[i, j]),
                     None if error is None else 100 * error,
                 )
             # Eigenvalues are drawn by place: those of directions that were left out are not known here.
@@ -161,7 +174,7 @@ class DirectionalBias(Result):
         from biascope.frequency_plane import lines_figure
 
         order = (
-            np.argsort(-self.accuracy[-1, -1].mean(0), kind="stable")
+            np.argsort(-_mean_over_repeats(self._accuracy[-1, -1]), kind="stable")
             if self.is_fourier
             else np.arange(len(self.places))
         )
@@ -182,3 +195,9 @@ class DirectionalBias(Result):
     def repeats(self) -> int:
         """How many networks were trained along each direction."""
         return int(self.accuracy.shape[2])
+
+
+def _mean_over_repeats(values: np.ndarray) -> np.ndarray:
+    """Mean over the first axis of what is a number; nan where nothing is."""
+    known = ~np.isnan(values)
+    return np.asarray(np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan))

@@ -220,8 +220,10 @@ def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = Fal
     return figure
 
 
-def overlap(matrix: np.ndarray, labels: Sequence[str], *, dark: bool = False) -> Figure:
-    """Similarities between 0 and 1 as a table of colours with the numbers in it; nan is left open."""
+def overlap(
+    matrix: np.ndarray, labels: Sequence[str], *, resolved: np.ndarray | None = None, dark: bool = False
+) -> Figure:
+    """Similarities between 0 and 1 as a table of colours with the numbers in it; nan is left open, noise is in brackets."""
     matrix, words = np.asarray(matrix, np.float64), [plain(label) for label in labels]
     reading = "1 means that two networks share their leading directions, 0 that they have none in common."
     figure = blank(1.2 + 0.5 * min(max(len(matrix), 2), 6), reading)
@@ -234,6 +236,7 @@ def overlap(matrix: np.ndarray, labels: Sequence[str], *, dark: bool = False) ->
         value = matrix[row, column]
         light = np.dot(image.to_rgba(value)[:3], (0.3, 0.59, 0.11)) > 0.5 if np.isfinite(value) else not dark
         text = f"{value:.2f}" if np.isfinite(value) else "–"
+        text = text if resolved is None or resolved[row, column] else f"({text})"
         axes.text(column, row, text, ha="center", va="center", size=size, color=PALETTE[not light].ink)
     return figure
 

@@ -79,7 +79,7 @@ def edit(
     from biascope.files import make_writable
     from biascope.report import write_report
     from biascope.run import Run
-    from biascope.scanning import folder_name
+    from biascope.scanning import path_words
     from biascope.task_source import task_of
     from biascope.task_study import save_vectors as saved
     from biascope.task_study import study_of
@@ -97,8 +97,9 @@ def edit(
         raise ValueError(
             "--save-vectors needs task vectors, and localisation alone makes none. Add addition to --what."
         )
-    named = f"edit-{Path(encoder).name}{'-random' if random else ''}"
-    folder = out or Path("biascope-runs") / folder_name(named, {}, weights)
+    of_weights = "" if weights is None else f"@{path_words(weights, '.safetensors')}"
+    named = f"edit-{path_words(encoder)}{'-random' if random else ''}{of_weights}"
+    folder = out or Path("biascope-runs") / named
     run = Run(folder=folder, device=device, precision=precision, data_root=data_root)
     _ = run.torch_device  # a device that is not there is told before any work
     found = encoder_of(encoder, weights_file=weights, image_size=image_size, random=random, root=data_root)

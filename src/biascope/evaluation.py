@@ -28,7 +28,7 @@ EVALUATED = 2**25  # numbers of input that one evaluation pass takes
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well networks do on a split: ``(m,)`` accuracies between 0 and 1, and mean losses."""
+    """How well networks do on a split: ``(m,)`` accuracies between 0 and 1, nan of a network that says NaN, and mean losses."""
 
     accuracy: Tensor
     loss: Tensor
@@ -64,7 +64,9 @@ def evaluation(
     def judged(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         with half_precision(run):
             outputs = networks.apply(params, buffers, x).to(x.dtype)
-        return correct(outputs, y).sum(), loss_of(loss, outputs, y)
+        hits = correct(outputs, y).sum()
+        # A network that says NaN is neither right nor wrong: an accuracy would be the share of one class.
+        return torch.where(outputs.isnan().any(), torch.nan, hits.double()), loss_of(loss, outputs, y)
 
     layers = PoolingBySlices() if device.type == "cpu" else nullcontext()
     with torch.no_grad(), run.products(), layers:

@@ -248,7 +248,10 @@ def _function_of_one_input(network: Network, x: Any) -> Iterator[_Identity]:
         "forward is random, keeps state, overwrites its input or gives no number",
     )
     yield _Identity(
-        "inputs of a batch do not see one another", 1.0, lambda: found().coupling, "outputs depend on the batch"
+        "inputs of a batch do not see one another",
+        1.0,
+        lambda: found().coupling if math.isfinite(_repeat(network, x)) else math.inf,
+        "outputs depend on the batch",
     )
 
 

@@ -54,13 +54,16 @@ def match(
     from biascope.matching import match as ranked
     from biascope.report import write_report
     from biascope.run import Run
+    from biascope.scanning import distinct_names, path_words
 
-    folder = out or Path("biascope-runs") / f"match-{Path(data).stem}"
+    folder = out or Path("biascope-runs") / f"match-{path_words(data, '.npz')}"
     run = Run(folder=folder, device=device, precision=precision, data_root=data_root)
     _ = run.torch_device  # a device that is not there is told before any work
     sizes = whole_numbers(data_sizes, "--data-sizes")
     samples = samples_of(data, sizes=sizes, root=data_root, labelled=labels, seed=seed)
     families = [family_of_words(words, samples, settings, labels) for words in models or USUAL]
+    names = distinct_names([family.name for family in families], list(models or USUAL))
+    families = [dataclasses.replace(family, name=name) for family, name in zip(families, names, strict=True)]
     make_writable(folder)
     how: dict[str, Any] = {"draws": draws, "inputs": inputs, "scale": scale, "readout": readout, "seed": seed}
     found = ranked(families, samples, labels=labels, run=run, **how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,6 +66,10 @@ def measure(
     from biascope.printing import print_results
     from biascope.run import Run
 
+    if inputs < 1:
+        raise ValueError(f"--inputs must be at least 1, got {inputs}. Pass --inputs 1.")
+    if not 0 < std < math.inf:
+        raise ValueError(f"--std must be a positive number, got {std}. Pass --std 1.")
     found = find(name)
     wanted = inspect.signature(found.function).parameters
     if "encoder" in wanted:

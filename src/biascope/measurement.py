@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Measurement(Generic[P, R]):
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
+        _check_finite(self.name, bound)
         check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
         begin = time.perf_counter()
         result = self.function(*args, **settings)
@@ -140,6 +142,19 @@ def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:
     split = split or next(iter(data.sizes))
     x = data.batch(split, torch.tensor([0, data.sizes[split] - 1]))[0].to(run.torch_device)
     return x.to(run.dtype) if x.is_floating_point() else x
+
+
+def _check_finite(name: str, bound: inspect.BoundArguments) -> None:
+    """No setting of a measurement means anything as nan or infinity."""
+    for key, value in bound.arguments.items():
+        parameter = bound.signature.parameters[key]
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(
+                    f"{key} of {name} must be a finite number, got {number}. Pass {key}={parameter.default}."
+                )
 
 
 def check_samples(family: Any, data: Any) -> None:

@@ -26,7 +26,7 @@ from biascope.result import recorded
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head
-from biascope.task_inference import edited_outputs, predicted_classes, sampled
+from biascope.task_inference import edited_outputs, predicted_classes, require_repeatable, sampled
 from biascope.task_tuning import require_heads
 from biascope.task_vector import TaskVector
 
@@ -95,7 +95,7 @@ def merge_check(
         The verdict with all that it rests on.
 
     Raises:
-        ValueError: If models, heads, samples and settings do not fit.
+        ValueError: If models, heads, samples and settings do not fit, or outputs are random, not finite, or depend on the batch.
 
     Example:
         >>> encoder = Network.of(torch.nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
@@ -114,6 +114,11 @@ def merge_check(
     run, clock = run or Run(), time.perf_counter()
     _check(heads, vectors, tasks, alphas, compared, grid, resamples)
     _check_accuracies(accuracies or {}, vectors)
+    if not 0 < threshold < np.inf or not -np.inf < reach[0] < reach[1] < np.inf:
+        raise ValueError(
+            f"threshold must be positive and reach an interval of finite numbers, got {threshold} and {reach}. "
+            "Pass threshold=0.1, reach=(-1.0, 2.0)."
+        )
     settings = {
         "split": split, "points": points, "compared": compared, "grid": grid, "reach": reach, "map_points": map_points,
         "threshold": threshold, "resamples": resamples, "seed": seed,
@@ -123,6 +128,9 @@ def merge_check(
     samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
     if compared == "features" and (few_of := [model for model in models if samples[model].sizes[split] < 2]):
         raise ValueError(f"Features are compared on two samples at least, and {few_of[0]} has one. Pass more samples.")
+    for model in models:
+        require_repeatable(encoder, samples[model], name=name, run=run)
+        require_repeatable(encoder, samples[model], name=model, vector=vectors[model], run=run)
     few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
     look = _Look(encoder, tuple(vectors.values()), compared, run)
     coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)

@@ -77,6 +77,7 @@ def check(
     from biascope.merge_source import Reading, candidates_of
     from biascope.model_source import parse_settings
     from biascope.run import Run
+    from biascope.scanning import path_words
     from biascope.unlabelled_source import SPLIT
 
     run = Run(device=device, precision=precision, data_root=data_root)
@@ -93,7 +94,7 @@ def check(
         raise ValueError(f"--accuracy must lie between 0 and 1, got {wrong[0]:g}. Pass a share, such as 0.93.")
     reading = Reading(model, parse_settings(settings), input, head, features, pixels, split, points, unrelated, seed)
     known = candidates_of(base, models, data, reading, control=control, run=run)
-    folder = report or Path("biascope-runs") / f"check-{known.base}"
+    folder = report or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
     make_writable(folder)
     found = merge_check(
         known.network,
@@ -158,10 +159,11 @@ def apply(
     """Write the base plus weighted differences of other models to it, without loading any of them whole."""
     from biascope.checkpoint import Checkpoint
     from biascope.merging import merge
+    from biascope.scanning import path_words
 
     chosen = [weighted(words, weight) for words in models]
     size = bytes_in(shard_size)
-    folder = report or Path("biascope-runs") / f"merge-{out.stem}"
+    folder = report or Path("biascope-runs") / f"merge-{path_words(out, '.safetensors')}"
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not near.is_dir():  # told before the merge, not after it
         raise ValueError(f"--report must name a folder, and {near} is a file. Pass another.")
@@ -188,10 +190,11 @@ def diff(
     """What differs between checkpoints: names, types, distances by layer, and whether differences agree."""
     from biascope.checkpoint import Checkpoint
     from biascope.merging import differences
+    from biascope.scanning import path_words
 
     first, others = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
     found = differences(first, others)
-    folder = report or Path("biascope-runs") / f"diff-{first.name.removesuffix('.safetensors')}"
+    folder = report or Path("biascope-runs") / f"diff-{path_words(base, '.safetensors')}"
     _show(found, folder, f"How {found.subject} differ", as_json)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -166,7 +168,9 @@ def _module_of(location: str) -> ModuleType:
     path = Path(location).expanduser()
     if not path.is_file():
         raise ValueError(f"The model file must exist, and {path} does not. Check the path.")
-    name = f"biascope_user_{path.stem}"
+    _refuse_namesakes(path.resolve())
+    # Files of one name in two folders are two modules: sources are looked up by the module's name.
+    name = f"biascope_user_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -180,6 +184,48 @@ def _module_of(location: str) -> ModuleType:
                 f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Mend the file."
             ) from error
     return module
+
+
+def _refuse_namesakes(path: Path) -> None:
+    """Refuse a file that imports a neighbour where another folder's module of that name is loaded: Python would give it that one.
+
+    Raises:
+        ValueError: If there is such a module.
+    """
+    waiting, seen = [path], set()
+    while waiting:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        for name in _imported(source):
+            own = [path.parent / f"{name}.py", path.parent / name / "__init__.py"]
+            if not (neighbour := next((each for each in own if each.is_file()), None)):
+                continue
+            loaded = getattr(sys.modules.get(name), "__file__", None)
+            if (
+                loaded is not None
+                and Path(loaded).resolve() != neighbour.resolve()
+                and name not in sys.stdlib_module_names
+            ):
+                raise ValueError(
+                    f"{path} must import its own {neighbour.name}, and {loaded} is already loaded under that name. "
+                    "Rename one of them, or scan each network alone and compare the run folders."
+                )
+            waiting.append(neighbour)
+
+
+def _imported(source: Path) -> set[str]:
+    """First names of the modules that a file imports; none where it cannot be parsed, which running it will tell."""
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {
+        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    }
+    return {name.partition(".")[0] for name in found}
 
 
 @contextlib.contextmanager

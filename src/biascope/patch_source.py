@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -58,6 +59,8 @@ def patches_of(path: Path | str, *, within: float | None = 0.5, scale: Scale | N
         >>> found.names, tuple(found.pixels.shape), found.name
         (('a', 'b', 'c', 'd'), (4, 1, 2, 2), 'corners.npz')
     """
+    if within is not None and not 0 < within < math.inf:
+        raise ValueError(f"within must be a positive number of pattern norms, got {within}. Pass within=0.5.")
     path = Path(path).expanduser()
     if path.suffix not in (".npy", ".npz") or (path.suffix == ".npz" and not path.is_file()):
         return None

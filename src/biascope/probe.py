@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +82,7 @@ class Probe:
         shape = tuple(shape)
         if num < 1:
             raise ValueError(f"num must be at least 1 input per member, got {num}. Pass num=1.")
-        if not std > 0:
+        if not 0 < std < math.inf:
             raise ValueError(f"std must be a positive number, got {std}. Pass std=1.")
 
         def law(generator: torch.Generator, count: int) -> Tensor:

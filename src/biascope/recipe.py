@@ -70,8 +70,12 @@ class Recipe:
             if value not in known:
                 listed = ", ".join(repr(word) for word in known)
                 raise ValueError(f"{name} must be one of {listed}, got {value!r}. Pass {name}={known[0]!r}.")
+        self._check_numbers()
+        if self.stop and self.threshold is None:
+            raise ValueError("stop=True needs a threshold to stop at, got none. Pass threshold=0.01.")
+
+    def _check_numbers(self) -> None:
         for name, number, low in (
-            ("rate", self.rate, 0.0),
             ("epochs", self.epochs, 1),
             ("batch", self.batch, 1),
             ("steps", 1 if self.steps is None else self.steps, 1),
@@ -80,8 +84,16 @@ class Recipe:
         ):
             if not number >= low or not math.isfinite(number):
                 raise ValueError(f"{name} must be at least {low}, got {number}. Pass a larger {name}.")
-        if self.stop and self.threshold is None:
-            raise ValueError("stop=True needs a threshold to stop at, got none. Pass threshold=0.01.")
+        for name, positive, usual in (
+            ("rate", self.rate, 0.1),
+            ("clip", self.clip, 0.5),
+            ("threshold", self.threshold, 0.01),
+        ):
+            if positive is not None and not 0 < positive < math.inf:
+                raise ValueError(f"{name} must be a positive number, got {positive}. Pass {name}={usual}.")
+        for name, share in (("momentum", self.momentum), ("betas", min(self.betas)), ("betas", max(self.betas))):
+            if not 0 <= share < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {share}. Pass {name}=0.9.")
 
     @property
     def settings(self) -> dict[str, object]:

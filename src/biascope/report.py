@@ -265,10 +265,16 @@ def _overlaid(group: Sequence[CovarianceResult], dark: bool) -> dict[str, Figure
     pictures = {"Spectra on one scale": draw.spectrum(curves, draws=draws, size=size, traces=traces, dark=dark)}
 
     table = side_by_side(group)
-    figure = draw.overlap(table.overlap, labels, dark=dark)
+    figure = draw.overlap(table.overlap, labels, resolved=table.resolved, dark=dark)
     figure.set_label(
-        f"1 means that two networks share their {table.leading} leading directions, {table.chance:.2g} is chance; on the diagonal, "
-        "what the two halves of a network's own draws share: where that is low, so must be its row."
+        " ".join(
+            [
+                f"1 means that two networks share their {table.leading} leading directions, {table.chance:.2g} is chance and "
+                f"{table.floor:.2g} the noise floor. The diagonal shows what the two halves of a network's own draws share. "
+                "Numbers in brackets are not resolved from noise.",
+                *table.warnings(),
+            ]
+        )
     )
     pictures[f"Overlap of the {table.leading} leading directions"] = figure
     if trained:

@@ -60,7 +60,7 @@ class GradientSampler:
             raise ValueError(
                 f"estimator must be 'exact' or 'difference', got {estimator!r}. Pass estimator='difference'."
             )
-        if estimator == "difference" and (step == 0 or not math.isfinite(step)):
+        if step == 0 or not math.isfinite(step):
             raise ValueError(f"The step h of the difference must be a number other than 0, got {step}. Pass step=100.")
         self.family, self.probe, self.run = family, probe, run
         self.estimator, self.step, self.readout = estimator, step, readout
@@ -282,6 +282,8 @@ def gradient_covariance(
         raise ValueError(
             f"centred=True needs one input per draw, got {inputs}. Pass centred=False or a probe of one input."
         )
+    if leading < 1:
+        raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
     if stable is not None and not 0 < stable <= 1:
         raise ValueError(f"stable must be a similarity between 0 and 1, got {stable}. Pass stable=0.95.")
     count = min(GROUPS, draws)

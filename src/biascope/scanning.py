@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import itertools
+import math
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope import measurement
+from biascope import measurement, networks
 from biascope.family import Family
 from biascope.files import make_writable
 from biascope.model_source import checkpoint_files, family_of, natural_order, parse_shape, usual_shape
@@ -34,6 +40,7 @@ class Sampling:
         draws: Networks to draw.
         readout: Which scalar of several outputs.
         seed: Of weights and inputs.
+        fixed_seed: Of inputs that do not change; by default ``seed``. Networks that are compared have these in common alone.
     """
 
     estimator: str | None = None
@@ -41,8 +48,13 @@ class Sampling:
     draws: int = 400
     readout: str = "first"
     seed: int = 0
+    fixed_seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.step == 0 or not math.isfinite(self.step):
+            raise ValueError(
+                f"The step h of the difference must be a number other than 0, got {self.step}. Pass step=100."
+            )
         if self.draws < 2:
             raise ValueError(
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
@@ -117,10 +129,7 @@ def scan(
     results: list[Result] = []
     for family in families:
         folder = run.folder if len(families) == 1 or run.folder is None else run.folder / _file_name(family.name)
-        for result in _measure(family, shape, sampling, data, run):
-            results.append(result)
-            if folder is not None:
-                result.save(folder / result.measurement)
+        results += _saved(family, shape, sampling, data, run, folder)
     page = None
     if report and run.folder is not None:
         from biascope.report import write_report
@@ -150,15 +159,31 @@ def _families(
         if checkpoints is not None
         else [None]
     )
-    return [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+    found = [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+    names = distinct_names([family.name for family in found], [str(file) for file in files])
+    return [dataclasses.replace(family, name=name) for family, name in zip(found, names, strict=True)]
 
 
-def _probes(family: Family, shape: tuple[int, ...], seed: int) -> dict[str, Probe]:
+def _saved(
+    family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run, folder: Path | None
+) -> list[Result]:
+    """Results of one family, each saved as soon as it is there."""
+    results = []
+    for result in _measure(family, shape, sampling, data, run):
+        results.append(result)
+        if folder is not None:
+            result.save(folder / result.measurement)
+    return results
+
+
+def _probes(family: Family, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
     """Which measurements a scan makes of a family, and where."""
+    seed = sampling.seed
+    fixed = seed if sampling.fixed_seed is None else sampling.fixed_seed
     if family.law == "point":
         return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
     return {
-        "anisotropy_directions": Probe.gaussian(shape, seed=seed),
+        "anisotropy_directions": Probe.gaussian(shape, seed=fixed),
         "average_geometry": Probe.gaussian(shape, num=GEOMETRY_INPUTS, fresh=True, seed=seed),
     }
 
@@ -167,7 +192,7 @@ def _measure(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
 ) -> Iterator[Result]:
     common = {"draws": sampling.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
-    for name, probe in _probes(family, shape, sampling.seed).items():
+    for name, probe in _probes(family, shape, sampling).items():
         # Beside the directions, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
         own: dict[str, Any] = {"step": sampling.step}
         if name == "anisotropy_directions" or (family.law == "point" and sampling.estimator is not None):
@@ -207,7 +232,7 @@ def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, ru
     """
     run, draws = run or Run(), sampling.draws
     costs = []
-    for name, probe in _probes(family, shape, sampling.seed).items():
+    for name, probe in _probes(family, shape, sampling).items():
         chosen = (
             "exact"
             if name == "average_geometry"
@@ -237,14 +262,140 @@ def saved_results(folder: Path) -> list[Result]:
     return [measurement.load(document.parent) for document in documents]
 
 
+def results_of(
+    subjects: Sequence[str],
+    folder: Path,
+    *,
+    input: tuple[int, ...] | None,
+    sampling: Sampling,
+    batchnorm: str,
+    run: Run,
+) -> list[Result]:
+    """Results of run folders and networks, in any mixture, under names that tell them apart.
+
+    Args:
+        subjects: Run folders, whose results are read; networks, which are scanned at the same inputs, each with a seed of its own.
+        folder: Where scans are kept, each in a folder of its own.
+        input: Shape of one input.
+        sampling: What a scan draws.
+        batchnorm: The mode of BatchNorm.
+        run: Device and precision.
+    """
+    found: dict[str, list[Result] | Family] = {
+        subject: saved_results(Path(subject))
+        if Path(subject).is_dir()
+        else family_of(subject, shape=input, batchnorm=batchnorm)
+        for subject in subjects
+    }
+    # One subject may have results of several checkpoints: a name belongs to a subject.
+    named = [
+        (subject, name)
+        for subject, each in found.items()
+        for name in ([each.name] if isinstance(each, Family) else dict.fromkeys(result.subject for result in each))
+    ]
+    names = dict(zip(named, distinct_names([name for _, name in named], [source for source, _ in named]), strict=True))
+    results: list[Result] = []
+    read = [result for each in found.values() if not isinstance(each, Family) for result in each]
+    taken = {result.provenance.get("settings", {}).get("seed") for result in read}
+    seeds = (seed for seed in itertools.count(sampling.seed) if seed not in taken)
+    for subject, each in found.items():
+        if isinstance(each, Family):
+            family = dataclasses.replace(each, name=names[subject, each.name])
+            own = dataclasses.replace(run, folder=folder / folder_name(subject, {}, None))
+            make_writable(folder)
+            # Draws of one seed would have noise in common, which looks like common directions.
+            apart = dataclasses.replace(sampling, seed=next(seeds), fixed_seed=sampling.seed)
+            results += _saved(family, input or usual_shape(subject), apart, None, own, own.folder)
+        else:
+            results += [_renamed(result, names[subject, result.subject]) for result in each]
+    return results
+
+
+def _renamed(result: Result, name: str) -> Result:
+    if name == result.subject:
+        return result
+    family = {**result.provenance.get("family", {}), "name": name}
+    return dataclasses.replace(result, provenance={**result.provenance, "family": family})
+
+
+def comparison_folder(subjects: Sequence[str]) -> str:
+    """A readable name for the folder of a comparison, and for no other.
+
+    Example:
+        >>> comparison_folder(["lenet", "vgg11"])
+        'compare-lenet-vgg11'
+    """
+    words = [path_words(each) if Path(each).is_dir() else folder_name(each, {}, None) for each in subjects]
+    whole = "-".join(["compare", *words])
+    return f"{whole[:120]}-{_digest(words)}" if len(whole) > 120 or any("-" in word for word in words) else whole
+
+
 def folder_name(model: str, settings: Mapping[str, Any], weights: Path | None) -> str:
-    """A readable folder name for a model, its settings and weights."""
+    """A readable folder name for a model, its settings and weights, and for no other: results are saved there.
+
+    A network's name, or a plain file of the working folder, is named as it is; another file by its path. Where two models could still
+    have one name, a digest of the whole follows.
+
+    Example:
+        >>> folder_name("lenet", {"pooling": "average"}, None), folder_name("a/net.py:wide", {}, Path("b/last.pt"))
+        ('lenet-pooling=average', 'a__net-wide@b__last.pt')
+    """
     location, _, attribute = model.rpartition(":")
-    parts = [model] if not location else [Path(location).stem if location.endswith(".py") else location]
+    clear = True
+    if location.endswith(".py"):
+        parts = [path_words(location, ".py")]
+        clear = re.fullmatch(r"\w+", parts[0]) is not None and parts[0] not in networks.names()
+    else:
+        parts = [location or model]
     parts += [attribute] if location and attribute != "build" else []
     parts += [f"{key}={value}" for key, value in settings.items()]
-    parts += [Path(weights).stem] if weights is not None else []
-    return _file_name("-".join(parts))
+    clear &= not any("-" in str(value) and "=" in str(value) for value in settings.values())
+    exact = "-".join(parts)
+    name = _file_name(exact)
+    if not clear or name != exact:
+        name = f"{name}-{_digest((os.path.abspath(location) if location.endswith('.py') else location, parts[1:]))}"
+    return name if weights is None else f"{name}@{path_words(weights, '.safetensors')}"
+
+
+def path_words(path: Path | str, usual: str = "") -> str:
+    """A readable name for a file or folder that no other has: its path below the working folder; else two names and a digest.
+
+    Args:
+        path: The file, or a name that is none.
+        usual: The ending that is left out.
+
+    Example:
+        >>> path_words("runs/a/last.safetensors", ".safetensors"), path_words("last.pt", ".safetensors")
+        ('runs__a__last', 'last.pt')
+    """
+    whole, here = Path(os.path.abspath(Path(path).expanduser())), Path.cwd()
+    inside = whole.is_relative_to(here) and whole != here
+    parts = (whole.relative_to(here) if inside else Path(*whole.parts[1:][-2:])).parts
+    exact = "__".join(parts).removesuffix(usual)
+    if inside and exact == _file_name(exact) and not any("__" in part for part in parts):
+        return exact
+    return f"{_file_name(exact)}-{_digest(str(whole))}"
+
+
+def distinct_names(names: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Names of networks, those that repeat followed by as much of the end of their source as tells them apart.
+
+    Example:
+        >>> distinct_names(["net", "net", "lenet"], ["a/net.py:build", "b/net.py:build", "lenet"])
+        ['net (a/net.py:build)', 'net (b/net.py:build)', 'lenet']
+    """
+    found = list(names)
+    for name in {each for each in names if list(names).count(each) > 1}:
+        places = [place for place, each in enumerate(names) if each == name]
+        ends = [Path(os.path.abspath(sources[place])).parts for place in places]
+        count = next(k for k in range(1, 1 + max(map(len, ends))) if len({end[-k:] for end in ends}) == len(set(ends)))
+        for place, end in zip(places, ends, strict=True):
+            found[place] = f"{name} ({'/'.join(end[-count:])})"
+    return found
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:6]
 
 
 def _file_name(name: str) -> str:

@@ -55,16 +55,21 @@ def fit(
     from biascope.files import make_writable
     from biascope.model_source import family_of, parse_settings
     from biascope.run import Run
+    from biascope.scanning import path_words
     from biascope.signal_fitting import fit_signal, usual_recipe
     from biascope.signal_source import save_signal, signal_of
 
     given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
+    if bool((given.flat == given.flat[:1]).all()):  # its PSNR would say nothing of the network
+        raise ValueError(
+            f"{given.name} must vary, and has one value everywhere. Pass a signal with something to learn."
+        )
     chosen = parse_settings(settings)
     usual = {} if ":" in model else {"outputs": given.channels}
     family = family_of(model, shape=(len(given.shape),), settings={**usual, **chosen})
     run = Run(device=device, precision=precision)
     _ = run.torch_device  # a device that is not there is told before any work
-    folder = out or Path("biascope-runs") / f"inr-{signal.stem}"
+    folder = out or Path("biascope-runs") / f"inr-{path_words(signal, '.png')}"
     make_writable(folder)
     if finer < 1:
         raise ValueError(
@@ -132,13 +137,14 @@ def advise(
     from biascope.files import make_writable
     from biascope.report import write_report
     from biascope.run import Run
+    from biascope.scanning import path_words
     from biascope.signal_advice import advise as advised
     from biascope.signal_candidates import parse_candidates
     from biascope.signal_source import signal_of
 
     given = signal_of(signal, longest=longest, seconds=seconds, start=start, grey=grey)
     chosen = parse_candidates(candidates, given.shape)
-    folder = out or Path("biascope-runs") / f"advise-{signal.stem}"
+    folder = out or Path("biascope-runs") / f"advise-{path_words(signal, '.png')}"
     run = Run(folder=folder, device=device, precision=precision)
     _ = run.torch_device  # a device that is not there is told before any work
     make_writable(folder)
@@ -168,7 +174,7 @@ def advise(
 
 def _peak(signal: Signal, path: Path) -> float:
     """The range of the values that the PSNR is taken of: that of an array, of images 1, of sounds 2."""
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return float(signal.values.max() - signal.values.min()) or 1.0
     return 2.0 if signal.rate else 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import wave
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 
 from biascope.coordinates import MOST_DIMENSIONS, Signal
+from biascope.data.picture import SUFFIXES, in_8_bits, in_floats, is_deep, is_grey, opened
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 COLOURS = (1, 3, 4)  # lengths of a last axis that is taken for channels
 
 
@@ -24,9 +25,11 @@ def signal_of(
 ) -> Signal:
     """The signal of a file.
 
-    Images become values from 0 to 1 of shape (height, width, channels), sounds (``.wav``) values from −1 to 1 of shape (samples, 1)
-    with all channels mixed into one, and ``.npy`` arrays are taken as they are: an array of three axes or more whose last has
-    length 1, 3 or 4 has channels there, any other has one channel.
+    Images become values from 0 (black) to 1 (white) of shape (height, width, channels), 8 bits by 255 and 16 bits by 65,535; an
+    image whose numbers have no certain brightness (floats beyond 0 and 1, 32-bit integers, 16-bit colours, transparency, several
+    frames, CMYK) is refused. Sounds (``.wav``) become values from −1 to 1 of shape (samples, 1) with all channels mixed into one.
+    Arrays (``.npy``) are taken as they are: an array of three axes or more whose last has length 1, 3 or 4 has channels there,
+    any other has one channel.
 
     Args:
         path: The file.
@@ -39,7 +42,7 @@ def signal_of(
         The signal, in float64, with the sampling rate of a sound.
 
     Raises:
-        ValueError: If there is no such file, or it holds no signal.
+        ValueError: If there is no such file, it holds no signal, or a setting is out of its range.
 
     Example:
         >>> import tempfile
@@ -49,10 +52,11 @@ def signal_of(
         ((2, 3), 1)
     """
     path = Path(path)
+    _check_part(longest, seconds, start)
     if not path.is_file():
         raise ValueError(f"The signal {path} must be an existing file, and there is none. Check the path.")
     kind = path.suffix.lower()
-    if kind in IMAGES:
+    if kind in SUFFIXES:
         return _image(path, longest, grey)
     if kind == ".wav":
         return _sound(path, seconds, start)
@@ -61,6 +65,15 @@ def signal_of(
     raise ValueError(
         f"A signal must be an image, a .wav sound or an .npy array, got {path.name}. Convert it to one of these."
     )
+
+
+def _check_part(longest: int | None, seconds: float | None, start: float) -> None:
+    if longest is not None and longest < 1:
+        raise ValueError(f"longest must be at least 1 pixel, got {longest}. Pass longest=256.")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ValueError(f"seconds must be a positive number, got {seconds}. Pass seconds=2.0.")
+    if not 0 <= start < math.inf:
+        raise ValueError(f"start must be a number of seconds from 0, got {start}. Pass start=0.0.")
 
 
 def save_signal(signal: Signal, path: Path | str) -> Path:
@@ -91,18 +104,18 @@ def save_signal(signal: Signal, path: Path | str) -> Path:
 
 
 def _image(path: Path, longest: int | None, grey: bool) -> Signal:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
-        with Image.open(path) as file:
-            image = file.convert("L" if grey or file.mode in ("1", "L", "I;16", "LA") else "RGB")
-    except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"{path} must be an image, and cannot be read as one. Save it again as PNG.") from error
+    with opened(path) as picture:
+        if is_deep(picture):
+            image, white = in_floats(picture, path)
+        else:
+            image, white = in_8_bits(picture, "L" if grey or is_grey(picture) else "RGB", path), 255.0
     if longest is not None and longest < max(image.size):
         share = longest / max(image.size)
         width, height = (max(1, round(side * share)) for side in image.size)
         image = image.resize((width, height), Image.Resampling.LANCZOS)
-    pixels = np.asarray(image, np.float64) / 255
+    pixels = (np.asarray(image, np.float64) / white).clip(0, 1)  # floats overshoot where they are made smaller
     return Signal(torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)), path.stem)
 
 

@@ -155,7 +155,10 @@ class Arrays(Task):
             ValueError: If that does not make two classes.
         """
         chosen = None if positive is None else torch.tensor(list(positive))
-        labels = {s: y if chosen is None else torch.isin(y, chosen.to(y)).long() for s, (_, y) in self.splits.items()}
+        labels = {
+            s: y if chosen is None else torch.isin(y.long(), chosen.to(y.device)).long()
+            for s, (_, y) in self.splits.items()
+        }
         classes = sorted(set(torch.cat(list(labels.values())).tolist()))
         if len(classes) != 2:
             given = sorted(set(torch.cat([y for _, y in self.splits.values()]).tolist()))
@@ -336,11 +339,13 @@ def along_directions(
             f"vectors must have one row of {size} numbers per direction for inputs of shape {tuple(shape)}, "
             f"got {tuple(vectors.shape)}. Pass a basis of that input shape."
         )
-    if noise < 0 or train < 1 or test < 1:
+    if not 0 <= noise < math.inf or train < 1 or test < 1:
         raise ValueError(
-            f"noise must not be negative and train and test must be at least 1, got {noise}, {train} and {test}. "
+            f"noise must be finite and not negative and train and test must be at least 1, got {noise}, {train} and {test}. "
             "Pass noise=3.0, train=10000, test=10000."
         )
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be a positive number, got {epsilon}. Pass epsilon=1.0.")
     device, dtype = run.torch_device, master_dtype(run)
     key = (tuple(shape), noise, train, test, seed, device, dtype)
     base = _noise(*key) if labels is None else _noise.__wrapped__(*key, labels)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from biascope import weights
 from biascope.family import Network
 from biascope.linearization import linearize
-from biascope.randomness import generator_for
+from biascope.randomness import forked_rng, generator_for
 from biascope.run import Run
 from biascope.task import Arrays, master_dtype
 from biascope.task_heads import Head, checked_features, image_layout, in_passes
@@ -36,6 +37,9 @@ READINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "classes": lambda outputs: predicted_classes(outputs).to(torch.int16),
     "probabilities": lambda outputs: outputs.softmax(-1),
 }
+TRIED = 48  # samples on which a network shows that it gives the same outputs again
+# Rounding, in units of the last place of the largest output: of a pass repeated, and of one in other batches.
+_AGAIN, _REGROUPED = 2**6, 2**10
 _DUAL = 0.4  # inputs of a forward-mode pass, as a share of those of a plain one
 
 
@@ -157,6 +161,75 @@ def edited_outputs(
         reading=reading,
     )
     return next(trials.outcomes(["outputs"], lambda key: {"outputs": work.outputs(run)}))["outputs"]
+
+
+def require_repeatable(
+    encoder: Network, samples: Arrays, *, name: str, vector: TaskVector | None = None, run: Run | None = None
+) -> None:
+    """Refuse a network whose outputs are not a function of one sample: comparing its predictions would mean nothing.
+
+    Up to 48 samples pass three times: twice in one batch, under different states of the random numbers, and once in another
+    order and in three batches. Outputs must agree up to rounding.
+
+    Args:
+        encoder: At θ₀.
+        samples: With one split.
+        name: Of the network, for the sentence.
+        vector: A task vector that is added.
+        run: Device and precision; the passes are in single precision at least.
+
+    Raises:
+        ValueError: If outputs are random, depend on the other samples of a batch, or are not finite.
+
+    Example:
+        >>> samples = Arrays({"test": (torch.arange(6.0)[:, None], torch.zeros(6))}, name="six")
+        >>> require_repeatable(Network.of(torch.nn.Softmax(dim=1)), samples, name="softmax", run=Run(device="cpu"))
+        >>> try:
+        ...     require_repeatable(Network.of(torch.nn.Softmax(dim=0)), samples, name="softmax", run=Run(device="cpu"))
+        ... except ValueError as error:
+        ...     print(str(error)[:63])
+        softmax must give a sample the same outputs in every batch, and
+    """
+    run = run or Run()
+    device, dtype = run.torch_device, master_dtype(run)
+    placed, here = encoder.to(device, dtype), sampled(samples, next(iter(samples.splits)), TRIED, seed=0).to(run)
+    split, count = next(iter(here.splits)), next(iter(here.sizes.values()))
+    if vector is not None:
+        _check(encoder, [vector], torch.ones(1, 1), here, "logits")
+    deltas = [] if vector is None else [weights.moved(vector.deltas, device, dtype)]
+    params = _moved_along(placed.params, deltas, [1.0] * len(deltas))
+
+    def outputs(places: Tensor) -> Tensor:
+        x = here.batch(split, places.to(device))[0]
+        return checked_features(placed(image_layout(x), params)).double().cpu()
+
+    whole, other = torch.arange(count), torch.arange(count).flip(0)
+    with torch.inference_mode(), run.products():
+        with forked_rng(0):
+            first = outputs(whole)
+        with forked_rng(1):
+            again = outputs(whole)
+        with forked_rng(0):
+            regrouped = torch.cat([outputs(part) for part in other.tensor_split(3) if len(part)])[other]
+    if not bool(first.isfinite().all()):
+        raise ValueError(
+            f"{name} must give finite outputs on {samples.name}, and does not. Check its weights, and --pixels."
+        )
+    last_place = torch.finfo(dtype).eps * float(first.abs().max())
+    if (moved := float((again - first).abs().max())) > _AGAIN * last_place or math.isnan(moved):
+        raise ValueError(
+            f"{name} must give the same outputs for the same samples, and two passes differ by {_share(moved, first)} of their size. "
+            "Remove the random part of its forward pass; F.dropout needs training=self.training."
+        )
+    if (moved := float((regrouped - first).abs().max())) > _REGROUPED * last_place or math.isnan(moved):
+        raise ValueError(
+            f"{name} must give a sample the same outputs in every batch, and they change by {_share(moved, first)} of their size "
+            "with the other samples of the batch. Use a network that treats each sample alone."
+        )
+
+
+def _share(moved: float, outputs: Tensor) -> str:
+    return f"{moved / max(float(outputs.abs().max()), 1e-300):.1e}"
 
 
 def _check(

@@ -24,7 +24,19 @@ __all__ = ["Dataset", "data_root", "is_published", "load", "names", "own_sets", 
 
 # Modules of this folder that serve the data sets and are not data sets themselves.
 _SUPPORT = frozenset(
-    {"array_pickle", "dataset", "downloads", "fetching", "idx", "image_folder", "npz", "official", "sources", "text"}
+    {
+        "array_pickle",
+        "dataset",
+        "downloads",
+        "fetching",
+        "idx",
+        "image_folder",
+        "npz",
+        "official",
+        "picture",
+        "sources",
+        "text",
+    }
 )
 
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from biascope.data.dataset import Dataset, Images, Split
-from biascope.data.official import damaged
+from biascope.data.picture import SUFFIXES, height_and_width, in_8_bits, is_deep, is_grey, opened
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-_GREY = frozenset({"1", "L", "LA"})
 SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation"}
 
 
 def read_image_folder(folder: Path, *, size: int | tuple[int, int] | None = None) -> Dataset:
     """The data set in a folder of pictures, one folder per class, in alphabetical order.
 
-    Grey pictures give one channel if all are grey; otherwise all are read as RGB, without transparency.
+    Grey pictures give one channel if all are grey; otherwise all are read as RGB. Pictures are turned as their EXIF data say.
 
     Args:
         folder: With ``train/CLASS/*``, ``test/CLASS/*`` (also ``val``), or with ``CLASS/*`` directly, which is the
@@ -35,7 +27,8 @@ def read_image_folder(folder: Path, *, size: int | tuple[int, int] | None = None
         The data set; its name is the folder's.
 
     Raises:
-        ValueError: If there are no pictures, one cannot be read, or sizes differ and none is asked for.
+        ValueError: If there are no pictures, one cannot be read or has no certain colours (more than 8 bits, transparency,
+            several frames, CMYK), or sizes differ and none is asked for.
     """
     wanted = _height_and_width(size)
     pictures = _pictures(folder)
@@ -48,7 +41,7 @@ def read_image_folder(folder: Path, *, size: int | tuple[int, int] | None = None
         )
     headers = {path: _header(path) for path in every}
     common = wanted or _common_size({path: size for path, (_, size) in headers.items()})
-    mode = "L" if all(mode in _GREY for mode, _ in headers.values()) else "RGB"
+    mode = "L" if all(grey for grey, _ in headers.values()) else "RGB"
     number = {name: label for label, name in enumerate(classes)}
     splits: dict[str, Split] = {}
     for split, paths in pictures.items():
@@ -89,12 +82,12 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-def _header(path: Path) -> tuple[str, tuple[int, int]]:
-    """Colour mode, height and width, without decoding the picture."""
-    with _opened(path) as picture:
-        if picture.mode.startswith(("I", "F")):
+def _header(path: Path) -> tuple[bool, tuple[int, int]]:
+    """Whether a picture is grey, and its height and width."""
+    with opened(path) as picture:
+        if is_deep(picture):
             raise ValueError(f"{path} must have 8 bits per channel, and has mode {picture.mode}. Convert it to 8 bits.")
-        return picture.mode, (picture.height, picture.width)
+        return is_grey(picture), height_and_width(picture)
 
 
 def _common_size(sizes: dict[Path, tuple[int, int]]) -> tuple[int, int]:
@@ -112,22 +105,12 @@ def _pixels(path: Path, mode: str, size: tuple[int, int]) -> Images:
     from PIL import Image
 
     height, width = size
-    with _opened(path) as picture:
-        converted = picture.convert(mode)
-        if converted.size != (width, height):
-            converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(converted).reshape(height, width, -1)
-    return pixels.transpose(2, 0, 1)
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as picture:
-            yield picture
-    except UnidentifiedImageError as error:
-        raise damaged(path, "be a picture", "is not one that can be read") from error
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise damaged(path, "be a whole picture", f"cannot be read ({error})") from error
+    with opened(path) as picture:
+        expected, converted = height_and_width(picture), in_8_bits(picture, mode, path)
+    if converted.size != expected[::-1]:
+        raise ValueError(
+            f"{path} must say before its pixels that it lies on its side, and says it behind them. Save it again."
+        )
+    if converted.size != (width, height):
+        converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(converted).reshape(height, width, -1).transpose(2, 0, 1)

@@ -211,6 +211,8 @@ def anisotropy_directions(
         )
     chosen = estimator or default_estimator(family, probe, draws, run)
     mixed = tangent or chosen.startswith("mixed")
+    if leading < 1:
+        raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
     if average not in AVERAGES or (average != "gram" and not mixed):
         raise ValueError(
             f"average must be 'gram', or 'operator' for a mixed derivative, got {average!r} with estimator {chosen!r}. "

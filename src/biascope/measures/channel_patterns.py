@@ -96,6 +96,8 @@ def channel_patterns(
     run = run or Run()
     if min(draws, inputs) < 1:
         raise ValueError(f"draws and inputs must be at least 1, got {draws} and {inputs}. Pass draws=20, inputs=256.")
+    if shape is not None and min(shape, default=0) < 1:
+        raise ValueError(f"shape must list lengths of at least 1, got {shape}. Pass shape=(3, 32, 32).")
     if data is None and (patches is None or shape is None):
         raise ValueError("Without data there must be patches, and the shape of an input, got none. Pass data, or both.")
     x, y, classes = (

@@ -181,6 +181,12 @@ def directional_bias(
         return torch.stack(each).reshape(len(noise), len(samples), repeats, len(basis), *each[0].shape[1:]).numpy()
 
     first = gathered("first_below").astype(np.float64)
+    diverged = gathered("diverged_at") >= 0
+    if diverged.all():
+        raise ValueError(
+            f"At least one training must stay finite, and all {diverged.size} diverged: there is no accuracy to show. "
+            "Pass a smaller rate."
+        )
     steps = [_padded(found[trials[0, j, 0][0]]["steps"].double(), longest) for j in range(len(samples))]
     return DirectionalBias(
         noise,
@@ -190,13 +196,13 @@ def directional_bias(
         basis.labels,
         np.array(basis.places),
         threshold,
-        accuracy=gathered("accuracy/test"),
-        train_accuracy=gathered("accuracy/train"),
+        accuracy=np.where(diverged, np.nan, gathered("accuracy/test")),
+        train_accuracy=np.where(diverged, np.nan, gathered("accuracy/train")),
         iterations=np.where(first < 0, np.nan, first),
         losses=gathered("curve"),
         steps=torch.stack(steps).numpy(),
         distance=gathered("distance") / gathered("start_norm"),
-        diverged=gathered("diverged_at") >= 0,
+        diverged=diverged,
         spectrum=np.zeros(0) if basis.values is None else basis.values.numpy(),
     )
 

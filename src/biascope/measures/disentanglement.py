@@ -19,7 +19,7 @@ from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head
-from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_inference import METHODS, edited_outputs, methods_of, require_repeatable, sampled
 from biascope.task_tuning import Vectors, require_heads
 from biascope.task_vector import TaskVector
 
@@ -118,9 +118,12 @@ def disentanglement(
     """
     run, ways = run or Run(), methods_of(vectors, methods)
     chosen = _checked(heads, vectors, tasks, pair, ways, grid, distance, resamples)
+    _check_places(reach, box, threshold)
     alphas = torch.linspace(-reach, reach, grid, dtype=torch.float64)
     both = torch.cartesian_prod(alphas, alphas)  # the first task's coefficient is the slower one
     samples = {task: sampled(tasks[task], split, points, seed=seed_of(seed, task)) for task in chosen}
+    for each in samples.values():
+        require_repeatable(encoder, each, name="The encoder", run=run)
     outside = None if control is None else sampled(control, split, control_points, seed=seed_of(seed, "control"))
     shape, inside = (grid, grid), places_inside(alphas.numpy(), box)
     names = ("terms", "terms_error", "area", "box_error", "control", "control_box")
@@ -159,6 +162,17 @@ def disentanglement(
         **arrays,
         provenance={"encoder": content_of(encoder), "tasks": list(chosen), "methods": list(ways)},
     )
+
+
+def _check_places(reach: float, box: tuple[float, float], threshold: float) -> None:
+    if not reach > 0 or not threshold > 0:
+        raise ValueError(
+            f"reach and threshold must be positive numbers, got {reach} and {threshold}. Pass reach=3.0, threshold=0.1."
+        )
+    if not -reach <= box[0] < box[1] <= reach:
+        raise ValueError(
+            f"box must be an interval within {-reach:g} and {reach:g}, got {box[0]:g} to {box[1]:g}. Pass box=(0.0, 1.0)."
+        )
 
 
 def _checked(

@@ -242,6 +242,8 @@ def feature_elimination(
     for name, number, least in (("draws", draws, size), ("repeats", repeats, 1)):
         if number < least:  # of fewer draws than directions, G would seem to be zero in some
             raise ValueError(f"{name} must be at least {least} for {size} directions, got {number}. Leave it out.")
+    if not ridge >= 0:
+        raise ValueError(f"ridge must not be negative, got {ridge}. Pass ridge=1e-6.")
     data = _checked(family, data, positive, shares)
     # Small eigenvalues of G drown in half precision, which is for trainings.
     whole = dataclasses.replace(run, precision="float32") if run.dtype.itemsize < 4 else run
@@ -287,7 +289,7 @@ def _checked(family: Family, data: Arrays, positive: tuple[int, ...] | None, sha
         raise ValueError(f"shares must rise from 0 or more to less than 1, got {shares}. Pass shares=(0.0, 0.5, 0.9).")
     splits = {split: data.splits[split] for split in ("train", "test")}
     if positive is not None:
-        splits = {s: (x, torch.isin(y, torch.tensor(positive).to(y)).long()) for s, (x, y) in splits.items()}
+        splits = dict(dataclasses.replace(data, splits=splits).two_classes(positive).splits)
     classes = 1 + int(max(y.max() for _, y in splits.values()))
     x = data.batch("train", torch.zeros(1, dtype=torch.long))[0]
     outputs = family.template.to(x.device, x.dtype)(x).flatten(1).shape[1]

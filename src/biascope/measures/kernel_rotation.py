@@ -228,6 +228,15 @@ def kernel_rotation(
     run, recipe = run or Run(), Recipe(optimiser, rate, momentum=0.9, epochs=epochs, batch=batch)
     if not {"train", "test"} <= data.splits.keys():
         raise ValueError(f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Name them so.")
+    if target is not None and positive is not None:
+        raise ValueError(
+            f"positive must be left out where an eigenfunction is learned, got {positive} and target {target}. Leave one out."
+        )
+    if checkpoints < 2 or (samples is not None and samples < 1):
+        raise ValueError(
+            f"checkpoints and samples must be at least 2 and 1, got {checkpoints} and {samples}. "
+            "Pass checkpoints=6, samples=2000."
+        )
     data, device = (data.two_classes(positive) if target is None else data).to(run), run.torch_device
     train = data.sizes["train"]
     rows = torch.randperm(train, generator=generator_for(torch.device("cpu"), seed, "samples"))[:samples].to(device)

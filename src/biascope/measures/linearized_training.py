@@ -45,8 +45,8 @@ class LinearizedTraining(Result):
         targets: Eigenfunctions of the initial kernel that were learned, counted from 1; empty for the labels.
         sizes: Of the training sets.
         threshold: Of the loss, for the number of iterations.
-        accuracy: On the test samples.
-        train_accuracy: On the training samples.
+        accuracy: On the test samples; nan of a training that diverged.
+        train_accuracy: On the training samples; likewise.
         iterations: First iteration whose loss was below the threshold; nan for never.
         distance: ``‖θ_T − θ₀‖`` between first and last weights.
         cosine_distance: ``1 − cos(θ_T, θ₀)``.
@@ -86,14 +86,14 @@ class LinearizedTraining(Result):
             words = f" ({size:,} samples)" if len(self.sizes) > 1 else ""
             for i, model in enumerate(self.models):
                 numbers[f"test accuracy of the {model}{words}"] = over_repeats(
-                    self.accuracy[i, :, j].mean(0), within=(0.0, 1.0)
+                    _mean_by_repeat(self.accuracy[i, :, j]), within=(0.0, 1.0)
                 )
             for i, model in enumerate(self.models[1:]):
-                numbers[f"advantage over the {model}{words}"] = over_repeats(self.advantage[i, :, j].mean(0))
+                numbers[f"advantage over the {model}{words}"] = over_repeats(_mean_by_repeat(self.advantage[i, :, j]))
         return numbers
 
     def sentence(self) -> str:  # noqa: D102
-        first, *reached = 100 * self.accuracy[:, :, -1].mean((1, 2))
+        first, *reached = 100 * np.nanmean(self.accuracy[:, :, -1], (1, 2))
         names = ", ".join(map(str, self.targets[:4])) + ", …" * (len(self.targets) > 4)
         learned = f"the sign of eigenfunction {names}" if self.targets else "the labels"
         others = " and ".join(f"its {m} {v:.1f} %" for m, v in zip(self.models[1:], reached, strict=True))
@@ -101,7 +101,8 @@ class LinearizedTraining(Result):
         what = f"{'costs' if gained < 0 else 'gains'} {abs(gained):.1f} points" if gained else "changes nothing"
         return (
             f"Trained on {learned} with {self.sizes[-1]:,} samples, {self.subject} gets {first:.1f} % of the test samples right, "
-            f"{others}: being non-linear in the weights {what}." + (f" {gone} trainings diverged." if gone else "")
+            f"{others}: being non-linear in the weights {what}."
+            + (f" {gone} of {self.diverged.size} trainings diverged and are left out." if gone else "")
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -291,4 +292,18 @@ def linearized_training(
     stacked = {name: torch.stack([found[key][name] for key in keys], 1) for name in LinearizedTraining.axes}
     arrays: Any = {name: each.reshape(*shape, *each.shape[2:]).numpy() for name, each in stacked.items()}
     arrays |= {"steps": arrays["steps"][0, 0, :, 0], "diverged": arrays["diverged"] > 0}
+    for name in ("accuracy", "train_accuracy"):
+        arrays[name] = np.where(arrays["diverged"], np.nan, arrays[name])
+    lost = np.isnan(arrays["accuracy"][:1] - arrays["accuracy"]).all((1, 3))  # (model, size): no pair to compare
+    if lost.any():
+        model, size = (int(place) for place in np.argwhere(lost)[0])
+        raise ValueError(
+            f"Trainings of the {models[model]} with {sizes[size]:,} samples must stay finite beside the network's, and all diverged: "
+            "there is no accuracy to compare. Pass a smaller rate."
+        )
     return LinearizedTraining(models, tuple(targets or ()), sizes, threshold, **arrays)
+
+
+def _mean_by_repeat(values: np.ndarray) -> np.ndarray:
+    """Means over targets ``(target, repeat)`` of what is a number, of the repeats that have any."""
+    return np.asarray(np.nanmean(values[:, ~np.isnan(values).all(0)], 0))

@@ -250,6 +250,8 @@ def pooling_theory(
     for name, number in {"noise": noise, "training_noise": training_noise, "epsilon": epsilon}.items():
         if not number > 0:
             raise ValueError(f"{name} must be above 0, got {number}. Pass {name}=1.0.")
+    if not weight_std > 0:
+        raise ValueError(f"weight_std must be a positive number, got {weight_std}. Pass weight_std=0.3.")
     recipe = Recipe("gd", rate, "constant", steps=iterations, loss="squared", threshold=threshold)
     pooling.aliasing_matrix(size, stride)  # raises if one does not divide the other
     response = pooling.prefilter_response(prefilter, size, stride)

@@ -242,7 +242,10 @@ def recovery(
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}. Pass repeats=1.")
     extent = [(high - low) * size / max(sizes) for size in sizes]
-    recipe = Recipe("adam", rate, "constant", steps=steps, batch=batch or math.prod(sizes), loss="squared")
+    if frequency is not None and not frequency > 0:
+        raise ValueError(f"frequency must be a positive number, got {frequency}. Pass frequency=1.0.")
+    batch = math.prod(sizes) if batch is None else batch
+    recipe = Recipe("adam", rate, "constant", steps=steps, batch=batch, loss="squared")
     task = SignalTask.of(signal, held_out=0.0, low=low, high=high, seed=seed, run=run)
     grid, flat = coordinate_grid(sizes, low=low, high=high), signal.flat.double().cpu()
     _check(family, grid, signal.channels)

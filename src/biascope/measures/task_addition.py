@@ -20,7 +20,7 @@ from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head, require_splits
-from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_inference import METHODS, edited_outputs, methods_of, require_repeatable, sampled
 from biascope.task_tuning import Vectors, require_heads
 from biascope.task_vector import TaskVector
 
@@ -117,12 +117,16 @@ def task_addition(
         raise ValueError(
             f"tasks and coefficients must be at least 1 and 2, got {len(tasks)} and {coefficients}. Pass coefficients=21."
         )
+    if resamples < 2:
+        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
     alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
     samples = {
         (task, split): sampled(data, split, points, seed=seed_of(seed, task))
         for task, data in tasks.items()
         for split in ("validation", "test")
     }
+    for task in tasks:
+        require_repeatable(encoder, samples[task, "test"], name="The encoder", run=run)
 
     def right(way: str, task: str, split: str, rows: Tensor) -> np.ndarray:
         """Which samples are classified rightly, ``(G, n)``, by coefficients of the sum and of the task's own vector."""

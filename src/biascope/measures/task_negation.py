@@ -20,7 +20,7 @@ from biascope.randomness import forked_rng, seed_of
 from biascope.run import Run
 from biascope.task import Arrays
 from biascope.task_heads import Head, require_splits
-from biascope.task_inference import METHODS, edited_outputs, methods_of, sampled
+from biascope.task_inference import METHODS, edited_outputs, methods_of, require_repeatable, sampled
 from biascope.task_tuning import Vectors, require_heads
 from biascope.task_vector import TaskVector
 
@@ -109,12 +109,16 @@ def task_negation(
     run, ways = run or Run(), methods_of(vectors, methods)
     targets = tuple(task for task in tasks if task != control)
     _check(heads, vectors, tasks, targets, control, ways, kept, coefficients)
+    if resamples < 2:
+        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
     alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
     samples = {
         (task, split): sampled(data, split, points, seed=seed_of(seed, task))
         for task, data in tasks.items()
         for split in ("validation", "test")
     }
+    for task in tasks:
+        require_repeatable(encoder, samples[task, "test"], name="The encoder", run=run)
 
     def right(way: str, task: str, split: str, edits: list[str], rows: Tensor) -> np.ndarray:
         """Which samples of a task are classified rightly, ``(G, n)``, with vectors of some targets."""
