@@ -221,7 +221,10 @@ def test_a_scan_says_it_in_output_json_and_report(tmp_path: Path, monkeypatch: p
     assert again.exit_code == 0
     for page in ("run/report.html", "again.html"):
         assert ("The input gradients of net differ by 50 %" in (tmp_path / page).read_text()) == cut
-    compared = CliRunner().invoke(app, ["compare", "run", "run"])
+    sound = [*words[:-1], "sound"]
+    (tmp_path / "net.py").write_text(MODEL.replace("CUT", ""))
+    assert CliRunner().invoke(app, sound).exit_code == 0
+    compared = CliRunner().invoke(app, ["compare", "run", "sound"])
     assert ("Warning: The input gradients" in compared.stdout) == cut
 
 

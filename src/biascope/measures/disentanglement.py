@@ -169,7 +169,7 @@ def _check_places(reach: float, box: tuple[float, float], threshold: float) -> N
         raise ValueError(
             f"reach and threshold must be positive numbers, got {reach} and {threshold}. Pass reach=3.0, threshold=0.1."
         )
-    if not -reach <= box[0] < box[1] <= reach:
+    if not -reach <= box[0] <= box[1] <= reach:
         raise ValueError(
             f"box must be an interval within {-reach:g} and {reach:g}, got {box[0]:g} to {box[1]:g}. Pass box=(0.0, 1.0)."
         )

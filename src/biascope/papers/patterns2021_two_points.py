@@ -39,7 +39,7 @@ _ENOUGH, _TOO_FEW = 1.0, 0.003  # of k n c_η²: from where the bound is to hold
 def two_point_runs(effort: str, run: Run) -> list[theory.TwoPoints]:
     """All settings of the sweep, each with weights of its own; finished settings are kept."""
     widths, rates, sizes, runs = _SWEEP[effort]
-    kept = Trials("two points", run, code=theory.two_points, runs=runs, seed=SEED)
+    kept = Trials("two points", run, code=two_point_runs, runs=runs, seed=SEED)
     tensors = [entry.name for entry in dataclasses.fields(theory.TwoPoints) if entry.type == "Tensor"]
     found = []
     for size, width, rate in itertools.product(sizes, widths, rates):

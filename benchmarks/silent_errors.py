@@ -1,0 +1,376 @@
+"""Cases in which a number would be wrong without a word: what Biascope prints, beside the truth.
+
+Every case was once silently wrong. Each prints the number that a user would see, the true one, and whether there was a warning;
+a refusal is printed as such. To compare with another version, put its source on PYTHONPATH:
+
+    python benchmarks/silent_errors.py                             # about a minute on 2 CPU cores
+    PYTHONPATH=/another/checkout/src python benchmarks/silent_errors.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import random
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import biascope
+from biascope import Family, Network, Probe, Run, measure, tangent_gram
+from biascope.cli import app
+
+CPU = Run(device="cpu", progress=False)
+Case = Callable[[Path], tuple[object, object]]
+CASES: dict[str, Case] = {}
+
+
+def case(words: str) -> Callable[[Case], Case]:
+    def register(function: Case) -> Case:
+        CASES[words] = function
+        return function
+
+    return register
+
+
+def rank(matrix: torch.Tensor) -> float:
+    return round(float(matrix.trace() ** 2 / matrix.square().sum()), 1)
+
+
+def directions(build: Callable[[], nn.Module], size: int, folder: Path | None = None, draws: int = 400) -> float:
+    """The effective rank that a scan by exact gradients prints."""
+    family = Family.initialised(build, name="network")
+    run = dataclasses.replace(CPU, folder=folder)
+    found = measure("anisotropy_directions", family, Probe.gaussian((size,)), draws=draws, estimator="exact", run=run)
+    for sentence in getattr(found, "warnings", ()):
+        warnings.warn(sentence, stacklevel=1)
+    return round(found.effective_rank.value, 1)
+
+
+def command(*words: object) -> str:
+    """What the command line prints; an error as the exception that it is."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        app([str(word) for word in words], standalone_mode=False)
+    return out.getvalue()
+
+
+class Edited(nn.Module):
+    """A network whose forward pass is edited between two runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(64, 512), nn.Linear(512, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.squashed(self.layer(x)))
+
+    def squashed(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
+@case("kernel after forward was edited, same folder: effective rank of 256")
+def edited_kernel(folder: Path) -> tuple[object, object]:
+    torch.manual_seed(0)
+    network, x = Network.of(Edited()), torch.randn(256, 64)
+    run, before = dataclasses.replace(CPU, folder=folder), Edited.squashed
+    tangent_gram(network, x, run=run)
+    Edited.squashed = lambda self, x: torch.sin(9 * x)  # type: ignore[method-assign]
+    try:
+        return rank(tangent_gram(network, x, run=run).matrix), rank(tangent_gram(network, x, run=CPU).matrix)
+    finally:
+        Edited.squashed = before  # type: ignore[method-assign]
+
+
+@case("scan after a helper in another file was edited: effective rank of 16")
+def edited_helper(folder: Path) -> tuple[object, object]:
+    build = "from torch import nn\nfrom {0} import squashed\nclass Net(nn.Module):\n    def __init__(self):\n"
+    build += "        super().__init__()\n        self.a, self.b = nn.Linear(16, 64), nn.Linear(64, 1)\n"
+    build += "    def forward(self, x):\n        return self.b(squashed(self.a(x.flatten(1))))\n"
+    name = f"helper_{random.randrange(10**9)}"
+    helper = folder / f"{name}.py"
+    (folder / "net.py").write_text(build.format(name))
+    sys.dont_write_bytecode = True
+
+    def scanned(out: str) -> float:
+        sys.modules.pop(name, None)
+        words = ("--input", "1x4x4", "--estimator", "exact", "--json", "--out", folder / out)
+        headline = json.loads(command("scan", f"{folder}/net.py:Net", *words))["results"][0]["headline"]
+        return round(next(number["value"] for name, number in headline.items() if name.startswith("effective rank")), 1)
+
+    helper.write_text("def squashed(x):\n    return x.relu()\n")
+    scanned("run")
+    helper.write_text("def squashed(x):\n    return (4 * x).exp()\n")  # one unit outgrows all others
+    return scanned("run"), scanned("fresh")
+
+
+@case("scan after a number in a closure was changed: trace")
+def edited_closure(folder: Path) -> tuple[object, object]:
+    class Net(nn.Module):
+        def __init__(self, slope: float) -> None:
+            super().__init__()
+            self.layer, self.slope = nn.Linear(8, 8), slope
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.slope * self.layer(x)).tanh().sum(-1, keepdim=True)
+
+    def trace(slope: float, run: Run) -> float:
+        family = Family.initialised(lambda: Net(slope), name="net")
+        found = measure("anisotropy_directions", family, Probe.gaussian((8,)), draws=64, estimator="exact", run=run)
+        return float(f"{found.trace.value:.3g}")
+
+    kept = dataclasses.replace(CPU, folder=folder)
+    trace(0.05, kept)
+    return trace(5.0, kept), trace(5.0, CPU)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, checkpointed: bool = True) -> None:
+        super().__init__()
+        self.first, self.second, self.checkpointed = nn.Linear(64, 64), nn.Linear(64, 1), checkpointed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = checkpoint(self._inner, x, use_reentrant=False) if self.checkpointed else self._inner(x)
+        return self.second(hidden)
+
+    def _inner(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.first(x))
+
+
+@case("gradient checkpointing: effective rank of 64")
+def checkpointing(folder: Path) -> tuple[object, object]:
+    return directions(Checkpointed, 64), directions(lambda: Checkpointed(False), 64)
+
+
+class Fourier(nn.Module):
+    def __init__(self, registered: bool = False) -> None:
+        super().__init__()
+        drawn = torch.randn(64, 16)
+        self.register_buffer("B", drawn) if registered else setattr(self, "B", drawn)
+        self.out = nn.Linear(32, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = x @ self.B / 8
+        return self.out(torch.cat([inner.sin(), inner.cos()], -1))
+
+
+@case("random tensor that is not registered: effective rank of 64")
+def unregistered(folder: Path) -> tuple[object, object]:
+    truth = directions(lambda: Fourier(True), 64)
+    return directions(Fourier, 64), truth
+
+
+class Sorted(nn.Module):
+    """Sorts its batch by the first number and puts it back, as routing does; or has dead units on its first samples."""
+
+    def __init__(self, dead: bool = False) -> None:
+        super().__init__()
+        self.a, self.b, self.dead = nn.Linear(6, 24), nn.Linear(24, 1), dead
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        order = x[:, 0].argsort()
+        return self.b(torch.tanh(self.a(x[order])))[order.argsort()]
+
+
+def kernel_error(network: nn.Module, x: torch.Tensor) -> float:
+    """Of a tangent kernel against gradients of single samples, relative, in percent."""
+    found, rows = tangent_gram(Network.of(network), x, run=CPU).matrix.double(), []
+    for one in x:
+        network.zero_grad()
+        network(one[None]).sum().backward()
+        rows.append(torch.cat([parameter.grad.flatten() for parameter in network.parameters()]).double())
+    truth = torch.stack(rows) @ torch.stack(rows).T
+    return round(100 * float((found - truth).norm() / truth.norm()), 1)
+
+
+@case("kernel of a network that sorts its batch: error in percent")
+def sorting(folder: Path) -> tuple[object, object]:
+    torch.manual_seed(1)
+    x = torch.randn(48, 6)
+    x[:2, 0] = torch.tensor([-3.0, 3.0])
+    return kernel_error(Sorted(), x), 0.0
+
+
+@case("kernel of a network whose weights have a gradient hook: error in percent")
+def hooked(folder: Path) -> tuple[object, object]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 1))
+    network[0].weight.register_hook(lambda gradient: 2 * gradient)
+    return kernel_error(network, torch.randn(32, 6)), 0.0
+
+
+@case("one flipped byte in kept draws, then the same command: effective rank of 64")
+def flipped(folder: Path) -> tuple[object, object]:
+    truth = directions(lambda: Checkpointed(False), 64, folder)
+    for path in sorted(folder.rglob("draws-*.safetensors"))[:4]:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 0x04  # in an exponent
+        data[-300] ^= 0x40
+        data[len(data) // 2 | 7] ^= 0x04
+        path.write_bytes(data)
+    return directions(lambda: Checkpointed(False), 64, folder), truth
+
+
+@case("killed between the two files of a result: arrays of the saved result belong to its numbers")
+def mixed(folder: Path) -> tuple[object, object]:
+    family, probe = Family.initialised(lambda: Checkpointed(False), name="net"), Probe.gaussian((64,))
+    first, second = (
+        measure("anisotropy_directions", family, probe, draws=64, estimator="exact", seed=seed, run=CPU)
+        for seed in (0, 1)
+    )
+    first.save(folder / "result")
+    document = (folder / "result/result.json").read_bytes()
+    second.save(folder / "result")
+    (folder / "result/result.json").write_bytes(document)  # as a kill before the second file leaves it
+    found = biascope.load(folder / "result")
+    return bool(np.array_equal(found.eigenvalues, first.eigenvalues)), True
+
+
+@case("16-bit ramp as a signal: mean grey")
+def deep_image(folder: Path) -> tuple[object, object]:
+    from biascope.signal_source import signal_of
+
+    ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    Image.fromarray(ramp).save(folder / "ramp.png")
+    found = signal_of(folder / "ramp.png")
+    return round(float((found[0] if isinstance(found, tuple) else found).values.mean()), 3), 0.5
+
+
+@case("float TIFF ramp as a signal: mean grey")
+def float_image(folder: Path) -> tuple[object, object]:
+    from biascope.signal_source import signal_of
+
+    Image.fromarray(np.linspace(0, 1, 64 * 64).reshape(64, 64).astype(np.float32)).save(folder / "ramp.tiff")
+    found = signal_of(folder / "ramp.tiff")
+    return round(float((found[0] if isinstance(found, tuple) else found).values.mean()), 3), 0.5
+
+
+@case("Family.empirical of tanh and sin networks: output of the second")
+def two_forwards(folder: Path) -> tuple[object, object]:
+    one, two = nn.Sequential(nn.Linear(1, 1), nn.Tanh()), nn.Sequential(nn.Linear(1, 1), Sine())
+    two.load_state_dict({name: torch.ones_like(part) for name, part in one.state_dict().items()})
+    family, x = Family.empirical([one, two], name="both"), torch.ones(1, 1)
+    return round(float(family.draw(2, seed=0, run=CPU)(x)[1].detach()), 3), round(float(two(x).detach()), 3)
+
+
+class Sine(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+
+@case("builder seeded by the clock: the same seed gives the same weights twice")
+def by_the_clock(folder: Path) -> tuple[object, object]:
+    def build() -> nn.Module:
+        torch.manual_seed(time.time_ns())
+        return nn.Linear(3, 1)
+
+    draws = [Family.initialised(build, name="net").draw(2, seed=0, run=CPU).params["weight"] for _ in range(2)]
+    return bool(torch.equal(*draws)), True
+
+
+class Cut(nn.Module):
+    def __init__(self, cut: bool = True) -> None:
+        super().__init__()
+        self.layer, self.out, self.cut = nn.Linear(64, 64), nn.Linear(64, 1), cut
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, right = x.split(32, -1)
+        return self.out(torch.tanh(self.layer(torch.cat([left.detach() if self.cut else left, right], -1))))
+
+
+@case("half of the input detached: effective rank of 64")
+def detached(folder: Path) -> tuple[object, object]:
+    truth = directions(lambda: Cut(False), 64)
+    return directions(Cut, 64), truth
+
+
+@case("directional_bias with gradients clipped at -1: accuracy in percent")
+def clipped(folder: Path) -> tuple[object, object]:
+    from biascope.bases import fourier_half
+
+    family = Family.initialised(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), name="linear")
+    basis = fourier_half((1, 4, 4)).part(range(2))
+    how = {"noise": (0.5,), "samples": (64,), "test": 256, "epochs": 2, "repeats": 1, "batch": 16}
+    found = measure("directional_bias", family, basis, clip=-1.0, **how, run=CPU)
+    return round(100 * float(np.nanmean(found.accuracy)), 1), "no meaning"
+
+
+@case("overlap of two isotropic networks in compare; in brackets: not resolved")
+def chance(folder: Path) -> tuple[object, object]:
+    (folder / "a.py").write_text("from torch import nn\ndef build(): return nn.Linear(64, 1)\n")
+    (folder / "b.py").write_text("from torch import nn\ndef build(): return nn.Linear(64, 1, bias=False)\n")
+    out = command("compare", f"{folder}/a.py:build", f"{folder}/b.py:build", "--input", "64", "--out", folder / "c")
+    return next(line.split()[-1] for line in out.splitlines() if line.strip().startswith("a ")), "chance"
+
+
+@case("selftest of a block whose last scale starts at zero: failed checks")
+def on_kinks(folder: Path) -> tuple[object, object]:
+    from biascope.identities import selftest
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm = nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6)
+            self.branch, self.head = nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.Linear(6, 1)
+            nn.init.zeros_(self.norm.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = torch.relu(self.stem(x))
+            return self.head(torch.relu(hidden + self.norm(self.branch(hidden))).mean((2, 3)))
+
+    return sum(not check.passed for check in selftest(Family.initialised(Block, name="block"), (1, 8, 8))), 0
+
+
+@case("merge check of a network with a random forward pass")
+def random_merge(folder: Path) -> tuple[object, object]:
+    text = "import torch\nfrom torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(4, 2)\n"
+    text += "    def forward(self, x):\n        return super().forward(x + 1e-3 * torch.randn_like(x))\n"
+    (folder / "net.py").write_text(text)
+    import safetensors.torch
+
+    torch.manual_seed(0)
+    base = nn.Linear(4, 2).state_dict()
+    for name, scale in (("base", 0.0), ("a", 0.05), ("b", 0.05)):
+        state = {key: part + scale * torch.randn_like(part) for key, part in base.items()}
+        safetensors.torch.save_file(state, folder / f"{name}.safetensors")
+        np.savez(folder / f"{name}.npz", x=np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32))
+    files = [folder / f"{name}.safetensors" for name in ("base", "a", "b")]
+    data = ("--data", folder / "a.npz", "--data", folder / "b.npz", "--model", f"{folder}/net.py:Net")
+    out = command("merge", "check", *files, *data, "--report", folder / "out")
+    return out.splitlines()[0][:100], "no verdict possible"
+
+
+def told(function: Case) -> Iterator[str]:
+    """What came out, the truth, and whether there was a warning."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            printed, truth = function(Path(folder))
+        except (ValueError, TypeError) as error:
+            yield from (f"refused: {' '.join(str(error).split())[:110]}", "")
+            return
+    sentences = [str(each.message) for each in caught if each.category is UserWarning]
+    yield f"{printed}" + (f", with a warning: {sentences[0][:80]} …" if sentences else "")
+    yield f"{truth}"
+
+
+def main() -> None:
+    print(f"biascope from {Path(biascope.__file__).parent.parent.parent.name}, torch {torch.__version__}")
+    for words, function in CASES.items():
+        printed, truth = told(function)
+        print(f"{words}\n    printed: {printed}\n    truth:   {truth}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
