@@ -52,6 +52,7 @@ MEANINGFUL = {
     "held_out": (0.0,),
     "start": (0.0,),
     "grid": (0,),
+    "box": (-1.0, 0.0),  # one coefficient
 }
 
 

@@ -7,8 +7,8 @@ that of another network. Here activations are kept instead. That costs memory, a
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from torch.utils import checkpoint as checkpointing
@@ -56,15 +56,23 @@ def _install() -> None:
     Changing torch for the duration of each call instead would cost more than the call of a small network.
     """
     internals: Any = checkpointing
-    drop_activations, recompute_later = internals._checkpoint_hook, internals.CheckpointFunction.apply
+    drop_activations, recompute_later = (
+        internals._checkpoint_without_reentrant_generator,
+        internals.CheckpointFunction.apply,
+    )
 
-    def hook(frame: Any) -> Any:  # of use_reentrant=False
-        return contextlib.nullcontext() if _here.depth else drop_activations(frame)
+    def around(
+        *args: Any, **settings: Any
+    ) -> Iterator[None]:  # of use_reentrant=False: runs up to the call, and after it
+        if _here.depth:
+            yield
+        else:
+            yield from drop_activations(*args, **settings)
 
     def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:  # of use_reentrant=True
         return function(*args) if _here.depth else recompute_later(function, preserve_rng_state, *args)
 
-    internals._checkpoint_hook, internals.CheckpointFunction.apply = hook, apply
+    internals._checkpoint_without_reentrant_generator, internals.CheckpointFunction.apply = around, apply
 
 
 _install()
