@@ -18,11 +18,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from biascope.family import Family
+from biascope.derivatives.covariance import GradientSampler, gradient_covariance
+from biascope.families.family import Family
 from biascope.networks import builder
-from biascope.probe import Probe
-from biascope.run import Run
-from biascope.sampling import GradientSampler, gradient_covariance
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
 
 STEP = 100.0
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 
 from biascope import Family, Run, network
-from biascope.geometry_evolution import gradient_velocity, weight_velocity
 from biascope.measures.geometry_motion import geometry_motion
-from biascope.task import Arrays
+from biascope.tasks.task import Arrays
+from biascope.training.velocity import gradient_velocity, weight_velocity
 
 PROBES, BATCH = 8, 512
 ARCHITECTURES = {
@@ -161,7 +161,7 @@ def benchmark_motion(options, device):
 
 def benchmark_match(options, device):
     try:
-        from biascope.matching import match
+        from biascope.measures.match import match
     except ImportError:
         print("match: this version of biascope has no match; skipped")
         return None

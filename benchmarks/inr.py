@@ -25,9 +25,9 @@ import torch
 from torch.func import functional_call, jacrev, vmap
 
 from biascope import Family, Recipe, Run, fit, network, tangent_gram
-from biascope.coordinates import Signal, SignalTask, coordinate_grid
 from biascope.measures.dictionary import all_eigenpairs
-from biascope.training import joined
+from biascope.tasks.signals import Signal, SignalTask, coordinate_grid
+from biascope.training.fit import joined
 
 RATE = 1e-4
 

@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 
 from biascope import Network, Run, network
-from biascope.linearization import linearize
-from biascope.randomness import forked_rng
-from biascope.training_steps import half_precision
+from biascope.derivatives.linearize import linearize
+from biascope.runs.randomness import forked_rng
+from biascope.training.steps import half_precision
 
 BUILDERS = {name: network(name) for name in ("lenet", "resnet18", "vit")}
 BUILDERS["mlp"] = functools.partial(network("mlp"), hidden=(100, 100))

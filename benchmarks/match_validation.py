@@ -31,21 +31,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from biascope import bases
-from biascope.data_source import samples_of
-from biascope.estimate import Estimate
-from biascope.evaluation import evaluation
-from biascope.family import Family
-from biascope.image_tasks import flipped
-from biascope.match_commands import family_of_words
-from biascope.matching import match
-from biascope.model_source import parse_settings
-from biascope.randomness import seed_of
-from biascope.recipe import Recipe
-from biascope.run import Run
-from biascope.task import Arrays, content_of, master_dtype
-from biascope.training import fit
-from biascope.trials import Trials
+from biascope.cli.match import family_of_words
+from biascope.families.family import Family
+from biascope.families.source import parse_settings
+from biascope.measures.match import match
+from biascope.results.estimate import Estimate
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Trials
+from biascope.tasks import bases
+from biascope.tasks.images import flipped
+from biascope.tasks.samples import samples_of
+from biascope.tasks.task import Arrays, content_of, master_dtype
+from biascope.training.evaluation import evaluation
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
 
 # A network of Biascope with its settings, or "cnn": the plain network below.
 CANDIDATES = (
@@ -293,7 +293,7 @@ def print_summary(document: dict[str, Any]) -> None:
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """Test accuracy against the overlap with the class means, a panel for each data set with its rank correlation."""
-    from biascope.draw import PALETTE, blank, panel, png
+    from biascope.results.draw import PALETTE, blank, panel, png
 
     figure, colours = blank(4.8), PALETTE[False]
     for place, (name, part) in enumerate(document["data"].items()):

@@ -33,18 +33,18 @@ from pathlib import Path
 
 import torch
 
-from biascope.checkpoint import SLICE, Checkpoint
-from biascope.checkpoint_writer import CheckpointWriter, Planned
-from biascope.encoder_source import encoder_of
-from biascope.linearization import linearize
+from biascope.derivatives.linearize import linearize
+from biascope.editing.encoder_source import encoder_of
+from biascope.editing.heads import Head, headed
+from biascope.editing.outputs import edited_outputs, sampled
+from biascope.editing.tuning import tuning_recipe
+from biascope.editing.vectors import TaskVector
+from biascope.families.checkpoint import SLICE, Checkpoint
+from biascope.families.checkpoint_writer import CheckpointWriter, Planned
 from biascope.measures.disentanglement import disentanglement
-from biascope.run import Run
-from biascope.task import Arrays
-from biascope.task_heads import Head, headed
-from biascope.task_inference import edited_outputs, sampled
-from biascope.task_tuning import tuning_recipe
-from biascope.task_vector import TaskVector
-from biascope.training import fit
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
+from biascope.training.fit import fit
 
 WEIGHTS = {"a": 0.4, "b": -0.3}
 MIB = 2**20
@@ -111,7 +111,7 @@ def prepare(folder, numbers, dtype, shard_bytes=10**9):
 
 def streamed(folder):
     """Our way, as a user would call it."""
-    from biascope.merge_commands import apply
+    from biascope.cli.merge import apply
 
     models = [f"{folder / name}={weight}" for name, weight in WEIGHTS.items()]
     apply(folder / "base", models, folder / "streamed", report=folder / "report", as_json=True)

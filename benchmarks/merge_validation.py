@@ -5,7 +5,7 @@
     python benchmarks/merge_validation.py --draw benchmarks/merge_validation.json docs/images/merge_validation.png
     python benchmarks/merge_validation.py --draw benchmarks/merge_expected.json docs/images/merge_expected.png
 
-Encoders, tasks, heads and task vectors are those of the paper's figures (`biascope.papers.task_arithmetic2023_tasks`); FOLDER/shared
+Encoders, tasks, heads and task vectors are those of the paper's figures (`biascope.papers.task_arithmetic2023.tasks`); FOLDER/shared
 keeps fine-tunings, so that RUNS/task_arithmetic2023 of `biascope reproduce --out RUNS` serves as FOLDER where they are done. For each
 pair
 
@@ -32,12 +32,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from biascope.check_verdict import GRADES
-from biascope.estimate import Estimate, bootstrapped, over_repeats, pearson, spearman
-from biascope.merge_check import ALPHAS, merge_check
-from biascope.papers.task_arithmetic2023_tasks import CNN, PLANS, TEXT, VIT, study
-from biascope.run import Run
-from biascope.task_inference import edited_outputs, sampled
+from biascope.editing.outputs import edited_outputs, sampled
+from biascope.measures.merge_check import ALPHAS, merge_check
+from biascope.measures.merge_check.verdict import GRADES
+from biascope.papers.task_arithmetic2023.tasks import CNN, PLANS, TEXT, VIT, study
+from biascope.results.estimate import Estimate, bootstrapped, over_repeats, pearson, spearman
+from biascope.runs.run import Run
 
 NAMES = {"efficientnet_lite0": CNN, "vit": VIT, "minilm": TEXT}
 PREDICTORS = {
@@ -171,7 +171,7 @@ def validated(name, effort, points, seeds, run):
 
 def drawn(document, path):
     """Predicted against realised, all encoders."""
-    from biascope.draw import PALETTE, WIDTH, blank, legend_below, panel
+    from biascope.results.draw import PALETTE, WIDTH, blank, legend_below, panel
 
     figure = blank(3.6)
     axes, colours = panel(figure, False), PALETTE[False]
@@ -190,7 +190,7 @@ def drawn(document, path):
 
 def drawn_forecasts(document, path):
     """The bound and the loss to expect against what was realised, side by side."""
-    from biascope.draw import PALETTE, WIDTH, blank, legend_below, panel
+    from biascope.results.draw import PALETTE, WIDTH, blank, legend_below, panel
 
     figure, colours = blank(3.2), PALETTE[False]
     grid = figure.add_gridspec(1, 2)

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, jvp, vjp, vmap
 
 import biascope
-from biascope.run import Run
+from biascope.runs.run import Run
 
 Kernel = Callable[[], Tensor]
 LIBRARIES = {"nngeometry": "nngeometry", "curvlinops": "curvlinops-for-pytorch"}
@@ -53,7 +53,7 @@ TOLERANCE = 1e-3  # a larger relative error is no rounding
 
 
 def ours(module: nn.Module, x: Tensor, run: Run) -> dict[str, Kernel]:
-    from biascope.gram import tangent_gram
+    from biascope.kernels.gram import tangent_gram
 
     network = biascope.Network.of(module).read("first")
     return {"": lambda: tangent_gram(network, x, run=run).matrix}
@@ -187,7 +187,7 @@ def installed() -> list[str]:
     for name in CONTENDERS:
         if name in LIBRARIES and importlib.util.find_spec(name) is None:
             print(f'{name} is not installed and is left out. Install it with: pip install "biascope[peers]"')
-        elif name == "Biascope" and importlib.util.find_spec("biascope.gram") is None:
+        elif name == "Biascope" and importlib.util.find_spec("biascope.kernels.gram") is None:
             print("This version of Biascope has no Gram engine, and is left out.")
         else:
             names.append(name)
@@ -395,7 +395,7 @@ def leading_pairs(matrix: Tensor, num: int) -> tuple[Tensor, Tensor]:
 
 def whole(network: str, samples: int, num: int, explain: bool, run: Run) -> dict[str, object]:
     """Our kernel matrix of a data set, its leading eigenpairs, memory, and its error on a random block."""
-    from biascope.gram import tangent_gram
+    from biascope.kernels.gram import tangent_gram
 
     module, x = module_and_inputs(network, samples, run, channels=3)
     scalar = biascope.Network.of(module).read("first")

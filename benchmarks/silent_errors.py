@@ -239,7 +239,7 @@ def mixed(folder: Path) -> tuple[object, object]:
 
 @case("16-bit ramp as a signal: mean grey")
 def deep_image(folder: Path) -> tuple[object, object]:
-    from biascope.signal_source import signal_of
+    from biascope.tasks.signal_files import signal_of
 
     ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
     Image.fromarray(ramp).save(folder / "ramp.png")
@@ -249,7 +249,7 @@ def deep_image(folder: Path) -> tuple[object, object]:
 
 @case("float TIFF ramp as a signal: mean grey")
 def float_image(folder: Path) -> tuple[object, object]:
-    from biascope.signal_source import signal_of
+    from biascope.tasks.signal_files import signal_of
 
     Image.fromarray(np.linspace(0, 1, 64 * 64).reshape(64, 64).astype(np.float32)).save(folder / "ramp.tiff")
     found = signal_of(folder / "ramp.tiff")
@@ -297,7 +297,7 @@ def detached(folder: Path) -> tuple[object, object]:
 
 @case("directional_bias with gradients clipped at -1: accuracy in percent")
 def clipped(folder: Path) -> tuple[object, object]:
-    from biascope.bases import fourier_half
+    from biascope.tasks.bases import fourier_half
 
     family = Family.initialised(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), name="linear")
     basis = fourier_half((1, 4, 4)).part(range(2))
@@ -316,7 +316,7 @@ def chance(folder: Path) -> tuple[object, object]:
 
 @case("selftest of a block whose last scale starts at zero: failed checks")
 def on_kinks(folder: Path) -> tuple[object, object]:
-    from biascope.identities import selftest
+    from biascope.kernels.selftest import selftest
 
     class Block(nn.Module):
         def __init__(self) -> None:

@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from biascope import Family, Recipe, Run, bases, fit, network
+from biascope import Family, Recipe, Run, fit, network
 from biascope.measures.directional_bias import directional_bias
-from biascope.task import along_directions
-from biascope.training import batches
-from biascope.training_plan import MOST, seconds_per_step
+from biascope.tasks import bases
+from biascope.tasks.task import along_directions
+from biascope.training.fit import batches
+from biascope.training.plan import MOST, seconds_per_step
 
 SHAPE = (1, 32, 32)
 

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from biascope import data, weights
-from biascope.check_result import MergeCheck
-from biascope.family import Network
+from biascope import data
+from biascope.families import weights
+from biascope.families.family import Network
+from biascope.measures.merge_check.result import MergeCheck
 from biascope.networks import builder
-from biascope.randomness import forked_rng
-from biascope.recipe import Recipe
-from biascope.run import Run
-from biascope.task import Arrays
-from biascope.training import fit
+from biascope.runs.randomness import forked_rng
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
 
 MEAN, SPREAD = 0.2, 0.33
 KINDS = ("salt", "noisy", "bars", "inverted")

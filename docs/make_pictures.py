@@ -32,8 +32,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from biascope import draw, kernel_pictures, load
-from biascope.covariance_result import CovarianceResult
+from biascope import load
+from biascope.measures.covariance import CovarianceResult
+from biascope.results import draw, kernel_pictures
 from biascope.scanning import saved_results
 
 NETWORKS = {

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.family import Network
-from biascope.randomness import forked_rng
-from biascope.run import Run
+from biascope.families.family import Network
+from biascope.runs.randomness import forked_rng
+from biascope.runs.run import Run
 
 CPU = Run(device="cpu")
 CPU64 = Run(device="cpu", precision="float64")

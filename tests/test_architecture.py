@@ -246,7 +246,7 @@ def run_python(code: str) -> str:
 
 def test_the_command_line_and_the_register_do_not_import_torch() -> None:
     run_python(
-        "import sys, biascope.cli, biascope.networks, biascope.measurement as m; m.names(); assert 'torch' not in sys.modules"
+        "import sys, biascope.cli, biascope.networks, biascope.results.registry as m; m.names(); assert 'torch' not in sys.modules"
     )
 
 
@@ -260,7 +260,7 @@ class Hide:
             raise ImportError(name)
 sys.meta_path.insert(0, Hide())
 import biascope
-from biascope.measurement import find, names
+from biascope.results.registry import find, names
 for name in names():
     args, settings = find(name).example()
     result = find(name)(*args, **settings)

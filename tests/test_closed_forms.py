@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import grad, jacrev, vmap
 from torch.nn import functional
 
-from biascope import pooling_models as pooling
+from biascope.measures.pooling_theory import models as pooling
 
 AGREES, DISAGREES = 5.0, 20.0
 

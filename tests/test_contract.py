@@ -9,9 +9,9 @@ import matplotlib
 import numpy as np
 import pytest
 
-from biascope.measurement import PAPERS, find, load, names
-from biascope.result import Result
-from biascope.run import Run
+from biascope.results.registry import PAPERS, find, load, names
+from biascope.results.result import Result
+from biascope.runs.run import Run
 
 matplotlib.use("Agg")
 

@@ -6,28 +6,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from biascope import bases
-from biascope.evaluation import evaluation
-from biascope.family import Family, Network
-from biascope.gram import tangent_gram
-from biascope.kernel_plan import share
-from biascope.layer_rules import possible_rules
-from biascope.layer_uses import layer_uses
-from biascope.linearization import linearize
-from biascope.measurement import find
-from biascope.merge_check import merge_check
-from biascope.model_source import usual_shape
+from biascope.derivatives.covariance import GradientSampler, gradient_covariance
+from biascope.derivatives.gradients import input_difference, input_gradient
+from biascope.derivatives.linearize import linearize
+from biascope.editing.heads import Head, fitted_head, headed
+from biascope.editing.outputs import edited_outputs, sampled
+from biascope.editing.tuning import tuned, tuning_recipe
+from biascope.families.family import Family, Network
+from biascope.families.source import usual_shape
+from biascope.kernels.gram import tangent_gram
+from biascope.kernels.plan import share
+from biascope.kernels.rules import possible_rules
+from biascope.kernels.uses import layer_uses
+from biascope.measures.merge_check import merge_check
 from biascope.networks import builder, names
-from biascope.probe import Probe
-from biascope.recipe import Recipe
-from biascope.run import Run
-from biascope.sampling import GradientSampler, gradient_covariance
-from biascope.tangent import input_difference, input_gradient
-from biascope.task import Arrays, along_directions
-from biascope.task_heads import Head, fitted_head, headed
-from biascope.task_inference import edited_outputs, sampled
-from biascope.task_tuning import tuned, tuning_recipe
-from biascope.training import fit
+from biascope.results.registry import find
+from biascope.runs.run import Run
+from biascope.tasks import bases
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays, along_directions
+from biascope.training.evaluation import evaluation
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

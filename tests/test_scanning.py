@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from biascope import weights
 from biascope.cli import app
-from biascope.comparison import compared, noise_floor
-from biascope.family import Family
-from biascope.model_source import family_of
-from biascope.result import Result
-from biascope.run import Run
+from biascope.families import weights
+from biascope.families.family import Family
+from biascope.families.source import family_of
+from biascope.measures.covariance.compare import compared, noise_floor
+from biascope.results.result import Result
+from biascope.runs.run import Run
 from biascope.scanning import Sampling, expected_cost, folder_name, path_words, results_of, saved_results, scan
 
 CPU = Run(device="cpu", progress=False)
@@ -57,7 +57,9 @@ def test_a_scan_of_ones_own_network_gives_results_and_a_report(model: str, tmp_p
 def test_the_same_command_again_does_no_work_twice(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(device="cpu", folder=tmp_path / "run")
     first = scan(model, input=(1, 8, 8), draws=40, run=run, report=False)
-    monkeypatch.setattr("biascope.sampling.GradientSampler.gradients", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(
+        "biascope.derivatives.covariance.GradientSampler.gradients", lambda *_: pytest.fail("computed again")
+    )
     second = scan(model, input=(1, 8, 8), draws=40, run=run, report=False)
     np.testing.assert_allclose(second.results[0].eigenvalues, first.results[0].eigenvalues, rtol=1e-10)
 
@@ -140,7 +142,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_text("\n".join(result.subject for result in results))
         return path
 
-    monkeypatch.setattr("biascope.report.write_report", written)
+    monkeypatch.setattr("biascope.results.report.write_report", written)
 
 
 def tables_of(words: Sequence[str]) -> list[dict[str, Any]]:

@@ -16,24 +16,22 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from biascope import (
-    bases,
-    cli,
-    data_commands,
-    kernel_commands,
-    match_commands,
-    measure_commands,
-    pattern_commands,
-    signal_commands,
-)
-from biascope.directional_result import DirectionalBias
-from biascope.evaluation import evaluation
-from biascope.family import Family, Network
-from biascope.measurement import find, names
-from biascope.probe import Probe
-from biascope.recipe import Recipe
-from biascope.run import Run
-from biascope.task import Arrays, along_directions
+from biascope import cli
+from biascope.cli import data as data_commands
+from biascope.cli import inr as signal_commands
+from biascope.cli import kernel as kernel_commands
+from biascope.cli import match as match_commands
+from biascope.cli import measure as measure_commands
+from biascope.cli import patterns as pattern_commands
+from biascope.families.family import Family, Network
+from biascope.measures.directional_bias.result import DirectionalBias
+from biascope.results.registry import find, names
+from biascope.runs.run import Run
+from biascope.tasks import bases
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays, along_directions
+from biascope.training.evaluation import evaluation
+from biascope.training.recipe import Recipe
 
 CPU = Run(device="cpu", progress=False)
 FLOATS = (math.nan, math.inf, -1.0, 0.0)

@@ -33,15 +33,15 @@ from typer.testing import CliRunner
 
 from biascope import networks
 from biascope.cli import app
-from biascope.family import Family
-from biascope.identities import warnings_of
-from biascope.matching import match
-from biascope.measurement import find
-from biascope.probe import Probe
-from biascope.report import write_report
-from biascope.result import Result
-from biascope.run import Run
-from biascope.task import Arrays
+from biascope.families.family import Family
+from biascope.kernels.selftest import warnings_of
+from biascope.measures.match import match
+from biascope.results.registry import find
+from biascope.results.report import write_report
+from biascope.results.result import Result
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

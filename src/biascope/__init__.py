@@ -98,40 +98,40 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Imported when first used, so that `import biascope` and `biascope --help` stay instant.
 _HOMES = {
-    "Estimate": "estimate",
-    "Run": "run",
-    "Network": "family",
-    "Family": "family",
-    "Probe": "probe",
-    "Basis": "bases",
-    "Task": "task",
-    "Arrays": "task",
-    "along_directions": "task",
-    "samples_of": "data_source",
-    "Recipe": "recipe",
-    "Trajectory": "training",
-    "fit": "training",
-    "Observer": "observer",
-    "input_gradient": "tangent",
-    "input_difference": "tangent",
-    "linearize": "linearization",
-    "tangent_gram": "gram",
-    "TangentKernel": "tangent_operator",
-    "alignment": "tangent_operator",
-    "GradientCovariance": "operators",
-    "Matrix": "operators",
-    "LinearOperator": "operators",
-    "Spectrum": "spectrum",
-    "eigenpairs": "spectrum",
-    "subspace_similarity": "spectrum",
-    "GradientSampler": "sampling",
-    "gradient_covariance": "sampling",
-    "selftest": "identities",
-    "Result": "result",
-    "CovarianceResult": "covariance_result",
-    "common_directions": "covariance_result",
-    "write_report": "report",
-    "family_of": "model_source",
+    "Estimate": "results.estimate",
+    "Run": "runs.run",
+    "Network": "families.family",
+    "Family": "families.family",
+    "Probe": "tasks.probe",
+    "Basis": "tasks.bases",
+    "Task": "tasks.task",
+    "Arrays": "tasks.task",
+    "along_directions": "tasks.task",
+    "samples_of": "tasks.samples",
+    "Recipe": "training.recipe",
+    "Trajectory": "training.fit",
+    "fit": "training.fit",
+    "Observer": "training.observer",
+    "input_gradient": "derivatives.gradients",
+    "input_difference": "derivatives.gradients",
+    "linearize": "derivatives.linearize",
+    "tangent_gram": "kernels.gram",
+    "TangentKernel": "kernels.products",
+    "alignment": "kernels.products",
+    "GradientCovariance": "derivatives.operators",
+    "Matrix": "derivatives.operators",
+    "LinearOperator": "derivatives.operators",
+    "Spectrum": "derivatives.spectrum",
+    "eigenpairs": "derivatives.spectrum",
+    "subspace_similarity": "derivatives.spectrum",
+    "GradientSampler": "derivatives.covariance",
+    "gradient_covariance": "derivatives.covariance",
+    "selftest": "kernels.selftest",
+    "Result": "results.result",
+    "CovarianceResult": "measures.covariance",
+    "common_directions": "measures.covariance",
+    "write_report": "results.report",
+    "family_of": "families.source",
     "Scan": "scanning",
     "scan": "scanning",
 }
@@ -185,29 +185,29 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from biascope.bases import Basis
-    from biascope.covariance_result import CovarianceResult, common_directions
-    from biascope.data_source import samples_of
-    from biascope.estimate import Estimate
-    from biascope.family import Family, Network
-    from biascope.gram import tangent_gram
-    from biascope.identities import selftest
-    from biascope.linearization import linearize
-    from biascope.model_source import family_of
-    from biascope.observer import Observer
-    from biascope.operators import GradientCovariance, LinearOperator, Matrix
-    from biascope.probe import Probe
-    from biascope.recipe import Recipe
-    from biascope.report import write_report
-    from biascope.result import Result
-    from biascope.run import Run
-    from biascope.sampling import GradientSampler, gradient_covariance
+    from biascope.derivatives.covariance import GradientSampler, gradient_covariance
+    from biascope.derivatives.gradients import input_difference, input_gradient
+    from biascope.derivatives.linearize import linearize
+    from biascope.derivatives.operators import GradientCovariance, LinearOperator, Matrix
+    from biascope.derivatives.spectrum import Spectrum, eigenpairs, subspace_similarity
+    from biascope.families.family import Family, Network
+    from biascope.families.source import family_of
+    from biascope.kernels.gram import tangent_gram
+    from biascope.kernels.products import TangentKernel, alignment
+    from biascope.kernels.selftest import selftest
+    from biascope.measures.covariance import CovarianceResult, common_directions
+    from biascope.results.estimate import Estimate
+    from biascope.results.report import write_report
+    from biascope.results.result import Result
+    from biascope.runs.run import Run
     from biascope.scanning import Scan, scan
-    from biascope.spectrum import Spectrum, eigenpairs, subspace_similarity
-    from biascope.tangent import input_difference, input_gradient
-    from biascope.tangent_operator import TangentKernel, alignment
-    from biascope.task import Arrays, Task, along_directions
-    from biascope.training import Trajectory, fit
+    from biascope.tasks.bases import Basis
+    from biascope.tasks.probe import Probe
+    from biascope.tasks.samples import samples_of
+    from biascope.tasks.task import Arrays, Task, along_directions
+    from biascope.training.fit import Trajectory, fit
+    from biascope.training.observer import Observer
+    from biascope.training.recipe import Recipe
 
 
 def network(name: str) -> Callable[..., nn.Module]:
@@ -219,12 +219,12 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 def measure(name: str, /, *args: Any, **settings: Any) -> Any:
     """Run a measurement by name: ``measure("average_geometry", family, probe, draws=400)``."""
-    return importlib.import_module("biascope.measurement").find(name)(*args, **settings)
+    return importlib.import_module("biascope.results.registry").find(name)(*args, **settings)
 
 
 def load(folder: Path | str) -> Result:
     """A saved result."""
-    result: Result = importlib.import_module("biascope.measurement").load(folder)
+    result: Result = importlib.import_module("biascope.results.registry").load(folder)
     return result
 
 

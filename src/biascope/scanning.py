@@ -16,15 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope import measurement, networks
-from biascope.family import Family
-from biascope.files import make_writable
-from biascope.model_source import checkpoint_files, family_of, natural_order, parse_shape, usual_shape
-from biascope.probe import Probe
-from biascope.result import Result
-from biascope.run import Run
-from biascope.sampling import GROUPS, GradientSampler, default_estimator
-from biascope.task import Arrays
+from biascope import networks
+from biascope.derivatives.covariance import GROUPS, GradientSampler, default_estimator
+from biascope.families.family import Family
+from biascope.families.source import checkpoint_files, family_of, natural_order, parse_shape, usual_shape
+from biascope.results import registry as measurement
+from biascope.results.result import Result
+from biascope.runs.files import make_writable
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
 
 GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
 POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn
@@ -110,7 +111,7 @@ def scan(
         batchnorm: The mode of BatchNorm.
         weights: Trained weights, safetensors or torch.
         checkpoints: A folder of them.
-        data: Labelled samples, for the tangent kernel; :func:`biascope.data_source.samples_of` reads a data set.
+        data: Labelled samples, for the tangent kernel; :func:`biascope.tasks.samples.samples_of` reads a data set.
         seed: Of weights and inputs.
         run: Folder, device, precision; the folder receives results and report.
         report: Whether to write the report.
@@ -132,7 +133,7 @@ def scan(
         results += _saved(family, shape, sampling, data, run, folder)
     page = None
     if report and run.folder is not None:
-        from biascope.report import write_report
+        from biascope.results.report import write_report
 
         page = write_report(results, run.folder / "report.html")
     return Scan(results, page, run.folder)

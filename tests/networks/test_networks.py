@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
-from biascope.family import Family
+from biascope.families.family import Family
 from biascope.networks import builder, names
-from biascope.networks.activations import ACTIVATIONS
-from biascope.run import Run
+from biascope.networks._activations import ACTIVATIONS
+from biascope.runs.run import Run
 
 # Networks on images; those on coordinates have a file of their own.
 IMAGES = tuple(name for name in names() if "image_size" in inspect.signature(builder(name)).parameters)

@@ -114,7 +114,7 @@ class Dataset:
             >>> bool((few.splits["train"][0] == more.splits["train"][0][:2]).all())
             True
         """
-        from biascope.randomness import seed_of
+        from biascope.runs.randomness import seed_of
 
         splits = dict(self.splits)
         for split, count in counts.items():

@@ -13,20 +13,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from biascope.coordinates import Signal, SignalTask, coordinate_grid, outputs_at
-from biascope.draw import PALETTE
-from biascope.estimate import Estimate, over_repeats
-from biascope.family import Family
-from biascope.frequency_plane import lines_figure
-from biascope.harmonics import alias_frequencies
-from biascope.measurement import measurement
-from biascope.randomness import seed_of
-from biascope.recipe import Recipe
-from biascope.result import Result
-from biascope.run import Run
-from biascope.task import master_dtype
-from biascope.training import fit
-from biascope.trials import Outcome, Trials
+from biascope.families.family import Family
+from biascope.results.draw import PALETTE
+from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.figures import lines_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.harmonics import alias_frequencies
+from biascope.tasks.signals import Signal, SignalTask, coordinate_grid, outputs_at
+from biascope.tasks.task import master_dtype
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from biascope.covariance_result import CovarianceResult, covariance_fields
-from biascope.estimate import Estimate
-from biascope.family import Family
-from biascope.measurement import measurement
-from biascope.mixed_derivative import MixedDerivative
-from biascope.mixed_gram import AVERAGES, MixedDerivativeGram, mixed_gram
-from biascope.operators import EstimatedOperator, GramOfMean
-from biascope.probe import Probe
-from biascope.run import Run
-from biascope.sampling import GradientSampler, default_estimator, gradient_covariance
-from biascope.spectrum import eigenpairs, subspace_similarity
+from biascope.derivatives.covariance import GradientSampler, default_estimator, gradient_covariance
+from biascope.derivatives.mixed import MixedDerivative
+from biascope.derivatives.mixed_gram import AVERAGES, MixedDerivativeGram, mixed_gram
+from biascope.derivatives.operators import EstimatedOperator, GramOfMean
+from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
+from biascope.families.family import Family
+from biascope.measures.covariance import CovarianceResult, covariance_fields
+from biascope.results.estimate import Estimate
+from biascope.results.registry import measurement
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ class Anisotropy(CovarianceResult):
         return words + (f" How the kinks of {' and '.join(kinks)} change its alignments is not seen." if kinks else "")
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
-        from biascope import draw
+        from biascope.results import draw
 
         spectrum = draw.spectrum(
             {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},

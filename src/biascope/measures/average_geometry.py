@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from biascope.covariance_result import CovarianceResult, covariance_fields
-from biascope.family import Family
-from biascope.measurement import measurement
-from biascope.probe import Probe
-from biascope.run import Run
-from biascope.sampling import GradientSampler, gradient_covariance
+from biascope.derivatives.covariance import GradientSampler, gradient_covariance
+from biascope.families.family import Family
+from biascope.measures.covariance import CovarianceResult, covariance_fields
+from biascope.results.registry import measurement
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ class Geometry(CovarianceResult):
         return words + (f"; it prefers {prefers}." if prefers else ".")
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
-        from biascope import draw
+        from biascope.results import draw
 
         pictures = {}
         if self.matrix.size:

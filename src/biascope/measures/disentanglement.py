@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.editing_result import Disentanglement, places_inside
-from biascope.family import Network
-from biascope.identity import content_of
-from biascope.measurement import measurement
-from biascope.randomness import forked_rng, seed_of
-from biascope.run import Run
-from biascope.task import Arrays
-from biascope.task_heads import Head
-from biascope.task_inference import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.task_tuning import Vectors, require_heads
-from biascope.task_vector import TaskVector
+from biascope.editing.heads import Head
+from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
+from biascope.editing.results import Disentanglement, places_inside
+from biascope.editing.tuning import Vectors, require_heads
+from biascope.editing.vectors import TaskVector
+from biascope.families.family import Network
+from biascope.results.registry import measurement
+from biascope.runs.identity import content_of
+from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
 
 DISTANCES = {"disagreement": "classes", "total variation": "probabilities"}
 

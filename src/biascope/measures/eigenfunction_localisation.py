@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.editing_result import EditingResult
-from biascope.estimate import Estimate, bootstrapped
-from biascope.family import Network
-from biascope.gram import tangent_gram
-from biascope.measurement import measurement
-from biascope.merge_pictures import local_energy_figure
-from biascope.randomness import forked_rng, seed_of
-from biascope.run import Run
-from biascope.task import Arrays
-from biascope.task_heads import Head, headed
-from biascope.task_inference import sampled
+from biascope.editing.heads import Head, headed
+from biascope.editing.outputs import sampled
+from biascope.editing.pictures import local_energy_figure
+from biascope.editing.results import EditingResult
+from biascope.families.family import Network
+from biascope.kernels.gram import tangent_gram
+from biascope.results.estimate import Estimate, bootstrapped
+from biascope.results.registry import measurement
+from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,22 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope import bases
-from biascope.estimate import Estimate
-from biascope.family import Family
-from biascope.frequency_plane import lines_figure
-from biascope.geometry_matrices import data_covariance
-from biascope.identity import DERIVED
-from biascope.measurement import measurement
-from biascope.operators import Matrix
-from biascope.randomness import seed_of
-from biascope.recipe import Recipe
-from biascope.result import Result
-from biascope.run import Run
-from biascope.sampling import gaussian_sampler, gradient_covariance
-from biascope.spectrum import eigenpairs
-from biascope.task import Arrays, Task
-from biascope.training_sweep import Course, Trial, trained
+from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
+from biascope.derivatives.matrices import data_covariance
+from biascope.derivatives.operators import Matrix
+from biascope.derivatives.spectrum import eigenpairs
+from biascope.families.family import Family
+from biascope.results.estimate import Estimate
+from biascope.results.figures import lines_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.identity import DERIVED
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.tasks import bases
+from biascope.tasks.task import Arrays, Task
+from biascope.training.recipe import Recipe
+from biascope.training.sweep import Course, Trial, trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.estimate import Estimate
-from biascope.evaluation import STACK_LIMIT
-from biascope.family import Family, Network
-from biascope.frequency_plane import lines_figure
-from biascope.geometry_evolution import gradient_velocity, weight_velocity
-from biascope.geometry_matrices import DrawnMatrix, correlation, data_covariance, seen_through
-from biascope.measurement import measurement
-from biascope.operators import Matrix
-from biascope.probe import Probe
-from biascope.randomness import generator_for
-from biascope.result import Result
-from biascope.run import Run
-from biascope.sampling import gaussian_sampler, gradient_covariance
-from biascope.spectrum import eigenpairs
-from biascope.task import Arrays, master_dtype
-from biascope.trials import Outcome, Trials
+from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
+from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
+from biascope.derivatives.operators import Matrix
+from biascope.derivatives.spectrum import eigenpairs
+from biascope.families.family import Family, Network
+from biascope.results.estimate import Estimate
+from biascope.results.figures import lines_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.randomness import generator_for
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays, master_dtype
+from biascope.training.evaluation import STACK_LIMIT
+from biascope.training.velocity import gradient_velocity, weight_velocity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

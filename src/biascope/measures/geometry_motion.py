@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.estimate import Estimate, jackknife
-from biascope.evaluation import STACK_LIMIT, evaluation
-from biascope.family import Family, Network
-from biascope.frequency_plane import lines_figure
-from biascope.geometry_matrices import DrawnMatrix, correlation, data_covariance, seen_through
-from biascope.measurement import measurement
-from biascope.probe import Probe
-from biascope.randomness import seed_of
-from biascope.recipe import Recipe
-from biascope.result import Result
-from biascope.run import Run
-from biascope.sampling import gaussian_sampler, gradient_covariance
-from biascope.tangent import input_gradient, plain_attention
-from biascope.task import Arrays
-from biascope.training import Trajectory, fit
-from biascope.trials import Outcome, Trials
+from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
+from biascope.derivatives.gradients import input_gradient, plain_attention
+from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
+from biascope.families.family import Family, Network
+from biascope.results.estimate import Estimate, jackknife
+from biascope.results.figures import lines_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
+from biascope.training.evaluation import STACK_LIMIT, evaluation
+from biascope.training.fit import Trajectory, fit
+from biascope.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,22 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from biascope.draw import PALETTE
-from biascope.estimate import Estimate, over_repeats
-from biascope.evaluation import evaluation
-from biascope.family import Family, Network
-from biascope.frequency_plane import lines_figure
-from biascope.gram import tangent_gram
-from biascope.measurement import measurement
-from biascope.operators import Matrix
-from biascope.randomness import generator_for, seed_of
-from biascope.recipe import Recipe
-from biascope.result import Result
-from biascope.run import Run
-from biascope.spectrum import Spectrum, eigenpairs
-from biascope.task import Arrays, master_dtype
-from biascope.training import Trajectory, fit
-from biascope.trials import Outcome, Trials
+from biascope.derivatives.operators import Matrix
+from biascope.derivatives.spectrum import Spectrum, eigenpairs
+from biascope.families.family import Family, Network
+from biascope.kernels.gram import tangent_gram
+from biascope.results.draw import PALETTE
+from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.figures import lines_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.randomness import generator_for, seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.task import Arrays, master_dtype
+from biascope.training.evaluation import evaluation
+from biascope.training.fit import Trajectory, fit
+from biascope.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,24 +13,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from biascope.cluster import device_type
-from biascope.estimate import Estimate, over_repeats
-from biascope.evaluation import STACK_LIMIT, evaluation
-from biascope.family import Family, Network
-from biascope.frequency_plane import lines_figure
-from biascope.gram import tangent_gram
-from biascope.linearization import linearize
-from biascope.measurement import measurement
-from biascope.operators import Matrix
-from biascope.randomness import generator_for, seed_of
-from biascope.recipe import Recipe
-from biascope.result import Result
-from biascope.run import Run
-from biascope.spectrum import eigenpairs
-from biascope.task import Arrays, Relabelled, master_dtype
-from biascope.training import fit
-from biascope.training_sweep import WINDOWS, windows
-from biascope.trials import Group, Outcome, Sweep, Trials
+from biascope.derivatives.linearize import linearize
+from biascope.derivatives.operators import Matrix
+from biascope.derivatives.spectrum import eigenpairs
+from biascope.families.family import Family, Network
+from biascope.kernels.gram import tangent_gram
+from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.figures import lines_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.cluster import device_type
+from biascope.runs.randomness import generator_for, seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Group, Outcome, Sweep, Trials
+from biascope.tasks.task import Arrays, Relabelled, master_dtype
+from biascope.training.evaluation import STACK_LIMIT, evaluation
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
+from biascope.training.sweep import WINDOWS, windows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.coordinates import Signal, SignalTask, coordinate_grid, outputs_at, psnr
-from biascope.estimate import Estimate, over_repeats
-from biascope.family import Family
-from biascope.frequency_plane import lines_figure, plane_figure
-from biascope.harmonics import bandwidth, bins_of, harmonics, mapping_frequencies
-from biascope.measurement import measurement
-from biascope.randomness import seed_of
-from biascope.recipe import Recipe
-from biascope.result import Plane, Result
-from biascope.run import Run
-from biascope.task import master_dtype
-from biascope.training import fit
-from biascope.trials import Outcome, Trials
+from biascope.families.family import Family
+from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.figures import lines_figure, plane_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Plane, Result
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.harmonics import bandwidth, bins_of, harmonics, mapping_frequencies
+from biascope.tasks.signals import Signal, SignalTask, coordinate_grid, outputs_at, psnr
+from biascope.tasks.task import master_dtype
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -221,7 +221,7 @@ def recovery(
         ValueError: If signal, network and settings do not fit, or training diverges.
 
     Example:
-        >>> from biascope.coordinates import coordinate_grid
+        >>> from biascope.tasks.signals import coordinate_grid
         >>> wave = torch.sin(2 * torch.pi * 3 * coordinate_grid((16,))).float()  # 3 cycles, and a mapping with 2
         >>> family = Family.initialised(functools.partial(_OneFrequency, 1), name="small")
         >>> result = recovery(family, Signal(wave, "a wave"), low=0.0, steps=2)

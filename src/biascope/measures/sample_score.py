@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from biascope.draw import blank, panel
-from biascope.estimate import Estimate, jackknife, spearman
-from biascope.family import Family
-from biascope.frequency_plane import lines_figure
-from biascope.measurement import measurement
-from biascope.moments import Rows
-from biascope.operators import GradientCovariance
-from biascope.randomness import seed_of
-from biascope.result import Result
-from biascope.run import Run
-from biascope.sampling import gaussian_sampler, gradient_covariance
-from biascope.task import Arrays, master_dtype
+from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
+from biascope.derivatives.moments import Rows
+from biascope.derivatives.operators import GradientCovariance
+from biascope.families.family import Family
+from biascope.results.draw import blank, panel
+from biascope.results.estimate import Estimate, jackknife, spearman
+from biascope.results.figures import lines_figure
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays, master_dtype
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

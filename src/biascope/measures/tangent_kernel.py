@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope import kernel_pictures as pictures
-from biascope.estimate import Estimate
-from biascope.family import Family
-from biascope.gram import Gram, tangent_gram
-from biascope.measurement import measurement
-from biascope.operators import Matrix
-from biascope.randomness import generator_for
-from biascope.result import Result
-from biascope.run import Run
-from biascope.spectrum import eigenpairs
-from biascope.task import Arrays
+from biascope.derivatives.operators import Matrix
+from biascope.derivatives.spectrum import eigenpairs
+from biascope.families.family import Family
+from biascope.kernels.gram import Gram, tangent_gram
+from biascope.results import kernel_pictures as pictures
+from biascope.results.estimate import Estimate
+from biascope.results.registry import measurement
+from biascope.results.result import Result
+from biascope.runs.randomness import generator_for
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

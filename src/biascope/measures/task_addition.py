@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.editing_result import TaskAddition
-from biascope.family import Network
-from biascope.identity import content_of
-from biascope.measurement import measurement
-from biascope.randomness import forked_rng, seed_of
-from biascope.run import Run
-from biascope.task import Arrays
-from biascope.task_heads import Head, require_splits
-from biascope.task_inference import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.task_tuning import Vectors, require_heads
-from biascope.task_vector import TaskVector
+from biascope.editing.heads import Head, require_splits
+from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
+from biascope.editing.results import TaskAddition
+from biascope.editing.tuning import Vectors, require_heads
+from biascope.editing.vectors import TaskVector
+from biascope.families.family import Network
+from biascope.results.registry import measurement
+from biascope.runs.identity import content_of
+from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -87,7 +87,7 @@ def task_addition(
 
     Returns:
         Accuracies by method and task; several of them, for vectors of several seeds, are joined by
-        :func:`biascope.editing_result.repeated`.
+        :func:`biascope.editing.results.repeated`.
 
     Raises:
         ValueError: If tasks, heads and vectors do not fit.

@@ -1,6 +1,6 @@
 """The papers' architectures: one file per network, each holding one builder of the same name.
 
-A file put into this folder is a network from then on: `names` reads the folder, and `builder` imports a file only when
+A file put into this folder is a network from then on, unless its name starts with "_": `names` reads the folder, and `builder` imports a file only when
 its network is asked for, so that importing this package does not import torch.
 
 >>> "lenet" in names()
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["builder", "names"]
 
-# Modules of this folder that serve the networks and are not networks themselves.
-_SUPPORT = frozenset({"activations", "pooling", "settings"})
-
 
 def names() -> tuple[str, ...]:
     """The networks that can be built, in alphabetical order, read from the file names of this folder."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _SUPPORT))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")))
 
 
 def builder(name: str) -> Callable[..., nn.Module]:

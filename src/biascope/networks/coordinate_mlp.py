@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from .activations import activation_layer
-from .settings import require_at_least, require_choice, require_coordinates_and_outputs
+from ._activations import activation_layer
+from ._settings import require_at_least, require_choice, require_coordinates_and_outputs
 
 ENCODINGS = ("none", "gaussian", "single", "positional")
 

@@ -7,9 +7,9 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from .activations import activation_layer
-from .pooling import GLOBAL, HALVING
-from .settings import require_choice, require_image_and_outputs
+from ._activations import activation_layer
+from ._pooling import GLOBAL, HALVING
+from ._settings import require_choice, require_image_and_outputs
 
 _GROWTH = 32
 _BLOCKS = (6, 12, 24, 16)

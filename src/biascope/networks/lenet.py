@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from torch import nn
 
-from .activations import activation_layer
-from .pooling import HALVING
-from .settings import require_choice, require_image_and_outputs, require_widths
+from ._activations import activation_layer
+from ._pooling import HALVING
+from ._settings import require_choice, require_image_and_outputs, require_widths
 
 
 def lenet(

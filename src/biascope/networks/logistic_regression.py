@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from .settings import require_image_and_outputs
+from ._settings import require_image_and_outputs
 
 
 def logistic_regression(*, channels: int = 1, outputs: int = 1, image_size: int = 32) -> nn.Module:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from torch import nn
 
-from .activations import activation_layer
-from .settings import require_image_and_outputs, require_widths
+from ._activations import activation_layer
+from ._settings import require_image_and_outputs, require_widths
 
 
 def mlp(

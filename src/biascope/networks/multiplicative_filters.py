@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .settings import require_at_least, require_coordinates_and_outputs
+from ._settings import require_at_least, require_coordinates_and_outputs
 
 
 class MultiplicativeFilters(nn.Module):

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from .settings import require_at_least, require_image_and_outputs
+from ._settings import require_at_least, require_image_and_outputs
 
 
 class Strongest(nn.Module):

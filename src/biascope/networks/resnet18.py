@@ -6,9 +6,9 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from .activations import activation_layer
-from .pooling import GLOBAL
-from .settings import require_choice, require_image_and_outputs
+from ._activations import activation_layer
+from ._pooling import GLOBAL
+from ._settings import require_choice, require_image_and_outputs
 
 _WIDTHS = (64, 128, 256, 512)
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .settings import require_at_least, require_choice, require_coordinates_and_outputs
+from ._settings import require_at_least, require_choice, require_coordinates_and_outputs
 
 
 class Sine(nn.Module):

@@ -7,9 +7,9 @@ from math import sqrt
 
 from torch import nn
 
-from .activations import activation_layer
-from .pooling import HALVING
-from .settings import require_choice, require_image_and_outputs
+from ._activations import activation_layer
+from ._pooling import HALVING
+from ._settings import require_choice, require_image_and_outputs
 
 # The widths of the convolutions between one pooling and the next (configuration A of the VGG paper).
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))

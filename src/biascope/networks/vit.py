@@ -9,8 +9,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from .activations import activation_layer
-from .settings import require_at_least, require_image_and_outputs
+from ._activations import activation_layer
+from ._settings import require_at_least, require_image_and_outputs
 
 
 def vit(

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from biascope.claim import FigureOfPaper
+from biascope.results.claim import FigureOfPaper
 
 __all__ = ["Paper", "figure", "find", "names"]
 

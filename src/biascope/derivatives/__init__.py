@@ -1,0 +1,1 @@
+"""How, with respect to inputs: gradients, linearisation, covariances, spectra, mixed derivatives."""

@@ -1,0 +1,351 @@
+"""HOW: the gradient covariance of a family by sampling, in resumable groups of draws."""
+
+# T draws · n inputs per draw · D input size
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from biascope.derivatives.fastest import Fastest, Way
+from biascope.derivatives.gradients import forward_flops, input_difference, input_gradient, plain_attention
+from biascope.derivatives.moments import Moments, representation
+from biascope.derivatives.operators import GradientCovariance
+from biascope.derivatives.separateness import check_separateness
+from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
+from biascope.derivatives.ways import difference_ways, exact_ways
+from biascope.families.family import Family, Network
+from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Trials
+from biascope.tasks.probe import Probe
+
+ESTIMATORS = ("exact", "difference")
+GROUPS = 32  # blocks of the jackknife, and units of resuming
+_SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
+
+# Differences cost 2·D forward passes per draw. They are taken by default while all draws together stay below these
+# operation counts, some minutes on either kind of device; counting operations, not seconds, keeps the choice the same
+# on every machine of a kind.
+DIFFERENCE_BUDGET = {"cpu": 5e12, "cuda": 5e16}
+
+
+class GradientSampler:
+    """Input gradients of the stream of members of a family, by the fastest way on this device.
+
+    Args:
+        family: Who.
+        probe: Where.
+        estimator: ``"exact"`` or ``"difference"``.
+        step: Half width of the difference.
+        readout: How several outputs become one.
+        seed: Of the weights.
+        run: How.
+
+    Raises:
+        ValueError: If the network does not take the inputs, gives no finite or a constant output, or is set wrong.
+    """
+
+    def __init__(
+        self, family: Family, probe: Probe, *, estimator: str, step: float, readout: str, seed: int, run: Run
+    ) -> None:
+        if estimator not in ESTIMATORS:
+            raise ValueError(
+                f"estimator must be 'exact' or 'difference', got {estimator!r}. Pass estimator='difference'."
+            )
+        if step == 0 or not math.isfinite(step):
+            raise ValueError(f"The step h of the difference must be a number other than 0, got {step}. Pass step=100.")
+        self.family, self.probe, self.run = family, probe, run
+        self.estimator, self.step, self.readout = estimator, step, readout
+        self._draws = family.draws(seed=seed, run=run)
+        with plain_attention(), self._random_state(0):
+            self.outputs = self._checked_outputs()
+            leaves = tree_leaves(self.first_inputs())
+            self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
+            self._fastest = Fastest(self._ways(), run.torch_device)
+
+    def _random_state(self, start: int) -> AbstractContextManager[None]:
+        """A random state of its own: a network that draws in its forward pass must not move the user's."""
+        return forked_rng(seed_of(self._draws.seed, "forward", start))
+
+    @property
+    def method(self) -> str:
+        """The way in use, in words."""
+        return self._fastest.chosen
+
+    @property
+    def rate(self) -> float:
+        """Draws per second of the way in use."""
+        return self._fastest.rate
+
+    @property
+    def settled(self) -> bool:
+        """Whether the choice of the way is made."""
+        return self._fastest.settled
+
+    @property
+    def stride(self) -> int:
+        """Most draws worth computing in one go: bounded by memory, and by two seconds of work that a kill may cost."""
+        fitting = min(self._draws.block_size, _SPAN_NUMBERS // max(1, self.probe.num * self.size))
+        if self.settled:
+            fitting = min(fitting, int(2.0 * self.rate))
+        elif self.run.torch_device.type == "cpu":
+            fitting = min(fitting, max(32, self._fastest.wanted))
+        return max(1, fitting)
+
+    def expected_seconds(self, draws: int) -> float:
+        """Time for a number of draws, from timing a few: at most about five seconds of them."""
+        done, begin = 0, time.perf_counter()
+        while done < draws and (done < 2 or (not self.settled and time.perf_counter() - begin < 5.0)):
+            stop = min(draws, done + self.stride)
+            self.gradients(done, stop)
+            done = stop
+        if self.family.size == 1:
+            return (time.perf_counter() - begin) * draws / done
+        return draws / self.rate
+
+    def gradients(self, start: int, stop: int, advance: Callable[[int], None] | None = None) -> Tensor:
+        """Gradients ``(stop − start, n, D)`` of draws ``start … stop−1``.
+
+        Raises:
+            ValueError: If a gradient is not finite.
+        """
+        inputs = self.probe.inputs(start, stop, self.run)
+        with self.run.products(), plain_attention(), self._random_state(start):
+            if self.family.size == 1:
+                gradients = self._of_point(inputs, stop - start)
+                if advance is not None:
+                    advance(stop - start)
+            else:
+                stack = self._draws[start:stop].read(self.readout)
+                gradients = self._fastest.map(stack, inputs, self.probe.fresh, advance)
+        if not bool(torch.isfinite(gradients).all()):
+            raise ValueError(
+                f"{self.family.name} must give finite gradients, and some are infinite or not a number. "
+                "Check its initialisation, a smaller input, or precision='float64'."
+            )
+        return gradients
+
+    def _of_point(self, inputs: Any, draws: int) -> Tensor:
+        """One network: all draws' inputs are one batch, cut so that activations fit."""
+        network = self.family.template.to(self.run.torch_device, self.run.dtype).read(self.readout)
+        if not self.probe.fresh:
+            return self._one(network, inputs).expand(draws, -1, -1)
+        flat = tree_map(lambda leaf: leaf.flatten(0, 1), inputs)
+        count = draws * self.probe.num
+        parts = []
+        for first in range(0, count, 256):
+            parts.append(self._one(network, tree_map(lambda leaf: leaf[first : first + 256], flat)))  # noqa: B023
+        return torch.cat(parts).reshape(draws, self.probe.num, -1)
+
+    def _one(self, network: Network, inputs: Any) -> Tensor:
+        if self.estimator == "exact":
+            return input_gradient(network, inputs)
+        return input_difference(network, inputs, step=self.step)
+
+    def _ways(self) -> list[Way]:
+        device, most = self.run.torch_device, self._draws.block_size
+        network = self.family.template.to(device, self.run.dtype).read(self.readout)
+        if self.estimator == "exact":
+            return exact_ways(network, device, paired=self.probe.fresh, most=most)
+        return difference_ways(network, self.first_inputs(), fresh=self.probe.fresh, step=self.step, most=most)
+
+    def first_inputs(self) -> Any:
+        """Inputs of the first draw."""
+        inputs = self.probe.inputs(0, 1, self.run)
+        return tree_map(lambda leaf: leaf[0], inputs) if self.probe.fresh else inputs
+
+    def _checked_outputs(self) -> int:
+        """Outputs per input, after checking that the family can be measured at this probe at all."""
+        name, x = self.family.name, self.first_inputs()
+        network = self.family.template.to(self.run.torch_device, self.run.dtype)
+        shape = "×".join(str(length) for length in self.probe.input_shape)
+        try:
+            with torch.no_grad():
+                outputs = network(x)
+        except Exception as error:  # a user's forward pass may raise anything
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise ValueError(
+                f"{name} must accept inputs of shape {shape}, and its forward pass failed with: {reason}. "
+                "Pass the input shape it was made for (--input CxHxW)."
+            ) from error
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"{name} must return one tensor, got {type(outputs).__name__}. Wrap it to return the logits."
+            )
+        if not bool(torch.isfinite(outputs).all()):
+            raise ValueError(
+                f"{name} must give finite outputs, got NaN or infinity at {self.probe.description}. Check its layers."
+            )
+        logits = outputs.reshape(outputs.shape[0], -1)
+        if self.readout == "margin" and logits.shape[1] < 2:
+            raise ValueError(
+                f"readout 'margin' needs at least two outputs, {name} has {logits.shape[1]}. Pass readout='first'."
+            )
+        check_separateness(network, x, name)
+        self.family.check_forward(x, self.run)
+        self._check_dependence(network.read(self.readout), x)
+        self._check_variation()
+        return int(logits.shape[1])
+
+    def _check_variation(self) -> None:
+        """A builder that seeds itself gives one network over and over."""
+        if self.family.law != "initialised":
+            return
+        pair = self._draws[0:2]
+        if all(torch.equal(part[0], part[1]) for part in pair.params.values()):
+            raise ValueError(
+                f"{self.family.name} must draw its weights at random, and two draws are equal. Remove the seed from the "
+                "builder, or measure one network with --weights."
+            )
+
+    def _check_dependence(self, network: Network, x: Any) -> None:
+        """A constant network has no directions to prefer; one dead random draw does not make a network constant."""
+        gradient = self._one(network, x) if self.estimator == "exact" else input_gradient(network, x)
+        if bool((gradient != 0).any()):
+            return
+        candidates = self._draws[0 : min(4, self._draws.block_size)].read(self.readout)
+        several = [self._one(candidates.member(index), x) for index in range(candidates.members or 0)]
+        if not any(bool((gradient != 0).any()) for gradient in several):
+            raise ValueError(
+                f"{self.family.name} must depend on its input, and its output is constant there. "
+                "Check that forward uses its argument and that no detach() or dead layer cuts it off."
+            )
+
+
+def gaussian_sampler(
+    family: Family, shape: Sequence[int], *, probes: int, scale: float, readout: str, seed: int, run: Run
+) -> GradientSampler:
+    """Exact gradients at Gaussian inputs of a standard deviation, drawn afresh for each network: what geometries are made of."""
+    probe = Probe.gaussian(shape, num=probes, std=scale, fresh=True, seed=seed)
+    return GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
+
+
+def default_estimator(family: Family, probe: Probe, draws: int, run: Run) -> str:
+    """Differences where the budget of operations allows, else exact."""
+    inputs = probe.inputs(0, 1, run)
+    x = tree_map(lambda leaf: leaf[0], inputs) if probe.fresh else inputs
+    if not isinstance(x, Tensor):
+        return "exact"
+    network = family.template.to(run.torch_device, run.dtype)
+    try:
+        flops = forward_flops(network, x[:1])
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return "exact"  # the sampler says what is wrong with the inputs
+    size = math.prod(x.shape[1:])
+    budget = DIFFERENCE_BUDGET["cpu" if run.torch_device.type == "cpu" else "cuda"]
+    return "difference" if 2.0 * size * probe.num * draws * max(flops, 1) <= budget else "exact"
+
+
+def gradient_covariance(
+    sampler: GradientSampler,
+    *,
+    draws: int,
+    centred: bool = False,
+    seed: int,
+    stable: float | None = None,
+    leading: int = 10,
+    label: str = "gradients",
+) -> GradientCovariance:
+    """The covariance of a family's input gradients over a number of draws, in resumable groups.
+
+    Args:
+        sampler: Gives the gradients.
+        draws: Number of draws, or the most if a stop is asked for.
+        centred: Whether to remove the mean gradient; needs one input per draw.
+        seed: As given to the sampler, part of the work's identity.
+        stable: Stop as soon as the leading subspaces of the two halves of the sample have at least this similarity.
+        leading: Dimension of that subspace.
+        label: For the progress bar.
+
+    Returns:
+        The covariance with its groups; fewer draws than asked for only if it was stable before.
+
+    Raises:
+        ValueError: If the settings cannot give an estimate.
+    """
+    run, size, inputs = sampler.run, sampler.size, sampler.probe.num
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2 to estimate a spread, got {draws}. Pass draws=100 or more.")
+    if centred and draws < 4:
+        raise ValueError(
+            f"draws must be at least 4 where the mean is removed, got {draws}. Pass draws=100 or centred=False."
+        )
+    if centred and inputs > 1:
+        raise ValueError(
+            f"centred=True needs one input per draw, got {inputs}. Pass centred=False or a probe of one input."
+        )
+    if leading < 1:
+        raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
+    if stable is not None and not 0 < stable <= 1:
+        raise ValueError(f"stable must be a similarity between 0 and 1, got {stable}. Pass stable=0.95.")
+    count = min(GROUPS, draws)
+    edges = [draws * index // count for index in range(count + 1)]
+    form = representation(size, draws, inputs, count)
+    if form == "sketch" and centred:
+        raise ValueError(
+            f"centred=True needs at most {size} inputs × draws kept whole, got {draws} draws. Pass centred=False."
+        )
+    trials = Trials(
+        "gradient covariance",
+        run,
+        code=(GradientSampler, _groups),
+        at=sampler.first_inputs(),
+        family=sampler.family,
+        probe=sampler.probe,
+        estimator=sampler.estimator,
+        step=sampler.step if sampler.estimator == "difference" else None,
+        readout=sampler.readout,
+        draws=draws,
+        seed=seed,
+    )
+    keys = [f"draws-{edges[index]}-{edges[index + 1]}" for index in range(count)]
+    checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
+    done = [trials.done(key) for key in keys]
+    finished: list[Moments] = []
+    with run.tracked(label, draws, sum(edges[i + 1] - edges[i] for i in range(count) if done[i])) as advance:
+        while (index := len(finished)) < count:
+            if done[index]:
+                finished.append(Moments.from_tensors(trials.read(keys[index]), run.torch_device))
+            else:
+                # Strides run across the borders of groups, up to the next one that is done or where a stop is checked.
+                last = next((i for i in range(index + 1, count) if done[i] or i in checks), count)
+                for moments in _groups(sampler, edges[index : last + 1], form, advance):
+                    if trials.folder is not None:
+                        trials.write(keys[len(finished)], moments.tensors())
+                    finished.append(moments)
+            if len(finished) in checks and _similarity(finished, centred, inputs, leading) >= (stable or 1.0):
+                break
+    return GradientCovariance(finished, centred, inputs)
+
+
+def _groups(sampler: GradientSampler, edges: list[int], form: str, advance: Callable[[int], None]) -> Iterator[Moments]:
+    """Sums over consecutive groups of draws, each as soon as it is whole."""
+    start, group = edges[0], 0
+    moments = Moments.empty(sampler.size, form, sampler.run.torch_device)
+    while start < edges[-1]:
+        stop = min(edges[-1], start + sampler.stride)
+        gradients = sampler.gradients(start, stop, advance)
+        first = start
+        while first < stop:
+            last = min(stop, edges[group + 1])
+            moments.add(gradients[first - start : last - start])
+            if last == edges[group + 1]:
+                yield moments
+                moments = Moments.empty(sampler.size, form, sampler.run.torch_device)
+                group += 1
+            first = last
+        start = stop
+
+
+def _similarity(groups: list[Moments], centred: bool, inputs: int, leading: int) -> float:
+    halves = GradientCovariance(groups, centred, inputs).halves()
+    first, second = (eigenpairs(half, leading).vectors for half in halves)
+    return subspace_similarity(first, second)

@@ -1,0 +1,321 @@
+"""Streaming sums over gradients: everything that unbiased statistics of a gradient covariance need, mergeable.
+
+A draw t contributes the matrix ``M_t = (1/n) Σ_x g_t(x) g_t(x)ᵀ``. Over draws we keep ``S = Σ M_t`` (whole, as rows, or
+sketched, by its size) and a few scalars and vectors. Sums of disjoint sets of draws add.
+"""
+
+# T draws · n inputs per draw · D input size · k sketch size
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from biascope.runs.randomness import generator_for
+
+DENSE_LIMIT = 8192  # largest D whose D × D matrix is formed
+ROWS_LIMIT = 2**29  # most numbers kept as rows over all groups, 2 GiB
+SKETCH_SIZE = 128
+
+
+class SecondMoment(ABC):
+    """A growing sum of outer products ``S = Σ w·r rᵀ``."""
+
+    @abstractmethod
+    def add(self, rows: Tensor, weight: float) -> None:
+        """Add ``weight · rowsᵀ rows`` for rows ``(r, D)``."""
+
+    @abstractmethod
+    def merge(self, other: SecondMoment) -> None:
+        """Add another sum of the same kind."""
+
+    @abstractmethod
+    def inner(self, other: SecondMoment) -> float:
+        """The Frobenius product ``⟨S, S'⟩``; for a sketch, an unbiased estimate of it."""
+
+    @abstractmethod
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """``S V`` for columns ``(D, k)``."""
+
+    @abstractmethod
+    def quadratic(self, vectors: Tensor) -> Tensor:
+        """``vᵀ S v`` for each column."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """What to write to disk."""
+
+
+@dataclass
+class Dense(SecondMoment):
+    """The matrix itself, in float64."""
+
+    matrix: Tensor
+
+    def add(self, rows: Tensor, weight: float) -> None:  # noqa: D102
+        wide = rows.double()
+        self.matrix.addmm_(wide.T, wide, alpha=weight)
+
+    def merge(self, other: SecondMoment) -> None:  # noqa: D102
+        if isinstance(other, Rows):
+            for part in other.parts:
+                self.add(part.to(self.matrix.device), 1.0)
+        else:
+            assert isinstance(other, Dense)
+            self.matrix += other.matrix.to(self.matrix.device)
+
+    def inner(self, other: SecondMoment) -> float:  # noqa: D102
+        if isinstance(other, Rows):
+            return sum(
+                float((part.double() @ self.matrix * part.double()).sum()) for part in other.on(self.matrix.device)
+            )
+        assert isinstance(other, Dense)
+        return float((self.matrix * other.matrix.to(self.matrix.device)).sum())
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        return self.matrix @ vectors
+
+    def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        return (vectors * (self.matrix @ vectors)).sum(0)
+
+    def tensors(self) -> dict[str, Tensor]:  # noqa: D102
+        return {"matrix": self.matrix.cpu()}
+
+
+@dataclass
+class Rows(SecondMoment):
+    """The weighted gradients themselves, in float32: smaller than the matrix while there are few."""
+
+    parts: list[Tensor] = field(default_factory=list)
+
+    def on(self, device: torch.device) -> list[Tensor]:
+        """The rows on a device."""
+        return [part.to(device) for part in self.parts]
+
+    def add(self, rows: Tensor, weight: float) -> None:  # noqa: D102
+        self.parts.append(rows.float() * math.sqrt(weight))
+
+    def merge(self, other: SecondMoment) -> None:  # noqa: D102
+        assert isinstance(other, Rows)
+        self.parts.extend(other.parts)
+
+    def inner(self, other: SecondMoment) -> float:  # noqa: D102
+        if isinstance(other, Dense):
+            return other.inner(self)
+        assert isinstance(other, Rows)
+        return sum(
+            float((a.double() @ b.to(a.device).double().T).square().sum()) for a in self.parts for b in other.parts
+        )
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        result = torch.zeros_like(vectors)
+        for part in self.on(vectors.device):
+            result += part.T.to(vectors.dtype) @ (part.to(vectors.dtype) @ vectors)
+        return result
+
+    def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        total = torch.zeros(vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
+        for part in self.on(vectors.device):
+            total += (part.to(vectors.dtype) @ vectors).square().sum(0)
+        return total
+
+    def tensors(self) -> dict[str, Tensor]:  # noqa: D102
+        return {"rows": torch.cat(self.parts).cpu()}
+
+
+@dataclass
+class Sketch(SecondMoment):
+    """``S Ω`` for a fixed Gaussian ``Ω``: enough for leading eigenpairs (Nyström) and unbiased norms at any size."""
+
+    image: Tensor  # (D, k)
+    seed: int = 0
+
+    def test_matrix(self) -> Tensor:
+        """``Ω``, the same for every group, so that sketches add."""
+        generator = generator_for(self.image.device, self.seed, "sketch")
+        return torch.randn(self.image.shape, generator=generator, device=self.image.device, dtype=torch.float32)
+
+    def add(self, rows: Tensor, weight: float) -> None:  # noqa: D102
+        self.image.add_(rows.float().T @ (rows.float() @ self.test_matrix()), alpha=weight)
+
+    def merge(self, other: SecondMoment) -> None:  # noqa: D102
+        assert isinstance(other, Sketch)
+        self.image += other.image.to(self.image.device)
+
+    def inner(self, other: SecondMoment) -> float:  # noqa: D102
+        assert isinstance(other, Sketch)
+        return float((self.image.double() * other.image.to(self.image.device).double()).sum()) / self.image.shape[1]
+
+    def factor(self) -> Tensor:
+        """The Nyström factor ``F`` with ``S ≈ F Fᵀ``, ``(D, k)`` in float64.
+
+        Reference:
+            Tropp, Yurtsever, Udell, Cevher (2017). Fixed-rank approximation of a positive-semidefinite matrix from
+            streaming data. NeurIPS.
+        """
+        test = torch.linalg.qr(self.test_matrix().double())
+        image = torch.linalg.solve_triangular(test.R, self.image.double(), upper=True, left=False)
+        shift = torch.finfo(torch.float32).eps * float(torch.linalg.matrix_norm(image))
+        shifted = image + shift * test.Q
+        core = test.Q.T @ shifted
+        cholesky = torch.linalg.cholesky((core + core.T) / 2)
+        factor: Tensor = torch.linalg.solve_triangular(cholesky, shifted.T, upper=False)
+        return factor.T
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        factor = self.factor().to(vectors.dtype)
+        return factor @ (factor.T @ vectors)
+
+    def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        return (self.factor().T.to(vectors.dtype) @ vectors).square().sum(0)
+
+    def tensors(self) -> dict[str, Tensor]:  # noqa: D102
+        return {"sketch": self.image.cpu()}
+
+
+def representation(size: int, draws: int, inputs: int, groups: int) -> str:
+    """Which form the second moment of one group takes, by its size alone: ``"rows"``, ``"dense"`` or ``"sketch"``.
+
+    Rows while they are the smaller (they take 4 bytes a number, the matrix 8), the matrix while D allows it, else the
+    sketch; so memory has a bound that does not grow with the number of draws.
+
+    Example:
+        >>> representation(1024, 400, 1, 32), representation(1024, 10**6, 1, 32), representation(150528, 10**5, 1, 32)
+        ('rows', 'dense', 'sketch')
+    """
+    rows = -(-draws // groups) * inputs
+    if size <= DENSE_LIMIT:
+        return "rows" if rows < 2 * size else "dense"
+    return "rows" if draws * inputs * size <= ROWS_LIMIT and draws * inputs <= DENSE_LIMIT else "sketch"
+
+
+@dataclass
+class Moments:
+    """Sums over the draws of one group.
+
+    Attributes:
+        second: ``S = Σ M_t``.
+        total: ``s = Σ_t mean_x g``, ``(D,)``.
+        weighted: ``q = Σ ‖g‖² g``, ``(D,)``: used by the centred statistics, which need one input per draw.
+        draws: Number of draws T.
+        trace: ``Σ tr M_t``.
+        trace_square: ``Σ (tr M_t)²``.
+        norm_square: ``Σ ‖M_t‖²_F``.
+    """
+
+    second: SecondMoment
+    total: Tensor
+    weighted: Tensor
+    draws: int = 0
+    trace: float = 0.0
+    trace_square: float = 0.0
+    norm_square: float = 0.0
+
+    @staticmethod
+    def empty(size: int, form: str, device: torch.device) -> Moments:
+        """Sums over no draws."""
+        second: SecondMoment
+        if form == "dense":
+            second = Dense(torch.zeros(size, size, dtype=torch.float64, device=device))
+        elif form == "rows":
+            second = Rows()
+        else:
+            second = Sketch(torch.zeros(size, SKETCH_SIZE, dtype=torch.float32, device=device))
+        zeros = torch.zeros(size, dtype=torch.float64, device=device)
+        return Moments(second, zeros, zeros.clone())
+
+    def add(self, gradients: Tensor) -> None:
+        """Add draws: ``(T, n, D)``."""
+        draws, inputs, size = gradients.shape
+        self.second.add(gradients.reshape(-1, size), 1.0 / inputs)
+        means = gradients.mean(1, dtype=torch.float64)  # (T, D)
+        self.total += means.sum(0)
+        if inputs == 1:
+            traces = means.square().sum(1)
+            norms = traces.square()
+            self.weighted += traces @ means
+        else:
+            wide = gradients.double()
+            grams = torch.bmm(wide, wide.mT) / inputs  # (T, n, n)
+            traces = grams.diagonal(dim1=1, dim2=2).sum(1)
+            norms = grams.square().sum((1, 2))
+        sums = torch.stack([traces.sum(), traces.square().sum(), norms.sum()]).tolist()
+        self.trace, self.trace_square, self.norm_square = (
+            old + new for old, new in zip((self.trace, self.trace_square, self.norm_square), sums, strict=True)
+        )
+        self.draws += draws
+
+    def merge(self, other: Moments) -> None:
+        """Add the sums of other draws."""
+        self.second.merge(other.second)
+        self.total = self.total + other.total.to(self.total.device)
+        self.weighted = self.weighted + other.weighted.to(self.total.device)
+        for name in ("draws", "trace", "trace_square", "norm_square"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What to write to disk."""
+        scalars = torch.tensor([self.draws, self.trace, self.trace_square, self.norm_square], dtype=torch.float64)
+        vectors = {"total": self.total.cpu(), "weighted": self.weighted.cpu(), "scalars": scalars}
+        return {**self.second.tensors(), **vectors}
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor], device: torch.device) -> Moments:
+        """Read back what :meth:`tensors` gave."""
+        second: SecondMoment
+        if "matrix" in tensors:
+            second = Dense(tensors["matrix"].to(device))
+        elif "rows" in tensors:
+            second = Rows([tensors["rows"].to(device)])
+        else:
+            second = Sketch(tensors["sketch"].to(device))
+        draws, *sums = tensors["scalars"].tolist()
+        return Moments(second, tensors["total"].to(device), tensors["weighted"].to(device), int(draws), *sums)
+
+
+@dataclass(frozen=True)
+class PowerSums:
+    """The scalars from which the U-statistics follow; those of a sample with a group left out are differences.
+
+    With ``K_tu = g_t·g_u`` (for n = 1): ``norm = ‖S‖²_F``, ``mean_norm = s·s``, ``mean_form = sᵀS s``, ``mean_weighted = s·q``.
+    """
+
+    draws: int
+    trace: float
+    trace_square: float
+    norm_square: float
+    norm: float
+    mean_norm: float
+    mean_form: float
+    mean_weighted: float
+
+    def trace_and_norm(self, centred: bool) -> tuple[float, float]:
+        """Unbiased estimates of ``(tr C)²`` and ``tr C²``.
+
+        Uncentred, over pairs of distinct draws: ``(tr C)² ≈ ((Σ τ)² − Σ τ²)/(T(T−1))`` with ``τ_t = tr M_t``, and
+        ``tr C² ≈ (‖S‖² − Σ‖M_t‖²)/(T(T−1))``. Centred, over quadruples of distinct draws: ``C = E ½(g−g')(g−g')ᵀ`` gives
+        ``tr C² = E[K₁₂² − 2K₁₂K₂₃ + K₁₂K₃₄]`` and ``(tr C)² = E[(K₁₁ − K₁₂)(K₃₃ − K₃₄)]``; sums over distinct indices
+        follow from the power sums by inclusion and exclusion.
+
+        Reference:
+            Chen, Zhang, Zhong (2010). Tests for high-dimensional covariance matrices. JASA 105, for the centred form.
+        """
+        T = self.draws
+        pairs = T * (T - 1)
+        if not centred:
+            return (self.trace**2 - self.trace_square) / pairs, (self.norm - self.norm_square) / pairs
+        triples, quadruples = pairs * (T - 2), pairs * (T - 2) * (T - 3)
+        k12k12 = self.norm - self.norm_square
+        k11k22 = self.trace**2 - self.trace_square
+        k12 = self.mean_norm - self.trace
+        k11k12 = self.mean_weighted - self.trace_square
+        k11k23 = self.trace * k12 - 2 * k11k12
+        k12k23 = self.mean_form - 2 * self.mean_weighted - self.norm + 2 * self.trace_square
+        k12k34 = k12**2 - 4 * k12k23 - 2 * k12k12
+        trace_squared = k11k22 / pairs - 2 * k11k23 / triples + k12k34 / quadruples
+        norm_squared = k12k12 / pairs - 2 * k12k23 / triples + k12k34 / quadruples
+        return trace_squared, norm_squared

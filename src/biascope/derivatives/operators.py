@@ -1,0 +1,335 @@
+"""Linear operators on input space. GradientCovariance: what a family's input gradients look like on average.
+
+Those estimated from draws know their own uncertainty, all in the same words: :class:`EstimatedOperator`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments, PowerSums, Rows, Sketch
+from biascope.results.estimate import Estimate, jackknife
+
+
+class LinearOperator(ABC):
+    """A symmetric positive operator on R^D, known by what it does to vectors."""
+
+    size: int
+    device: torch.device
+
+    @abstractmethod
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """The operator applied to columns ``(D, k)`` in float64."""
+
+    def dense(self) -> Tensor | None:
+        """The matrix, where it is small enough to form."""
+        if self.size > DENSE_LIMIT:
+            return None
+        return self.matmul(torch.eye(self.size, dtype=torch.float64, device=self.device))
+
+    def factor(self) -> Tensor | None:
+        """A thin ``F`` with operator ``F Fᵀ``, where there is one."""
+        return None
+
+
+class Matrix(LinearOperator):
+    """A given symmetric matrix as an operator: kept in its own precision, multiplied in float64."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix
+        self.size, self.device = matrix.shape[0], matrix.device
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        # A float32 kernel of 60,000 samples takes 14 GB; twice that beside it would not fit.
+        rows = max(1, 2**27 // self.size)
+        return torch.cat([part.double() @ vectors for part in torch.split(self._matrix, rows)])
+
+    def dense(self) -> Tensor | None:  # noqa: D102
+        return self._matrix.double() if self.size <= DENSE_LIMIT else None
+
+
+class EstimatedOperator(LinearOperator):
+    """A positive operator estimated from draws of a family, with the uncertainty that comes from their number.
+
+    Attributes:
+        draws: Networks drawn.
+        inputs: Inputs per network.
+        groups: Disjoint groups of draws, from whose spread errors are known.
+    """
+
+    draws: int
+    inputs: int
+    groups: list[Any]
+
+    @abstractmethod
+    def trace(self) -> Estimate:
+        """Its trace."""
+
+    @abstractmethod
+    def effective_rank(self) -> Estimate:
+        """The participation ratio ``(tr C)²/tr C²``."""
+
+    def anisotropy(self) -> Estimate:
+        """``1 − rank/D``: 0 for an isotropic network, near 1 for one that moves in few directions."""
+        return self.effective_rank().map_linear(-1.0 / self.size, 1.0)
+
+    @abstractmethod
+    def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """``vᵀĈv`` for each column, and its standard error from the spread over groups."""
+
+    @abstractmethod
+    def halves(self) -> tuple[Self, Self]:
+        """The estimates from the even and from the odd groups, which are independent."""
+
+
+class GradientCovariance(EstimatedOperator):
+    """``C = E[∇_x f ∇_x fᵀ]`` over a family (and a probe), estimated from independent groups of draws.
+
+    A draw contributes a positive matrix: the mean of ``g gᵀ`` over its inputs, or, since a row of the mixed derivative is the
+    input gradient of ``∂f/∂θ_j``, the Gram matrix ``MᵀM`` of its mixed derivative.
+
+    Uncentred ``Ĉ = S/T``; centred ``Ĉ = (S − s sᵀ/T)/(T−1)``. Scalars of the spectrum are U-statistics with jackknife
+    intervals over the groups, since plug-in values are badly biased when T is not much larger than D.
+
+    Args:
+        groups: Sums over disjoint sets of draws.
+        centred: Whether the mean gradient is removed.
+        inputs: Inputs per draw.
+    """
+
+    def __init__(self, groups: Sequence[Moments], centred: bool, inputs: int) -> None:
+        self.groups, self.centred, self.inputs = list(groups), centred, inputs
+        first = groups[0]
+        self.size, self.device = first.total.shape[0], first.total.device
+        form = "dense" if self.size <= DENSE_LIMIT else "rows" if isinstance(first.second, Rows) else "sketch"
+        self.total = Moments.empty(self.size, form, self.device)
+        for group in groups:
+            self.total.merge(group)
+        self.draws = self.total.draws
+        self._sums: PowerSums | None = None
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        image = self.total.second.matmul(vectors)
+        if not self.centred:
+            return image / self.draws
+        mean = self.total.total[:, None]
+        return (image - mean @ (mean.T @ vectors) / self.draws) / (self.draws - 1)
+
+    def dense(self) -> Tensor | None:
+        """The estimated matrix, ``None`` beyond the size that is formed."""
+        if not isinstance(self.total.second, Dense):
+            return None
+        matrix = self.total.second.matrix
+        if not self.centred:
+            return matrix / self.draws
+        return (matrix - torch.outer(self.total.total, self.total.total) / self.draws) / (self.draws - 1)
+
+    def factor(self) -> Tensor | None:
+        """``F`` with ``Ĉ = F Fᵀ`` where the draws are kept as rows or as a sketch."""
+        if isinstance(self.total.second, Sketch):
+            return self.total.second.factor() / math.sqrt(self.draws)
+        if not isinstance(self.total.second, Rows):
+            return None
+        rows = torch.cat(self.total.second.parts).double()
+        if not self.centred:
+            return rows.T / math.sqrt(self.draws)
+        return (rows - self.total.total / self.draws).T / math.sqrt(self.draws - 1)
+
+    def trace(self) -> Estimate:
+        """``tr C``, the mean squared length of a gradient."""
+        values = [self._plain_trace([group]) for group in self.groups]
+        error = float(torch.tensor(values).std()) / math.sqrt(len(values)) if len(values) > 2 else math.nan
+        return Estimate.from_error(self._plain_trace(self.groups), error, len(values))
+
+    def _plain_trace(self, groups: Sequence[Moments]) -> float:
+        draws = sum(group.draws for group in groups)
+        trace = sum(group.trace for group in groups)
+        if not self.centred:
+            return trace / draws
+        mean = self.total.total / self.draws  # the mean of all draws: one of few would take away too much
+        shift = sum(float(2 * group.total @ mean - group.draws * (mean @ mean)) for group in groups)
+        return (trace - shift) / draws * self.draws / (self.draws - 1)
+
+    def effective_rank(self) -> Estimate:
+        """The participation ratio ``(tr C)²/tr C²``, from U-statistics."""
+        left_out = [self._left_out(group) for group in self.groups]
+        smallest = 4 if self.centred else 2
+        ratios = [_ratio(sums, self.centred) for sums in left_out if sums.draws >= smallest]
+        return jackknife(_ratio(self._power_sums(), self.centred), ratios if len(ratios) == len(left_out) else [])
+
+    def plug_in_rank(self) -> float:
+        """The biased participation ratio of the sample covariance, for comparison."""
+        form = self.total.second.inner(self.total.second)
+        if not self.centred:
+            return self.total.trace**2 / form
+        T, sums = self.draws, self._power_sums()
+        norm = form - 2 * sums.mean_form / T + sums.mean_norm**2 / T**2
+        return (self.total.trace - sums.mean_norm / T) ** 2 / norm
+
+    def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Variance of the gradient along each column ``vᵀĈv``, and its standard error from the spread over groups."""
+        mean = (self.total.total / self.draws) @ vectors if self.centred else torch.zeros_like(vectors[0])
+        each = []
+        for group in self.groups:
+            form = group.second.quadratic(vectors) - 2 * mean * (group.total @ vectors) + group.draws * mean.square()
+            each.append(form / group.draws)
+        scale = self.draws / (self.draws - 1) if self.centred else 1.0
+        values = torch.stack(each)  # (groups, k)
+        share = torch.tensor(
+            [group.draws / self.draws for group in self.groups], dtype=values.dtype, device=values.device
+        )
+        error = values.std(0) / math.sqrt(len(each)) if len(each) > 2 else torch.full_like(values[0], math.nan)
+        return scale * (share @ values), scale * error
+
+    def halves(self) -> tuple[GradientCovariance, GradientCovariance]:
+        """The covariance of the even and of the odd groups: two independent estimates."""
+        even, odd = self.groups[0::2], self.groups[1::2]
+        return GradientCovariance(even, self.centred, self.inputs), GradientCovariance(odd, self.centred, self.inputs)
+
+    def _power_sums(self) -> PowerSums:
+        if self._sums is None:
+            t = self.total
+            self._sums = PowerSums(
+                t.draws,
+                t.trace,
+                t.trace_square,
+                t.norm_square,
+                t.second.inner(t.second),
+                *self._mean_sums(t.total, t.weighted),
+            )
+        return self._sums
+
+    def _mean_sums(self, total: Tensor, weighted: Tensor, without: Moments | None = None) -> tuple[float, float, float]:
+        if not self.centred:
+            return 0.0, 0.0, 0.0
+        column = total[:, None]
+        form = float(self.total.second.quadratic(column))
+        if without is not None:
+            form -= float(without.second.quadratic(column))
+        return float(total @ total), form, float(total @ weighted)
+
+    def _left_out(self, group: Moments) -> PowerSums:
+        """The power sums of all draws but one group's."""
+        full = self._power_sums()
+        norm = full.norm - 2 * self.total.second.inner(group.second) + group.second.inner(group.second)
+        return PowerSums(
+            full.draws - group.draws,
+            full.trace - group.trace,
+            full.trace_square - group.trace_square,
+            full.norm_square - group.norm_square,
+            norm,
+            *self._mean_sums(self.total.total - group.total, self.total.weighted - group.weighted, without=group),
+        )
+
+
+class GramOfMean(EstimatedOperator):
+    """``M̄ᵀM̄`` of the mean ``M̄`` over draws of an operator ``M_θ``, from its sums over groups of draws.
+
+    Rank and trace are those of the sample mean, with jackknife errors; the mean may be nothing but its own noise, which
+    :meth:`coherence` tells.
+
+    Args:
+        groups: For each group its number of draws and ``Σ M_θᵀ``, ``(D, p)``.
+        inputs: Inputs per draw.
+
+    Example:
+        >>> rows = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> gram = GramOfMean([(1, rows), (3, 3 * rows)], inputs=1)
+        >>> gram.dense(), gram.coherence()
+        (tensor([[1., 0.],
+                [0., 4.]], dtype=torch.float64), 1.0)
+    """
+
+    def __init__(self, groups: Sequence[tuple[int, Tensor]], inputs: int) -> None:
+        self.groups, self.inputs = list(groups), inputs
+        self.draws = sum(draws for draws, _ in groups)
+        self._total = torch.zeros_like(groups[0][1])
+        for _, part in groups:
+            self._total += part
+        self.size, self.device = self._total.shape[0], self._total.device
+        self._gram: Tensor | None = None
+
+    def dense(self) -> Tensor:  # noqa: D102
+        if self._gram is None:
+            self._gram = _product(self._total, self._total) / self.draws**2
+        return self._gram
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        return self.dense() @ vectors
+
+    def trace(self) -> Estimate:
+        """``‖M̄‖²_F``."""
+        value = float(self.dense().trace())
+        left_out = [_squares(self._total - part) / (self.draws - draws) ** 2 for draws, part in self._leavable()]
+        return Estimate.from_error(value, jackknife(value, left_out).standard_error, len(left_out))
+
+    def effective_rank(self) -> Estimate:
+        """The participation ratio of ``M̄ᵀM̄``."""
+        left_out = []
+        whole = self.dense() * self.draws**2
+        for _, part in self._leavable():
+            crossed = _product(self._total, part)
+            left_out.append(_participation(whole - crossed - crossed.T + _product(part, part)))
+        return jackknife(_participation(whole), left_out)
+
+    def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """``‖M̄ v‖²`` for each column, and its jackknife error."""
+        values = (vectors * self.matmul(vectors)).sum(0)
+        columns = vectors.to(self._total.dtype)
+        image, left_out = columns.T @ self._total, []
+        for draws, part in self._leavable():
+            left_out.append((image - columns.T @ part).double().square().sum(1) / (self.draws - draws) ** 2)
+        count = len(left_out)
+        if count < 3:
+            return values, torch.full_like(values, math.nan)
+        return values, torch.stack(left_out).std(0) * (count - 1) / math.sqrt(count)
+
+    def halves(self) -> tuple[GramOfMean, GramOfMean]:
+        """The Gram matrices of the means of the even and of the odd groups."""
+        return GramOfMean(self.groups[0::2], self.inputs), GramOfMean(self.groups[1::2], self.inputs)
+
+    def coherence(self) -> float:
+        """Cosine between the means of the two halves of the draws: 1 if they agree, about 0 if both are noise."""
+        first, second = (half._total for half in self.halves())
+        return cosine(first, second)
+
+    def _leavable(self) -> list[tuple[int, Tensor]]:
+        return self.groups if len(self.groups) > 2 else []
+
+
+def cosine(first: Tensor, second: Tensor) -> float:
+    """The cosine of the angle between two arrays of numbers; nan where one is zero."""
+    lengths = math.sqrt(_squares(first) * _squares(second))
+    return (
+        sum(float((a.double() * b).sum()) for a, b in zip(first, second, strict=True)) / lengths
+        if lengths
+        else math.nan
+    )
+
+
+def _squares(matrix: Tensor) -> float:
+    return sum(float(row.double().square().sum()) for row in matrix)
+
+
+def _product(first: Tensor, second: Tensor, chunk: int = 8192) -> Tensor:
+    """``A Bᵀ`` of long rows: products in the rows' own precision, summed in float64."""
+    total = torch.zeros(first.shape[0], second.shape[0], dtype=torch.float64, device=first.device)
+    for start in range(0, first.shape[1], chunk):
+        total += first[:, start : start + chunk] @ second[:, start : start + chunk].T
+    return total
+
+
+def _participation(matrix: Tensor) -> float:
+    norm = float(matrix.square().sum())
+    return float(matrix.trace()) ** 2 / norm if norm else math.nan
+
+
+def _ratio(sums: PowerSums, centred: bool) -> float:
+    trace_squared, norm_squared = sums.trace_and_norm(centred)
+    return trace_squared / norm_squared if norm_squared else math.nan

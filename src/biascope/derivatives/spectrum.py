@@ -1,0 +1,186 @@
+"""Spectra of symmetric operators, each eigenpair with its residual, and the similarity of subspaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from biascope.derivatives.operators import LinearOperator
+from biascope.runs.randomness import generator_for
+
+_SPARE = 8  # columns of a Lanczos block beyond the pairs asked for
+_BASIS_NUMBERS = {"cpu": 2**27, "cuda": 2**30}  # entries of a Lanczos basis before it is restarted from its best part
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenpairs, largest first.
+
+    Attributes:
+        values: ``(k,)`` float64.
+        vectors: ``(k, D)`` rows of unit length, float64; the entry of largest size is positive.
+        residuals: ``‖A v − λ B v‖`` over the largest eigenvalue, ``(k,)``.
+        method: How they were found.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+    method: str
+
+
+def eigenpairs(
+    operator: LinearOperator,
+    num: int | None = None,
+    *,
+    metric: LinearOperator | None = None,
+    tolerance: float = 1e-9,
+    products: int = 60,
+    each: bool = False,
+    iterate: bool = False,
+    seed: int = 0,
+) -> Spectrum:
+    """The largest eigenpairs of a symmetric operator, ``A v = λ v`` or, with a metric, ``A v = λ B v``.
+
+    The whole matrix where it can be formed (LAPACK); the small Gram matrix of a thin factor otherwise; else block
+    Lanczos on the operator, which multiplies many vectors at once, on whatever device the operator lives.
+
+    Args:
+        operator: ``A``.
+        num: How many; all that there are by default.
+        metric: ``B``, positive definite; vectors are then normalised to unit Euclidean length.
+        tolerance: Residual, relative to the largest eigenvalue, at which the iteration is content.
+        products: Most products with a block of vectors; where they do not suffice, the residuals say so.
+        each: Whether the tolerance is relative to each eigenvalue, not to the largest: kernels span many decades.
+        iterate: Whether to iterate also where the matrix can be formed, which is quicker for few pairs of a large one
+            whose eigenvalues fall.
+        seed: Of the start block of the iteration.
+
+    Returns:
+        The spectrum with residuals.
+
+    Raises:
+        ValueError: If a metric is given and the operator or the metric cannot be formed.
+
+    Example:
+        >>> from biascope.derivatives.operators import Matrix
+        >>> eigenpairs(Matrix(torch.diag(torch.tensor([1.0, 3.0, 2.0])))).values
+        tensor([3., 2., 1.], dtype=torch.float64)
+    """
+    num = operator.size if num is None else min(num, operator.size)
+    image = None
+    matrix = None if iterate and metric is None else operator.dense()
+    if matrix is not None:
+        values, vectors = _dense_pairs(matrix, metric)
+        method = "dense eigen-decomposition"
+    elif (factor := operator.factor()) is not None and metric is None:
+        gram = torch.linalg.eigh(factor.T @ factor)
+        kept = gram.eigenvalues > gram.eigenvalues[-1] * 1e-12
+        values = gram.eigenvalues[kept]
+        vectors = factor @ gram.eigenvectors[:, kept] / values.sqrt()
+        method = "eigen-decomposition of the Gram matrix of a thin factor"
+    elif metric is not None:
+        raise ValueError(
+            "generalised eigenpairs need an operator that can be formed as a matrix. Reduce the input size."
+        )
+    else:
+        values, vectors, image = _lanczos_pairs(operator, num, tolerance, products, each, seed)
+        method = "block Lanczos"
+    order = values.argsort(descending=True)[:num]
+    values, vectors = values[order], vectors[:, order]
+    lengths = vectors.norm(dim=0) * vectors.gather(0, vectors.abs().argmax(0, keepdim=True))[0].sign()
+    vectors = vectors / lengths
+    # The iteration has the product at hand; for an expensive operator one more would be felt.
+    image = operator.matmul(vectors) if image is None else image[:, order] / lengths
+    scaled = (vectors if metric is None else metric.matmul(vectors)) * values
+    residuals = (image - scaled).norm(dim=0) / values.abs().max().clamp_min(1e-300)
+    return Spectrum(values, vectors.T.contiguous(), residuals, method)
+
+
+def _dense_pairs(matrix: Tensor, metric: LinearOperator | None) -> tuple[Tensor, Tensor]:
+    if metric is None:
+        pairs = torch.linalg.eigh((matrix + matrix.T) / 2)
+        return pairs.eigenvalues, pairs.eigenvectors
+    scale = metric.dense()
+    if scale is None:
+        raise ValueError("metric must be small enough to form as a matrix, like the operator. Reduce the input size.")
+    lower = torch.linalg.cholesky((scale + scale.T) / 2)
+    half = torch.linalg.solve_triangular(lower, matrix, upper=False)
+    reduced = torch.linalg.solve_triangular(lower, half.T, upper=False)
+    pairs = torch.linalg.eigh((reduced + reduced.T) / 2)
+    return pairs.eigenvalues, torch.linalg.solve_triangular(lower.T, pairs.eigenvectors, upper=True)
+
+
+def _lanczos_pairs(
+    operator: LinearOperator, num: int, tolerance: float, products: int, each: bool, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Leading eigenpairs and their images by block Lanczos, fully re-orthogonalised and thickly restarted.
+
+    Rayleigh–Ritz on the span of ``Q, AQ, A²Q …`` of a random block ``Q``. The block is wider than the number of pairs
+    asked for, so that equal eigenvalues are all found, whatever their multiplicity.
+
+    Reference:
+        Musco, Musco (2015). Randomized block Krylov methods for stronger and faster approximate singular value
+        decomposition. NeurIPS.
+    """
+    size, device = operator.size, operator.device
+    width = min(size, num + max(_SPARE, num // 8))
+    most = max(3 * width, min(12 * width, _BASIS_NUMBERS.get(device.type, 2**27) // size))
+    generator = generator_for(device, seed, "eigenpairs")
+    block = torch.linalg.qr(torch.randn(size, width, generator=generator, device=device, dtype=torch.float64)).Q
+    basis = images = block[:, :0]
+    for _ in range(max(1, products)):
+        image = operator.matmul(block)
+        basis, images = torch.cat([basis, block], 1), torch.cat([images, image], 1)
+        small = basis.T @ images
+        pairs = torch.linalg.eigh((small + small.T) / 2)
+        order = pairs.eigenvalues.argsort(descending=True)
+        values, turn = pairs.eigenvalues[order], pairs.eigenvectors[:, order]
+        vectors, their_images = basis @ turn[:, :num], images @ turn[:, :num]
+        scale = float(values.abs().max())
+        errors = (their_images - vectors * values[:num]).norm(dim=0)
+        small_enough = tolerance * (values[:num].abs() if each else scale)
+        if bool((errors <= small_enough).all()) or basis.shape[1] >= size:
+            break
+        remainder = image - basis @ (basis.T @ image)
+        block = _directions_of(remainder, basis, floor=1e-13 * scale)[:, : size - basis.shape[1]]
+        if not block.shape[1]:
+            break  # the span is invariant: nothing is left to find in it
+        if basis.shape[1] + block.shape[1] > most:
+            basis, images = basis @ turn[:, : 2 * width], images @ turn[:, : 2 * width]
+    return values[:num], vectors, their_images
+
+
+def _directions_of(block: Tensor, basis: Tensor, floor: float) -> Tensor:
+    """An orthonormal basis of the columns' span, orthogonal to a basis; what is only rounding is dropped."""
+    tall = torch.linalg.qr(block)  # the singular values of a tall matrix are those of its small factor
+    parts = torch.linalg.svd(tall.R, full_matrices=False)
+    kept: Tensor = tall.Q @ parts.U[:, floor < parts.S]
+    # Rounding is large beside a small remainder: twice is enough, once is not.
+    once: Tensor = torch.linalg.qr(kept - basis @ (basis.T @ kept)).Q
+    twice: Tensor = torch.linalg.qr(once - basis @ (basis.T @ once)).Q
+    return twice
+
+
+def subspace_similarity(first: Tensor, second: Tensor) -> float:
+    """Mean squared cosine of the principal angles between two subspaces of equal dimension.
+
+    ``‖U Vᵀ‖²_F / k`` for orthonormal rows: 1 for equal subspaces, ``k/D`` on average for random ones.
+
+    Args:
+        first: ``(k, D)`` orthonormal rows.
+        second: ``(k, D)`` orthonormal rows.
+
+    Example:
+        >>> axes = torch.eye(4, dtype=torch.float64)
+        >>> subspace_similarity(axes[:2], axes[1:3])
+        0.5
+    """
+    if first.shape != second.shape:
+        raise ValueError(
+            f"The two subspaces must have the same number of directions and input size, got {tuple(first.shape)} and "
+            f"{tuple(second.shape)}. Compare as many directions of each."
+        )
+    return float((first.double() @ second.double().T).square().sum()) / first.shape[0]

@@ -1,0 +1,1 @@
+"""Encoders, task vectors and merges."""

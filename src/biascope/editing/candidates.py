@@ -1,0 +1,383 @@
+"""WHO and WHERE, as a user names them: a base, models tuned from it, how their predictions are read, and samples to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from biascope.editing.encoder_source import NAMES, encoder_of
+from biascope.editing.encoders.encoder import Encoder
+from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
+from biascope.editing.merge import RELATED
+from biascope.editing.model_heads import headless, own_head
+from biascope.editing.stream import TaskStream, is_vector
+from biascope.editing.tasks import task_of
+from biascope.editing.unlabelled import SPLIT, prepared_samples, unlabelled_images
+from biascope.editing.vectors import TaskVector
+from biascope.families import weights
+from biascope.families.checkpoint import Checkpoint
+from biascope.families.family import Network
+from biascope.families.source import builder_of, parse_shape
+from biascope.families.weights import Params
+from biascope.results.planes import distinct
+from biascope.results.wording import listed
+from biascope.runs.randomness import forked_rng
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
+
+PROBES = (5000, 1000)  # training and validation samples of a linear probe at most
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a user's models and samples are read.
+
+    Attributes:
+        model: The network: an encoder's name, a network's, ``path/to/file.py:build``; ``None`` for a base that is a folder.
+        settings: For its builder.
+        input: Shape of one input as ``1x32x32``; smaller images are put into the middle of it.
+        head: A last linear layer that every model has of its own, such as ``"head"``; it is not merged.
+        features: Whether outputs are features, which are compared as they are.
+        pixels: ``"own"`` (standardised over the set's training images), ``"unit"`` (from 0 to 1) or ``"MEAN:SPREAD"``, one number
+            for each channel or one for all.
+        split: Where samples are taken from; by default test, validation or train, the first that there is.
+        points: Samples of each set at most.
+        unrelated: Whether models may have started elsewhere.
+        seed: Of the choice of samples.
+    """
+
+    model: str | None = None
+    settings: Mapping[str, Any] | None = None
+    input: str = ""
+    head: str | None = None
+    features: bool = False
+    pixels: str = "own"
+    split: str | None = None
+    points: int = 1000
+    unrelated: bool = False
+    seed: int = 0
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Which samples are taken."""
+        return {"points": self.points, "split": self.split, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What :func:`biascope.measures.merge_check.merge_check` asks for; samples are in the split ``"samples"``.
+
+    Attributes:
+        base: Name of the base.
+        network: At its weights.
+        heads: By model.
+        vectors: By model.
+        tasks: By model.
+        control: Other samples, or ``None``.
+        compared: ``"classes"`` or ``"features"``.
+        notes: What else to tell.
+    """
+
+    base: str
+    network: Network
+    heads: dict[str, Head]
+    vectors: dict[str, TaskVector]
+    tasks: dict[str, Arrays]
+    control: Arrays | None
+    compared: str
+    notes: tuple[str, ...] = ()
+
+
+def candidates_of(
+    base: Path, models: Sequence[Path], sets: Sequence[str], reading: Reading, *, control: str | None = None, run: Run
+) -> Candidates:
+    """A base, models and data sets as a user names them, checked to belong together; nothing is written.
+
+    Args:
+        base: The pre-trained checkpoint, or a folder that :func:`biascope.editing.encoder_source.encoder_of` reads.
+        models: Fine-tuned checkpoints or saved task vectors, at least two.
+        sets: One data set for each model, or one for all.
+        reading: How they are read.
+        control: A data set outside all tasks.
+        run: Device and data root.
+
+    Returns:
+        What belongs together, with the samples chosen.
+
+    Raises:
+        ValueError: If anything does not fit, in one sentence.
+    """
+    if len(models) < 2:
+        raise ValueError(f"A merge needs at least two models beside the base, got {len(models)}. Pass BASE A B.")
+    if len(sets) not in (1, len(models)):
+        raise ValueError(
+            f"--data must be given once for each of {len(models)} models or once for all, got {len(sets)}. Pass --data for each "
+            "model, in their order."
+        )
+    if reading.points < 2:
+        raise ValueError(f"--points must be at least 2, got {reading.points}. Pass --points 1000.")
+    start, ends = Checkpoint.open(base), [Checkpoint.open(path) for path in models]
+    if is_vector(start):
+        raise ValueError(f"The base must hold weights, and {start.name} holds a task vector. Pass its base first.")
+    names = distinct(_label(each) for each in ends)
+    places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
+    use = _encoded if _is_encoder(start, reading) else _built
+    return use(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
+
+
+def _is_encoder(start: Checkpoint, reading: Reading) -> bool:
+    """Whether the network is an encoder without classes: by its name, or by its folder."""
+    if reading.model is None:
+        if any((start.path / file).is_file() for file in ("config.json", "open_clip_config.json")):
+            return True
+        raise ValueError(
+            f"--model must name the network of {start.name}, and is missing. Pass --model lenet, path/to/file.py:build, or an "
+            f"encoder: {', '.join(NAMES)}."
+        )
+    known = reading.model.lower().replace("-", "_") in NAMES
+    return known and not reading.settings and "head.weight" not in start.tensors  # a ViT with classes is a network
+
+
+def _built(
+    start: Checkpoint,
+    ends: Mapping[str, Checkpoint],
+    sets: Mapping[str, str],
+    control: str | None,
+    reading: Reading,
+    run: Run,
+) -> Candidates:
+    """With a network from a builder, whose outputs are class scores or features."""
+    shape = parse_shape(reading.input) if reading.input else None
+    how: dict[str, Any] = {
+        "points": reading.points,
+        "split": reading.split,
+        "root": run.data_root,
+        "seed": reading.seed,
+    }
+    whole = {
+        each: unlabelled_images(each, shape=shape, pixels=reading.pixels, **how) for each in _different(sets, control)
+    }
+    state = start.params()
+    _check_finite(state, start.name)
+    with forked_rng(0):
+        module = _module(reading, shape or next(iter(whole.values())).shape, state)
+        module = headless(module, reading.head) if reading.head else module
+    states = {name: _state(start, state, model, reading) for name, model in ends.items()}
+    module.load_state_dict(weights.matched(_merged(state, reading), module.state_dict(), start.name))
+    network = _with_edited_buffers(Network.of(module))
+    outputs = _outputs(network, list(whole.values()), start.name)
+    vectors = {}
+    for name, end in states.items():
+        fitting = weights.matched(_merged(end, reading), module.state_dict(), ends[name].name)
+        params = {key: fitting[key].to(like.dtype) for key, like in network.params.items()}
+        vectors[name] = _vector(network, params, name, reading, known=is_vector(ends[name]))
+    heads = {
+        name: own_head(states[name], ends[name].name, outputs, reading.head, features=reading.features) for name in ends
+    }
+    tasks = {name: whole[each] for name, each in sets.items()}
+    notes = _notes(state, {name: end for name, end in states.items() if not is_vector(ends[name])})
+    return Candidates(
+        _label(start), network, heads, vectors, tasks, whole.get(control or ""), _compared(reading), notes
+    )
+
+
+def _with_edited_buffers(network: Network) -> Network:
+    """Buffers that a merge edits, all but BatchNorm's statistics and whole numbers, counted among the weights."""
+    moved = {name: tensor for name, tensor in network.buffers.items() if weights.is_edited(name, tensor)}
+    saved = moved.keys() & network.module.state_dict().keys()
+    params = network.params | {name: moved[name] for name in saved}
+    return dataclasses.replace(
+        network, params=params, buffers={name: each for name, each in network.buffers.items() if name not in saved}
+    )
+
+
+def _notes(state: Params, ends: Mapping[str, Params]) -> tuple[str, ...]:
+    """What a user should know of the models beside the numbers."""
+    found = []
+    statistics = [
+        name for name, tensor in state.items() if tensor.is_floating_point() and not weights.is_edited(name, tensor)
+    ]
+    own = [
+        model
+        for model, end in ends.items()
+        if any(not torch.equal(end[name], state[name]) for name in statistics if name in end)
+    ]
+    if own:
+        found.append(
+            f"BatchNorm statistics of {listed(own)} differ from the base's, which check and merge use throughout: with their own, the "
+            "models predict otherwise than what was looked at."
+        )
+    if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in state.values()):
+        found.append(
+            "The checkpoints are in half precision and were looked at in float32: a merge loses what rounding takes."
+        )
+    return tuple(found)
+
+
+def _encoded(
+    start: Checkpoint,
+    ends: Mapping[str, Checkpoint],
+    sets: Mapping[str, str],
+    control: str | None,
+    reading: Reading,
+    run: Run,
+) -> Candidates:
+    """With an encoder, whose classes come from linear probes on its features at the base."""
+    if reading.head:
+        raise ValueError(f"--head must be left out for an encoder, which has none, got {reading.head!r}. Leave it out.")
+
+    def opened(model: Checkpoint) -> Encoder:
+        how: dict[str, Any] = {"image_size": parse_shape(reading.input)[-1]} if reading.input else {}
+        if reading.model is None:
+            return encoder_of(model.path, root=run.data_root, **how)
+        return encoder_of(reading.model, weights_file=model.path, root=run.data_root, **how)
+
+    encoder = opened(start)
+    network, vectors = encoder.network, {}
+    _check_finite(network.params, start.name)
+    for name, model in ends.items():
+        if is_vector(model):
+            vectors[name] = TaskVector.load(model.path)
+            vectors[name].applied(network.params)  # of this base, or an error that says so
+            continue
+        shared = {key: tensor for key, tensor in model.tensors.items() if key in start.tensors}
+        alike = {key: start.tensors[key] for key in shared if start.tensors[key].shape == shared[key].shape}
+        if odd := weights.misfits({key: shared[key] for key in alike}, alike):
+            raise ValueError(f"{model.name} must fit {start.name}: {odd}. Pass states of one model in one type.")
+        params = opened(model).network.params
+        _check_finite(params, model.name)
+        vectors[name] = _vector(network, params, name, reading)
+    heads, whole = {}, {}
+    for each in _different(sets, control):
+        if reading.features or each not in sets.values():
+            whole[each] = prepared_samples(each, encoder, **reading.choice, root=run.data_root)
+            continue
+        try:
+            task = task_of(each, encoder, sizes=(*PROBES, reading.points), root=run.data_root, seed=reading.seed)
+        except ValueError as error:
+            hint = " Or pass --features, which needs no classes." if "must have labels" in str(error) else ""
+            raise ValueError(f"{error}{hint}") from error
+        split = reading.split or "test"
+        whole[each] = Arrays({SPLIT: task.splits[task._checked(split)]}, name=task.name)
+        heads[each] = fitted_head(network, task, run=run)
+    outputs = _outputs(network, list(whole.values()), start.name)
+    if reading.features:
+        heads = dict.fromkeys(whole, identity_head(outputs))
+    return Candidates(
+        _label(start),
+        network,
+        {name: heads[each] for name, each in sets.items()},
+        vectors,
+        {name: whole[each] for name, each in sets.items()},
+        whole.get(control or ""),
+        _compared(reading),
+    )
+
+
+def _state(start: Checkpoint, state: Params, model: Checkpoint, reading: Reading) -> Params:
+    """Fine-tuned weights of a checkpoint or of a task vector, where they fit the base."""
+    every = {*start.tensors, *model.tensors}
+    TaskStream(start, model, every - _merged(dict.fromkeys(every), reading).keys())
+    end = TaskVector.load(model.path).applied(state, verify=False) if is_vector(model) else model.params()
+    _check_finite(end, model.name)
+    return end
+
+
+def _merged(state: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
+    """What is merged of named tensors: all but the head."""
+    return {name: each for name, each in state.items() if not (reading.head and name.startswith(f"{reading.head}."))}
+
+
+def _vector(network: Network, params: Params, name: str, reading: Reading, *, known: bool = False) -> TaskVector:
+    """The task vector to a model's weights, where these can have come from the base."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    for key, first in network.params.items():
+        one, two = first.flatten().double(), params[key].flatten().double()
+        sums += torch.stack([one @ two, one @ one, two @ two])
+    lengths = math.sqrt(float(sums[1] * sums[2]))
+    if not known and not reading.unrelated and lengths and float(sums[0]) / lengths < RELATED:
+        raise ValueError(
+            f"{name} must be fine-tuned from the base, and its weights have a cosine of {float(sums[0]) / lengths:.2f} with them, as "
+            "of a model that started elsewhere. Pass the base that it started from, or --unrelated."
+        )
+    return TaskVector.between(network.params, params, source=name)
+
+
+def _module(reading: Reading, shape: tuple[int, ...], state: Params) -> nn.Module:
+    """The network, with as many outputs as the checkpoint has where its builder asks for them."""
+    assert reading.model is not None
+    settings = dict(reading.settings or {})
+    function = builder_of(reading.model, shape, settings)[1]
+    module = _called(function, reading.model)
+    if "outputs" in settings or "outputs" not in inspect.signature(getattr(function, "func", function)).parameters:
+        return module
+    own = module.state_dict()
+    shapes = {name: (own[name].shape, each.shape) for name, each in state.items() if name in own}
+    counts = {there[0] for here, there in shapes.values() if here != there and here[1:] == there[1:]}
+    if len(counts) != 1:
+        return module
+    return _called(builder_of(reading.model, shape, {**settings, "outputs": counts.pop()})[1], reading.model)
+
+
+def _called(build: Any, name: str) -> nn.Module:
+    try:
+        module = build()
+    except ValueError:
+        raise
+    except Exception as error:  # a user's builder may raise anything
+        raise ValueError(
+            f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Mend it."
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
+    return module
+
+
+def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:
+    """How many outputs a network gives on samples, where it takes all of them."""
+    placed, count = network.to(torch.device("cpu"), torch.float32), 0
+    for samples in sets:
+        x = samples.batch(SPLIT, torch.arange(min(2, samples.sizes[SPLIT])))[0]
+        try:
+            with torch.no_grad():
+                outputs = placed(x.float())
+        except Exception as error:  # a user's forward pass may raise anything
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise ValueError(
+                f"The network of {name} must take samples of {samples.name}, of shape {'×'.join(map(str, samples.shape))}, and its "
+                f"forward pass failed with: {reason}. Pass samples of the shape it was made for, or --input."
+            ) from error
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"The network of {name} must return a tensor, got {type(outputs).__name__}. Return the class scores alone."
+            )
+        count = int(checked_features(outputs).shape[1])
+    return count
+
+
+def _check_finite(state: Params, name: str) -> None:
+    edited = {key: each for key, each in state.items() if weights.is_edited(key, each)}
+    if bad := [key for key, each in edited.items() if not bool(each.isfinite().all())]:
+        raise ValueError(
+            f"The weights of {name} must be finite, and {', '.join(bad[:4])} are not. Find out where training diverged."
+        )
+
+
+def _different(sets: Mapping[str, str], control: str | None) -> list[str]:
+    return list(dict.fromkeys([*sets.values(), *([] if control is None else [control])]))
+
+
+def _compared(reading: Reading) -> str:
+    return "features" if reading.features else "classes"
+
+
+def _label(model: Checkpoint) -> str:
+    return model.name.removesuffix(".safetensors")

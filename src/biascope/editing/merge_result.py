@@ -1,0 +1,349 @@
+"""WHAT: what a merge did to a checkpoint, and how checkpoints differ, layer by layer."""
+
+# l layers · m models · p pairs of models
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from biascope.measures.match.result import short
+from biascope.results.estimate import Estimate
+from biascope.results.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class Merge(Result):
+    """What adding task vectors to a checkpoint did to it.
+
+    Attributes:
+        base: The checkpoint that was edited.
+        models: What was added, by name.
+        coefficients: ``(model,)`` the weight of each.
+        layers: Parameters are grouped by these.
+        numbers: ``(layer,)`` how many numbers were up for editing.
+        base_norms: ``(layer,)`` of θ₀.
+        task_norms: ``(layer, model)`` of ``τ_i = θ_i − θ₀``.
+        edit_norms: ``(layer,)`` of ``Σ α_i τ_i``.
+        error_norms: ``(layer,)`` by how much what was written misses that, since its type rounds.
+        changed: ``(layer,)`` how many numbers the edit is not zero for.
+        lost: ``(layer,)`` how many of these were written as they had been: rounded away.
+        precision: The type that was written.
+        remarks: What else a user should know.
+        file: What was written.
+    """
+
+    base: str
+    models: tuple[str, ...]
+    coefficients: np.ndarray
+    layers: tuple[str, ...]
+    numbers: np.ndarray
+    base_norms: np.ndarray
+    task_norms: np.ndarray
+    edit_norms: np.ndarray
+    error_norms: np.ndarray
+    changed: np.ndarray
+    lost: np.ndarray
+    precision: str
+    remarks: tuple[str, ...]
+    file: str
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "coefficients": ("model",),
+        "task_norms": ("layer", "model"),
+        **dict.fromkeys(("numbers", "base_norms", "edit_norms", "error_norms", "changed", "lost"), ("layer",)),
+    }
+
+    @property
+    def subject(self) -> str:  # noqa: D102
+        return f"{self.base} {self._sum()}"
+
+    @property
+    def size(self) -> float:
+        """Norm of the edit over that of the weights."""
+        return _ratio(_length(self.edit_norms), _length(self.base_norms))
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the numbers that the edit should have changed and that were written as they had been."""
+        return _ratio(float(self.lost.sum()), float(self.changed.sum()))
+
+    @property
+    def error(self) -> float:
+        """By how much the edit that was written misses the one that was computed, relative to it."""
+        return _ratio(_length(self.error_norms), _length(self.edit_norms))
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        return {
+            "size of the edit, of the weights": Estimate.exact(self.size),
+            "share of the edit that rounding lost": Estimate.exact(self.error),
+            "share of changed numbers rounded away": Estimate.exact(self.lost_share),
+            **{
+                f"size of the task vector of {name}, of the weights": Estimate.exact(value)
+                for name, value in zip(self.models, _lengths(self.task_norms) / _length(self.base_norms), strict=True)
+                if math.isfinite(value)
+            },
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        words = f"{self.base} {self._sum()} is written to {self.file}: {short(float(self.numbers.sum()))} numbers, moved by "
+        words += f"{_percent(self.size)} of their norm"
+        relative = self.edit_norms / np.where(self.base_norms > 0, self.base_norms, np.inf)
+        if len(self.layers) > 1 and relative.max(initial=0) > 0:
+            most = int(relative.argmax())
+            words += f", most in {self.layers[most]} ({_percent(float(relative[most]))})"
+        words += f". In {self.precision}, {_percent(self.lost_share)} of the changed numbers were rounded away, and what was "
+        words += f"written misses the edit by {_percent(self.error)} of its norm."
+        return " ".join([words, *self.remarks])
+
+    def _sum(self) -> str:
+        signed = (f"{'−' if weight < 0 else '+'} {abs(weight):g}·({name} − base)" for name, weight in self._weighted())
+        return " ".join(signed)
+
+    def _weighted(self) -> list[tuple[str, float]]:
+        return list(zip(self.models, map(float, self.coefficients), strict=True))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The layers as plain values."""
+        return [
+            {
+                "layer": layer,
+                "numbers": int(self.numbers[index]),
+                "norm": float(self.base_norms[index]),
+                "edit": float(self.edit_norms[index]),
+                "rounding": float(self.error_norms[index]),
+                "changed": int(self.changed[index]),
+                "rounded away": int(self.lost[index]),
+                **{f"task vector of {name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
+            }
+            for index, layer in enumerate(self.layers)
+        ]
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
+        curves = {"the edit": self.edit_norms, **norms, "lost to rounding": self.error_norms}
+        reading = "A dot is a layer, in the order of their names. Relative to the norm of its weights: what the models moved, the "
+        figure = _dots_figure(
+            {name: _above(values, self.base_norms) for name, values in curves.items()},
+            self.layers,
+            f"{reading}edit made of it, and what the type in which it is written could not hold.",
+            dark,
+        )
+        figure.axes[0].set(ylabel="norm / norm of the weights", yscale="log")
+        return {"How far each layer moved": figure}
+
+
+@dataclass(frozen=True, repr=False)
+class Difference(Result):
+    """How checkpoints differ from one of them, and how their differences agree.
+
+    Attributes:
+        base: The checkpoint that the others are compared with.
+        models: The others.
+        layers: Parameters are grouped by these; only what all checkpoints have in one shape.
+        numbers: ``(layer,)`` how many numbers were compared.
+        base_norms: ``(layer,)`` of θ₀.
+        task_norms: ``(layer, model)`` of ``τ_i = θ_i − θ₀``.
+        changed: ``(layer, model)`` how many numbers differ.
+        dots: ``(layer, pair)`` inner products of task vectors, for the pairs of models in order.
+        shared: ``(layer, pair)`` how many numbers both models changed.
+        conflicts: ``(layer, pair)`` how many of these they moved in opposite directions.
+        misfits: What could not be compared, and what else a user should know.
+    """
+
+    base: str
+    models: tuple[str, ...]
+    layers: tuple[str, ...]
+    numbers: np.ndarray
+    base_norms: np.ndarray
+    task_norms: np.ndarray
+    changed: np.ndarray
+    dots: np.ndarray
+    shared: np.ndarray
+    conflicts: np.ndarray
+    misfits: tuple[str, ...]
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("numbers", "base_norms"), ("layer",)),
+        **dict.fromkeys(("task_norms", "changed"), ("layer", "model")),
+        **dict.fromkeys(("dots", "shared", "conflicts"), ("layer", "pair")),
+    }
+
+    @property
+    def subject(self) -> str:  # noqa: D102
+        return f"{', '.join(self.models)} against {self.base}"
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of models."""
+        return list(itertools.combinations(range(len(self.models)), 2))
+
+    @property
+    def pair_names(self) -> list[str]:
+        """Their names."""
+        return [f"{self.models[one]} and {self.models[two]}" for one, two in self.pairs]
+
+    @property
+    def distances(self) -> np.ndarray:
+        """``(model,)`` norm of each task vector over that of the weights."""
+        return _lengths(self.task_norms) / (_length(self.base_norms) or np.nan)
+
+    @property
+    def cosines(self) -> np.ndarray:
+        """``(layer, pair)`` between task vectors; nan where one is zero."""
+        lengths = [self.task_norms[:, one] * self.task_norms[:, two] for one, two in self.pairs]
+        cosines = self.dots / _known(np.array(lengths).reshape(len(self.pairs), len(self.layers)).T)
+        return np.asarray(np.clip(cosines, -1.0, 1.0))
+
+    @property
+    def opposed(self) -> np.ndarray:
+        """``(layer, pair)`` share of the numbers that both models changed which they moved in opposite directions."""
+        return np.asarray(self.conflicts / _known(self.shared.astype(float)))
+
+    def totals(self) -> dict[str, tuple[float, float]]:
+        """For each pair, over all layers: the cosine and the share of opposite moves."""
+        lengths = _lengths(self.task_norms)
+        return {
+            name: (
+                _ratio(float(self.dots[:, k].sum()), float(lengths[one] * lengths[two]), math.nan),
+                _ratio(float(self.conflicts[:, k].sum()), float(self.shared[:, k].sum()), math.nan),
+            )
+            for k, (name, (one, two)) in enumerate(zip(self.pair_names, self.pairs, strict=True))
+        }
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        numbers = {
+            f"distance of {name}, of the weights": value
+            for name, value in zip(self.models, self.distances, strict=True)
+        }
+        for name, (cosine, opposed) in self.totals().items():
+            numbers |= {f"cosine of {name}": cosine, f"opposite moves of {name}": opposed}
+        return {name: Estimate.exact(float(value)) for name, value in numbers.items() if math.isfinite(value)}
+
+    def sentence(self) -> str:  # noqa: D102
+        total = float(self.numbers.sum())
+        parts = []
+        for name, changed, distance in zip(self.models, self.changed.sum(0), self.distances, strict=True):
+            how = f"differs from {self.base} in {_percent(changed / total)} of {short(total)} numbers, by {_percent(distance)}"
+            same = f"has the same {short(total)} weights as {self.base}"
+            parts.append(f"{name} {f'{how} of their norm' if changed else same}")
+        parts += [
+            f"{name} moved it with a cosine of {cosine:.2f} and in opposite directions in {_percent(opposed)} of the numbers that "
+            "both changed (50 % by chance)"
+            for name, (cosine, opposed) in self.totals().items()
+            if math.isfinite(cosine)
+        ]
+        return ". ".join([*parts, *(misfit.rstrip(".") for misfit in self.misfits)]) + "."
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The layers as plain values."""
+        cosines, opposed = self.cosines, self.opposed
+        return [
+            {
+                "layer": layer,
+                "numbers": int(self.numbers[index]),
+                "norm": float(self.base_norms[index]),
+                **{f"distance of {name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
+                **{f"changed by {name}": int(self.changed[index, k]) for k, name in enumerate(self.models)},
+                **{f"cosine of {name}": _plain(cosines[index, k]) for k, name in enumerate(self.pair_names)},
+                **{f"opposite moves of {name}": _plain(opposed[index, k]) for k, name in enumerate(self.pair_names)},
+            }
+            for index, layer in enumerate(self.layers)
+        ]
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}
+        reading = (
+            "A dot is a layer, in the order of their names: norm of the difference, relative to the norm of the layer."
+        )
+        figure = _dots_figure(distances, self.layers, reading, dark)
+        figure.axes[0].set(ylabel="distance / norm of the weights", yscale="log")
+        pictures = {"How far each layer is from the base": figure}
+        if self.pairs:
+            pictures["Cosine of task vectors"] = self._by_layer(
+                self.cosines, (-1.0, 1.0), "1 where two models moved a layer alike, −1 where against each other.", dark
+            )
+            reading = "Share of the numbers that both models changed and moved in opposite directions; 0.5 by chance."
+            pictures["Opposite moves"] = self._by_layer(self.opposed, (0.0, 1.0), reading, dark)
+        return pictures
+
+    def _by_layer(self, values: np.ndarray, limits: tuple[float, float], reading: str, dark: bool) -> Figure:
+        """Numbers for every layer and pair: dots while they are few, else a heat map."""
+        from biascope.results import draw
+
+        if len(self.pairs) <= len(draw.PALETTE[dark].lines):
+            figure = _dots_figure(
+                {name: values[:, k] for k, name in enumerate(self.pair_names)}, self.layers, reading, dark
+            )
+            low, high = np.nanmin(values, initial=sum(limits) / 2), np.nanmax(values, initial=sum(limits) / 2)
+            figure.axes[0].set(ylim=(low - 0.05, high + 0.05), ylabel="cosine" if limits[0] < 0 else "share")
+            figure.axes[0].axhline(sum(limits) / 2, color=draw.PALETTE[dark].muted, linestyle=":", linewidth=1.2)
+            return figure
+        figure = draw.blank(1.2 + 0.18 * len(self.pairs), reading)
+        axes = draw.panel(figure, dark)
+        draw.heat(axes, values.T, dark, limits, bar=3, aspect="auto")
+        axes.set_yticks(range(len(self.pairs)), [draw.plain(name, 24) for name in self.pair_names], fontsize=7)
+        axes.set(xlabel="layer, in the order of their names")
+        return figure
+
+
+def _dots_figure(values: Mapping[str, np.ndarray], layers: Sequence[str], reading: str, dark: bool) -> Figure:
+    """Numbers by layer; lines would join layers of different kinds, which alternate in most networks."""
+    from biascope.results import draw
+
+    figure = draw.blank(3.4 + 0.15 * max(0, len(values) - 3), reading)
+    axes = draw.panel(figure, dark)
+    for (name, each), colour in zip(values.items(), draw.line_colours(len(values), dark), strict=True):
+        axes.plot(np.arange(len(each)), each, "o", markersize=3, color=colour, label=draw.plain(name, 40))
+    shown = np.unique(np.linspace(0, len(layers) - 1, 6).round().astype(int))
+    words = [draw.plain(layers[index], 24) for index in shown]
+    axes.set_xticks(shown, words, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
+    if len(values) > 1:
+        draw.legend_below(figure, axes, dark)
+    return figure
+
+
+def _length(norms: np.ndarray) -> float:
+    """The norm of all layers from those of each."""
+    return float(np.sqrt(np.square(norms).sum()))
+
+
+def _lengths(norms: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sqrt(np.square(norms).sum(0)))
+
+
+def _ratio(part: float, whole: float, otherwise: float = 0.0) -> float:
+    return part / whole if whole else otherwise
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    return np.where(values > 0, values, np.nan)
+
+
+def _above(values: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """Ratios for a logarithmic axis: nan where there are none."""
+    return np.asarray(_known(values) / _known(base))
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _percent(share: float) -> str:
+    """A share in words.
+
+    Example:
+        >>> _percent(0.1234), _percent(1.4), _percent(3e-9), _percent(0.0), _percent(0.00123)
+        ('12.3 %', '140 %', 'less than 0.001 %', '0 %', '0.123 %')
+    """
+    if share and share < 1e-5:
+        return "less than 0.001 %"
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,70 @@
+"""WHERE, as a user's checkpoint has it: the last layer that a model does not share with others."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from biascope.editing.heads import Head, identity_head
+from biascope.families.weights import Params
+
+
+def headless(module: nn.Module, head: str) -> nn.Module:
+    """The module with its last layer taken off.
+
+    Args:
+        module: Changed in place.
+        head: Name of the layer.
+
+    Raises:
+        ValueError: If there is no such linear layer.
+    """
+    known = {name: each for name, each in module.named_modules() if isinstance(each, nn.Linear)}
+    if head not in known:
+        raise ValueError(
+            f"--head must name a linear layer of the network, one of {', '.join(known) or 'none'}, got {head!r}. Pass the last one."
+        )
+    parent, _, name = head.rpartition(".")
+    setattr(module.get_submodule(parent), name, nn.Identity())
+    return module
+
+
+def own_head(state: Params, name: str, outputs: int, head: str | None, *, features: bool) -> Head:
+    """How a model's classes are read from the network's outputs.
+
+    Args:
+        state: Weights of the model.
+        name: Of its file.
+        outputs: How many the network gives, without that layer.
+        head: Name of the layer that is the model's own, if any.
+        features: Whether outputs are compared as they are.
+
+    Returns:
+        The model's own layer; one that leaves outputs as they are where these are scores already. Of a single output the sign counts.
+
+    Raises:
+        ValueError: If the model has no such layer, or it does not fit.
+
+    Example:
+        >>> own_head({}, "a", 1, None, features=False)(torch.tensor([[-2.0], [3.0]])).argmax(1)
+        tensor([0, 1])
+    """
+    if head:
+        weight = state.get(f"{head}.weight")
+        if weight is None or weight.dim() != 2 or weight.shape[1] != outputs:
+            came = "none" if weight is None else f"{tuple(weight.shape)}"
+            raise ValueError(
+                f"{name} must have a matrix {head}.weight with {outputs} columns, the outputs of the network without "
+                f"that layer, got {came}. Pass the last layer as --head."
+            )
+        if not features:
+            bias = state.get(f"{head}.bias")
+            scores = Head(weight.float(), torch.zeros(len(weight)) if bias is None else bias.float())
+            return _two_classes(scores) if len(weight) == 1 else scores
+    return _two_classes(identity_head(1)) if outputs == 1 and not features else identity_head(outputs)
+
+
+def _two_classes(one: Head) -> Head:
+    """A head with a single output, of which the sign counts, as one of two classes."""
+    weight, bias = torch.zeros_like(one.weight), torch.zeros_like(one.bias)
+    return Head(torch.cat([weight, one.weight]), torch.cat([bias, one.bias]))

@@ -1,0 +1,123 @@
+"""Task vectors of checkpoints on disk, slice by slice: from fine-tuned weights or from a saved vector."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from biascope.editing.vectors import END, END_AT, KIND, WIDE, WIDE_AT, difference, widened
+from biascope.families import weights
+from biascope.families.checkpoint import Checkpoint
+from biascope.families.weights import Described
+
+
+def is_vector(model: Checkpoint) -> bool:
+    """Whether a checkpoint is a saved task vector."""
+    return model.metadata.get("kind") == KIND
+
+
+class TaskStream:
+    """What fine-tuning did to a base, read along with it.
+
+    Args:
+        base: θ₀.
+        model: Fine-tuned weights, or a task vector of θ₀.
+        skipped: Names that need not fit.
+
+    Attributes:
+        model: As given.
+        names: The tensors that it holds, without a vector's own bookkeeping.
+
+    Raises:
+        ValueError: If names, shapes or types do not fit, all listed, or the vector is of another θ₀.
+    """
+
+    def __init__(self, base: Checkpoint, model: Checkpoint, skipped: Collection[str] = ()) -> None:
+        self.model, self._base = model, base
+        self._is_vector = is_vector(model)
+        self.names = {name for name in model.tensors if not (self._is_vector and "::" in name)}
+        found: Mapping[str, Described] = {name: model.tensors[name] for name in self.names if name not in skipped}
+        wanted = {name: tensor for name, tensor in base.tensors.items() if name not in skipped}
+        if self._is_vector:
+            wanted = {name: tensor for name, tensor in wanted.items() if weights.is_edited(name, tensor)}
+        if listed := weights.misfits(found, wanted, types=not self._is_vector):
+            raise ValueError(f"{model.name} must fit {base.name}: {listed}. Pass states of one model in one type.")
+        if self._is_vector and (lacking := sorted(self.names - base.tensors.keys())):
+            raise ValueError(
+                f"{model.name} must be a task vector of {base.name}, which has no {lacking[0]}. Pass the base that it was made from."
+            )
+        if self._is_vector and (hashed := base.fingerprint(self.names)) != model.metadata.get("base"):
+            raise ValueError(
+                f"{model.name} must be a task vector of {base.name}, and was made from other weights (hash "
+                f"{model.metadata.get('base')} instead of {hashed}). Pass the base that it was made from."
+            )
+        self._hashed = weights.Fingerprint()
+        self._wide = self._ends = _Patch(model, "", "", "")
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it reads a saved vector."""
+        return self._is_vector
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the model, once all of its names were read in order; of a saved vector, at any time."""
+        return self.model.fingerprint() if self._is_vector else self._hashed.value
+
+    def slices(self, name: str) -> Iterator[Tensor]:
+        """The values of a tensor as they are in the file."""
+        if self._is_vector:
+            self._wide = _Patch(self.model, name, WIDE_AT, WIDE)
+            self._ends = _Patch(self.model, name, END_AT, END)
+        else:
+            self._hashed.begin(name, self.model.tensors[name])
+        for part in self.model.slices(name):
+            if not self._is_vector:
+                self._hashed.add(part)
+            yield part
+
+    def pass_over(self, name: str) -> None:
+        """Read a tensor only for the hash, where there is such a one."""
+        if name in self.names and not self._is_vector:
+            for _ in self.slices(name):
+                pass
+
+    def delta(self, start: Tensor, part: Tensor, begin: int) -> Tensor:
+        """τ on a slice.
+
+        Args:
+            start: θ₀ there.
+            part: What :meth:`slices` gave.
+            begin: Where the slice begins in the flat tensor.
+        """
+        if not self._is_vector:
+            return difference(start, part)
+        delta = widened(part)
+        self._wide.put(delta, begin)
+        return delta
+
+    def end(self, start: Tensor, part: Tensor, begin: int) -> Tensor:
+        """θ₀ + τ on a slice, the fine-tuned weights bit for bit."""
+        if not self._is_vector:
+            return part
+        delta = self.delta(start, part, begin)
+        result = (start.to(delta.dtype) + delta).to(start.dtype)
+        self._ends.put(result, begin)
+        return result
+
+
+class _Patch:
+    """Values at given places of a flat tensor, in order."""
+
+    def __init__(self, model: Checkpoint, name: str, at: str, values: str) -> None:
+        there = {name + at, name + values} <= model.tensors.keys()
+        self._places = model.read(name + at).long() if there else torch.zeros(0, dtype=torch.long)
+        self._values = model.read(name + values) if there else torch.zeros(0)
+
+    def put(self, flat: Tensor, begin: int) -> None:
+        """Put those that belong into a slice."""
+        if len(self._places):
+            first, last = torch.searchsorted(self._places, torch.tensor([begin, begin + len(flat)])).tolist()
+            flat[self._places[first:last] - begin] = self._values[first:last].to(flat.dtype)

@@ -1,0 +1,185 @@
+"""WHERE an encoder is edited: its tasks with a head each, and the task vectors of every seed, kept as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from biascope.editing.heads import Head, fitted_head, require_splits
+from biascope.editing.tuning import tuned_vectors
+from biascope.editing.vectors import TaskVector
+from biascope.families import weights
+from biascope.families.family import Network
+from biascope.runs.files import make_writable, write_atomically
+from biascope.runs.identity import content_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.task import Arrays
+from biascope.training.recipe import Recipe
+
+# The highest learning rate by how an encoder is tuned: of those tried, the best mean validation accuracy of single tasks (four of
+# images, three of texts) after 500 iterations with one seed. docs/edit.md lists what was tried.
+_RATES = {
+    "efficientnet_lite0": {"non-linear": 1e-3, "linearised": 3e-5},
+    "vit": {"non-linear": 3e-4, "linearised": 3e-4},
+    "minilm": {"non-linear": 3e-5, "linearised": 1e-4},
+}
+_PUBLISHED = {"non-linear": 1e-5, "linearised": 1e-5}  # for CLIP
+
+
+def usual_rates(encoder: str) -> dict[str, float]:
+    """The learning rates that an encoder is tuned with where none are given; those published for CLIP where none were tried.
+
+    Args:
+        encoder: As :func:`biascope.editing.encoder_source.encoder_of` takes it.
+
+    Example:
+        >>> usual_rates("EfficientNet-Lite0"), usual_rates("models/clip")["linearised"]
+        ({'non-linear': 0.001, 'linearised': 3e-05}, 1e-05)
+    """
+    return dict(_RATES.get(encoder.lower().replace("-", "_"), _PUBLISHED))
+
+
+@dataclass(frozen=True)
+class Study:
+    """An encoder with its tasks, their heads, and the task vectors of every seed.
+
+    Attributes:
+        name: Of the encoder.
+        encoder: At θ₀.
+        tasks: By name, in three splits.
+        heads: Linear probes on the features at θ₀.
+        vectors: For each seed, by how they were tuned and by task.
+    """
+
+    name: str
+    encoder: Network
+    tasks: dict[str, Arrays]
+    heads: dict[str, Head]
+    vectors: tuple[dict[str, dict[str, TaskVector]], ...]
+
+
+def study_of(
+    encoder: Network,
+    tasks: Mapping[str, Arrays],
+    *,
+    recipes: Mapping[str, Recipe],
+    seeds: Sequence[int],
+    tuned: Collection[str] | None = None,
+    normalise: bool = False,
+    name: str = "encoder",
+    run: Run | None = None,
+) -> Study:
+    """Fit the head of every task and fine-tune an encoder on each, for every seed; what a folder holds already is read.
+
+    Args:
+        encoder: Pre-trained, at θ₀, from inputs to features.
+        tasks: With splits ``train`` and ``validation``, by name.
+        recipes: How, by ``"non-linear"`` and ``"linearised"``; see :func:`biascope.editing.tuning.tuning_recipe`.
+        seeds: Of the order of samples; heads do not depend on them.
+        tuned: Names of the tasks to fine-tune on; all by default. The others have a head alone, as a control task needs it.
+        normalise: Whether features are divided by their length before the head.
+        name: Of the encoder, for results.
+        run: Folder (heads and fine-tunings are kept), device, precision.
+
+    Returns:
+        Encoder, tasks, heads and vectors.
+
+    Raises:
+        ValueError: If a split is missing, there is no such tuning or task, or a training diverges.
+
+    Example:
+        >>> from biascope.editing.tuning import tuning_recipe
+        >>> x = torch.linspace(-1, 1, 16)[:, None]
+        >>> sides = Arrays(dict.fromkeys(("train", "validation"), (x, (x[:, 0] > 0).long())))
+        >>> encoder = Network.of(torch.nn.Linear(1, 1, bias=False)).with_params({"weight": torch.ones(1, 1)})
+        >>> recipes = {"non-linear": tuning_recipe(steps=3, rate=0.1)}
+        >>> study = study_of(encoder, {"sides": sides}, recipes=recipes, seeds=[0], run=Run(device="cpu"))
+        >>> bool(study.vectors[0]["non-linear"]["sides"].deltas["weight"] > 0)  # the longer the features, the surer the head
+        True
+    """
+    run = run or Run()
+    if unknown := [task for task in tuned or () if task not in tasks]:
+        raise ValueError(f"tuned must name some of the tasks {', '.join(tasks)}, got {unknown[0]!r}. Pass such names.")
+    heads = _kept_heads(encoder, tasks, normalise, run)
+    chosen = {task: each for task, each in tasks.items() if tuned is None or task in tuned}
+    vectors: list[dict[str, dict[str, TaskVector]]] = []
+    for seed in seeds if chosen else ():
+        vectors.append({})
+        for tuning, recipe in recipes.items():
+            vectors[-1] |= tuned_vectors(encoder, heads, chosen, recipe, tunings=(tuning,), seed=seed, run=run)
+    return Study(name, encoder, dict(tasks), heads, tuple(vectors))
+
+
+def _kept_heads(encoder: Network, tasks: Mapping[str, Arrays], normalise: bool, run: Run) -> dict[str, Head]:
+    """The head of each task. Fine-tunings are known by their head, so that it is kept too: fitted again on a GPU it may differ."""
+    any_task = next(iter(tasks.values()), None)
+    trials = Trials("task head", run, code=_kept_heads, at=any_task, encoder=encoder, normalise=normalise)
+    heads = {}
+
+    def fitted(task: Arrays) -> Outcome:
+        head = fitted_head(encoder, task, normalise=normalise, run=run)
+        facts = torch.tensor([head.penalty, head.accuracy, head.gradient], dtype=torch.float64)
+        return {"weight": head.weight, "bias": head.bias, "facts": facts}
+
+    with run.tracked("heads", len(tasks)) as advance:
+        for name, task in tasks.items():
+            require_splits(task, ("train", "validation"), name)
+            content = content_of({split: task.splits[split] for split in ("train", "validation")})
+            found = next(trials.outcomes([content], lambda key, task=task: fitted(task)))  # type: ignore[misc]
+            heads[name] = Head(found["weight"], found["bias"], normalise, *found["facts"].tolist())
+            advance(1)
+    return heads
+
+
+def save_vectors(
+    study: Study,
+    folder: Path,
+    *,
+    coefficients: Mapping[str, Sequence[float]] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """Write what merging on disk needs: θ₀, every task vector, the heads, and how much of the vectors to add.
+
+    ``base.safetensors``, ``TUNING/seed-N/TASK.safetensors``, ``heads.safetensors`` and ``coefficients.json``. Vectors know the hash
+    of θ₀. Those of linearised fine-tuning are for the linearised encoder, not for the weights of the plain one.
+
+    Args:
+        study: Encoder, heads and vectors.
+        folder: Where; it is made.
+        coefficients: By way to edit, the coefficient of the sum of all vectors for each seed.
+        metadata: Of the file of θ₀.
+
+    Returns:
+        The files of non-linear vectors of the first seed.
+
+    Raises:
+        ValueError: If the folder cannot be written.
+    """
+    make_writable(folder)
+    state = {**study.encoder.params, **study.encoder.buffers}
+    kept = {name: state[name] for name in study.encoder.module.state_dict() if name in state}
+    weights.save(kept, folder / "base.safetensors", {"format": "pt", "encoder": study.name, **(metadata or {})})
+    parts = {f"{task}.{part}": getattr(head, part) for task, head in study.heads.items() for part in ("weight", "bias")}
+    weights.save(parts, folder / "heads.safetensors", {"format": "pt", "base": content_of(study.encoder)})
+    if coefficients is not None:
+        document = {way: list(map(float, each)) for way, each in coefficients.items()}
+        write_atomically(folder / "coefficients.json", json.dumps(document, indent=1).encode())
+    first: list[Path] = []
+    for number, by_tuning in enumerate(study.vectors):
+        for tuning, vectors in by_tuning.items():
+            place = folder / tuning / f"seed-{number}"
+            make_writable(place)
+            files = {task: place / f"{_file_name(task)}.safetensors" for task in vectors}
+            for task, vector in vectors.items():
+                vector.save(files[task])
+            first += files.values() if (tuning, number) == ("non-linear", 0) else ()
+    return first
+
+
+def _file_name(task: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in task)

@@ -1,0 +1,592 @@
+"""WHO is measured. Network: a function of weights and input. Family: an architecture and a law over its weights."""
+
+# m members · n inputs per member · p outputs
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_leaves
+
+from biascope.families import weights
+from biascope.families.gradient_hooks import leave_out_gradient_hooks
+from biascope.families.readout import READOUTS, read_out
+from biascope.families.recomputation import WithoutRecomputation
+from biascope.families.tape import Builder, Tape, TapeError, block_size, built
+from biascope.families.unregistered import differences, hollow, random_content, same_function, structure_of
+from biascope.families.weights import Params, stacked
+from biascope.runs.identity import code_of
+from biascope.runs.randomness import forked_rng, generator_for, seed_of
+from biascope.runs.run import Run
+
+BATCHNORM_MODES = ("eval", "train")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A function of weights and input, for one network or a stack of networks of the same architecture.
+
+    The module serves as the recipe of the forward pass only: its own weights are never read or changed.
+
+    Attributes:
+        module: The forward pass.
+        params: Trainable weights by name; with a leading axis over members for a stack.
+        buffers: The other state (BatchNorm statistics), likewise.
+        members: Number of members of a stack, ``None`` for one network.
+        readout: How several outputs become one scalar; ``None`` leaves them as they are.
+        couples_inputs: Whether inputs of one batch influence one another (BatchNorm in train mode); they are then
+            passed one at a time.
+
+    Example:
+        >>> network = Network.of(nn.Linear(2, 1, bias=False))
+        >>> network.with_params({"weight": torch.tensor([[1.0, 2.0]])})(torch.tensor([[3.0, 4.0]]))
+        tensor([[11.]])
+    """
+
+    module: nn.Module
+    params: Params
+    buffers: Params
+    members: int | None = None
+    readout: str | None = None
+    couples_inputs: bool = False
+
+    @staticmethod
+    def of(module: nn.Module, batchnorm: str = "eval") -> Network:
+        """A network at the module's present weights, which are copied; dropout is off."""
+        recipe, couples = _recipe(module, batchnorm)
+        leave_out_gradient_hooks(module, recipe)
+        params = {name: tensor.detach().clone() for name, tensor in recipe.named_parameters()}
+        buffers = {name: tensor.detach().clone() for name, tensor in recipe.named_buffers()}
+        return Network(recipe, params, buffers, couples_inputs=couples)
+
+    def __call__(self, x: Any, params: Params | None = None) -> Tensor:
+        """Outputs for inputs ``(n, …)``; a stack answers with a leading axis over its members."""
+        given = self.params if params is None else params
+        if self.members is None:
+            return self.apply(given, self.buffers, x)
+        return vmap(self.apply, in_dims=(0, 0, None))(given, self.buffers, x)
+
+    def apply(self, params: Params, buffers: Params, x: Any) -> Tensor:
+        """Outputs of one network at given weights: what transformations (grad, vmap, jvp) are taken of."""
+
+        def single(inputs: Any) -> Tensor:
+            arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+            keywords: dict[str, Any] = {}
+            if isinstance(inputs, dict):
+                arguments, keywords = (), inputs
+            with WithoutRecomputation():
+                outputs = functional_call(self.module, (params, buffers), arguments, keywords)
+            return outputs if self.readout is None else read_out(outputs, self.readout)
+
+        if not self.couples_inputs:
+            return single(x)
+        alone = torch.utils._pytree.tree_map(lambda tensor: tensor.unsqueeze(1), x)
+        return vmap(single)(alone).squeeze(1)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells this network from another: the code of its forward pass, its settings, weights and buffers."""
+        return {
+            "forward": code_of(self.module),
+            "readout": self.readout,
+            "apart": self.couples_inputs,
+            "members": self.members,
+            "weights": weights.fingerprint({**self.params, **self.buffers}),
+        }
+
+    def witness(self, x: Any) -> tuple[Tensor, float] | None:
+        """Outputs on a few inputs and how far they may differ by rounding; nothing where the forward pass fails."""
+        like = next(iter(self.params.values()))
+
+        def placed(leaf: Any, dtype: torch.dtype) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return leaf.detach().to(like.device, dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+
+        # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
+        for dtype, rounding in ((torch.float64, 1e-7), (like.dtype, 1e-3 if like.dtype.itemsize > 2 else 5e-2)):
+            with contextlib.suppress(Exception), torch.no_grad(), forked_rng(seed_of(0, "witness")):
+                inputs = torch.utils._pytree.tree_map(functools.partial(placed, dtype=dtype), x)
+                outputs = self.to(like.device, dtype)(inputs)
+                if isinstance(outputs, Tensor):
+                    return outputs.detach().double().cpu(), rounding
+        return None
+
+    def with_params(self, params: Params, buffers: Params | None = None) -> Network:
+        """The same function at other weights."""
+        return dataclasses.replace(self, params=params, buffers=self.buffers if buffers is None else buffers)
+
+    def read(self, readout: str) -> Network:
+        """The network with one scalar output per input.
+
+        Raises:
+            ValueError: If there is no such readout.
+        """
+        if readout not in READOUTS:
+            known = ", ".join(repr(name) for name in READOUTS)
+            raise ValueError(f"readout must be one of {known}, got {readout!r}. Pass readout='first'.")
+        return dataclasses.replace(self, readout=readout)
+
+    def member(self, index: int) -> Network:
+        """One network of a stack; a ``ValueError`` where this is one already."""
+        if self.members is None:
+            raise ValueError("member needs a stack and got one network. Leave member out.")
+        return self._cut(lambda tensor: tensor[index], None)
+
+    def slice(self, start: int, stop: int) -> Network:
+        """A part of a stack."""
+        return self._cut(lambda tensor: tensor[start:stop], stop - start)
+
+    def _cut(self, cut: Callable[[Tensor], Tensor], members: int | None) -> Network:
+        params, buffers = ({name: cut(tensor) for name, tensor in each.items()} for each in (self.params, self.buffers))
+        return dataclasses.replace(self, params=params, buffers=buffers, members=members)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Network:
+        """The same weights on a device and in a type."""
+        return self.with_params(weights.moved(self.params, device, dtype), weights.moved(self.buffers, device, dtype))
+
+    def as_module(self) -> nn.Module:
+        """An ordinary module with these weights (one network, without its readout)."""
+        if self.members is not None:
+            raise ValueError("as_module needs one network and got a stack. Pass network.member(0).")
+        module = copy.deepcopy(self.module).requires_grad_()
+        for name, tensor in {**self.params, **self.buffers}.items():
+            owner = module.get_submodule(name.rpartition(".")[0])
+            getattr(owner, name.rpartition(".")[2]).data = tensor.detach().clone()
+        return module
+
+
+def _recipe(module: nn.Module, batchnorm: str) -> tuple[nn.Module, bool]:
+    """A private copy of a module for forward passes: dropout off, BatchNorm in the mode asked for."""
+    if batchnorm not in BATCHNORM_MODES:
+        raise ValueError(f"batchnorm must be 'eval' or 'train', got {batchnorm!r}. Pass batchnorm='eval'.")
+    recipe = copy.deepcopy(module).eval()
+    recipe.requires_grad_(False)
+    layers = [layer for layer in recipe.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    if batchnorm == "train":
+        # Without running statistics BatchNorm normalises by the batch; each input is then a batch of its own.
+        torch.func.replace_all_batch_norm_modules_(recipe)
+    couples = any(not layer.track_running_stats for layer in layers)
+    return recipe, couples
+
+
+def _recorded(build: Builder) -> tuple[Tape | None, str, nn.Module]:
+    """The tape of a builder if it has one, how members are made, and a module built under another seed than the template."""
+    latest: list[nn.Module] = []
+
+    def keeping() -> nn.Module:
+        latest[:] = [build()]
+        return latest[0]
+
+    try:
+        return Tape.record(keeping), "replayed in stacks from recorded initialisers", latest[0]
+    except (TapeError, RuntimeError, NotImplementedError) as error:
+        with forked_rng(seed_of(0, "proof")):
+            return None, f"built one by one, since {error}", build()
+
+
+def _require_repeatable(build: Builder, template: Network, name: str) -> None:
+    """A builder must be a function of the random state: else no draw can be repeated, and none resumed."""
+    with forked_rng(seed_of(0, "template")):
+        again = build()
+    state = {**template.params, **template.buffers}
+    for key, tensor in (*again.named_parameters(), *again.named_buffers()):
+        held = state.get(key)
+        if held is None or held.shape != tensor.shape or not torch.allclose(held, tensor, 1e-5, 1e-7, equal_nan=True):
+            raise ValueError(
+                f"{name} must build the same weights under the same seed, and two builds differ at {key}. Draw with torch, "
+                "NumPy or Python's random, and take no seed from the time, the system or a counter."
+            )
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture and a law over its weights.
+
+    Made by :meth:`initialised`, :meth:`point` or :meth:`empirical`.
+
+    Attributes:
+        name: What to call it in results.
+        law: ``"initialised"``, ``"point"`` or ``"empirical"``.
+        template: One network of the family: the forward pass, names and shapes.
+        batchnorm: The mode BatchNorm runs in, ``"eval"`` (running statistics) or ``"train"`` (of each input alone).
+        drawing: How members are made, in words: replayed in stacks, or built one by one and why.
+        unregistered: What members hold differently beside parameters and buffers, by name: attributes of the module.
+    """
+
+    name: str
+    law: str
+    template: Network
+    batchnorm: str
+    drawing: str
+    unregistered: tuple[str, ...] = ()
+    _build: Builder | None = field(default=None, repr=False)
+    _tape: Tape | None = field(default=None, repr=False)
+    _stack: Network | None = field(default=None, repr=False)
+    _mapped: tuple[Family, Callable[[Network], Network]] | None = field(default=None, repr=False)
+    _twins: tuple[nn.Module, ...] = field(default=(), repr=False)  # other members' forward passes, without numbers
+    _agreed: set[object] = field(default_factory=set, repr=False, compare=False)  # on inputs of these shapes
+
+    @staticmethod
+    def initialised(build: Builder, name: str | None = None, batchnorm: str = "eval") -> Family:
+        """The law of a builder's initial weights.
+
+        Args:
+            build: A function without arguments that returns a freshly initialised module.
+            name: What to call the family; the function's name by default.
+            batchnorm: ``"eval"``: BatchNorm uses its initial statistics, mean 0 and variance 1; ``"train"``: those of
+                each input alone.
+
+        Raises:
+            ValueError: If the builder does not return a module, the module has no parameters, or two builds under one
+                seed differ.
+
+        Example:
+            >>> family = Family.initialised(lambda: nn.Linear(4, 1), name="linear")
+            >>> family.draw(3, seed=0, run=Run(device="cpu")).params["weight"].shape
+            torch.Size([3, 1, 4])
+        """
+        name = str(name or getattr(build, "__name__", type(build).__name__))
+        if isinstance(build, nn.Module):
+            raise ValueError(
+                f"{name} must be a function that builds a network, got a network. Use Family.point for one network."
+            )
+        with forked_rng(seed_of(0, "template")):
+            module = build()
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
+        if not any(parameter.numel() for parameter in module.parameters()):
+            raise ValueError(f"{name} must have parameters to draw, and has none. Pass a network with weights.")
+        template = Network.of(module, batchnorm)
+        tape, drawing, another = _recorded(build)
+        if tape is None:  # a tape is proven to equal the builder under a seed; without one that is still open
+            _require_repeatable(build, template, name)
+        twin = _recipe(another, batchnorm)[0]
+        unregistered = tuple(random_content(template.module, twin))
+        family = Family(name, "initialised", template, batchnorm, drawing, unregistered, build, tape)
+        return dataclasses.replace(family, _twins=(hollow(twin),))
+
+    @staticmethod
+    def point(module: nn.Module, name: str | None = None, batchnorm: str = "eval") -> Family:
+        """A point mass at a module's present weights: a trained network.
+
+        Example:
+            >>> family = Family.point(nn.Linear(4, 1))
+            >>> family.draw(2, seed=0, run=Run(device="cpu")).members
+            2
+        """
+        name = name or type(module).__name__
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"A point family needs a torch.nn.Module, got {name}. Use Family.initialised for a builder."
+            )
+        network = Network.of(module, batchnorm)
+        if not weights.count(network.params):
+            raise ValueError(f"{name} must have parameters, and has none. Pass a network with weights.")
+        return Family(name, "point", network, batchnorm, "one set of weights")
+
+    @staticmethod
+    def empirical(members: Sequence[nn.Module], name: str | None = None, batchnorm: str = "eval") -> Family:
+        """Equal weight on each of several networks of one architecture, in their order: trained runs.
+
+        Example:
+            >>> Family.empirical([nn.Linear(4, 1), nn.Linear(4, 1)]).size
+            2
+        """
+        if not members:
+            raise ValueError("members must hold at least one network, got none. Pass a list of modules.")
+        networks = [Network.of(member, batchnorm) for member in members]
+        first = networks[0]
+        for index, network in enumerate(networks):
+            for mine, wanted in ((network.params, first.params), (network.buffers, first.buffers)):
+                weights.matched(mine, wanted, f"member {index}")
+            if structure_of(network.module) != structure_of(first.module):
+                raise ValueError(
+                    f"All members must have the same layers, and member {index} has others than member 0. "
+                    "Make one family for each architecture."
+                )
+        params = weights.stacked([network.params for network in networks])
+        buffers = weights.stacked([network.buffers for network in networks])
+        stack = dataclasses.replace(networks[0], params=params, buffers=buffers, members=len(networks))
+        name = name or type(members[0]).__name__
+        others = [network.module for network in networks[1:]]
+        unregistered = tuple(dict.fromkeys(name for other in others for name in differences(first.module, other)))
+        family = Family(name, "empirical", first, batchnorm, "given members", unregistered, _stack=stack)
+        return dataclasses.replace(family, _twins=tuple(hollow(other) for other in others))
+
+    def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
+        """The law of networks changed by a function from Network to Network, which must work on stacks.
+
+        Example:
+            >>> family = Family.initialised(lambda: nn.Linear(4, 2), name="linear").mapped(lambda one: one.read("sum"), "sum")
+            >>> family.draw(3, seed=0, run=Run(device="cpu"))(torch.ones(5, 4)).shape
+            torch.Size([3, 5])
+        """
+        template = transform(self.template)
+        return dataclasses.replace(self, name=name, template=template, _mapped=(self, transform), _agreed=set())
+
+    @property
+    def size(self) -> int | None:
+        """How many distinct members the law has, ``None`` for a continuous one."""
+        return {"initialised": None, "point": 1}.get(self.law, self._stack.members if self._stack else None)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trainable numbers of one network."""
+        return weights.count(self.template.params)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells this family from another: changes whenever the code or the weights behind it do."""
+        return {"name": self.name, "law": self.law, "batchnorm": self.batchnorm, "content": self._content}
+
+    @property
+    def _content(self) -> str:
+        if self._mapped is not None:
+            before, transform = self._mapped
+            parts: list[object] = [before._content, code_of(transform), self.template.identity]
+        else:
+            # The template's weights are built under a fixed seed: they tell what a builder reads from files.
+            parts = [self.template.identity, "" if self._build is None else code_of(self._build)]
+            parts += [] if self._stack is None else [self._stack.identity]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def witness(self, x: Any) -> tuple[Tensor, float] | None:
+        """Outputs of the template; see :meth:`Network.witness`."""
+        return self.template.witness(x)
+
+    def beside(self, another: nn.Module) -> Family:
+        """This point family, with a second build at the same weights: what differs between the two is not in the weights.
+
+        Raises:
+            ValueError: If a buffer differs, which the weights do not hold then.
+
+        Example:
+            >>> first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+            >>> first.B, second.B = torch.zeros(2), torch.ones(2)
+            >>> Family.point(first).beside(second).unregistered
+            ('B',)
+        """
+        for name, buffer in another.named_buffers():
+            if not torch.equal(buffer, self.template.buffers[name].to(buffer)):
+                raise ValueError(
+                    f"The weights of {self.name} must hold all that its builder draws, and the buffer {name} is not among them. "
+                    "Register it with persistent=True and save the weights again."
+                )
+        twin = _recipe(another, self.batchnorm)[0]
+        unregistered = tuple(random_content(self.template.module, twin))
+        return dataclasses.replace(self, unregistered=unregistered, _twins=(hollow(twin),))
+
+    def check_forward(self, x: Any, run: Run | None = None) -> None:
+        """Check that members differ in parameters and buffers alone: with one set of weights all give the same outputs.
+
+        Call it wherever inputs are known and members are about to be drawn. It takes a forward pass of two inputs for each
+        member given, or for one other build, and once for inputs of one shape.
+
+        Args:
+            x: Inputs ``(n, …)``, any pytree.
+            run: Where and in which precision; float32 on the CPU by default.
+
+        Raises:
+            ValueError: If they do not, with the name of the attribute where it is known.
+
+        Example:
+            >>> class Fourier(nn.Linear):
+            ...     def __init__(self):
+            ...         super().__init__(4, 1)
+            ...         self.B = torch.randn(4, 4)
+            ...     def forward(self, x):
+            ...         return super().forward(torch.sin(x @ self.B))
+            >>> Family.initialised(Fourier).check_forward(torch.ones(1, 4))
+            Traceback (most recent call last):
+            ...
+            ValueError: Fourier must register what it draws, and B would stay the same in all draws. Write \
+self.register_buffer('B', …) instead of self.B = ….
+        """
+        device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
+        shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
+        known = (shapes, device, dtype)
+        if known in self._agreed:
+            return
+        template = self.template.to(device, dtype)
+        for index, twin in enumerate(self._twin_networks(), start=1):
+            if not same_function(template, twin.to(device, dtype), x):
+                raise ValueError(self._disagreement(index))
+        family: Family | None = self
+        while family is not None:
+            family._agreed.add(known)
+            family = family._mapped[0] if family._mapped is not None else None
+
+    def _twin_networks(self) -> Iterator[Network]:
+        """The template's weights in the forward passes of other members."""
+        if self._mapped is not None:
+            before, transform = self._mapped
+            yield from map(transform, before._twin_networks())
+        else:
+            yield from (dataclasses.replace(self.template, module=twin) for twin in self._twins)
+
+    def _disagreement(self, index: int) -> str:
+        names = ", ".join(self.unregistered[:3])
+        if self.law == "empirical":
+            how = f" ({names})" if names else ""
+            return (
+                f"All members of {self.name} must have the same forward pass, and members 0 and {index} give different "
+                f"outputs with the same weights{how}. Make one family for each architecture, and register tensors with "
+                "register_buffer."
+            )
+        if not names:
+            return (
+                f"{self.name} must keep all that it draws in parameters and buffers, and two builds with the same weights "
+                "give different outputs. Store what differs with self.register_buffer(name, tensor)."
+            )
+        if self.law == "point":
+            return (
+                f"The weights of {self.name} must hold all that its builder draws, and {names} is not among them. Store it "
+                "with self.register_buffer(name, tensor) and save the weights again."
+            )
+        last = self.unregistered[0].rpartition(".")[2].partition("[")[0]
+        return (
+            f"{self.name} must register what it draws, and {names} would stay the same in all draws. "
+            f"Write self.register_buffer({last!r}, …) instead of self.{last} = …."
+        )
+
+    def draw(self, num: int, *, seed: int, run: Run | None = None) -> Network:
+        """A stack of the first ``num`` members of the stream under a seed.
+
+        Args:
+            num: How many.
+            seed: The stream; an empirical family ignores it and gives its members in order.
+            run: Where and in which precision.
+        """
+        return self.draws(seed=seed, run=run or Run())[0:num]
+
+    def draws(self, *, seed: int, run: Run) -> Draws:
+        """The stream of members under a seed, to be sliced: ``family.draws(seed=0, run=run)[100:200]``."""
+        return Draws(self, seed, run)
+
+
+class Draws:
+    """A stream of members; slices of it are stacks. The block last drawn is kept, so walk it in order."""
+
+    def __init__(self, family: Family, seed: int, run: Run) -> None:
+        self.family, self.seed, self.run = family, seed, run
+        self._before = Draws(family._mapped[0], seed, run) if family._mapped is not None else None
+        template = family.template
+        numbers = weights.count(template.params) + weights.count(template.buffers)
+        self._numbers, self._drawn_on = numbers, run.torch_device
+        self.block_size = block_size(numbers, self._drawn_on)
+        self._held: tuple[int, Network] | None = None
+        self._warned = family._mapped is not None  # the stream that is mapped says it
+
+    def __getitem__(self, span: slice) -> Network:
+        start, stop = span.start or 0, span.stop
+        if stop is None or not 0 <= start < stop:
+            raise ValueError(
+                f"Members to draw must be a range with an end, at least one, got {start} to {stop}. Pass draws[0:100]."
+            )
+        self._warn_of_unregistered()
+        if self._before is not None and self.family._mapped is not None:
+            return self.family._mapped[1](self._before[start:stop])
+        if self.family.law != "initialised":
+            return self._given(start, stop)
+        device = self.run.torch_device
+        try:
+            return self._drawn(start, stop).to(device, self.run.dtype)
+        except torch.OutOfMemoryError:
+            if self._drawn_on.type == "cpu" or start > 0:
+                raise
+            self.draw_on_cpu()
+            return self._drawn(start, stop).to(device, self.run.dtype)
+
+    def _warn_of_unregistered(self) -> None:
+        """Say once per stream what cannot be told without inputs: whether such attributes matter to the outputs."""
+        family = self.family
+        if not family.unregistered or family._agreed or self._warned:
+            return
+        self._warned = True
+        names = ", ".join(family.unregistered[:3])
+        if family.law == "empirical":
+            words = f"Members of {family.name} differ in {names}, and all are run with the forward pass of member 0. "
+            remedy = "Make one family for each architecture."
+        else:
+            words = f"{family.name} draws {names} at random and keeps it outside of parameters and buffers. "
+            remedy = "It stays the same in all draws. Store it with self.register_buffer(name, tensor)."
+        warnings.warn(words + remedy, stacklevel=4)
+
+    def pick(self, indices: Sequence[int]) -> Network:
+        """A stack of some members of the stream, in the order given: each is what a slice would have given."""
+        if list(indices) == list(range(indices[0], indices[0] + len(indices))):
+            return self[indices[0] : indices[0] + len(indices)]
+        return _end_to_end([self[index : index + 1] for index in indices])
+
+    def _drawn(self, start: int, stop: int) -> Network:
+        if self.family._tape is None:
+            assert self.family._build is not None
+            return self._stack(stacked(built(self.family._build, self.seed, start, stop)), stop - start)
+        parts = []
+        while start < stop:
+            block, first = divmod(start, self.block_size)
+            last = min(self.block_size, first + stop - start)
+            parts.append(self._block(block).slice(first, last))
+            start += last - first
+        return parts[0] if len(parts) == 1 else _end_to_end(parts)
+
+    def _block(self, index: int) -> Network:
+        if self._held is None or self._held[0] != index:
+            self._held = None  # free the old block before drawing the new one
+            assert self.family._tape is not None
+            generator = generator_for(self._drawn_on, self.seed, "weights", index)
+            stack = self._stack(self.family._tape.draw(self.block_size, generator), self.block_size)
+            self._held = (index, stack.to(self._drawn_on, self.run.dtype))
+        return self._held[1]
+
+    def _stack(self, state: Params, members: int) -> Network:
+        template = self.family.template
+        params = {name: state[name] for name in template.params}
+        buffers = {name: state[name] for name in template.buffers}
+        return dataclasses.replace(template, params=params, buffers=buffers, members=members)
+
+    def draw_on_cpu(self) -> None:
+        """Take the CPU's stream from now on: for a GPU whose memory does not hold a block."""
+        if self._before is not None:
+            self._before.draw_on_cpu()
+        self._held, self._drawn_on = None, torch.device("cpu")
+        self.block_size = block_size(self._numbers, self._drawn_on)
+
+    def _given(self, start: int, stop: int) -> Network:
+        family, size = self.family, stop - start
+        if family._stack is None:
+            one = family.template.to(self.run.torch_device, self.run.dtype)
+            params = {name: tensor.expand(size, *tensor.shape) for name, tensor in one.params.items()}
+            buffers = {name: tensor.expand(size, *tensor.shape) for name, tensor in one.buffers.items()}
+            return dataclasses.replace(one, params=params, buffers=buffers, members=size)
+        else:
+            order = torch.arange(start, stop) % (family.size or 1)
+            stack = dataclasses.replace(
+                family._stack,
+                params={name: tensor[order] for name, tensor in family._stack.params.items()},
+                buffers={name: tensor[order] for name, tensor in family._stack.buffers.items()},
+                members=size,
+            )
+        return stack.to(self.run.torch_device, self.run.dtype)
+
+
+def _end_to_end(parts: Sequence[Network]) -> Network:
+    """Several stacks as one."""
+    params = {name: torch.cat([part.params[name] for part in parts]) for name in parts[0].params}
+    buffers = {name: torch.cat([part.buffers[name] for part in parts]) for name in parts[0].buffers}
+    return dataclasses.replace(
+        parts[0], params=params, buffers=buffers, members=sum(part.members or 0 for part in parts)
+    )

@@ -1,0 +1,41 @@
+"""WHO: how several outputs of a network become one scalar, by a named rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from biascope.runs.randomness import seed_of
+
+READOUTS = ("first", "sum", "mean", "margin", "random")
+
+
+def read_out(outputs: Tensor, readout: str) -> Tensor:
+    """One scalar per input from a network's outputs, by a named rule.
+
+    Args:
+        outputs: ``(n, p)``, ``(n,)`` or with more output axes, which are flattened.
+        readout: ``"first"`` output, ``"sum"``, ``"mean"``, ``"margin"`` (largest minus second largest) or ``"random"``
+            (one fixed Gaussian combination).
+
+    Returns:
+        ``(n,)``.
+
+    Example:
+        >>> read_out(torch.tensor([[1.0, 5.0, 3.0]]), "margin")
+        tensor([2.])
+    """
+    logits = outputs.reshape(outputs.shape[0], -1)  # (n, p)
+    if readout == "first":
+        return logits[:, 0]
+    if readout == "sum":
+        return logits.sum(1)
+    if readout == "mean":
+        return logits.mean(1)
+    if readout == "margin":
+        top = logits.topk(2, dim=1).values
+        return top[:, 0] - top[:, 1]
+    # Drawn by NumPy, because torch draws nothing under vmap.
+    combination = np.random.default_rng(seed_of(0, "readout")).standard_normal(logits.shape[1])
+    return logits @ torch.from_numpy(combination).to(logits)

@@ -1,0 +1,314 @@
+"""WHO, as a user names it: a network of the papers, ``path/to/file.py:build`` or ``package.module:build``."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from biascope import networks
+from biascope.families import weights
+from biascope.families.family import Family
+from biascope.families.tape import Builder, TapeError
+from biascope.runs.randomness import forked_rng
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """An input shape written as ``1x32x32``.
+
+    Example:
+        >>> parse_shape("3x224x224")
+        (3, 224, 224)
+    """
+    if not re.fullmatch(r"\d+([x×,]\d+)*", text) or any(int(part) < 1 for part in re.split("[x×,]", text)):
+        raise ValueError(
+            f"The input shape must be positive lengths joined by x, got {text!r}. Pass for example 1x32x32."
+        )
+    return tuple(int(part) for part in re.split("[x×,]", text))
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Builder settings written as ``key=value``; numbers, truth values and lists are understood.
+
+    Example:
+        >>> parse_settings(["pooling=average", "hidden=100,100", "batchnorm=false"])
+        {'pooling': 'average', 'hidden': (100, 100), 'batchnorm': False}
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(
+                f"A setting must be written key=value, got {pair!r}. Pass for example --set pooling=average."
+            )
+        settings[key] = tuple(_value(part) for part in value.split(",") if part) if "," in value else _value(value)
+    return settings
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def label_of(name: str, settings: Mapping[str, Any]) -> str:
+    """A network's name with its settings: ``"lenet pooling=average"``."""
+    return name + "".join(f" {key}={value}" for key, value in settings.items())
+
+
+def builder_of(
+    source: str, shape: tuple[int, ...] | None = None, settings: Mapping[str, Any] | None = None
+) -> tuple[str, Builder]:
+    """The name and the zero-argument builder of a network.
+
+    Args:
+        source: A known name, ``file.py:function`` or ``package.module:function``.
+        shape: Input shape; sets ``channels`` and ``image_size`` of the papers' networks, or their ``coordinates``.
+        settings: Passed on to the builder.
+
+    Raises:
+        ValueError: If there is no such network, file or function, or a setting does not exist.
+    """
+    chosen = dict(settings or {})
+    if source.endswith(".py"):
+        raise ValueError(
+            f"A model file needs the name of its builder behind a colon, got {source}. Pass {source}:build."
+        )
+    if ":" in source:
+        name, function = _function_of(source)
+    else:
+        function = networks.builder(source)
+        name = function.__name__
+        if shape is not None:
+            chosen = _shape_settings(name, function, shape) | chosen
+    try:
+        inspect.signature(function).bind(**chosen)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(function).parameters) or "none"
+        raise ValueError(
+            f"{name} must be callable with the settings {chosen or 'none'}: {error}. It takes: {known}."
+        ) from error
+    except ValueError:
+        pass  # a builtin without a signature: calling it will tell
+    label = label_of(name, settings or {})
+    return label, functools.partial(function, **chosen)
+
+
+def _shape_settings(name: str, function: Callable[..., nn.Module], shape: tuple[int, ...]) -> dict[str, Any]:
+    """The settings that make a network of the papers take inputs of a shape."""
+    given = "×".join(map(str, shape))
+    if "coordinates" in inspect.signature(function).parameters:
+        if len(shape) != 1:
+            raise ValueError(f"{name} takes the coordinates of points, 1 to 6 numbers, got {given}. Pass 2 for images.")
+        return {"coordinates": shape[0]}
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ValueError(f"{name} takes square images, channels × side × side, got {given}. Pass 1x32x32.")
+    return {"channels": shape[0], "image_size": shape[1]}
+
+
+def usual_shape(source: str, settings: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+    """The input shape of a network where the user named none: grey images of 32 × 32, or as many coordinates as it takes.
+
+    Example:
+        >>> usual_shape("lenet"), usual_shape("siren"), usual_shape("siren", {"coordinates": 3})
+        ((1, 32, 32), (2,), (3,))
+    """
+    if ":" in source or source.endswith(".py"):
+        return 1, 32, 32
+    parameters = inspect.signature(networks.builder(source)).parameters
+    if "coordinates" not in parameters:
+        return 1, 32, 32
+    return (int((settings or {}).get("coordinates", parameters["coordinates"].default)),)
+
+
+def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:
+    location, _, attribute = source.rpartition(":")
+    module = _module_of(location)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        candidates = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        ]
+        listed = ", ".join(candidates[:8]) or "no function at all"
+        raise ValueError(
+            f"{location} must define a function {attribute!r}, and has {listed}. Name one of them after the colon."
+        )
+    file = Path(location).stem if location.endswith(".py") else location.rpartition(".")[2]
+    return file if attribute == "build" else attribute, found
+
+
+def _module_of(location: str) -> ModuleType:
+    if not location.endswith(".py"):
+        with _first_on_path(Path.cwd()):
+            try:
+                return importlib.import_module(location)
+            except Exception as error:
+                raise ValueError(
+                    f"{location or 'What is before the colon'} must be an importable module, and importing it raised "
+                    f"{type(error).__name__}: {error}. Check the name and the module."
+                ) from error
+    path = Path(location).expanduser()
+    if not path.is_file():
+        raise ValueError(f"The model file must exist, and {path} does not. Check the path.")
+    _refuse_namesakes(path.resolve())
+    # Files of one name in two folders are two modules: sources are looked up by the module's name.
+    name = f"biascope_user_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that the source of its functions can be found again
+    with _first_on_path(path.resolve().parent):  # it may import its neighbours
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ValueError(
+                f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Mend the file."
+            ) from error
+    return module
+
+
+def _refuse_namesakes(path: Path) -> None:
+    """Refuse a file that imports a neighbour where another folder's module of that name is loaded: Python would give it that one.
+
+    Raises:
+        ValueError: If there is such a module.
+    """
+    waiting, seen = [path], set()
+    while waiting:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        for name in _imported(source):
+            own = [path.parent / f"{name}.py", path.parent / name / "__init__.py"]
+            if not (neighbour := next((each for each in own if each.is_file()), None)):
+                continue
+            loaded = getattr(sys.modules.get(name), "__file__", None)
+            if (
+                loaded is not None
+                and Path(loaded).resolve() != neighbour.resolve()
+                and name not in sys.stdlib_module_names
+            ):
+                raise ValueError(
+                    f"{path} must import its own {neighbour.name}, and {loaded} is already loaded under that name. "
+                    "Rename one of them, or scan each network alone and compare the run folders."
+                )
+            waiting.append(neighbour)
+
+
+def _imported(source: Path) -> set[str]:
+    """First names of the modules that a file imports; none where it cannot be parsed, which running it will tell."""
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {
+        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    }
+    return {name.partition(".")[0] for name in found}
+
+
+@contextlib.contextmanager
+def _first_on_path(folder: Path) -> Iterator[None]:
+    """Find modules of a folder first, for as long as it takes."""
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def family_of(
+    source: str,
+    *,
+    shape: tuple[int, ...] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    weights_file: Path | str | None = None,
+    batchnorm: str = "eval",
+) -> Family:
+    """The family that a user means: initial weights of a builder, or a point mass at trained weights.
+
+    Args:
+        source: As for :func:`builder_of`.
+        shape: Input shape.
+        settings: For the builder.
+        weights_file: Trained weights; the family is then a point.
+        batchnorm: The mode of BatchNorm.
+    """
+    name, build = builder_of(source, shape, settings)
+    if weights_file is None:
+        return Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
+    with forked_rng(0):
+        module = _reporting(name, build)()
+    state = weights.matched(weights.load(weights_file), module.state_dict(), str(weights_file))
+    module.load_state_dict(state)
+    with forked_rng(1):
+        another = _reporting(name, build)()
+    another.load_state_dict(state)
+    family = Family.point(module, name=f"{name} at {Path(weights_file).stem}", batchnorm=batchnorm)
+    return family.beside(another)
+
+
+def _reporting(name: str, build: Builder) -> Builder:
+    """The builder, its failures turned into one sentence."""
+
+    @functools.wraps(getattr(build, "func", build))
+    def reported() -> nn.Module:
+        try:
+            module = build()
+        except (ValueError, TapeError):  # a sentence already, or the recorder's word that it cannot follow
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Mend it."
+            ) from error
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
+        return module
+
+    reported.func, reported.keywords = getattr(build, "func", build), getattr(build, "keywords", {})  # type: ignore[attr-defined]
+    return reported
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """Weight files of a folder in the order of the numbers in their names.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if folder.is_file():
+        raise ValueError(f"The checkpoints must be a folder, and {folder} is a file. Pass one file as weights.")
+    if not folder.is_dir():
+        raise ValueError(f"The checkpoints folder must exist, and {folder} does not. Check the path.")
+    kinds = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"}
+    files = [path for path in folder.iterdir() if path.suffix in kinds]
+    if not files:
+        raise ValueError(f"{folder} must hold weight files ({', '.join(sorted(kinds))}), and has none. Check the path.")
+    return sorted(files, key=lambda path: natural_order(path.stem))
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """A sort key under which epoch-9 comes before epoch-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

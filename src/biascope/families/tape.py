@@ -1,0 +1,320 @@
+"""Initialisation as a tape: run a builder once, record what happens to every storage, replay it for a whole stack.
+
+Building a module thousands of times is the bottleneck of every average over initialisations. The tape sees each
+operator that writes into memory (``uniform_``, ``normal_``, ``fill_``, ``mul_``, ``linalg_qr`` …) while the builder
+runs, and replays the list on tensors with a leading axis over members. It refuses a builder whose course may depend on
+chance: one that looks at a drawn number, or draws with NumPy or Python. And it proves itself before it is used: under a
+fresh seed, one unstacked replay must equal ``build()`` bit for bit, and a stack of one member up to rounding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from biascope.families.weights import Params
+from biascope.runs.randomness import forked_rng, seed_of
+
+Builder = Callable[[], nn.Module]
+
+# Creation operators with random content, and the in-place operator that draws the same numbers.
+_RANDOM_FACTORIES: dict[Any, str] = {
+    torch.ops.aten.randn.default: "normal_",
+    torch.ops.aten.rand.default: "uniform_",
+    torch.ops.aten.randn_like.default: "normal_",
+    torch.ops.aten.rand_like.default: "uniform_",
+}
+
+_CONSTANT_FILLS = (torch.ops.aten.zero_.default, torch.ops.aten.fill_.Scalar)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A tensor described by where it lies in memory, so that views need no recording of their own."""
+
+    storage: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def on(self, memory: Tensor) -> Tensor:
+        """This view of a storage, or of a stack of storages (one row per member)."""
+        if memory.dim() == 1:
+            return memory.as_strided(self.size, self.stride, self.offset)
+        return memory.as_strided((memory.shape[0], *self.size), (memory.stride(0), *self.stride), self.offset)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    operator: Callable[..., Any]
+    arguments: list[Any]  # flattened; tensors replaced by views
+    structure: Any
+    outputs: list[_View | None]  # flattened; new storages only
+    dtypes: list[torch.dtype]
+    in_place_random: bool
+    elementwise: bool  # in place on one tensor, number by number
+
+
+class TapeError(Exception):
+    """The tape does not describe this builder; the message says why."""
+
+
+@dataclass
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every operator that writes memory, by the storages it reads and writes."""
+
+    entries: list[_Entry] = field(default_factory=list)
+    constants: dict[int, Tensor] = field(default_factory=dict)
+    kept: list[Tensor] = field(default_factory=list)  # alive, so that no storage address is used twice
+    known: dict[int, tuple[torch.dtype, int]] = field(default_factory=dict)
+    drawn: set[int] = field(default_factory=set)  # storages that hold random numbers, or what was made of them
+    pause: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def key(self, tensor: Tensor) -> int:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+
+    def view(self, tensor: Tensor) -> _View:
+        key = self.key(tensor)
+        if key not in self.known:
+            # Not created under the tape (torch.from_numpy, a module-level constant): its content is taken as it is,
+            # and the proof under another seed shows whether it was random.
+            self.remember(tensor)
+            flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+            self.constants[key] = flat.clone()
+        if self.known[key][0] != tensor.dtype:
+            raise TapeError("it looks at one piece of memory as two number types")
+        return _View(key, tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset()))
+
+    def remember(self, tensor: Tensor) -> None:
+        self.kept.append(tensor)
+        self.known[self.key(tensor)] = (tensor.dtype, tensor.untyped_storage().nbytes() // tensor.element_size())
+
+    def note(self, operator: Callable[..., Any], args: Any, kwargs: Any, result: Any, in_place_random: bool) -> None:
+        flat, structure = tree_flatten((args, kwargs))
+        arguments = [self.view(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
+        outputs: list[_View | None] = []
+        dtypes = []
+        for leaf in tree_flatten(result)[0]:
+            if isinstance(leaf, Tensor) and self.key(leaf) not in self.known:
+                self.remember(leaf)
+                outputs.append(self.view(leaf))
+                dtypes.append(leaf.dtype)
+            else:
+                outputs.append(None)
+        tensors = sum(isinstance(argument, _View) for argument in arguments)
+        pointwise = torch.Tag.pointwise in getattr(operator, "tags", ()) or operator in _CONSTANT_FILLS
+        elementwise = pointwise and tensors == 1 and not in_place_random and all(view is None for view in outputs)
+        self.entries.append(_Entry(operator, arguments, structure, outputs, dtypes, in_place_random, elementwise))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        if not self.pause:
+            for tensor in inputs:
+                self.view(tensor)  # a constant must be copied before the operator changes it
+        result = func(*args, **kwargs)
+        if self.pause:
+            return result
+        written = _written(func, args, kwargs)
+        leaves = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        if random or any(self.key(tensor) in self.drawn for tensor in inputs):
+            if torch.Tag.data_dependent_output in func.tags:
+                raise TapeError("it looks at a number that it drew, and may go another way with another")
+            self.drawn.update(self.key(tensor) for tensor in (*leaves, *written))
+        if not written and all(self.key(leaf) in self.known for leaf in leaves):
+            return result  # a view, or a look at a value
+        if random and (len(inputs) > 1 or (not written and func not in _RANDOM_FACTORIES)):
+            raise TapeError(f"it draws with {func}, which cannot be replayed for a stack")
+        self.note(func, args, kwargs, result, in_place_random=random and bool(written))
+        return result
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors that an operator writes into."""
+    arguments = func._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    targets = [given.get(each.name) for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return [leaf for leaf in tree_flatten(targets)[0] if isinstance(leaf, Tensor)]
+
+
+@dataclass(frozen=True)
+class Tape:
+    """The recorded initialisation of one builder, proved equal to it."""
+
+    entries: tuple[_Entry, ...]
+    constants: dict[int, Tensor]
+    memory: dict[int, tuple[torch.dtype, int]]
+    tensors: dict[str, _View]
+
+    @staticmethod
+    def record(build: Builder, seed: int = 0) -> Tape:
+        """Record a builder and prove the tape.
+
+        Args:
+            build: A zero-argument function that returns a module.
+            seed: For the recording and the proof; any will do.
+
+        Raises:
+            TapeError: If it cannot be replayed for a stack or the replay does not equal the builder, with the reason.
+        """
+        recorder = _Recorder()
+
+        def truncated_normal(tensor: Tensor, *args: Any, generator: torch.Generator | None = None) -> Tensor:
+            # Its rejection loop takes a random number of turns: replayed as one operator, not step by step.
+            recorder.pause = True
+            original(tensor, *args, generator=generator)
+            recorder.pause = False
+            recorder.note(original, (tensor, *args), {"generator": None}, tensor, in_place_random=True)
+            recorder.drawn.add(recorder.key(tensor))
+            return tensor
+
+        original: Callable[..., Tensor] = getattr(nn.init, "_no_grad_trunc_normal_", nn.init.trunc_normal_)
+        patched = mock.patch.object(nn.init, "_no_grad_trunc_normal_", truncated_normal, create=True)
+        with forked_rng(seed_of(seed, "record")), patched, recorder:
+            before = _other_generators()
+            try:
+                module = build()
+            except TapeError:
+                raise
+            except Exception as error:  # a builder that works, but not under a dispatch mode
+                raise TapeError(f"it cannot be recorded ({type(error).__name__}: {error})") from error
+            if _other_generators() != before:
+                raise TapeError("it draws with NumPy or Python's random, which the tape does not see")
+        tensors = {name: recorder.view(tensor) for name, tensor in _state(module).items()}
+        tape = Tape(tuple(recorder.entries), recorder.constants, recorder.known, tensors)
+        tape._prove(build, seed_of(seed, "proof"))
+        return tape
+
+    def _prove(self, build: Builder, seed: int) -> None:
+        with forked_rng(seed):
+            wanted = _state(build())
+        try:
+            with forked_rng(seed):
+                alone = self._replay(None, torch.device("cpu"), None)
+            stack = self.draw(1, torch.Generator().manual_seed(seed))
+        except RuntimeError as error:  # a shape that depends on chance, or an operator that vmap does not know
+            reason = str(error).strip().splitlines()[0]
+            raise TapeError(f"its initialisers cannot be replayed ({reason})") from error
+        for name, tensor in wanted.items():
+            if not torch.equal(tensor, alone[name]):
+                raise TapeError(f"a replay under another seed does not equal the builder at {name}")
+            if not torch.allclose(tensor, stack[name][0], rtol=1e-4, atol=1e-6):  # batched products may round otherwise
+                raise TapeError(f"a replay for a stack does not equal the builder at {name}")
+
+    def draw(self, members: int, generator: torch.Generator) -> Params:
+        """Weights and buffers of a stack of independent members, drawn on the generator's device."""
+        return self._replay(members, generator.device, generator)
+
+    def _replay(self, members: int | None, device: torch.device, generator: torch.Generator | None) -> Params:
+        memory: dict[int, Tensor] = {}
+        for key, constant in self.constants.items():
+            copy = constant.to(device).clone()
+            memory[key] = copy if members is None else copy.repeat(members, 1)
+        with torch.no_grad(), torch.device(device):
+            for entry in self.entries:
+                self._step(entry, memory, members, device, generator)
+        return {name: view.on(memory[view.storage]).contiguous() for name, view in self.tensors.items()}
+
+    def _step(
+        self,
+        entry: _Entry,
+        memory: dict[int, Tensor],
+        members: int | None,
+        device: torch.device,
+        generator: torch.Generator | None,
+    ) -> None:
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, _View):
+                return leaf.on(memory[leaf.storage])
+            return device if isinstance(leaf, torch.device) else leaf
+
+        leaves = [real(leaf) for leaf in entry.arguments]
+        args, kwargs = tree_unflatten(leaves, entry.structure)
+        if entry.in_place_random:
+            entry.operator(*args, **{**kwargs, "generator": generator})
+            return
+        if entry.elementwise:
+            entry.operator(*args, **kwargs)  # acts on each number alone: a stack needs no batching rule
+            return
+        if entry.operator in _RANDOM_FACTORIES:
+            view = entry.outputs[0]
+            assert view is not None
+            self._allocate(view, entry.dtypes[0], memory, members, device)
+            getattr(view.on(memory[view.storage]), _RANDOM_FACTORIES[entry.operator])(generator=generator)
+            return
+        dims = [0 if isinstance(leaf, _View) else None for leaf in entry.arguments]
+        if members is None or not any(dim == 0 for dim in dims):
+            result = entry.operator(*args, **kwargs)
+            batched = False
+        else:
+            tensors = [leaf for leaf, dim in zip(leaves, dims, strict=True) if dim == 0]
+
+            def apply(*batch: Tensor) -> Any:
+                given = iter(batch)
+                mixed = [next(given) if dim == 0 else leaf for leaf, dim in zip(leaves, dims, strict=True)]
+                inner_args, inner_kwargs = tree_unflatten(mixed, entry.structure)
+                return entry.operator(*inner_args, **inner_kwargs)
+
+            result = torch.vmap(apply, in_dims=0)(*tensors)
+            batched = True
+        fresh = tree_flatten(result)[0]
+        kinds = iter(entry.dtypes)
+        for view, leaf in zip(entry.outputs, fresh, strict=True):
+            if view is not None:
+                self._allocate(view, next(kinds), memory, members, device)
+                target = view.on(memory[view.storage])
+                target.copy_(leaf if batched or members is None else leaf.expand_as(target))
+
+    def _allocate(
+        self, view: _View, dtype: torch.dtype, memory: dict[int, Tensor], members: int | None, device: torch.device
+    ) -> None:
+        length = self.memory[view.storage][1]
+        shape = (length,) if members is None else (members, length)
+        memory[view.storage] = torch.empty(shape, dtype=dtype, device=device)
+
+
+def _other_generators() -> tuple[object, ...]:
+    """The states of the generators that builders use beside torch's, to be compared."""
+    name, numbers, *position = np.random.get_state(legacy=True)
+    return random.getstate(), name, np.asarray(numbers).tobytes(), position
+
+
+def _state(module: nn.Module) -> Params:
+    """Parameters and buffers by name, shared ones once."""
+    return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+
+
+def built(build: Builder, seed: int, first: int, last: int) -> list[Params]:
+    """The slow and always right way: members ``first … last−1`` built one by one, each under its own seed."""
+    members = []
+    for index in range(first, last):
+        with forked_rng(seed_of(seed, "build", index)):
+            members.append({name: tensor.clone() for name, tensor in _state(build()).items()})
+    return members
+
+
+def block_size(numbers: int, device: torch.device) -> int:
+    """How many members are drawn in one go: a function of the weight count and device type alone.
+
+    Draw ``i`` is member ``i mod B`` of block ``⌊i/B⌋``, and a block is always drawn whole, so results do not depend
+    on how the work was cut. The budget is 2²⁶ numbers on a CPU and 2³¹ on a GPU, at most 1024 or 4096 members.
+
+    Example:
+        >>> block_size(60_941, torch.device("cpu"))
+        1024
+    """
+    budget, most = (2**26, 1024) if device.type == "cpu" else (2**31, 4096)
+    return min(most, max(1, budget // max(1, numbers)))

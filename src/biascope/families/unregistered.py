@@ -1,0 +1,212 @@
+"""What a module holds beside its parameters and buffers, and whether two modules compute the same function of these.
+
+Members of a family share one forward pass and differ in parameters and buffers alone. A tensor that is a plain attribute
+(``self.B = torch.randn(…)``), a list of tensors, a random float or a closure would be the first member's in all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from biascope.runs.randomness import forked_rng, seed_of
+
+# What torch itself keeps in every module; hooks are looked at, since they take part in the forward pass.
+_OF_TORCH = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
+_DEEPEST = 8  # levels of lists, dictionaries and objects inside one another
+_MOST = 20_000  # things looked at in one module
+_TOLERANCES = {
+    2: 3e-2,
+    4: 1e-5,
+    8: 1e-10,
+}  # of outputs, by the bytes of a number: the same operations on the same numbers
+
+
+def settings_of(module: nn.Module) -> dict[str, object]:
+    """Numbers, texts, arrays and functions that a module holds unregistered, by where they lie; tensors as hashes.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> layer.scales = [0.5, torch.ones(2)]
+        >>> [name for name in settings_of(layer) if name.startswith("scales")]
+        ['scales[0]', 'scales[1]']
+    """
+    walk = _Walk({id(tensor) for tensor in (*module.parameters(), *module.buffers())})
+    for name, part in module.named_modules():
+        walk.seen.add(id(part))
+        for key, value in vars(part).items():
+            if key not in _OF_TORCH:
+                walk.visit(f"{name}.{key}" if name else key, value, 0)
+    return walk.found
+
+
+def differences(one: nn.Module, other: nn.Module) -> list[str]:
+    """Names of what two modules hold unregistered and differently: tensors and arrays first, then numbers, then the rest.
+
+    Example:
+        >>> first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+        >>> first.B, second.B = torch.zeros(3), torch.ones(3)
+        >>> differences(first, second)
+        ['B']
+    """
+    mine, theirs = settings_of(one), settings_of(other)
+    names = [name for name in (*mine, *(name for name in theirs if name not in mine)) if _differ(name, mine, theirs)]
+    return sorted(names, key=lambda name: _rank(mine.get(name, theirs.get(name))))
+
+
+def random_content(one: nn.Module, other: nn.Module) -> list[str]:
+    """The differences of two builds that look drawn at random: tensors, arrays and broken numbers."""
+    mine = settings_of(one)
+    return [name for name in differences(one, other) if _rank(mine.get(name)) < 2]
+
+
+def _differ(name: str, mine: Mapping[str, object], theirs: Mapping[str, object]) -> bool:
+    return name not in mine or name not in theirs or mine[name] != theirs[name]
+
+
+def _rank(value: object) -> int:
+    if isinstance(value, _Content):
+        return 0
+    return 1 if isinstance(value, float | complex) else 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Content:
+    """A tensor or an array, as far as needed to compare it."""
+
+    shape: tuple[int, ...]
+    kind: str
+    digest: str
+
+
+class _Walk:
+    """Looks into what a module holds, each object once.
+
+    Args:
+        registered: Addresses of parameters and buffers, which are no settings wherever else they are held.
+    """
+
+    def __init__(self, registered: set[int]) -> None:
+        self.registered, self.seen, self.found = registered, set[int](), dict[str, object]()
+
+    def visit(self, name: str, value: object, depth: int) -> None:
+        """Note a value, or what it is made of."""
+        if len(self.found) >= _MOST or depth > _DEEPEST or id(value) in self.registered:
+            return
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
+            self.found[name] = repr(value) if value != value else value  # not a number equals itself here
+        elif isinstance(value, Tensor | np.ndarray | np.generic):
+            self.found[name] = _content(value)
+        elif id(value) not in self.seen:
+            self.seen.add(id(value))
+            for key, part in _parts(value):
+                self.visit(f"{name}{key}", part, depth + 1)
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    """What an object is made of, as far as a forward pass may read it."""
+    if isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{index}]", part) for index, part in enumerate(value))
+    elif isinstance(value, nn.Module):  # held in a list or a closure: its weights are nobody's
+        yield from ((f".{name}", part) for name, part in (*value.named_parameters(), *value.named_buffers()))
+        yield from ((f".{name}", part) for name, part in settings_of(value).items())
+    elif isinstance(value, functools.partial):
+        yield from (("", value.func), ("", value.args), ("", value.keywords))
+    elif isinstance(value, types.FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, type | types.ModuleType | types.MethodType | types.BuiltinFunctionType):
+        yield " is", f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
+    else:
+        yield " is a", type(value).__qualname__
+        yield from ((f".{key}", part) for key, part in getattr(value, "__dict__", {}).items())
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    yield " is", f"{function.__module__}.{function.__qualname__}"
+    yield " does", function.__code__.co_code
+    yield " with", [constant for constant in function.__code__.co_consts if isinstance(constant, int | float | str)]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f" of {name}", cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    yield " by default", (function.__defaults__, function.__kwdefaults__)
+
+
+def _content(value: Tensor | np.ndarray[Any, Any] | np.generic) -> _Content:
+    if isinstance(value, Tensor):
+        if value.device.type == "meta" or value.layout != torch.strided:
+            return _Content(tuple(value.shape), str(value.dtype), str(value.layout))
+        raw = value.detach().cpu().contiguous().flatten().resolve_conj().view(torch.uint8).numpy().tobytes()
+    else:
+        raw = repr(value).encode() if value.dtype == object else np.ascontiguousarray(value).tobytes()
+    return _Content(tuple(value.shape), str(value.dtype), hashlib.sha256(raw).hexdigest())
+
+
+def structure_of(module: nn.Module) -> list[tuple[str, str]]:
+    """The layers of a module by name, and their classes."""
+    return [(name, type(part).__qualname__) for name, part in module.named_modules()]
+
+
+def hollow(module: nn.Module) -> nn.Module:
+    """The module without the numbers of its parameters and buffers, in place: a forward pass to be called with others'."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
+    return module
+
+
+def same_function(one: Any, other: Any, x: Any) -> bool:
+    """Whether two networks with the same weights give the same outputs, at inputs and at random ones around them.
+
+    Args:
+        one: A network, called without derivatives.
+        other: Another.
+        x: Inputs ``(n, …)``, any pytree; two of them are taken.
+    """
+    few = tree_map(lambda leaf: leaf[:2] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
+    first = _outputs(one, few)
+    if not _alike(first, _outputs(other, few)):
+        return False
+    # Inputs may be zeros, where much is not seen; they may also be all that the network takes.
+    moved = tree_map(_moved, few)
+    try:
+        first = _outputs(one, moved)
+    except Exception:  # a user's forward pass may raise anything
+        return True
+    return _alike(first, _outputs(other, moved))
+
+
+def _moved(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return leaf
+    noise = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(0))
+    spread = float(leaf.std()) if leaf.numel() > 1 else 0.0
+    return leaf + noise.to(leaf) * (spread or 1.0)
+
+
+def _outputs(network: Any, x: Any) -> list[Tensor]:
+    with torch.no_grad(), forked_rng(seed_of(0, "same function")):
+        return [leaf for leaf in tree_leaves(network(x)) if isinstance(leaf, Tensor)]
+
+
+def _alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return len(one) == len(other) and all(_close(*pair) for pair in zip(one, other, strict=True))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    tolerance = _TOLERANCES.get(one.dtype.itemsize, 0.0) if one.is_floating_point() else 0.0
+    both = torch.stack([one, other]).nan_to_num() if one.is_floating_point() else torch.stack([one, other])
+    return bool((both[0] - both[1]).abs().max() <= tolerance * both.abs().max()) if both.numel() else True

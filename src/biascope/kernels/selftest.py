@@ -1,0 +1,366 @@
+"""HOW far to trust the derivatives of a user's own network: identities that must hold, each with its error."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from biascope.derivatives import slopes
+from biascope.derivatives.gradients import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
+from biascope.derivatives.separateness import separateness
+from biascope.derivatives.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
+from biascope.families.family import Family, Network
+from biascope.families.weights import Params
+from biascope.kernels.gram import tangent_gram
+from biascope.runs.randomness import forked_rng, generator_for, seed_of
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+
+INPUT, WEIGHT = "input", "weight"  # what a measurement differentiates by
+
+_INPUTS = 4
+_TOLERANCE = 1e-5
+_WORTH_TELLING = 1e-2  # of a slope: a few units of many on their kinks move no measurement
+_BENT = {
+    INPUT: "some units sit exactly on the kink of their activation at these inputs. Input gradients take PyTorch's choice "
+    "between the two sides",
+    WEIGHT: "some units sit exactly on the kink of their activation at these weights, as zero-initialised scales and depthwise "
+    "convolutions after ReLU place them. The tangent kernel and linearised training take PyTorch's choice between the two "
+    "sides. Input gradients are not affected",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One identity on a network.
+
+    Attributes:
+        name: What must hold.
+        error: Largest relative deviation; infinite where the check could not be run.
+        tolerance: What is allowed.
+        remark: What a failure means, why it could not be run, or what a kink means.
+        kink: Relative difference of the slopes on the two sides of the point; 0 where there is one slope. On a kink, the
+            identity is checked beside it.
+    """
+
+    name: str
+    error: float
+    tolerance: float
+    remark: str
+    kink: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the identity holds."""
+        return self.error <= self.tolerance
+
+
+def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", seed: int = 0) -> list[Check]:
+    """Run every identity on a family's network, in float64 on the CPU where it can.
+
+    A network that casts to float32 inside, or runs in nothing else, is held to what float32 allows.
+
+    Args:
+        family: The user's network.
+        shape: Of one input.
+        readout: Which scalar of several outputs.
+        seed: Of weights, inputs and directions.
+
+    Returns:
+        One check per identity.
+
+    Example:
+        >>> from torch import nn
+        >>> family = Family.initialised(lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.ReLU(), nn.Linear(4, 1)))
+        >>> all(check.passed for check in selftest(family, (1, 3, 3)))
+        True
+    """
+    # A random forward pass must not advance the user's generators.
+    with plain_attention(), forked_rng(seed_of(seed, "selftest")):
+        run = _usable_run(family, lambda run: Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run), "cpu")
+        stack = family.draw(3, seed=seed, run=run).read(readout)
+        x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
+        identities = _identities(stack, x, _arithmetic(stack.member(0), x), seed, run)
+        shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
+        return [_run_check(identity) for identity in (shared, *identities)]
+
+
+@dataclass(frozen=True)
+class _Identity:
+    """What must hold, how far it may be off, how to measure it and what a failure means."""
+
+    name: str
+    tolerance: float
+    measure: Callable[[], float | Agreement]
+    remark: str
+    bent: str = ""
+
+
+def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: int, run: Run) -> Iterator[_Identity]:
+    network, slope, rounding = stack.member(0), arithmetic.tolerance, arithmetic.rounding
+    kernel = functools.cache(lambda: _kernel_by_products(network, x))
+    yield from _function_of_one_input(network, x)
+    yield _Identity(
+        "input gradient equals differences",
+        slope,
+        lambda: input_agreement(network, x, arithmetic, seed),
+        "backward does not fit forward",
+        _BENT[INPUT],
+    )
+    yield _Identity(
+        "weight jvp equals differences",
+        slope,
+        lambda: weight_agreement(network, x, lambda *at: weight_jvp(*at)[1], arithmetic, seed),
+        "forward mode does not fit forward",
+        _BENT[WEIGHT],
+    )
+    yield _Identity(
+        "tangent kernel is symmetric",
+        rounding,
+        lambda: _symmetry(kernel()),
+        "jvp and vjp are not adjoint",
+    )
+    yield _Identity(
+        "tangent kernel is positive", rounding, lambda: _negativity(kernel()), "jvp and vjp are not adjoint"
+    )
+    yield _Identity(
+        "two routes to the kernel agree",
+        rounding,
+        lambda: _routes(kernel(), weight_jacobian(network, x)),
+        "jvp, vjp and gradients differ",
+    )
+    yield _Identity(
+        "the kernel by layers agrees",
+        rounding,
+        lambda: relative(kernel(), tangent_gram(network, x, run=run).matrix),
+        "the rules of its layers do not fit its gradients",
+    )
+    yield _Identity(
+        "a stack equals its members", rounding, lambda: _stack(stack, x), "the network cannot be batched over weights"
+    )
+
+
+def warnings_of(
+    family: Family,
+    inputs: Callable[[Run], Any],
+    *,
+    derivatives: Collection[str],
+    readout: str = "first",
+    parameters: Collection[str] | None = None,
+    seed: int = 0,
+    run: Run | None = None,
+) -> list[str]:
+    """The checks that cost a few forward passes, on one network of a family; a sentence for each that fails.
+
+    Args:
+        family: Who is measured.
+        inputs: Gives a few inputs ``(n, …)``, any pytree, on the device and in the precision of a run.
+        derivatives: What the measurement differentiates by: ``"input"``, ``"weight"``, both or nothing.
+        readout: Which scalar of several outputs.
+        parameters: Names of the weights to differentiate by; all by default.
+        seed: Of the directions along which derivatives are compared.
+        run: Whose device to use.
+
+    Returns:
+        Sentences for the reader of the result; none where every check passes.
+
+    Example:
+        >>> from torch import nn
+        >>> class Cut(nn.Linear):
+        ...     def forward(self, x):
+        ...         return super().forward(x) + super().forward(x).detach()
+        >>> found = warnings_of(Family.point(Cut(3, 1)), lambda run: torch.ones(2, 3, dtype=run.dtype), derivatives=["input"])
+        >>> found[0].startswith("The input gradients of Cut differ by 50 % from the slope of its forward pass.")
+        True
+    """
+    run = run or Run()
+    if not derivatives:
+        return []
+    with plain_attention(), forked_rng(seed_of(seed, "selftest")):
+        precise = _usable_run(family, inputs, "cpu" if run.on else run.device)
+        network = family.template.to(precise.torch_device, precise.dtype).read(readout)
+        x = inputs(precise)
+        identities = _cheap_identities(network, x, _arithmetic(network, x), derivatives, parameters, seed)
+        checks = [_run_check(identity) for identity in identities]
+    return [_sentence(check, family.name) for check in checks if not check.passed or check.kink > _WORTH_TELLING]
+
+
+_INPUT_SLOPE, _WEIGHT_SLOPE = "its input gradients are the slope", "its weight gradients are the slope"
+_FAULTS = "A detach(), a no_grad block, a straight-through estimator or a custom backward pass causes this. "
+_FAILURES = {
+    _INPUT_SLOPE: "The input gradients of {name} differ by {error} from the slope of its forward pass. "
+    + _FAULTS
+    + "Exact gradients are affected. Differences (estimator 'difference') see the forward pass and are not.",
+    _WEIGHT_SLOPE: "The weight gradients of {name} differ by {error} from the slope of its forward pass. "
+    + _FAULTS
+    + "The tangent kernel and linearised training describe the backward pass, not the function.",
+}
+
+
+def _cheap_identities(
+    network: Network,
+    x: Any,
+    arithmetic: slopes.Arithmetic,
+    derivatives: Collection[str],
+    parameters: Collection[str] | None,
+    seed: int,
+) -> Iterator[_Identity]:
+    yield from _function_of_one_input(network, x)
+    if INPUT in derivatives:
+        yield _Identity(
+            _INPUT_SLOPE,
+            arithmetic.tolerance,
+            lambda: input_agreement(network, x, arithmetic, seed),
+            _FAILURES[_INPUT_SLOPE],
+            _BENT[INPUT],
+        )
+        yield _Identity(
+            "a stack of networks equals its members",
+            arithmetic.rounding,
+            lambda: _small_stack(network, x, seed),
+            "A stack of networks like {name} gives other gradients than each alone: they differ by {error}. Remove what the "
+            "forward pass reads besides its weights and inputs.",
+        )
+    if WEIGHT in derivatives:
+        yield _Identity(
+            _WEIGHT_SLOPE,
+            arithmetic.tolerance,
+            lambda: weight_agreement(network, x, _weight_slope, arithmetic, seed, parameters),
+            _FAILURES[_WEIGHT_SLOPE],
+            _BENT[WEIGHT],
+        )
+
+
+def _function_of_one_input(network: Network, x: Any) -> Iterator[_Identity]:
+    """Deviations in units of what rounding explains."""
+    found = functools.cache(lambda: separateness(network, x))
+    yield _Identity(
+        "the same input gives the same output",
+        1.0,
+        lambda: max(found().noise, _repeat(network, x)),
+        "forward is random, keeps state, overwrites its input or gives no number",
+    )
+    yield _Identity(
+        "inputs of a batch do not see one another",
+        1.0,
+        lambda: found().coupling if math.isfinite(_repeat(network, x)) else math.inf,
+        "outputs depend on the batch",
+    )
+
+
+def _repeat(network: Network, x: Any) -> float:
+    """Two passes of one tensor, which a network may overwrite; infinite where an output is no number."""
+    own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+    with torch.no_grad():
+        first, second = network(own), network(own)
+    return relative(first, second) / _TOLERANCE if bool(torch.isfinite(first).all()) else math.inf
+
+
+def _sentence(check: Check, name: str) -> str:
+    """A failed check, or one beside a kink, for the reader of a result."""
+    if check.passed:
+        return f"{name} has two slopes at this point, which differ by {_percent(check.kink)}: {check.remark}."
+    if math.isinf(check.error):
+        return f"The check that {check.name} failed on {name}: {check.remark}. Run biascope selftest on it."
+    if "{name}" in check.remark:
+        return check.remark.format(name=name, error=_percent(check.error))
+    return f"The check that {check.name} failed on {name} by {_percent(check.error)}: {check.remark}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _usable_run(family: Family, inputs: Callable[[Run], Any], device: str) -> Run:
+    """float64, unless the network runs in float32 only."""
+    runs = [Run(device=device, precision=precision) for precision in ("float64", "float32")]
+    for run in runs:
+        try:
+            with torch.no_grad():
+                family.template.to(run.torch_device, run.dtype)(inputs(run))
+        except Exception:  # a user's forward pass may raise anything; the checks say what
+            continue
+        return run
+    return runs[0]
+
+
+def _arithmetic(network: Network, x: Any) -> slopes.Arithmetic:
+    try:
+        return arithmetic_of(network, x)
+    except Exception:  # a user's forward pass may raise anything; the checks say what
+        return slopes.DOUBLE
+
+
+def _run_check(identity: _Identity) -> Check:
+    try:
+        found = identity.measure()
+    except Exception as failure:  # a user's forward pass may raise anything
+        reason = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+        return Check(identity.name, math.inf, identity.tolerance, f"could not be run: {reason}")
+    agreement = found if isinstance(found, Agreement) else Agreement(found)
+    error = agreement.error if math.isfinite(agreement.error) else math.inf
+    remark = identity.bent if agreement.kink else identity.remark
+    return Check(identity.name, error, identity.tolerance, remark, agreement.kink)
+
+
+def _shared_forward(family: Family, x: Tensor, run: Run) -> float:
+    family.check_forward(x, run)  # the sentence of its error is what a user needs
+    return 0.0
+
+
+def _weight_slope(network: Network, x: Any, direction: Params) -> Tensor:
+    """The derivative of each output along a direction by backward passes, as kernels take it."""
+    with torch.no_grad():
+        outputs = network(x)
+    rows = [weight_vjp(network, x, unit) for unit in torch.eye(len(outputs)).to(outputs)]
+    return torch.stack([torch.stack([(row[name] * direction[name]).sum() for name in row]).sum() for row in rows])
+
+
+def _small_stack(network: Network, x: Any, seed: int) -> float:
+    """Gradients of two networks with different weights, together and apart; 0 where they cannot be stacked at all."""
+    generator = generator_for(torch.device("cpu"), seed, "selftest stack")
+    factor = 1 + 0.1 * float(torch.rand((), generator=generator))
+    pair = {name: torch.stack([part, factor * part]) for name, part in network.params.items()}
+    buffers = {name: torch.stack([part, part]) for name, part in network.buffers.items()}
+    stack = dataclasses.replace(network, params=pair, buffers=buffers, members=2)
+    try:
+        together = input_gradient(stack, x)
+    except Exception:  # a network that does not batch over weights is measured one by one
+        return 0.0
+    return relative(together, torch.stack([input_gradient(stack.member(index), x) for index in range(2)]))
+
+
+def _kernel_by_products(network: Network, x: Tensor) -> Tensor:
+    """``K = J Jᵀ`` column by column: a vjp, then a jvp along it."""
+    columns = []
+    for index in range(len(x)):
+        cotangent = torch.zeros(len(x), dtype=x.dtype)
+        cotangent[index] = 1.0
+        columns.append(weight_jvp(network, x, weight_vjp(network, x, cotangent))[1])
+    return torch.stack(columns, dim=1)
+
+
+def _symmetry(kernel: Tensor) -> float:
+    return relative(kernel, kernel.T)
+
+
+def _negativity(kernel: Tensor) -> float:
+    values = torch.linalg.eigvalsh((kernel + kernel.T) / 2)
+    return max(0.0, -float(values.min())) / float(values.abs().max().clamp_min(1e-300))
+
+
+def _routes(kernel: Tensor, jacobian: Tensor) -> float:
+    return relative(kernel, jacobian @ jacobian.T)
+
+
+def _stack(stack: Network, x: Tensor) -> float:
+    members = torch.stack([input_gradient(stack.member(index), x) for index in range(stack.members or 0)])
+    return relative(input_gradient(stack, x), members)

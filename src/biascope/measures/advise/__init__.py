@@ -1,0 +1,266 @@
+"""Which network for this signal, before any training: candidates ranked by what their tangent kernels predict."""
+
+# N samples of the longest side · n points of a window · d coordinates · c channels · a candidates · D draws · t times
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from biascope.families.family import Family
+from biascope.measures.advise.candidates import Candidate, usual_candidates
+from biascope.measures.advise.kernels import TIMES, SignalKernels
+from biascope.measures.advise.result import Advice
+from biascope.results.result import recorded
+from biascope.runs.run import Run
+from biascope.runs.threads import on_each_core
+from biascope.runs.trials import Group, Outcome, Sweep
+from biascope.tasks.harmonics import bins_of, coverage, energy_spectrum, harmonics, mapping_frequencies, uncovered
+from biascope.tasks.signals import Signal, SignalTask, psnr_of
+from biascope.tasks.task import master_dtype
+from biascope.training.fit import fit, joined
+from biascope.training.recipe import Recipe
+from biascope.training.signals import usual_recipe
+
+LEAST, MOST = 64, 4096  # points of the larger kernel
+SMALLER = 4  # how many times as few points the smaller kernel has
+PACE = 10.0  # how many times as fast as at its first gradient Adam goes on the whole: gradients fall, and it divides by them
+LARGEST_GRID = 2**20  # points up to which harmonics of a fixed mapping are enumerated
+
+
+def advise(
+    signal: Signal,
+    candidates: Sequence[Candidate] | None = None,
+    *,
+    steps: int = 100,
+    rate: float = 1e-4,
+    points: int = 1024,
+    draws: int = 3,
+    peak: float = 1.0,
+    width: int = 256,
+    check: bool = False,
+    batch: int = 16_384,
+    seed: int = 0,
+    run: Run | None = None,
+) -> Advice:
+    """Rank networks for a signal by the tangent kernels of their initial weights.
+
+    Definition:
+        Gradient flow on squared errors over all N points, from outputs f₀ to the signal f, moves along the atoms of the kernel K;
+        after a time t those with eigenvalues above N/t are learned, as in ridge regression with ``ε = N/t``. The score is the PSNR of
+        ``f̂ = f₀ + K_hk(K_kk + εI)⁻¹(f − f₀)_k`` from half of the points of a window, k, to the other half, h: neighbours at
+        their true coordinates, so that one absolute ε serves windows of all sizes. Adam at rate η moves every weight at a like
+        pace, whatever the size of the first gradient g₀, so that T iterations stand for ``t = 10·Tη√P/‖g₀‖`` with P weights; the
+        factor 10, for gradients that fall, was fixed on eight faces and five synthetic sounds. Quoted is the best up to then:
+        networks do not overfit as soon as their first kernels.
+
+        A signal within ``points`` points is taken whole. Scores are means over networks, each with a window of its own, and are
+        also taken with a quarter of the points: an order that depends on the size is not to be relied on. The mean of every
+        channel is taken off, as it is in training; channels share the kernel, and their squared errors are averaged.
+
+        Warned of are energy on atoms that are not learned in T iterations, energy on frequencies that the harmonics of a fixed
+        mapping do not reach, and energy beyond the Nyquist frequency in what the kernel says between the samples.
+
+    Args:
+        signal: An image, a sound, a volume.
+        candidates: The networks; by default :func:`usual_candidates`.
+        steps: Iterations of Adam that the order is for.
+        rate: Its learning rate.
+        points: Most points of a kernel, 64 to 4,096.
+        draws: Networks of each candidate.
+        peak: Range of the values, of which the PSNR is taken.
+        width: Units of each layer.
+        check: Whether to train one network of each candidate on half of the points.
+        batch: Points of an iteration of these trainings, at most.
+        seed: Of weights, windows and points held out.
+        run: Folder (what is done is kept), device, progress; kernels are always computed in float64.
+
+    Returns:
+        The candidates, the best first.
+
+    Raises:
+        ValueError: If the signal is constant or too small, or a setting is out of its range.
+
+    Example:
+        >>> wave = Signal(torch.sin(40 * torch.arange(256) / 256)[:, None].double(), "wave")
+        >>> chosen = [Candidate("relu"), Candidate("siren", 40.0)]
+        >>> found = advise(wave, chosen, points=64, draws=2, width=32, run=Run(device="cpu"))
+        >>> found.names  # a ReLU network is too slow for six periods
+        ('SIREN ω₀=40', 'ReLU MLP')
+
+    Reference:
+        Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural
+        representations. CVPR. Thesis, sections 5.3 and 5.4.
+    """
+    run, begin = run or Run(), time.perf_counter()
+    chosen = list(candidates) if candidates is not None else usual_candidates(signal.shape)
+    _check(signal, chosen, {"points": points, "draws": draws, "steps": steps, "batch": batch}, rate)
+    large = min(points, signal.flat.shape[0])
+    look = SignalKernels(_varied(signal), (large // SMALLER, large), points, seed)
+    with run.tracked("kernels", len(chosen) * draws) as advance:
+        families = [candidate.family(len(signal.shape), width=width) for candidate in chosen]
+        inner = replace(run, progress=False)
+        # Candidates share no module, so that every core can take its own.
+        seen = on_each_core(lambda i: look.outcomes(families[i], draws, inner, advance), len(families), run)
+    # (a, s, D, t): squared errors become decibels
+    course = np.stack([np.stack([one["errors"].numpy() for one in each], 1) for each in seen])
+    course = np.maximum.accumulate(20 * math.log10(peak) - 10 * np.log10(np.maximum(course, 1e-300)), -1)
+    pace = PACE * rate * np.array([[float(one["pace"]) for one in each] for each in seen])  # (a, D)
+    found = Advice(
+        signal=signal.name,
+        sizes=signal.shape,
+        channels=signal.channels,
+        names=tuple(candidate.name for candidate in chosen),
+        kinds=tuple(candidate.kind for candidate in chosen),
+        values=np.array([candidate.value for candidate in chosen]),
+        models=tuple(candidate.model for candidate in chosen),
+        points=look.sizes,
+        iterations=tuple(sorted({max(1, round(steps / part)) for part in (30, 10, 3, 1)})),
+        times=TIMES.numpy(),
+        course=course.transpose(1, 0, 2, 3),
+        pace=pace,
+        learned=np.stack([np.stack([one["learned"].numpy() for one in each]) for each in seen]),
+        covered=np.ones(len(chosen)),
+        missed=("",) * len(chosen),
+        frequencies=seen[0][0]["frequencies"].numpy(),
+        between=np.stack([each[0]["spectrum"].numpy() for each in seen]),
+        beyond=np.array([float(each[0]["beyond"]) for each in seen]),
+        nyquist=max(signal.shape) / 2,
+        trained=None,
+    )
+    shares = [_coverage(candidate, signal) for candidate in chosen]
+    found = replace(found, covered=np.array([share for share, _ in shares]), missed=tuple(words for _, words in shares))
+    if check:
+        recipe = usual_recipe(batch, steps=steps, rate=rate, batch=batch)
+        named = [each.family(len(signal.shape), outputs=signal.channels, width=width) for each in chosen]
+        keyed = {f"{family.name} {family.identity['content']}": family for family in named}
+        found = replace(found, trained=_Training(keyed, signal, found.iterations, recipe, peak, seed).psnr(run))
+    settings = {
+        "steps": steps,
+        "rate": rate,
+        "points": points,
+        "draws": draws,
+        "peak": peak,
+        "width": width,
+        "seed": seed,
+    }
+    facts = recorded(
+        "advice",
+        "dictionaries2022",
+        settings={**settings, "check": check},
+        seconds=time.perf_counter() - begin,
+        run=run,
+        data={"name": signal.name, "shape": [*signal.shape, signal.channels]},
+    )
+    return replace(found.ranked(), provenance=facts).check()
+
+
+def _check(signal: Signal, candidates: Sequence[Candidate], numbers: Mapping[str, int], rate: float) -> None:
+    total = signal.flat.shape[0]
+    if total < LEAST:
+        raise ValueError(
+            f"{signal.name} must have at least {LEAST} samples to tell networks apart, got {total}. Pass a larger signal."
+        )
+    if not LEAST <= numbers["points"] <= MOST:
+        raise ValueError(f"points must be from {LEAST} to {MOST:,}, got {numbers['points']}. Pass points=1024.")
+    for name, usual in (("draws", 3), ("steps", 100), ("batch", 16_384)):
+        if numbers[name] < 1:
+            raise ValueError(f"{name} must be at least 1, got {numbers[name]}. Pass {name}={usual}.")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"rate must be a positive number, got {rate}. Pass rate=1e-4.")
+    names = [candidate.name for candidate in candidates]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"Candidates must be one or more, no two alike, got {names}. Rename or drop some.")
+
+
+def _varied(signal: Signal) -> Signal:
+    """The channels that are not constant, without their means.
+
+    Raises:
+        ValueError: If all are.
+    """
+    flat = signal.flat.double().cpu()
+    spread = flat.std(0) > 1e-9 * flat.abs().amax(0)
+    if not bool(spread.any()):
+        raise ValueError(f"{signal.name} must vary, and has one value everywhere. Pass a signal with something to say.")
+    return replace(signal, values=(flat - flat.mean(0))[:, spread].reshape(*signal.shape, -1))
+
+
+def _coverage(candidate: Candidate, signal: Signal) -> tuple[float, str]:
+    """Share of the signal's energy that the harmonics of a fixed mapping reach, and the strongest frequency that they miss.
+
+    Those of random frequencies reach everything: they have no common divisor.
+    """
+    if candidate.kind not in ("positional", "single") or signal.flat.shape[0] > LARGEST_GRID:
+        return 1.0, ""
+    frequencies = mapping_frequencies(candidate.family(len(signal.shape)).template, len(signal.shape))
+    assert frequencies is not None
+    extent = [size / max(signal.shape) for size in signal.shape]
+    reached = harmonics(bins_of(frequencies, extent), signal.shape).reached
+    energy = energy_spectrum(signal.values.cpu())
+    missing, _ = uncovered(energy, reached)
+    words = " × ".join(str(abs(int(each))) for each in missing[0]) + " cycles" if len(missing) else ""
+    return coverage(energy, reached), words
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Trainings of candidates, each on half of the points, those of one shape as a stack.
+
+    Attributes:
+        families: By the key of the trial.
+        signal: What is learned.
+        iterations: When networks are looked at.
+        recipe: How they are trained.
+        peak: Of the PSNR.
+        seed: Of weights, points held out and their order.
+    """
+
+    families: Mapping[str, Family]
+    signal: Signal
+    iterations: tuple[int, ...]
+    recipe: Recipe
+    peak: float
+    seed: int
+
+    def psnr(self, run: Run) -> np.ndarray:
+        """On the points held out (iteration, candidate)."""
+        # Trials name their candidate, so that a new one costs its own training alone.
+        sweep = Sweep(
+            "advice check",
+            run,
+            code=_Training,
+            signal=self.signal,
+            recipe=self.recipe,
+            iterations=self.iterations,
+            peak=self.peak,
+            seed=self.seed,
+        )
+        found = sweep.outcomes(list(self.families), self, plan=self.planned, label="trainings")
+        return np.stack([outcome["psnr"].numpy() for outcome in found.values()], 1)
+
+    def planned(self, keys: Sequence[str]) -> list[Group]:
+        """Networks that differ in their numbers alone make one stack: those of one encoding, whatever its frequencies."""
+        alike: dict[str, list[str]] = {}
+        for key in keys:
+            template = self.families[key].template
+            shapes = [tuple(tensor.shape) for tensor in (*template.params.values(), *template.buffers.values())]
+            alike.setdefault(f"{template.module!r}{shapes}", []).append(key)
+        return [Group(tuple(each)) for each in alike.values()]
+
+    def __call__(self, keys: Sequence[str], run: Run, method: Mapping[str, Any]) -> dict[str, Outcome]:
+        """Train the candidates of one group."""
+        exact, seed = replace(run, precision="float64"), self.seed
+        whole = SignalTask.of(self.signal, held_out=0.5, seed=seed, run=run)
+        task = replace(whole, values=whole.values - whole.values[:, whole.points["train"]].mean(1, keepdim=True))
+        members = [self.families[key].draw(1, seed=seed, run=exact).member(0) for key in keys]
+        start = joined(members, members[0]).to(run.torch_device, master_dtype(run))
+        walk = fit(start, task, self.recipe, seed=seed, run=run, keep_at=self.iterations)
+        looked = [psnr_of(walk.at(step), task, "test", peak=self.peak, run=run) for step in self.iterations]
+        return {key: {"psnr": each} for key, each in zip(keys, torch.stack(looked, 1), strict=True)}

@@ -1,0 +1,313 @@
+"""WHAT: networks ranked for one signal before any training, with warnings, and the check by training."""
+
+# s sizes · a candidates · D draws · t times · k frequencies · K iterations
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from biascope.results import signal_pictures as pictures
+from biascope.results.estimate import Estimate, over_repeats, spearman
+from biascope.results.result import Result
+from biascope.results.wording import listed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MUCH_SLOW, MUCH_MISSED, MUCH_BEYOND = 0.2, 0.01, 0.01  # shares of energy from which on there is a warning
+LISTED = 3  # candidates that a warning names
+STABLE = 0.8  # rank correlation of the two sizes below which the order is not called stable
+_AXES = {"siren": "ω₀ of the SIREN", "ffn": "σ of the FFN"}
+CAVEAT = "This is the order before training, from the tangent kernel at the initial weights; pass --check to train them and see."
+
+
+@dataclass(frozen=True, repr=False)
+class Advice(Result):
+    """Candidate networks for one signal, the best first.
+
+    Attributes:
+        signal: Its name.
+        sizes: Points along each of its axes.
+        channels: Numbers at each point.
+        names: The candidates.
+        kinds: Of each: ``siren``, ``ffn``, ``relu``, …; candidates of a kind differ in one number.
+        values: That number; nan where there is none.
+        models: How ``biascope inr fit`` is told to train each.
+        points: Sizes of the kernels, the larger one last: the ranking is by that.
+        iterations: Of training; the ranking is for the last.
+        times: Of gradient flow.
+        course: PSNR on points held out that the kernel predicts, the best up to these times, in decibels.
+        pace: The time that an iteration stands for.
+        learned: Share of the signal's energy on atoms that are learned at these times.
+        covered: Share of the signal's energy on frequencies that the harmonics of a fixed mapping reach; 1 where it is
+            learned, or random.
+        missed: The strongest frequency that is not reached, in cycles over each axis, in words; empty where there is none.
+        frequencies: In cycles over the longest side.
+        between: Share of the energy of the kernel's prediction on a grid twice as fine, on each frequency.
+        beyond: Share of it beyond the Nyquist frequency of the signal.
+        nyquist: That frequency.
+        trained: PSNR on points held out of trained networks, in decibels, nan for one that diverged; ``None`` without a check.
+    """
+
+    signal: str
+    sizes: tuple[int, ...]
+    channels: int
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    values: np.ndarray
+    models: tuple[str, ...]
+    points: tuple[int, ...]
+    iterations: tuple[int, ...]
+    times: np.ndarray
+    course: np.ndarray
+    pace: np.ndarray
+    learned: np.ndarray
+    covered: np.ndarray
+    missed: tuple[str, ...]
+    frequencies: np.ndarray
+    between: np.ndarray
+    beyond: np.ndarray
+    nyquist: float
+    trained: np.ndarray | None
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "values": ("candidate",),
+        "times": ("time",),
+        "course": ("size", "candidate", "draw", "time"),
+        "pace": ("candidate", "draw"),
+        "learned": ("candidate", "draw", "time"),
+        "covered": ("candidate",),
+        "frequencies": ("frequency",),
+        "between": ("candidate", "frequency"),
+        "beyond": ("candidate",),
+        "trained": ("iteration", "candidate"),
+    }
+
+    @property
+    def subject(self) -> str:  # noqa: D102
+        return f"{len(self.names)} networks for {self.signal}"
+
+    def at_iteration(self, table: np.ndarray, step: float) -> np.ndarray:
+        """A table (…, candidate, draw, time) after so many iterations, between times on a logarithmic scale."""
+        flat, at = table.reshape(-1, *table.shape[-3:]), np.log(step * self.pace)
+        found = [
+            [[np.interp(t, np.log(self.times), y) for t, y in zip(*c, strict=True)] for c in zip(at, one, strict=True)]
+            for one in flat
+        ]
+        return np.array(found).reshape(table.shape[:-1])
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """Predicted PSNR after the last iteration (size, candidate, draw)."""
+        return self.at_iteration(self.course, self.iterations[-1])
+
+    @property
+    def slow(self) -> np.ndarray:
+        """Share of the signal's energy that is not learned after the last iteration (candidate)."""
+        return np.asarray(1 - self.at_iteration(self.learned, self.iterations[-1]).mean(1))
+
+    def ranked(self) -> Advice:
+        """The same, the best candidate first."""
+        order = np.argsort(-self.predicted[-1].mean(1), kind="stable")
+        changed: dict[str, Any] = {
+            name: tuple(getattr(self, name)[i] for i in order) for name in ("names", "kinds", "models", "missed")
+        }
+        for name, axes in self.axes.items():
+            if "candidate" in axes and getattr(self, name) is not None:
+                changed[name] = getattr(self, name).take(order, axes.index("candidate"))
+        return dataclasses.replace(self, **changed)
+
+    @property
+    def level(self) -> list[bool]:
+        """Which candidates other initial weights may put in front: the interval of their distance to the first holds 0."""
+        predicted = self.predicted[-1]
+        behind = [over_repeats(each) for each in predicted[0] - predicted]
+        return [place == 0 or (math.isfinite(gap.low) and gap.low <= 0) for place, gap in enumerate(behind)]
+
+    @property
+    def stability(self) -> float:
+        """Rank correlation of the orders at the two sizes."""
+        small, large = self.predicted.mean(2)
+        return spearman(small, large)
+
+    def score(self, index: int, size: int = -1) -> Estimate:
+        """Predicted PSNR of a candidate, with its interval over initial weights and windows."""
+        return over_repeats(self.predicted[size, index])
+
+    def agreement(self) -> dict[int, float]:
+        """Rank correlation of predicted and trained order, by iteration, each predicted for itself; who diverged is last."""
+        if self.trained is None:
+            return {}
+        found = np.where(np.isfinite(self.trained), self.trained, -np.inf)
+        return {
+            step: spearman(self.at_iteration(self.course[-1], step).mean(1), row)
+            for step, row in zip(self.iterations, found, strict=True)
+        }
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        found = {f"{place}. {name}, predicted dB": self.score(place - 1) for place, name in enumerate(self.names, 1)}
+        if len(self.names) > 1 and math.isfinite(self.stability):
+            words = f"rank correlation of the orders on {self.points[0]:,} and {self.points[-1]:,} points"
+            found[words] = Estimate.exact(self.stability)
+        for step, value in self.agreement().items():
+            if math.isfinite(value):
+                words = f"rank correlation of predicted and trained order after {step} iterations, {len(self.names)} networks"
+                found[words] = Estimate.exact(value)
+        return found
+
+    def sentence(self) -> str:  # noqa: D102
+        return self.summary()
+
+    def summary(self) -> str:
+        """The advice in plain words, without the warnings."""
+        best, others = self.score(0), [name for name, level in zip(self.names, self.level, strict=True) if level][1:]
+        told = f"For {self.signal} and {self.iterations[-1]:,} iterations take {self.names[0]}, predicted to reach {best.value:.1f} dB "
+        told += "on points that it does not see"
+        if others:
+            more = [f"{len(others) - LISTED} others"] if len(others) > LISTED + 1 else others[LISTED:]
+            told += f"; other initial weights may put {listed([*others[:LISTED], *more])} in front"
+        if len(self.names) > 1:
+            told += f". Last is {self.names[-1]} with {self.score(len(self.names) - 1).value:.1f} dB"
+            told += f". {self._on_stability()}"
+        else:
+            told += "."
+        return f"{told} {self._on_training()}"
+
+    def _on_stability(self) -> str:
+        sizes = f"{self.points[0]:,} and {self.points[-1]:,} points"
+        if not math.isfinite(self.stability):
+            return f"Kernels on {sizes} do not tell the candidates apart."
+        words = f"The orders on {sizes} agree with a rank correlation of {self.stability:.2f}"
+        return f"{words}." if self.stability >= STABLE else f"{words} only: do not rely on the finer order."
+
+    def _on_training(self) -> str:
+        if self.trained is None:
+            return CAVEAT
+        last, value = self.iterations[-1], self.agreement()[self.iterations[-1]]
+        best = int(np.nanargmax(self.trained[-1])) if np.isfinite(self.trained[-1]).any() else 0
+        agrees = f"a rank correlation of {value:.2f}" if math.isfinite(value) else "no rank correlation to speak of"
+        return (
+            f"Trained for {last} iterations, the {len(self.names)} candidates come in an order that has {agrees} with the predicted "
+            f"one; the best is {self.names[best]} with {self.trained[-1, best]:.1f} dB."
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to mind, in plain words, the first candidate first."""
+        found = [*super().warnings, self._at_the_edge()]
+        for index, name in enumerate(self.names):
+            if self.covered[index] < 1 - MUCH_MISSED:
+                found.append(
+                    f"{name}: {_percent(1 - self.covered[index])} of the energy lies on frequencies that no harmonic of its mapping "
+                    f"reaches, first {self.missed[index]}; no training recovers them."
+                )
+        if slow := self._above(self.slow, MUCH_SLOW):
+            found.append(
+                f"Uncovered: after {self.iterations[-1]:,} iterations so much of the energy is not learned yet: {slow}. Such a network "
+                "may stay blurred unless it is trained for longer."
+            )
+        if beyond := self._above(self.beyond, MUCH_BEYOND):
+            found.append(
+                f"Aliasing: of what is predicted between the samples, so much lies beyond the Nyquist frequency of "
+                f"{self.nyquist:g} cycles: {beyond}. Do not read such a network on a finer grid."
+            )
+        return [words for words in found if words]
+
+    def _above(self, shares: np.ndarray, least: float) -> str:
+        """Candidates with more than a share, in words: the first few of the ranking, and how many others."""
+        found = [f"{name} ({_percent(share)})" for name, share in zip(self.names, shares, strict=True) if share > least]
+        others = f"{len(found) - LISTED} others, see the table"
+        return listed(found if len(found) <= LISTED + 1 else [*found[:LISTED], others]) if found else ""
+
+    def _at_the_edge(self) -> str:
+        """A sentence where the best of a kind is the last that was tried, and more may be better."""
+        alike = [value for kind, value in zip(self.kinds, self.values, strict=True) if kind == self.kinds[0]]
+        first = self.values[0]
+        if len(alike) < 3 or min(alike) < first < max(alike):
+            return ""
+        end, more = ("largest", 2 * first) if first == max(alike) else ("smallest", first / 2)
+        return (
+            f"The first, {self.names[0]}, is the {end} of its kind that was tried: look further with --candidates "
+            f"{self.kinds[0]},{self.kinds[0]}={more:g}."
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table as plain values, a candidate a row."""
+        slow, trained = self.slow, () if self.trained is None else self.trained
+        return [
+            {
+                "place": index + 1,
+                "network": name,
+                "model": self.models[index],
+                "predicted": self.score(index).as_dict(),
+                f"predicted on {self.points[0]} points": self.score(index, 0).as_dict(),
+                "level with the first": self.level[index],
+                "energy not learned": float(slow[index]),
+                "energy on frequencies that are covered": float(self.covered[index]),
+                "energy beyond Nyquist": float(self.beyond[index]),
+                **{f"trained {step}": float(row[index]) for step, row in zip(self.iterations, trained, strict=False)},
+            }
+            for index, name in enumerate(self.names)
+        ]
+
+    def table(self) -> str:
+        """The ranking as text."""
+        width = max(map(len, (*self.names, "network")))
+        trained = np.zeros((0, len(self.names))) if self.trained is None else self.trained
+        head = f"place  {'network':{width}}{'predicted dB':>16}{f'on {self.points[0]:,} points':>16}{'unlearned':>11}{'aliased':>9}"
+        lines = [head + "".join(f"{f'trained {step}':>14}" for step, _ in zip(self.iterations, trained, strict=False))]
+        slow, level = self.slow, self.level
+        for index, name in enumerate(self.names):
+            score, small = self.score(index), self.score(index, 0)
+            spread = f" ± {score.standard_error:.1f}" if math.isfinite(score.standard_error) else ""
+            shares = f"{_percent(slow[index]):>11}{_percent(self.beyond[index]):>9}"
+            after = "".join(
+                f"{each:>14.1f}" if math.isfinite(each) else f"{'diverged':>14}" for each in trained[:, index]
+            )
+            mark = "=" if level[index] and index else " "
+            first = f"{index + 1:4}{mark}  {name:{width}}{f'{score.value:.1f}{spread}':>16}{small.value:>16.1f}"
+            lines.append(f"{first}{shares}{after}")
+        return "\n".join(lines)
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        last, predicted = self.iterations[-1], self.predicted
+        rows = {f"{self.points[-1]:,} points": predicted[-1], f"{self.points[0]:,} points": predicted[0]}
+        trained = {} if self.trained is None else {f"trained, {last} iterations": self.trained[-1]}
+        found = {"Predicted order": pictures.order_figure(self.names, rows, trained, dark=dark)}
+        if self._curves():
+            found["Predicted against ω₀ and σ"] = pictures.setting_figure(self._curves(), dark=dark)
+        if self.trained is not None:
+            means = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in self.iterations])
+            found["Predicted and trained"] = pictures.agreement_figure(means, self.trained, self.iterations, dark=dark)
+        # The best of each kind, and the last: more curves than colours cannot be told apart.
+        shown = sorted({self.kinds.index(kind) for kind in self.kinds} | {len(self.names) - 1})
+        steps = np.geomspace(1, 30 * last, 40)
+        after = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in steps], 1)
+        courses = {self.names[i]: (steps, after[i]) for i in shown}
+        found["Predicted course of training"] = pictures.psnr_figure(
+            courses, y="predicted PSNR, dB", log_x=True, dark=dark
+        )
+        shown = sorted({0, int(self.beyond.argmax()), int(self.beyond.argmin()), len(self.names) - 1})
+        between = {self.names[i]: (self.frequencies, self.between[i]) for i in shown}
+        found["What is predicted between the samples"] = pictures.between_figure(between, self.nyquist, dark=dark)
+        return found
+
+    def _curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Values and predictions (candidate, draw) of the kinds that have three or more values."""
+        found, predicted = {}, self.predicted[-1]
+        for kind in dict.fromkeys(self.kinds):
+            places = [i for i, each in enumerate(self.kinds) if each == kind and math.isfinite(self.values[i])]
+            places.sort(key=lambda i: float(self.values[i]))
+            if len(places) > 2:
+                found[_AXES.get(kind, kind)] = (self.values[places], predicted[places])
+        return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %" if share >= 0.0005 else "0 %"

@@ -1,0 +1,321 @@
+"""WHAT: the patterns that channels detect, how strongly, and against which label statistics."""
+
+# draws of a network · K channels · P patterns
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from biascope.results.estimate import Estimate, bootstrapped, over_repeats, spearman
+from biascope.results.result import Result
+from biascope.tasks.pattern_ratios import detection, detection_ratios
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+VOTES, MASS = "votes", "detection mass"
+
+
+@dataclass(frozen=True, repr=False)
+class ChannelPatterns(Result):
+    """What the channels of a first convolution detect among given patterns.
+
+    Attributes:
+        names: Of the patterns.
+        markers: The two that mark the positive and the negative label, for the ratios; none without statistics.
+        control: What the control networks are, "" for none.
+        pixels: The patterns.
+        statistics: Label statistics ``s_i``; nan if unknown.
+        presence: Share of images that contain the pattern; nan without images.
+        responses: ``w_k·p_i + b_k``, after BatchNorm where it follows, before the activation.
+        weights: What the output makes of a channel, in units of the mean magnitude over channels; nan if no output was named.
+        consistency: How far that has one sign over inputs and places, 0 to 1.
+        control_responses: The same of control networks.
+        control_weights: The same of control networks.
+    """
+
+    names: tuple[str, ...]
+    markers: tuple[str, ...]
+    control: str
+    pixels: np.ndarray
+    statistics: np.ndarray
+    presence: np.ndarray
+    responses: np.ndarray
+    weights: np.ndarray
+    consistency: np.ndarray
+    control_responses: np.ndarray
+    control_weights: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "pixels": ("pattern", "colour", "row", "column"),
+        **dict.fromkeys(("statistics", "presence"), ("pattern",)),
+        "responses": ("draw", "channel", "pattern"),
+        **dict.fromkeys(("weights", "consistency"), ("draw", "channel")),
+        "control_responses": ("control", "control channel", "pattern"),
+        "control_weights": ("control", "control channel"),
+    }
+
+    @property
+    def weighted(self) -> bool:
+        """Whether channels have weights."""
+        return bool(np.isfinite(self.weights).all())
+
+    @property
+    def labelled(self) -> bool:
+        """Whether patterns have label statistics, and channels weights to hold against them."""
+        return self.weighted and bool(np.isfinite(self.statistics).all())
+
+    @property
+    def detected(self) -> np.ndarray:
+        """The pattern of the largest response where that is positive, the first of several; else −1 (draw, channel)."""
+        return np.where(self.responses.max(2) > 0, self.responses.argmax(2), -1)
+
+    @property
+    def selectivity(self) -> np.ndarray:
+        """``(best − second)/norm`` of the responses after a ReLU: 1 where one pattern alone excites (draw, channel)."""
+        active = np.sort(np.maximum(self.responses, 0), axis=2)
+        norm = np.linalg.norm(active, axis=2)
+        return np.asarray((active[:, :, -1] - active[:, :, -2]) / np.where(norm > 0, norm, 1.0))
+
+    @property
+    def detectors(self) -> np.ndarray:
+        """How many channels detect each pattern (draw, pattern)."""
+        return np.asarray(_detections(self.responses).sum(1))
+
+    @property
+    def strength(self) -> np.ndarray:
+        """Mean response of the channels that detect a pattern, 0 where none does (draw, pattern)."""
+        hits = _detections(self.responses)
+        return np.asarray((hits * self.responses).sum(1) / np.maximum(hits.sum(1), 1))
+
+    @property
+    def masses(self) -> tuple[np.ndarray, np.ndarray]:
+        """``Σ |a_k|·response`` of a pattern's detectors of positive, and of negative, weight, each (draw, pattern)."""
+        return _masses(self.responses, self.weights)
+
+    @property
+    def votes(self) -> np.ndarray:
+        """``Σ_k a_k σ(response)`` of all channels: what an input of this pattern alone says to the output (draw, pattern)."""
+        return _votes(self.responses, self.weights)
+
+    @property
+    def ratios(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positive and negative detection ratios, each (draw, pattern), the markers in the place of p_1 and p_2.
+
+        As in the paper, nan at the other label's marker and infinite where no channel of the right sign detects the own one.
+        """
+        marks = [self.names.index(name) for name in self.markers]
+        order = [*marks, *(place for place in range(len(self.names)) if place not in marks)]
+        found = [
+            detection_ratios(detection(torch.tensor(responses[:, order]), output=torch.tensor(weights)))
+            for responses, weights in zip(self.responses, self.weights, strict=True)
+        ]
+        positive, negative = (torch.stack(side).numpy()[:, np.argsort(order)] for side in zip(*found, strict=True))
+        return positive, negative
+
+    @functools.cached_property
+    def correlations(self) -> dict[str, np.ndarray]:
+        """Rank correlation, over patterns, of votes and of net detection mass with the label statistics (draw)."""
+        return self._correlations(self.responses, self.weights)
+
+    @functools.cached_property
+    def control_correlations(self) -> dict[str, np.ndarray]:
+        """The same of the control networks (control)."""
+        return self._correlations(self.control_responses, self.control_weights)
+
+    def _correlations(self, responses: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+        plus, minus = _masses(responses, weights)
+        made = {VOTES: _votes(responses, weights), MASS: plus - minus}
+        return {name: np.array([spearman(row, self.statistics) for row in each]) for name, each in made.items()}
+
+    def correlation(self, name: str) -> Estimate:
+        """One of :attr:`correlations`: over draws with Student's interval; of one network, over resampled patterns."""
+        each = self.correlations[name]
+        if len(each) > 1:
+            return _known(each)
+        plus, minus = self.masses
+        return _correlation_of((self.votes if name == VOTES else plus - minus)[0], self.statistics)
+
+    def chance(self, name: str) -> float:
+        """Share of networks, control and this one, whose correlation is at least as far from 0; nan without control."""
+        own, others = (each[name][np.isfinite(each[name])] for each in (self.correlations, self.control_correlations))
+        if not (len(own) and len(others)):
+            return math.nan
+        return float((1 + (np.abs(others) >= np.abs(own).mean()).sum()) / (1 + len(others)))
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        numbers: dict[str, Estimate] = {}
+        for name in (VOTES, MASS) if self.labelled else ():
+            numbers[f"correlation of {name} with label statistics"] = self.correlation(name)
+            if self.control:
+                numbers[f"correlation of {name}, {self.control}"] = _known(self.control_correlations[name])
+                numbers[f"share with {name} that correlate as much"] = Estimate.exact(self.chance(name))
+        numbers["mean selectivity"] = over_repeats(self.selectivity.mean(1), within=(0.0, 1.0))
+        numbers["channels that detect a pattern"] = over_repeats((self.detected >= 0).sum(1))
+        numbers["patterns that are detected"] = over_repeats((self.detectors > 0).sum(1))
+        return {name: each for name, each in numbers.items() if math.isfinite(each.value)}
+
+    def sentence(self) -> str:  # noqa: D102
+        draws, channels = self.weights.shape
+        hits, patterns = (self.detected >= 0).sum(1).mean(), (self.detectors > 0).sum(1).mean()
+        if not hits:
+            return f"No channel of {self.subject} detects any of {len(self.names)} patterns."
+        share = f"All {channels}" if hits == channels else f"{hits:.4g} of the {channels}"
+        who = f"{share} channels of {self.subject} detect"
+        many = f" (mean of {draws} networks)" if draws > 1 else ""
+        words = f"{who} {patterns:.3g} of {len(self.names)} patterns between them{many}, "
+        words += f"most strongly pattern {self.names[int((self.detectors * self.strength).mean(0).argmax())]}."
+        if not self.labelled:
+            return words
+        found = self.correlation(VOTES)
+        if not math.isfinite(found.value):
+            return f"{words} Its votes, or the label statistics, are all alike: there is nothing to correlate."
+        words += f" The votes of its channels follow the label statistics with a rank correlation of {found.value:.2f}"
+        words += f" ({found.low:.2f} to {found.high:.2f})" if math.isfinite(found.low) else ""
+        chance, others = self.chance(VOTES), int(np.isfinite(self.control_correlations[VOTES]).sum())
+        if others:
+            as_far = round(chance * (1 + others)) - 1
+            verdict = "more than chance gives" if chance <= 0.05 else "no more than chance gives"
+            return f"{words}; {as_far} of {others} {self.control} correlate as much: {verdict}."
+        if draws == 1:
+            return f"{words}, without anything to compare it with."
+        return words + (": not to be told from none." if found.contains(0.0) else ".")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What was found of each pattern, means over draws; only what is known."""
+        plus, minus = self.masses
+        columns: dict[str, np.ndarray] = {"channels": self.detectors.mean(0), "strength": self.strength.mean(0)}
+        if self.weighted:
+            columns |= {"mass for": plus.mean(0), "mass against": minus.mean(0), "vote": self.votes.mean(0)}
+        if np.isfinite(self.presence).all():
+            columns["presence"] = self.presence
+        if np.isfinite(self.statistics).all():
+            columns["statistic"] = self.statistics
+        if self.labelled and self.markers and len(self.names) > 2:
+            sides = (side.mean(0) for side in self.ratios)
+            pairs = zip(("positive ratio", "negative ratio"), sides, strict=True)
+            columns |= {
+                key: each for key, each in pairs if np.isfinite(each).any()
+            }  # else no network detects the marker
+        return [
+            {"pattern": name, **{key: float(each[place]) for key, each in columns.items()}}
+            for place, name in enumerate(self.names)
+        ]
+
+    def channel_rows(self, draw: int = 0) -> list[dict[str, Any]]:
+        """What was found of each channel of one network."""
+        found = self.detected[draw]
+        return [
+            {
+                "channel": channel,
+                "pattern": self.names[found[channel]] if found[channel] >= 0 else "none",
+                "response": float(self.responses[draw, channel].max()),
+                "selectivity": float(self.selectivity[draw, channel]),
+                **({"weight": float(self.weights[draw, channel])} if self.weighted else {}),
+                **({"consistency": float(self.consistency[draw, channel])} if self.weighted else {}),
+            }
+            for channel in range(len(found))
+        ]
+
+    def table(self, most: int = 40) -> str:
+        """Both tables as text, patterns that are detected most and channels of the largest weight first."""
+        patterns = sorted(self.rows(), key=lambda row: -row["channels"] * row["strength"])
+        channels = sorted(self.channel_rows(), key=lambda row: -abs(row.get("weight", row["response"])))
+        return "\n\n".join(_text(each, most) for each in (patterns, channels))
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        from biascope.results.patch_pictures import responses_figure
+
+        known = bool(np.isfinite(self.statistics).all())
+        order = np.argsort(self.statistics if known else -self.detectors.mean(0), kind="stable").tolist()
+        along = "label statistic, from negative to positive" if known else "number of detectors, most first"
+        pictures = {"Which patterns the channels detect": self._patches_plot(order, f"patterns by {along}", dark)}
+        if self.labelled:
+            pictures["What channels say of patterns, against their label statistics"] = self._statistics_plot(dark)
+        pictures["Responses of channels to patterns, of the first network"] = responses_figure(
+            self.responses[0], order, dark=dark
+        )
+        return pictures
+
+    def _patches_plot(self, order: list[int], along: str, dark: bool) -> Figure:
+        from biascope.results.patch_pictures import patches_figure
+
+        reading = "Bars are what the channels that detect a pattern answer to it"
+        words: dict[str, Any] = {"order": order, "along": along, "dark": dark}
+        if not self.weighted:
+            bars = {"detected": (self.detectors * self.strength).mean(0)}
+            return patches_figure(self.pixels, bars, value="detection mass", reading=f"{reading}.", **words)
+        plus, minus = (each.mean(0) for each in self.masses)
+        bars, dots = {"detection mass for": plus, "and against": -minus}, {"vote of all channels": self.votes.mean(0)}
+        reading += (
+            ", times their weight, up where they speak for the positive class; diamonds, what all channels say of it."
+        )
+        return patches_figure(self.pixels, bars, dots, value="response × weight", reading=reading, **words)
+
+    def _statistics_plot(self, dark: bool) -> Figure:
+        from biascope.results.patch_pictures import statistics_figure
+
+        (plus, minus), draws = self.masses, len(self.weights)
+        panels = {}
+        for name, label, each in ((VOTES, "vote", self.votes), (MASS, "net detection mass", plus - minus)):
+            own, errors = self.correlation(name), each.std(0, ddof=1) / math.sqrt(draws) if draws > 1 else None
+            note = f"rank correlation {own.value:.2f}"
+            note += f" ({own.low:.2f} to {own.high:.2f})" if math.isfinite(own.low) else ""
+            note += f"; control {_known(self.control_correlations[name]).value:.2f}" if self.control else ""
+            panels[label] = (each.mean(0), errors, note)
+        reading = "A dot is a pattern; rising to the right, channels speak for what comes with the positive class."
+        reading += " Bars are 95 % intervals over networks." if draws > 1 else ""
+        return statistics_figure(self.statistics, panels, reading=reading, dark=dark)
+
+
+def _detections(responses: np.ndarray) -> np.ndarray:
+    """Which channel detects which pattern (draw, channel, pattern)."""
+    best = responses.argmax(2)[:, :, None] == np.arange(responses.shape[2])
+    return np.asarray(best & (responses > 0))
+
+
+def _masses(responses: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    heavy = _detections(responses) * responses
+    plus, minus = (np.einsum("dk,dkp->dp", np.maximum(sign * weights, 0), heavy) for sign in (1, -1))
+    return plus, minus
+
+
+def _votes(responses: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return np.asarray(np.einsum("dk,dkp->dp", weights, np.maximum(responses, 0)))
+
+
+def _known(values: np.ndarray) -> Estimate:
+    """The mean of correlations that exist: a network that detects nothing has none."""
+    finite = values[np.isfinite(values)]
+    return over_repeats(finite, within=(-1.0, 1.0)) if len(finite) else Estimate(math.nan)
+
+
+@functools.lru_cache(maxsize=8)
+def _resampled(first: bytes, second: bytes) -> Estimate:
+    return bootstrapped(spearman, np.frombuffer(first), np.frombuffer(second), resamples=1000)
+
+
+def _correlation_of(first: np.ndarray, second: np.ndarray) -> Estimate:
+    """Kept, because a report asks for it several times."""
+    return _resampled(np.asarray(first, np.float64).tobytes(), np.asarray(second, np.float64).tobytes())
+
+
+def _text(rows: list[dict[str, Any]], most: int) -> str:
+    """Rows as aligned columns."""
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows[:most])]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
+    return "\n".join(lines + [f"… and {len(rows) - most} more"] * (len(rows) > most))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str | int):
+        return str(value)
+    return "–" if math.isnan(value) else "∞" if math.isinf(value) else f"{value:.3g}"

@@ -1,0 +1,238 @@
+"""WHAT: what is known of a gradient covariance once it is estimated, for every measurement that rests on one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from biascope.derivatives.operators import EstimatedOperator
+from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
+from biascope.results.estimate import Estimate
+from biascope.results.result import Result
+from biascope.tasks.bases import spatial_frequency
+
+_SIMILARITY_SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+_TOLERANCE = 1e-4  # relative residual of eigenpairs that are iterated for: far below what finitely many draws blur
+
+
+@dataclass(frozen=True, repr=False)
+class CovarianceResult(Result, ABC):
+    """The spectrum of a gradient covariance, with honest uncertainty.
+
+    Attributes:
+        eigenvalues: Of the sample covariance, largest first. Their decay is partly an effect of finitely many draws;
+            compare :attr:`held_out`.
+        eigenvalue_errors: Standard error of the variance along each direction, from the spread over groups of draws.
+        held_out: Variance along directions found on one half of the draws, measured on the other half, averaged over
+            both ways: free of the selection that inflates leading eigenvalues.
+        directions: The eigenvectors, as rows.
+        similarity_sizes: Subspace dimensions k …
+        similarity: … and how similar the leading k directions of the two halves are (1 equal, k/D chance).
+        input_shape: Shape of one input.
+        draws: Networks drawn.
+        inputs: Inputs per network.
+        effective_rank: Participation ratio ``(tr C)²/tr C²`` from U-statistics.
+        anisotropy: ``1 − rank/D``.
+        trace: Mean squared length of the gradient.
+        residual: Largest residual of the eigenpairs, relative to the largest eigenvalue.
+    """
+
+    eigenvalues: np.ndarray
+    eigenvalue_errors: np.ndarray
+    held_out: np.ndarray
+    directions: np.ndarray
+    similarity_sizes: np.ndarray
+    similarity: np.ndarray
+    input_shape: tuple[int, ...]
+    draws: int
+    inputs: int
+    effective_rank: Estimate
+    anisotropy: Estimate
+    trace: Estimate
+    residual: float
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "eigenvalues": ("direction",),
+        "eigenvalue_errors": ("direction",),
+        "held_out": ("direction",),
+        "directions": ("direction", "input"),
+        "similarity_sizes": ("subspace",),
+        "similarity": ("subspace",),
+    }
+    gallery: ClassVar[str] = "directions"
+
+    @property
+    def size(self) -> int:
+        """Input size D."""
+        return math.prod(self.input_shape)
+
+    @property
+    def estimator(self) -> str:
+        """How gradients were taken, in words."""
+        settings = self.provenance.get("settings", {})
+        chosen, step = str(settings.get("estimator")), settings.get("step")
+        if chosen.startswith("mixed"):
+            width = f" by differences, h = {step:g}" if chosen == "mixed_difference" else ""
+            return f"mixed derivative{width}, {settings.get('average')} average"
+        return f"central differences, h = {step:g}" if chosen == "difference" else "exact gradients"
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it rests on the mixed derivative in input and weights instead of the input gradient."""
+        return self.estimator.startswith("mixed")
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        return {
+            f"effective rank of {self.size} ({self.estimator})": self.effective_rank,
+            "anisotropy": self.anisotropy,
+            f"mean squared {'mixed derivative' if self.mixed else 'gradient'}": self.trace,
+        }
+
+    def frequency_energy(self) -> np.ndarray | None:
+        """Share of the gradient's energy at each spatial frequency, ``(h, w)`` in the order of ``fft2``; sums to 1.
+
+        It is the diagonal of the covariance in the Fourier basis: linear in the covariance, hence unbiased however few
+        the draws. ``None`` for inputs that are not images. Directions that were not kept are taken as missing.
+        """
+        if len(self.input_shape) < 3 or min(self.input_shape[-2:]) < 4:
+            return None
+        power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
+        energy = np.tensordot(self.eigenvalues, power, 1).reshape(-1, *self.input_shape[-2:]).sum(0)  # over channels
+        return np.asarray(energy / energy.sum())
+
+    def frequency_shares(self) -> tuple[float, float] | None:
+        """Share of the energy in the lowest third of spatial frequencies, and that of an isotropic network."""
+        energy = self.frequency_energy()
+        if energy is None:
+            return None
+        frequency = spatial_frequency(self.input_shape).numpy()
+        low = frequency < frequency.max() / 3
+        return float(energy[low].sum()), float(low.mean())
+
+    def frequencies_for_half(self) -> tuple[int, int] | None:
+        """The fewest spatial frequencies that hold half of the energy, and how many there are."""
+        energy = self.frequency_energy()
+        if energy is None:
+            return None
+        return int(np.searchsorted(np.cumsum(np.sort(energy.ravel())[::-1]), 0.5 - 1e-9)) + 1, energy.size
+
+    def centre_shares(self) -> tuple[float, float] | None:
+        """Share of the gradient's energy on the central quarter of an image, and that of an isotropic network."""
+        if len(self.input_shape) < 3 or min(self.input_shape[-2:]) < 4:
+            return None
+        height, width = self.input_shape[-2:]
+        inside = np.zeros((height, width), bool)
+        inside[height // 4 : height - height // 4, width // 4 : width - width // 4] = True
+        energy = np.tensordot(self.eigenvalues, self.directions**2, 1).reshape(-1, height, width).sum(0)
+        return float(energy[inside].sum() / energy.sum()), float(inside.mean())
+
+    def preference(self) -> str:
+        """Which inputs it prefers, in plain words, from the shares above; empty where nothing stands out."""
+        words = []
+        half, low, centre = self.frequencies_for_half(), self.frequency_shares(), self.centre_shares()
+        if half is not None and half[0] < 0.25 * half[1]:
+            words.append(f"few spatial frequencies (half of the gradient's energy on {half[0]} of {half[1]})")
+        if low is not None and low[0] > 1.25 * low[1]:
+            words.append(f"low frequencies ({low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if even)")
+        if low is not None and low[0] < 0.75 * low[1]:
+            words.append(
+                f"high frequencies (only {low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if even)"
+            )
+        if centre is not None and centre[0] > 1.25 * centre[1]:
+            words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
+        *first, last = words or [""]
+        return (", ".join(first) + " and " + last if first else last).replace("%", " %")
+
+    def unclear(self) -> bool:
+        """Whether the effective rank is known too badly to say anything in words."""
+        rank = self.effective_rank
+        return not rank.value >= 1 or not rank.high - rank.low <= rank.value
+
+    def effective_draws(self) -> int:
+        """How many independent gradients would give a sample spectrum as uneven as this one.
+
+        Gradients of one network at several inputs are not independent. The plug-in participation ratio of ``n`` draws
+        falls short of the true one roughly as ``1/PR = 1/rank + 1/n``. A mixed derivative holds many gradients.
+        """
+        most = self.draws * self.inputs * (self.size if self.mixed else 1)
+        if self.mixed and len(self.eigenvalues) < self.size:
+            return most
+        plug_in = self.eigenvalues.sum() ** 2 / (self.eigenvalues**2).sum()
+        gap = 1 / plug_in - 1 / self.effective_rank.value
+        return int(np.clip(1 / gap if gap > 0 else most, self.draws, most))
+
+    def stable_directions(self) -> int:
+        """The largest listed k whose leading subspaces agree between the halves more than half way above chance."""
+        chance = self.similarity_sizes / self.size
+        good = self.similarity_sizes[self.similarity >= (1 + chance) / 2]
+        return int(good.max()) if good.size else 0
+
+
+def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...], keep: int | None) -> dict[str, Any]:
+    """The fields of a :class:`CovarianceResult` from an estimated covariance.
+
+    Args:
+        covariance: The estimate.
+        input_shape: Shape of one input.
+        keep: How many directions to keep; by default all up to D = 4096, else 64.
+    """
+    size = covariance.size
+    if keep is not None and keep < 1:
+        raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
+    keep = min(size, keep if keep is not None else size if size <= 4096 else 64)
+    spectrum = eigenpairs(covariance, keep, tolerance=_TOLERANCE)
+    kept = spectrum.vectors.shape[0]
+    _, errors = covariance.along(spectrum.vectors.T)
+    sizes = [k for k in _SIMILARITY_SIZES if k <= min(kept, size // 2 or 1)]
+    similarity = np.full(len(sizes), np.nan)
+    held_out = np.full(kept, np.nan)
+    if len(covariance.groups) >= 4:
+        first, second = covariance.halves()
+        one, two = (eigenpairs(half, keep, tolerance=_TOLERANCE) for half in (first, second))
+        similarity = np.array(
+            [
+                subspace_similarity(one.vectors[:k], two.vectors[:k])
+                if k <= min(len(one.vectors), len(two.vectors))
+                else np.nan
+                for k in sizes
+            ]
+        )
+        if size <= 4096 and min(len(one.vectors), len(two.vectors)) >= kept:
+            crossed = second.along(one.vectors.T)[0] + first.along(two.vectors.T)[0]
+            held_out = (crossed[:kept] / 2).cpu().numpy()
+    return {
+        "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
+        "eigenvalue_errors": errors.cpu().numpy(),
+        "held_out": held_out,
+        "directions": spectrum.vectors.to(torch.float32).cpu().numpy(),
+        "similarity_sizes": np.array(sizes, dtype=np.int64),
+        "similarity": similarity,
+        "input_shape": input_shape,
+        "draws": covariance.draws,
+        "inputs": covariance.inputs,
+        "effective_rank": covariance.effective_rank(),
+        "anisotropy": covariance.anisotropy(),
+        "trace": covariance.trace(),
+        "residual": float(spectrum.residuals.max()),
+    }
+
+
+def common_directions(first: CovarianceResult, second: CovarianceResult, leading: int) -> float:
+    """Subspace similarity of the leading directions of any two results on the same input space.
+
+    Raises:
+        ValueError: If their inputs differ in size, or one has fewer directions.
+    """
+    if first.size != second.size:
+        raise ValueError(
+            f"Results must have the same input size to be compared, got {first.size} ({first.subject}) and "
+            f"{second.size} ({second.subject}). Measure them on the same --input."
+        )
+    one, two = (torch.from_numpy(result.directions[:leading]) for result in (first, second))
+    return subspace_similarity(one, two)

@@ -1,0 +1,159 @@
+"""WHAT: several results of one measurement side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from biascope.measures.covariance import CovarianceResult, common_directions
+from biascope.results.result import Result
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Results of one measurement that may be compared: same estimator, same input size.
+
+    Attributes:
+        measurement: Its name.
+        estimator: How gradients were taken, the same for all.
+        results: In the order given.
+        leading: Directions in the compared subspaces.
+        overlap: Mean squared cosine between the leading subspaces of each pair, ``(result, result)``; on the diagonal
+            what the two halves of a result's own draws share, which is the most that its row can be expected to reach.
+        chance: What two random subspaces have in common on average, k/D.
+        floor: The noise floor: what 999 of 1,000 pairs of random subspaces stay below; see :func:`noise_floor`.
+    """
+
+    measurement: str
+    estimator: str
+    results: tuple[CovarianceResult, ...]
+    leading: int
+    overlap: np.ndarray
+    chance: float
+    floor: float
+
+    @property
+    def resolved(self) -> np.ndarray:
+        """Which overlaps tell something, ``(result, result)``.
+
+        An overlap must lie above the noise floor, and so must the agreement of the two halves of both networks' draws: directions
+        that a network's own draws do not agree on are noise, and networks that are drawn alike have noise in common.
+        """
+        exact = [not result.eigenvalue_errors.any() for result in self.results]
+        settled = np.array([own > self.floor for own in np.diag(self.overlap)])
+        settled |= np.array(exact) & np.isnan(np.diag(self.overlap))
+        return np.asarray((self.overlap > self.floor) & settled[:, None] & settled[None, :])
+
+    def warnings(self) -> list[str]:
+        """What a reader must know of the overlaps, in sentences."""
+        found = []
+        names = [result.subject for result in self.results]
+        pairs = [(i, j) for i in range(len(names)) for j in range(i)]
+        lost = [f"{names[j]} and {names[i]}" for i, j in pairs if not self.resolved[i, j]]
+        if lost:
+            more = " and others" if len(lost) > 6 else ""
+            found.append(
+                f"The overlap of {'; '.join(lost[:6])}{more} is not resolved: it, or the agreement of a network's own two halves, "
+                f"lies within the noise floor of {self.floor:.2f}. Draw more networks to resolve it."
+            )
+        seeds = [result.provenance.get("settings", {}).get("seed") for result in self.results]
+        if any(self.resolved[i, j] and seeds[i] is not None and seeds[i] == seeds[j] for i, j in pairs):
+            found.append(
+                "Networks drawn with one seed share random numbers, and a part of their overlap may be common noise. "
+                "Pass the networks themselves to compare, which draws each with a seed of its own."
+            )
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers, for JSON."""
+        return {
+            "measurement": self.measurement,
+            "estimator": self.estimator,
+            "subjects": [result.subject for result in self.results],
+            "effective rank": [result.effective_rank.as_dict() for result in self.results],
+            "leading": self.leading,
+            "overlap": [[float(value) if math.isfinite(value) else None for value in row] for row in self.overlap],
+            "chance": self.chance,
+            "noise floor": self.floor,
+            "resolved": self.resolved.tolist(),
+            "warnings": self.warnings(),
+        }
+
+    def __repr__(self) -> str:
+        width = max(len(result.subject) for result in self.results) + 2
+        head = (
+            f"{self.measurement} ({self.estimator}); overlap of the leading {self.leading} directions "
+            f"(chance {self.chance:.3f}, noise floor {self.floor:.3f}; (…) not resolved; on the diagonal a network's own two halves)"
+        )
+        lines = [head]
+        for result, row, known in zip(self.results, self.overlap, self.resolved, strict=True):
+            cells = " ".join(
+                f"{value:5.2f} " if clear else f"({value:.2f})" for value, clear in zip(row, known, strict=True)
+            )
+            lines.append(f"  {result.subject:{width}} effective rank {result.effective_rank!r:40}  {cells.rstrip()}")
+        return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
+
+
+def noise_floor(leading: int, size: int) -> float:
+    """The overlap that 999 of 1,000 pairs of independent, uniformly random subspaces stay below.
+
+    Definition:
+        The overlap ``‖UVᵀ‖²/k`` of two random subspaces of dimension k in D dimensions has the mean k/D and the variance
+        ``2(D − k)²/(D²(D − 1)(D + 2))``. It is taken as Beta distributed with these moments, which it is for k = 1. So do leading
+        directions overlap that are noise: those of networks without preferred directions, from independent draws.
+
+    Example:
+        >>> round(noise_floor(10, 1024), 4), round(noise_floor(1, 2), 4)
+        (0.0145, 1.0)
+    """
+    if leading >= size:
+        return 1.0
+    mean = leading / size
+    variance = 2 * (size - leading) ** 2 / (size**2 * (size - 1) * (size + 2))
+    total = mean * (1 - mean) / variance - 1
+    from scipy.stats import beta
+
+    return float(beta.ppf(0.999, mean * total, (1 - mean) * total))
+
+
+def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comparison:
+    """Results of one measurement side by side.
+
+    Raises:
+        ValueError: If they were taken with different estimators or on different input sizes, or ``leading`` is below 1.
+    """
+    if leading < 1:
+        raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
+    estimators = {result.estimator for result in results}
+    if len(estimators) > 1:
+        listed = "; ".join(f"{result.subject}: {result.estimator}" for result in results)
+        raise ValueError(
+            f"Compared results must share one estimator, got {listed}. Scan them with the same --estimator."
+        )
+    sizes = [
+        int(k) for k in results[0].similarity_sizes if k <= leading and all(k <= len(r.directions) for r in results)
+    ]
+    count = max(sizes, default=1)
+    overlap = np.array([[common_directions(one, two, count) for two in results] for one in results])
+    halves = [dict(zip(result.similarity_sizes.tolist(), result.similarity, strict=True)) for result in results]
+    np.fill_diagonal(overlap, [half.get(count, math.nan) for half in halves])
+    size = results[0].size
+    floor = noise_floor(count, size)
+    return Comparison(results[0].measurement, estimators.pop(), tuple(results), count, overlap, count / size, floor)
+
+
+def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
+    """Group results by measurement and put each group of two or more side by side.
+
+    Raises:
+        ValueError: If results of one measurement were taken with different estimators or on different input sizes.
+    """
+    groups: dict[str, list[CovarianceResult]] = {}
+    for result in results:
+        if isinstance(result, CovarianceResult):
+            groups.setdefault(result.measurement, []).append(result)
+    return [side_by_side(group, leading) for group in groups.values() if len(group) > 1]

@@ -1,0 +1,177 @@
+"""WHAT: the tangent kernel of a network on a grid as a dictionary of signals: its atoms, and how much of a signal lies on the first."""
+
+# n points · m signals · T thresholds · R ridges · k atoms
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from biascope.results import signal_pictures as pictures
+from biascope.results.estimate import Estimate, over_repeats, spearman
+from biascope.results.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RULES = ("predicted", "concentration")
+
+
+@dataclass(frozen=True, repr=False)
+class Dictionary(Result):
+    """Eigenfunctions of a tangent kernel on a grid, and signals seen through them.
+
+    Attributes:
+        signals: What they are.
+        sizes: Of their grid.
+        places: Which points of it the kernel of each network was taken on.
+        thresholds: λ, as shares of the largest eigenvalue, falling.
+        ridges: Ridges of the regression, as shares of the largest eigenvalue.
+        ridge: The one whose prediction is quoted; ``None`` for the best of each signal.
+        eigenvalues: Of the kernel over n, largest first.
+        energy: ``E(λ)`` of each signal without its mean.
+        concentration: Area under ``E(λ)`` over the logarithm of λ, of 1 at most; see the measurement.
+        predicted: PSNR that regression with the kernel reaches on the points held out, in decibels.
+        atom_shape: Grid that atoms are shown on: that of the signals, or every s-th point of it.
+        atoms: The first eigenfunctions of the first network, of unit length.
+        frequency: Mean frequency of the first eigenfunctions, in cycles over the longest side.
+    """
+
+    signals: str
+    sizes: tuple[int, ...]
+    places: np.ndarray
+    thresholds: np.ndarray
+    ridges: np.ndarray
+    ridge: float | None
+    eigenvalues: np.ndarray
+    energy: np.ndarray
+    concentration: np.ndarray
+    predicted: np.ndarray
+    atom_shape: tuple[int, ...]
+    atoms: np.ndarray
+    frequency: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "places": ("draw", "point"),
+        "thresholds": ("threshold",),
+        "ridges": ("ridge",),
+        "eigenvalues": ("draw", "point"),
+        "energy": ("draw", "signal", "threshold"),
+        "concentration": ("draw", "signal"),
+        "predicted": ("draw", "signal", "ridge"),
+        "atoms": ("atom", "cell"),
+        "frequency": ("draw", "atom"),
+    }
+
+    @property
+    def relative(self) -> np.ndarray:
+        """Eigenvalues over the largest (draw, point)."""
+        return np.asarray(self.eigenvalues / self.eigenvalues[:, :1])
+
+    @property
+    def predicted_psnr(self) -> np.ndarray:
+        """The prediction at the ridge that is quoted (draw, signal)."""
+        if self.ridge is None:
+            return np.asarray(self.predicted.max(-1))
+        return np.asarray(self.predicted[..., int(np.abs(np.log(self.ridges / self.ridge)).argmin())])
+
+    def energy_above(self, threshold: float) -> np.ndarray:
+        """``E(λ)`` at the nearest threshold (draw, signal)."""
+        return np.asarray(self.energy[..., int(np.abs(np.log(self.thresholds / threshold)).argmin())])
+
+    def score(self, by: str = "predicted") -> np.ndarray:
+        """What networks are ranked by, the larger the better (draw, signal).
+
+        Args:
+            by: ``"predicted"``, the PSNR that regression with the kernel reaches, or ``"concentration"`` of the energy.
+
+        Raises:
+            ValueError: If there is no such rule.
+        """
+        if by not in RULES:
+            raise ValueError(f"by must be 'predicted' or 'concentration', got {by!r}. Pass by='predicted'.")
+        return self.predicted_psnr if by == "predicted" else self.concentration
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        return {
+            "predicted PSNR on points held out, dB": over_draws_and_signals(self.predicted_psnr),
+            "concentration of the energy": over_draws_and_signals(self.concentration, within=(0.0, 1.0)),
+            "energy on eigenvalues above 1 % of the largest": over_draws_and_signals(
+                self.energy_above(0.01), within=(0.0, 1.0)
+            ),
+            "eigenvalues above 1 % of the largest": over_repeats((self.relative >= 0.01).sum(1)),
+            "mean frequency of the first atoms, cycles": over_repeats(self.frequency.mean(1)),
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        count, share = (self.relative >= 0.01).sum(1).mean(), 100 * self.energy_above(0.01).mean()
+        return (
+            f"{self.subject} gives {count:.0f} of {self.places.shape[1]:,} atoms at least 1 % of the weight of the first, and they "
+            f"hold {share:.0f} % of the energy of {self.signals}; from half of the points its kernel predicts the others with "
+            f"{self.predicted_psnr.mean():.1f} dB."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        energies = {self.subject: self.energy}
+        found = {
+            "Energy of the signals above a threshold": pictures.energy_figure(self.thresholds, energies, dark=dark),
+            "Eigenvalues": pictures.spectra_figure({self.subject: self.relative}, dark=dark),
+        }
+        atoms = {self.subject: self.atoms.reshape(-1, *self.atom_shape)}
+        return {"First atoms": pictures.atoms_figure(atoms, dark=dark), **found}
+
+
+def over_draws_and_signals(table: np.ndarray, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
+    """Mean of a table (draw, signal), with the error that other networks and other signals would bring.
+
+    ``SE² = s²(means of draws)/D + s²(means of signals)/m``: of an axis with one entry nothing is known and nothing added.
+
+    Example:
+        >>> over_draws_and_signals(np.array([[1.0, 3.0], [1.0, 3.0]])).standard_error  # draws agree, signals do not
+        1.0
+    """
+    value = float(table.mean())
+    parts = [over_repeats(table.mean(1 - axis)) for axis in (0, 1) if table.shape[axis] > 1]
+    if not parts:
+        return Estimate(value)
+    error = math.hypot(*(part.standard_error for part in parts))
+    reach = math.hypot(*(part.high - part.value for part in parts))  # Student's, each with its own number
+    return Estimate(value, error, max(within[0], value - reach), min(within[1], value + reach))
+
+
+def ranking(results: Sequence[Dictionary], *, by: str = "predicted") -> dict[str, Estimate]:
+    """Networks in the order in which they are predicted to reconstruct the signals, the best first, each with its score.
+
+    Args:
+        results: Of the same signals.
+        by: See :meth:`Dictionary.score`.
+
+    Raises:
+        ValueError: If there are none, or they are of other signals or of other points.
+    """
+    if not results:
+        raise ValueError("results must hold at least one dictionary to rank, got none. Measure one first.")
+    first = results[0]
+    for other in results:
+        if other.signals != first.signals or not np.array_equal(other.places[:1], first.places[:1]):
+            raise ValueError(
+                f"Dictionaries must be of the same points of the same signals to be ranked, got {first.signals} and {other.signals} on "
+                f"{first.places.shape[1]:,} and {other.places.shape[1]:,} points. Measure them alike."
+            )
+    scores = {each.subject: over_draws_and_signals(each.score(by)) for each in results}
+    return dict(sorted(scores.items(), key=lambda item: -item[1].value))
+
+
+def rank_agreement(predicted: np.ndarray, trained: np.ndarray) -> Estimate:
+    """Rank correlation of what was predicted of networks and what training gave, ``(networks, signals)`` each: mean over signals.
+
+    Example:
+        >>> rank_agreement(np.array([[1.0, 1.0], [2.0, 3.0], [3.0, 2.0]]), np.array([[5.0, 5.0], [6.0, 6.0], [7.0, 7.0]])).value
+        0.75
+    """
+    each = [spearman(one, other) for one, other in zip(predicted.T, trained.T, strict=True)]
+    return over_repeats(each, within=(-1.0, 1.0))

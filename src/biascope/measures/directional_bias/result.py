@@ -1,0 +1,203 @@
+"""WHAT: what a network learned along each direction of a basis, and how fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.result import Plane, Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEARNED, MISSED = 0.9, 0.6  # accuracies from which a direction counts as learned, and up to which as missed
+
+
+@dataclass(frozen=True, repr=False)
+class DirectionalBias(Result):
+    """What a network learns along each direction of a basis.
+
+    Attributes:
+        noise: Standard deviations σ of the noise.
+        samples: Sizes of the training set.
+        input_shape: Of one input.
+        basis: Name of the basis.
+        labels: What each direction is.
+        places: Index of each direction in the whole basis.
+        threshold: Of the loss, for the number of iterations.
+        accuracy: Test accuracy, from 0 to 1; nan of a training that diverged.
+        train_accuracy: Accuracy on the training set.
+        iterations: First iteration whose loss was below the threshold; nan for never.
+        losses: Training loss over windows of iterations; nan where a smaller training set has fewer.
+        steps: The iteration that ends each window.
+        distance: How far the weights moved, relative to their first norm.
+        diverged: Whether the loss stopped being a number.
+        spectrum: What the directions are ordered by, of these directions; empty if nothing.
+    """
+
+    noise: tuple[float, ...]
+    samples: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    basis: str
+    labels: tuple[Any, ...]
+    places: np.ndarray
+    threshold: float
+    accuracy: np.ndarray
+    train_accuracy: np.ndarray
+    iterations: np.ndarray
+    losses: np.ndarray
+    steps: np.ndarray
+    distance: np.ndarray
+    diverged: np.ndarray
+    spectrum: np.ndarray
+
+    _SWEPT: ClassVar[tuple[str, ...]] = ("noise level", "training size", "repeat", "direction")
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "places": ("direction",),
+        "accuracy": _SWEPT,
+        "train_accuracy": _SWEPT,
+        "iterations": _SWEPT,
+        "losses": (*_SWEPT, "window"),
+        "steps": ("training size", "window"),
+        "distance": _SWEPT,
+        "diverged": _SWEPT,
+    }
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(tuple(label) for label in self.labels))  # JSON has lists
+
+    @property
+    def is_fourier(self) -> bool:
+        """Whether every direction is a frequency (of one channel)."""
+        return all(len(label) >= 3 and label[-3] in ("Re", "Im") for label in self.labels)
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        numbers = {}
+        for i, j, words in self._settings():
+            each = self._accuracy[i, j]  # (repeat, direction)
+            each = each[~np.isnan(each).all(1)]
+            if not len(each):
+                continue
+            known = ~np.isnan(each)
+            numbers[f"mean test accuracy{words}"] = over_repeats(np.nanmean(each, 1), within=(0.0, 1.0))
+            for name, judged in (("learned", each >= LEARNED), ("missed", each <= MISSED)):
+                shares = judged.sum(1) / known.sum(1)
+                numbers[f"share of directions {name}{words}"] = over_repeats(shares, within=(0.0, 1.0))
+        return numbers
+
+    @property
+    def _accuracy(self) -> np.ndarray:
+        """Without the trainings that diverged: results saved by earlier versions have a number there."""
+        return np.where(self.diverged, np.nan, self.accuracy)
+
+    def _settings(self) -> list[tuple[int, int, str]]:
+        """Every pair of noise and training size, and how to tell it from the others in words."""
+        several = len(self.noise) > 1, len(self.samples) > 1
+        found = []
+        for i, noise in enumerate(self.noise):
+            for j, samples in enumerate(self.samples):
+                parts = [f"σ = {noise:g}"] if several[0] else []
+                parts += [f"{samples:,} samples"] if several[1] else []
+                found.append((i, j, f" ({', '.join(parts)})" if parts else ""))
+        return found
+
+    def sentence(self) -> str:  # noqa: D102
+        each = _mean_over_repeats(self._accuracy[-1, -1])
+        gone, total = int(self.diverged.sum()), self.diverged.size
+        left_out = f" {gone} of {total} trainings diverged and are left out." if gone else ""
+        where = f"(σ = {self.noise[-1]:g}, {self.samples[-1]:,} samples)"
+        count, each = len(each), each[~np.isnan(each)]
+        if not len(each):
+            return f"{self.subject} has no training that stayed finite {where}.{left_out}"
+        low, high = 100 * each.min(), 100 * each.max()
+        spread = f"between {low:.0f} and {high:.0f} %" if high - low >= 1 else f"at {high:.0f} %"
+        learned, missed = int((each >= LEARNED).sum()), int((each <= MISSED).sum())
+        return (
+            f"{self.subject} learns {learned} of {count} directions and misses {missed}: test accuracy lies {spread} "
+            f"{where}.{left_out}"
+        )
+
+    def planes(self) -> dict[str, Plane]:  # noqa: D102
+        if not self.is_fourier or len(self.input_shape) < 2:
+            return {}
+        from biascope.results.figures import completed
+
+        side = (int(self.input_shape[-2]), int(self.input_shape[-1]))
+
+        def plane(values: np.ndarray, unit: str, low: float | None, high: float | None) -> Plane:
+            repeats = len(values)
+            known = ~np.isnan(values).any(0)  # never below the threshold in one repeat: no number
+            mean = np.where(known, values.mean(0), np.nan)
+            error = values.std(0, ddof=1) / math.sqrt(repeats) if repeats > 1 else None
+            spread = None if error is None else completed(self.labels, error, side)
+            return Plane(completed(self.labels, mean, side), unit, low, high, spread)
+
+        found = {}
+        for i, j, words in self._settings():
+            found[f"test accuracy{words}"] = plane(100 * self._accuracy[i, j], "%", 50.0, 100.0)
+            if not np.isnan(self.iterations[i, j]).all():
+                name = f"iterations to a loss of {self.threshold:g}{words}"
+                found[name] = plane(self.iterations[i, j], "iterations", None, None)
+        return found
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        from biascope.results import figures as frequency_plane
+
+        pictures: dict[str, Figure] = {}
+        planes = self.planes()
+        if planes:
+            pictures["What is learned at each frequency"] = frequency_plane.plane_figure(planes, dark=dark)
+        else:
+            spectra = {"eigenvalues": self.spectrum} if self.spectrum.size > 1 and len(self.places) > 1 else None
+            curves = {}
+            for i, j, words in self._settings():
+                error = self._accuracy[i, j].std(0, ddof=1) / math.sqrt(self.repeats) if self.repeats > 1 else None
+                curves[words.strip(" ()") or "test accuracy"] = (
+                    self.places,
+                    100 * _mean_over_repeats(self._accuracy[i, j]),
+                    None if error is None else 100 * error,
+                )
+            # Eigenvalues are drawn by place: those of directions that were left out are not known here.
+            shown = spectra if spectra and list(self.places) == list(range(len(self.places))) else None
+            pictures["Test accuracy along each direction"] = frequency_plane.against_index_figure(
+                curves, shown, index=f"index in the {self.basis} basis", dark=dark
+            )
+        pictures["Training loss along early and late directions"] = self._loss_curves(dark)
+        return pictures
+
+    def _loss_curves(self, dark: bool) -> Figure:
+        from biascope.results.figures import lines_figure
+
+        order = (
+            np.argsort(-_mean_over_repeats(self._accuracy[-1, -1]), kind="stable")
+            if self.is_fourier
+            else np.arange(len(self.places))
+        )
+        chosen = sorted({round(float(k)) for k in np.linspace(0, len(order) - 1, min(5, len(order)))})
+        curves = {}
+        for k in chosen:
+            direction = int(order[k])
+            label = self.labels[direction]
+            name = f"direction {self.places[direction]}"
+            if self.is_fourier:
+                sides = (int(side) for side in self.input_shape[-2:])
+                cycles = [(part + side // 2) % side - side // 2 for part, side in zip(label[-2:], sides, strict=True)]
+                name = f"frequency ({cycles[0]}, {cycles[1]})"
+            curves[name] = (self.steps[-1], self.losses[-1, -1, :, direction].mean(0))
+        return lines_figure(curves, x="iteration", y="training loss", log_y=True, dark=dark)
+
+    @property
+    def repeats(self) -> int:
+        """How many networks were trained along each direction."""
+        return int(self.accuracy.shape[2])
+
+
+def _mean_over_repeats(values: np.ndarray) -> np.ndarray:
+    """Mean over the first axis of what is a number; nan where nothing is."""
+    known = ~np.isnan(values)
+    return np.asarray(np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan))

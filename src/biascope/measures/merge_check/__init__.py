@@ -1,0 +1,396 @@
+"""Whether fine-tuned models may be merged, from samples without labels, before anyone merges them."""
+
+# T models, each with a task · n samples · c classes · A coefficients · G sets of coefficients · B resamples
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from biascope.editing.heads import Head
+from biascope.editing.outputs import edited_outputs, predicted_classes, require_repeatable, sampled
+from biascope.editing.results import places_inside
+from biascope.editing.tuning import require_heads
+from biascope.editing.vectors import TaskVector
+from biascope.families import weights
+from biascope.families.family import Network
+from biascope.measures.merge_check.result import BOX, MergeCheck
+from biascope.results.result import recorded
+from biascope.runs.identity import content_of
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
+
+ALPHAS = tuple(step / 20 for step in range(21))
+READINGS = {"classes": "classes", "features": "logits"}  # how outputs are read, by what is compared
+
+
+def merge_check(
+    encoder: Network,
+    heads: Mapping[str, Head],
+    vectors: Mapping[str, TaskVector],
+    tasks: Mapping[str, Arrays],
+    *,
+    split: str = "test",
+    points: int = 1000,
+    alphas: Sequence[float] = ALPHAS,
+    compared: str = "classes",
+    accuracies: Mapping[str, float] | None = None,
+    control: Arrays | None = None,
+    grid: int | None = 10,
+    reach: tuple[float, float] = (-1.0, 2.0),
+    map_points: int = 256,
+    threshold: float = 0.1,
+    resamples: int = 400,
+    name: str = "base",
+    seed: int = 0,
+    run: Run | None = None,
+) -> MergeCheck:
+    """What merging fine-tuned models would do to their predictions; no labels are needed.
+
+    Definition:
+        With ``d_t(α) = E_{x∼μ_t} dist(f(x; θ₀ + τ_t), f(x; θ₀ + α Σ_s τ_s))``, where dist is 1 if the predicted classes differ, the
+        suggested coefficient minimises the mean of ``d_t`` over tasks. ``d_t`` is the predicted loss: on these samples, the accuracy
+        of the merged model is below that of the fine-tuned one by at most ``d_t``, whatever the labels. ``d_t(0)`` is what there
+        is to lose. The verdict follows from both; see ``docs/merge_check.md``. The loss to *expect* is
+        ``E [q(ŷ_t) − q(ŷ_α)]`` with the classes that both predict and labels drawn from q, the fine-tuned model's own
+        probabilities; where its accuracy is known, at the temperature at which it is as sure as it is right. Beside it, for every
+        pair the disentanglement error
+        ``ξ(α₁, α₂) = Σ_t E dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``; the size and the cosine of the changes of outputs
+        ``f(x; θ₀ + τ_s) − f(x; θ₀)`` by each vector on each task's samples; and cosines of task vectors by layer.
+
+        Where features are compared, dist is 1 − cosine of the two outputs, both measured from the mean of the first ones.
+
+    Args:
+        encoder: At θ₀; with heads it predicts classes.
+        heads: By model; :func:`biascope.editing.heads.identity_head` for a network whose outputs are class scores or features.
+        vectors: By model, at least two.
+        tasks: Samples for each model; labels are not looked at.
+        split: Where samples are taken from.
+        points: Samples of each task at most, and of the control set.
+        alphas: Coefficients to choose from; 0, the base, is always among them.
+        compared: ``"classes"``, or ``"features"``: outputs are not class scores.
+        accuracies: What is known of the models' accuracy on their tasks, between 0 and 1; a fine-tuned model is often surer than
+            it is right, and the loss to expect is too large then.
+        control: Samples outside all tasks.
+        grid: Coefficients along a side of the maps of ξ; ``None`` for no maps.
+        reach: First and last of them.
+        map_points: Samples of each task for these maps and for the changes of outputs.
+        threshold: ξ below which two vectors leave each other alone.
+        resamples: Of the samples, for intervals.
+        name: Of the base.
+        seed: Of the choice of samples and of resamples.
+        run: Folder (what was computed is kept), device, precision.
+
+    Returns:
+        The verdict with all that it rests on.
+
+    Raises:
+        ValueError: If models, heads, samples and settings do not fit, or outputs are random, not finite, or depend on the batch.
+
+    Example:
+        >>> encoder = Network.of(torch.nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
+        >>> ends = {"a": torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), "b": torch.tensor([[0.0, -1.0], [0.0, 1.0]])}
+        >>> vectors = {model: TaskVector.between(encoder.params, {"weight": end}) for model, end in ends.items()}
+        >>> tasks = {"a": Arrays({"test": (torch.tensor([[1.0, 0.0]]), torch.zeros(1))}),  # each sees one input alone
+        ...          "b": Arrays({"test": (torch.tensor([[0.0, 1.0]]), torch.zeros(1))})}
+        >>> heads = dict.fromkeys(tasks, Head(torch.eye(2), torch.zeros(2)))
+        >>> found = merge_check(encoder, heads, vectors, tasks, run=Run(device="cpu"))
+        >>> found.grade, found.mean_loss.value, found.way.value
+        ('merge', 0.0, 1.0)
+
+    Reference:
+        Ortiz-Jiménez (2023), thesis, section 6.3; Ilharco et al. (2023). Editing models with task arithmetic. ICLR.
+    """
+    run, clock = run or Run(), time.perf_counter()
+    _check(heads, vectors, tasks, alphas, compared, grid, resamples)
+    _check_accuracies(accuracies or {}, vectors)
+    if not 0 < threshold < np.inf or not -np.inf < reach[0] < reach[1] < np.inf:
+        raise ValueError(
+            f"threshold must be positive and reach an interval of finite numbers, got {threshold} and {reach}. "
+            "Pass threshold=0.1, reach=(-1.0, 2.0)."
+        )
+    settings = {
+        "split": split, "points": points, "compared": compared, "grid": grid, "reach": reach, "map_points": map_points,
+        "threshold": threshold, "resamples": resamples, "seed": seed,
+        "accuracies": dict(accuracies or {}),
+    }  # fmt: skip
+    models = tuple(vectors)
+    samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
+    if compared == "features" and (few_of := [model for model in models if samples[model].sizes[split] < 2]):
+        raise ValueError(f"Features are compared on two samples at least, and {few_of[0]} has one. Pass more samples.")
+    for model in models:
+        require_repeatable(encoder, samples[model], name=name, run=run)
+        require_repeatable(encoder, samples[model], name=model, vector=vectors[model], run=run)
+    few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
+    look = _Look(encoder, tuple(vectors.values()), compared, run)
+    coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
+    parts: dict[str, list[np.ndarray]] = {"apart": [], "expected": []}
+    for place, model in enumerate(models):
+        known = (accuracies or {}).get(model)
+        found_along = look.along(heads[model], samples[model], coefficients, place, known)
+        for key, each in zip(parts, found_along, strict=False):
+            parts[key].append(np.stack([each.mean(0), *_resampled(each, resamples, seed)], 1))  # (A, 1 + B)
+    apart, expected = np.array(parts["apart"]), np.array(parts["expected"]) if parts["expected"] else None
+    maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
+    effects, cosines = look.effects(heads, few)
+    found = MergeCheck(
+        base=name,
+        models=models,
+        data=tuple(tasks[model].name for model in models),
+        points=tuple(samples[model].sizes[split] for model in models),
+        compared=compared,
+        alphas=coefficients.numpy(),
+        apart=apart[..., 0],
+        resampled=apart[..., 1:],
+        expected=None if expected is None else expected[..., 0],
+        expected_resampled=None if expected is None else expected[..., 1:],
+        tempered=tuple(model for model in models if model in (accuracies or {})),
+        threshold=threshold,
+        effects=effects,
+        effect_cosines=cosines,
+        **maps,
+        **_by_layer(encoder, vectors),
+        provenance=recorded(
+            "merge_check",
+            "task_arithmetic2023",
+            settings=settings,
+            seconds=0.0,
+            run=run,
+            data={"name": list(dict.fromkeys(tasks[model].name for model in models))},
+            hashes={
+                "base": content_of(encoder),
+                **{f"task vector of {model}": weights.fingerprint(each.deltas) for model, each in vectors.items()},
+            },
+        ),
+    )
+    if control is not None:
+        outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
+        found = _with_control(found, look, heads, outside)
+    found.provenance["seconds"] = round(time.perf_counter() - clock, 3)
+    return found.check()
+
+
+def _check(
+    heads: Mapping[str, Head],
+    vectors: Mapping[str, TaskVector],
+    tasks: Mapping[str, Arrays],
+    alphas: Sequence[float],
+    compared: str,
+    grid: int | None,
+    resamples: int,
+) -> None:
+    if len(vectors) < 2:
+        raise ValueError(f"A merge needs at least two models, got {len(vectors)}. Pass another.")
+    if compared not in READINGS:
+        raise ValueError(f"compared must be 'classes' or 'features', got {compared!r}. Pass compared='classes'.")
+    require_heads(vectors, heads)
+    if lacking := [model for model in vectors if model not in tasks]:
+        raise ValueError(f"Every model must have samples, and {lacking[0]!r} has none. Pass tasks[{lacking[0]!r}].")
+    if not len(alphas) or not all(np.isfinite(alpha) and alpha >= 0 for alpha in alphas):
+        raise ValueError(f"alphas must be finite and not negative, got {list(alphas)}. Pass alphas=(0.3, 0.5, 1.0).")
+    if resamples < 2 or (grid is not None and grid < 3):
+        raise ValueError(
+            f"grid and resamples must be at least 3 and 2, got {grid} and {resamples}. Pass grid=10, resamples=400."
+        )
+    if compared == "classes" and (one := [model for model in vectors if len(heads[model].weight) < 2]):
+        raise ValueError(
+            f"The head of {one[0]} must have two outputs at least to predict classes, got one. Pass a head with a row for each class."
+        )
+
+
+def _check_accuracies(accuracies: Mapping[str, float], models: Mapping[str, TaskVector]) -> None:
+    for model, accuracy in accuracies.items():
+        if model not in models:
+            raise ValueError(
+                f"accuracies must name some of the models {', '.join(models)}, got {model!r}. Pass such a name."
+            )
+        if not 0 < accuracy <= 1:
+            raise ValueError(
+                f"An accuracy must lie between 0 and 1, got {accuracy:g} for {model}. Pass a share, such as 0.93."
+            )
+
+
+def likely_labels(logits: Tensor, accuracy: float | None = None) -> Tensor:
+    """Probabilities of labels ``(n, c)`` by what a model says, tempered so that it is as sure on average as it is right.
+
+    Example:
+        >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
+        >>> [round(float(likely_labels(logits, known)[0, 0]), 3) for known in (None, 0.7)]
+        [0.982, 0.7]
+    """
+    wide = logits.double()
+    if accuracy is None:
+        return wide.softmax(-1)
+    wide = wide / max(float(wide.std(-1).mean()), 1e-300)  # whatever the scale of outputs
+    cold, hot = 1e-3, 1e3
+    for _ in range(60):  # how sure it is falls with the temperature
+        middle = (cold * hot) ** 0.5
+        surer = float((wide / middle).softmax(-1).amax(-1).mean()) > accuracy
+        cold, hot = (middle, hot) if surer else (cold, middle)
+    return (wide / hot).softmax(-1)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Looks at edited networks through heads."""
+
+    encoder: Network
+    vectors: tuple[TaskVector, ...]
+    compared: str
+    run: Run
+
+    def outputs(
+        self, head: Head, samples: Arrays, rows: Tensor, reading: str | None = None, only: Sequence[int] | None = None
+    ) -> Tensor:
+        """Of every row of coefficients, ``(G, n)`` classes or ``(G, n, c)``."""
+        chosen = self.vectors if only is None else [self.vectors[place] for place in only]
+        read = reading or READINGS[self.compared]
+        return edited_outputs(self.encoder, head, chosen, rows, samples, reading=read, run=self.run)
+
+    def along(
+        self, head: Head, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None
+    ) -> list[np.ndarray]:
+        """Distances ``(n, A)`` of one fine-tuned model from the merged ones; for classes, also losses of accuracy to expect."""
+        count = len(self.vectors)
+        rows = torch.cat([torch.eye(count, dtype=alphas.dtype)[place : place + 1], alphas[:, None].expand(-1, count)])
+        outputs = self.outputs(head, samples, rows, "logits")
+        if not bool(outputs[0].isfinite().all()):
+            raise ValueError(
+                f"The model of {samples.name} must give finite outputs on its samples, and does not. Check its weights, and --pixels."
+            )
+        if self.compared != "classes":
+            return [np.stack([_apart(outputs[0], each) for each in outputs[1:]], 1)]
+        labels = likely_labels(outputs[0], accuracy)  # (n, c)
+        classes = predicted_classes(outputs)  # (1 + A, n); −1 of a network that is no use any more
+        right = labels.gather(1, classes.T.clamp_min(0)) * (classes.T >= 0)  # (n, 1 + A)
+        return [(classes[1:] != classes[0]).T.double().numpy(), (right[:, :1] - right[:, 1:]).numpy()]
+
+    def maps(
+        self,
+        heads: Mapping[str, Head],
+        samples: Mapping[str, Arrays],
+        grid: int | None,
+        reach: tuple[float, float],
+        threshold: float,
+        resamples: int,
+        seed: int,
+    ) -> dict[str, Any]:
+        """ξ of every pair on a grid, and the share of the search box where it is low."""
+        if grid is None:
+            return {"map_alphas": np.zeros(0), "terms": None, "low": None}
+        alphas = torch.linspace(*reach, grid, dtype=torch.float64)
+        both = torch.cartesian_prod(alphas, alphas)  # the first model's coefficient is the slower one
+        inside = places_inside(alphas.numpy(), BOX)
+        if not inside.any():
+            raise ValueError(
+                f"The maps must have places within {BOX[0]:g} and {BOX[1]:g}, and from {reach[0]:g} to {reach[1]:g} none of {grid} is. "
+                "Pass reach=(-1.0, 2.0)."
+            )
+        terms, low = [], []
+        for pair in itertools.combinations(range(len(self.vectors)), 2):
+            total, pair_terms = np.zeros((resamples, grid, grid)), []
+            for place, model in enumerate(list(samples)[which] for which in pair):
+                alone = torch.zeros(grid, 2, dtype=alphas.dtype)
+                alone[:, place] = alphas
+                outputs = self.outputs(heads[model], samples[model], torch.cat([alone, both]), only=pair)
+                steps = itertools.product(range(grid), range(grid))
+                each = np.stack(
+                    [_apart(outputs[step[place]], outputs[grid + k]) for k, step in enumerate(steps)], 1
+                ).reshape(-1, grid, grid)
+                total += _resampled(each, resamples, seed)
+                pair_terms.append(each.mean(0))
+            terms.append(pair_terms)
+            low.append((total[:, inside] < threshold).mean(1))
+        return {"map_alphas": alphas.numpy(), "terms": np.array(terms), "low": np.array(low)}
+
+    def effects(self, heads: Mapping[str, Head], samples: Mapping[str, Arrays]) -> tuple[np.ndarray, np.ndarray]:
+        """Sizes of the changes of outputs by each vector on each task's samples, relative to its own; and cosines."""
+        count = len(self.vectors)
+        rows = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
+        sizes, cosines = np.full((count, count), np.nan), np.full((count, count), np.nan)
+        for task, (model, part) in enumerate(samples.items()):
+            outputs = self.outputs(heads[model], part, rows, "logits").double()
+            if self.compared == "classes":
+                outputs = outputs - outputs.mean(-1, keepdim=True)  # what all classes gain alike changes no prediction
+            changes = (outputs[1:] - outputs[0]).flatten(1)  # (T, n c)
+            gram = (changes @ changes.T).numpy()
+            norms = np.sqrt(np.diag(gram))
+            if norms[task] > 0:
+                sizes[task] = norms / norms[task]
+                cosines[task] = gram[task] / np.where(norms > 0, norms[task] * norms, np.nan)
+        return sizes, cosines
+
+
+def _with_control(found: MergeCheck, look: _Look, heads: Mapping[str, Head], samples: Arrays) -> MergeCheck:
+    """The same with what the merge, and each model alone, changes on other samples; mean over different heads."""
+    count = len(found.models)
+    merged = torch.full((1, count), found.alpha.value, dtype=torch.float64)
+    rows = torch.cat([torch.zeros(1, count).double(), merged, torch.eye(count).double()])
+    different = {heads[model].identity: heads[model] for model in found.models}.values()
+    shares = []
+    for head in different:
+        start, *others = look.outputs(head, samples, rows)
+        shares.append([_apart(start, each).mean() for each in others])
+    size = next(iter(samples.sizes.values()))
+    return dataclasses.replace(found, control_data=samples.name, control_points=size, control=np.array(shares).mean(0))
+
+
+def _apart(reference: Tensor, outputs: Tensor) -> np.ndarray:
+    """Distances ``(n,)`` between two sets of classes ``(n,)`` or of features ``(n, c)``."""
+    if not reference.is_floating_point():
+        return np.asarray((reference != outputs).double().numpy())
+    centre = reference.mean(0)
+    cosine = F.cosine_similarity((reference - centre).double(), (outputs - centre).double())
+    return np.asarray((1 - cosine).numpy())
+
+
+def _resampled(each: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means over resampled samples ``(B, …)`` of ``(n, …)``.
+
+    Sets of one size are resampled alike: right for models that share their samples, and for others it changes nothing.
+    """
+    count = len(each)
+    generator = np.random.default_rng(seed_of(seed, "resamples"))
+    counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    return np.asarray(np.tensordot(counts / count, each, 1))
+
+
+def _by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, Any]:
+    """Norms, inner products and sign conflicts of task vectors, in the order of the network's layers."""
+    own = list(vectors.values())
+    pairs = list(itertools.combinations(range(len(own)), 2))
+    rows: dict[str, np.ndarray] = {}
+    for name in own[0].deltas:
+        start = encoder.params[name].flatten().double().cpu()
+        deltas = [vector.deltas[name].flatten().double().cpu() for vector in own]
+        signs = [delta.sign() for delta in deltas]
+        both = [signs[one] * signs[two] for one, two in pairs]
+        row: list[float | Tensor] = [len(start), start @ start, *(delta @ delta for delta in deltas)]
+        row += [sign.count_nonzero() for sign in signs]
+        row += [deltas[one] @ deltas[two] for one, two in pairs]
+        row += [product.count_nonzero() for product in both] + [(product < 0).sum() for product in both]
+        layer = weights.layer_of(name)
+        more = np.array([float(number) for number in row])
+        rows[layer] = rows[layer] + more if layer in rows else more
+    cuts = np.cumsum([1, 1, len(own), len(own), len(pairs), len(pairs)])
+    numbers, norms, moved, changed, dots, shared, conflicts = np.split(np.array(list(rows.values())), cuts, axis=1)
+    return {
+        "layers": tuple(rows),
+        "numbers": numbers[:, 0].astype(int),
+        "base_norms": np.sqrt(norms[:, 0]),
+        "task_norms": np.sqrt(moved),
+        "changed": changed.astype(int),
+        "dots": dots,
+        "shared": shared.astype(int),
+        "conflicts": conflicts.astype(int),
+    }

@@ -1,0 +1,318 @@
+"""WHAT: whether fine-tuned models may be merged: a verdict in plain words, with the coefficient and what it will cost."""
+
+# t tasks, one for each model · a coefficients · b resamples · p pairs of models · l layers
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from biascope.editing import pictures as merge_pictures
+from biascope.editing.merge_result import Difference
+from biascope.editing.results import places_inside, resampled_interval
+from biascope.measures.merge_check import pictures as check_pictures
+from biascope.measures.merge_check.verdict import GRADES, best_place, graded, remarks_on, verdict_of
+from biascope.results.estimate import Estimate, proportion
+from biascope.results.result import Result
+from biascope.results.wording import listed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BOX = (0.0, 1.0)  # where coefficients are searched
+_DRAWN = 6  # maps at most
+
+
+@dataclass(frozen=True, repr=False)
+class MergeCheck(Result):
+    """What merging fine-tuned models would do, from samples without labels.
+
+    The *distance* of two models on samples is the share of these on which they predict different classes; where features are
+    compared, the mean of 1 − cosine. Accuracies can differ by no more than the share of predictions that do.
+
+    Attributes:
+        base: The model that the others were tuned from.
+        models: These.
+        data: What each was looked at on.
+        points: How many samples of it.
+        compared: ``"classes"`` or ``"features"``.
+        alphas: Coefficients of the sum of all task vectors; the first is 0, the base itself.
+        apart: ``(task, coefficient)`` distance of the merged model from the fine-tuned one on the latter's own samples.
+        resampled: The same on resampled samples.
+        map_alphas: Coefficients along a side of the maps.
+        terms: ``(pair, side, place, place)`` the two terms of the disentanglement error ξ; ``None`` without maps.
+        low: ``(pair, resample)`` share of the search box with ξ below the threshold.
+        threshold: Of ξ.
+        effects: ``(task, model)`` how much a model's vector changes outputs on a task's samples, relative to the task's own.
+        effect_cosines: Between the two changes.
+        layers: Parameters are grouped by these.
+        numbers: ``(layer,)`` how many numbers.
+        base_norms: ``(layer,)`` of θ₀.
+        task_norms: ``(layer, model)`` of the task vectors.
+        changed: ``(layer, model)`` how many numbers a model changed.
+        dots: ``(layer, pair)`` inner products of task vectors.
+        shared: ``(layer, pair)`` numbers that both changed.
+        conflicts: ``(layer, pair)`` those that they moved in opposite directions.
+        control_data: What else was looked at; empty if nothing.
+        control_points: How many samples of it.
+        control: Distance from the base there of the merged model, then of each model alone.
+        expected: ``(task, coefficient)`` loss of accuracy to expect, if labels follow the fine-tuned model's own probabilities, or
+            these tempered to its known accuracy; ``None`` where features are compared.
+        expected_resampled: The same on resampled samples.
+        tempered: The models whose accuracy was known for that.
+        notes: What else to tell of the models.
+    """
+
+    base: str
+    models: tuple[str, ...]
+    data: tuple[str, ...]
+    points: tuple[int, ...]
+    compared: str
+    alphas: np.ndarray
+    apart: np.ndarray
+    resampled: np.ndarray
+    map_alphas: np.ndarray
+    terms: np.ndarray | None
+    low: np.ndarray | None
+    threshold: float
+    effects: np.ndarray
+    effect_cosines: np.ndarray
+    layers: tuple[str, ...]
+    numbers: np.ndarray
+    base_norms: np.ndarray
+    task_norms: np.ndarray
+    changed: np.ndarray
+    dots: np.ndarray
+    shared: np.ndarray
+    conflicts: np.ndarray
+    control_data: str = ""
+    control_points: int = 0
+    control: np.ndarray | None = None
+    expected: np.ndarray | None = None
+    expected_resampled: np.ndarray | None = None
+    tempered: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "alphas": ("coefficient",),
+        "apart": ("model", "coefficient"),
+        "expected": ("model", "coefficient"),
+        **dict.fromkeys(("resampled", "expected_resampled"), ("model", "coefficient", "resample")),
+        "map_alphas": ("place",),
+        "terms": ("pair", "side", "place", "place"),
+        "low": ("pair", "resample"),
+        **dict.fromkeys(("effects", "effect_cosines"), ("model", "model")),
+        **dict.fromkeys(("numbers", "base_norms"), ("layer",)),
+        **dict.fromkeys(("task_norms", "changed"), ("layer", "model")),
+        **dict.fromkeys(("dots", "shared", "conflicts"), ("layer", "pair")),
+        "control": ("subject",),
+    }
+
+    @property
+    def subject(self) -> str:  # noqa: D102
+        return f"{listed(self.models)} on {self.base}"
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of models."""
+        return list(itertools.combinations(range(len(self.models)), 2))
+
+    @property
+    def weights(self) -> Difference:
+        """The task vectors against each other, layer by layer."""
+        names = (
+            "base",
+            "models",
+            "layers",
+            "numbers",
+            "base_norms",
+            "task_norms",
+            "changed",
+            "dots",
+            "shared",
+            "conflicts",
+        )
+        return Difference(**{name: getattr(self, name) for name in names}, misfits=(), provenance=self.provenance)
+
+    @property
+    def alpha(self) -> Estimate:
+        """The coefficient at which the merged model is nearest to all fine-tuned ones on average; over resampled samples."""
+        draws = self.alphas[[best_place(each) for each in self.resampled.mean(0).T]]
+        return resampled_interval(float(self.alphas[self._chosen]), draws)
+
+    @property
+    def as_good(self) -> tuple[float, float]:
+        """The coefficients around it at which the distance is within the noise of the least."""
+        mean = self.resampled.mean(0)  # (a, b)
+        worse = np.quantile(mean - mean[self._chosen], 0.05, axis=1) > 0
+        low = high = self._chosen
+        while low > 0 and not worse[low - 1]:
+            low -= 1
+        while high + 1 < len(self.alphas) and not worse[high + 1]:
+            high += 1
+        return float(self.alphas[low]), float(self.alphas[high])
+
+    @property
+    def losses(self) -> list[Estimate]:
+        """For each model, its distance from the merged one at the suggested coefficient: the most accuracy that it can lose."""
+        return [self._distance(task, self._chosen) for task in range(len(self.models))]
+
+    @property
+    def mean_loss(self) -> Estimate:
+        """Their mean."""
+        at = self._chosen
+        return resampled_interval(float(self.apart[:, at].mean()), self.resampled[:, at].mean(0))
+
+    @property
+    def expected_losses(self) -> list[Estimate]:
+        """For each model, the loss of accuracy to expect at the suggested coefficient; empty where features are compared."""
+        if self.expected is None or self.expected_resampled is None:
+            return []
+        at, found = self._chosen, []
+        for loss, draws, most in zip(self.expected, self.expected_resampled, self.losses, strict=True):
+            known = resampled_interval(float(loss[at]), draws[at])
+            # None of few changed predictions is not none of all: then the interval is that of the bound.
+            found.append(most if most.value == 0 else known)
+        return found
+
+    @property
+    def stakes(self) -> list[Estimate]:
+        """For each model, its distance from the base: what there is to lose."""
+        return [self._distance(task, 0) for task in range(len(self.models))]
+
+    @property
+    def way(self) -> Estimate:
+        """Share of the distance from the base to the models, on average, that the merge covers."""
+        at = self._chosen
+        draws = 1 - self.resampled[:, at].mean(0) / np.maximum(self.resampled[:, 0].mean(0), 1e-9)
+        return resampled_interval(1 - float(self.apart[:, at].mean() / max(self.apart[:, 0].mean(), 1e-9)), draws)
+
+    @property
+    def grade(self) -> str:
+        """The verdict in short: one of :data:`GRADES`."""
+        return graded(self.apart)
+
+    @property
+    def chances(self) -> dict[str, float]:
+        """How often each verdict is given on resampled samples."""
+        found = [graded(self.resampled[..., draw]) for draw in range(self.resampled.shape[2])]
+        return {grade: found.count(grade) / len(found) for grade in GRADES}
+
+    @property
+    def xi(self) -> np.ndarray | None:
+        """``ξ(α₁, α₂)`` of every pair, from 0 to 2."""
+        return None if self.terms is None else np.asarray(self.terms.sum(1))
+
+    @property
+    def low_shares(self) -> dict[str, Estimate]:
+        """Share of the coefficients in [0, 1]² with ξ below the threshold, by pair."""
+        if self.xi is None or self.low is None:
+            return {}
+        shares = (self.xi[:, places_inside(self.map_alphas, BOX)] < self.threshold).mean(1)
+        return {name: resampled_interval(shares[k], self.low[k]) for k, name in enumerate(self.weights.pair_names)}
+
+    @property
+    def _chosen(self) -> int:
+        return best_place(self.apart.mean(0))
+
+    def _distance(self, task: int, at: int) -> Estimate:
+        value = float(self.apart[task, at])
+        if self.compared == "classes":  # an interval that knows that none of few is not none of all
+            return _share(value, self.points[task])
+        return resampled_interval(value, self.resampled[task, at])
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        what = "share of its predictions" if self.compared == "classes" else "cosine distance"
+        numbers = {"suggested coefficient α": self.alpha}
+        likely = self.expected_losses
+        for task, name in enumerate(self.models):
+            numbers[f"{name}, {what} that the merge changes"] = self.losses[task]
+            if likely:
+                numbers[f"{name}, loss of accuracy to expect"] = likely[task]
+            numbers[f"{name}, {what} that differ from the base"] = self.stakes[task]
+        if self.apart[:, 0].any():
+            numbers["share of the way from the base to the models"] = self.way
+        numbers |= {
+            f"{name}, share of [0, 1]² with ξ < {self.threshold:g}": each for name, each in self.low_shares.items()
+        }
+        numbers |= self.weights.headline()
+        if self.control is not None:
+            for name, share in zip(("the merge", *self.models), self.control, strict=True):
+                known = _share(share, self.control_points) if self.compared == "classes" else Estimate(float(share))
+                numbers[f"changed on {self.control_data} by {name}"] = known
+        return numbers
+
+    def sentence(self) -> str:  # noqa: D102
+        return " ".join([verdict_of(self), *remarks_on(self)])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The layers as plain values."""
+        return self.weights.rows()
+
+    def document(self) -> dict[str, Any]:
+        """Verdict, coefficient, and what was found of every model and pair, as plain values."""
+        (low, high), likely = self.as_good, self.expected_losses
+        control = () if self.control is None else zip(("merge", *self.models), map(float, self.control), strict=True)
+        return {
+            "grade": self.grade,
+            "chances": self.chances,
+            "alpha": {**self.alpha.as_dict(), "as good from": low, "as good to": high},
+            "alphas": self.alphas.tolist(),
+            "models": [
+                {
+                    "model": name,
+                    "data": self.data[task],
+                    "samples": self.points[task],
+                    "predicted loss": self.losses[task].as_dict(),
+                    "expected loss": likely[task].as_dict() if likely else None,
+                    "distance from the base": self.stakes[task].as_dict(),
+                    "distances": self.apart[task].tolist(),
+                    "changes of outputs by each": [_number(size) for size in self.effects[task]],
+                    "cosines with its own": [_number(cosine) for cosine in self.effect_cosines[task]],
+                }
+                for task, name in enumerate(self.models)
+            ],
+            "low-ξ shares": {name: each.as_dict() for name, each in self.low_shares.items()},
+            "control": dict(control),
+        }
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        pictures = {
+            "The merged model against each fine-tuned one": check_pictures.agreement_figure(
+                self.apart,
+                self.resampled,
+                self.alphas,
+                self.models,
+                chosen=self.alpha.value,
+                as_good=self.as_good,
+                unit="same predictions, %" if self.compared == "classes" else "agreement of features, %",
+                dark=dark,
+            )
+        }
+        if self.xi is not None:
+            order = np.argsort([each.value for each in self.low_shares.values()])[:_DRAWN]
+            several = len(self.pairs) > 1
+            names = ("first", "second") if several else (self.models[0], self.models[1])
+            maps = {self.weights.pair_names[k] if several else "ξ": self.xi[k] for k in order}
+            pictures["Where two task vectors leave each other alone"] = merge_pictures.map_figure(
+                maps, self.map_alphas, names, threshold=self.threshold, box=BOX, dark=dark
+            )
+        pictures["What a model does to the others' samples"] = check_pictures.effects_figure(
+            self.effects, self.models, dark=dark
+        )
+        layers = self.weights.plots(dark)
+        return pictures | {name: layers[name] for name in ("Cosine of task vectors", "Opposite moves")}
+
+
+def _share(value: float, samples: int) -> Estimate:
+    found = proportion(value, samples).map_linear(0.01)
+    return Estimate(found.value, found.standard_error, max(found.low, 0.0), min(found.high, 1.0))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,560 @@
+"""Figures 7 and 9, and appendices A.4 and A.12: what theory says of the geometry at initialisation, and what it looks like."""
+
+# g groups of draws, or networks · D input size · n width
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from biascope.derivatives.covariance import GradientSampler, gradient_covariance
+from biascope.derivatives.gradients import input_gradient
+from biascope.derivatives.matrices import DrawnMatrix, data_covariance
+from biascope.families.family import Family, Network
+from biascope.families.weights import Params
+from biascope.measures.geometry_evolution import geometry_evolution
+from biascope.papers.geometry2025 import models as geometry_models
+from biascope.papers.geometry2025.shared import TITLES, cifar_2, family_of, probe_scale, run_of
+from biascope.results.claim import Claim, Finding, figure
+from biascope.results.draw import PALETTE, blank, heat, legend_below, panel, plain
+from biascope.results.estimate import Estimate, jackknife
+from biascope.results.figures import lines_figure
+from biascope.runs.randomness import generator_for
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
+from biascope.training.velocity import gradient_velocity, weight_velocity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GROUPS = 32  # independent estimates of one matrix
+GREY = (1, 32, 32)  # the images of figure 9
+NAMES = {"smoke": ("lenet",), "laptop": ("mlp", "lenet"), "paper": ("mlp", "lenet")}  # of A.4 and conjecture 2
+Velocity = Callable[[Network, int], Params]
+
+
+def claims_of(rows: Sequence[tuple[Any, ...]], effort: str = "laptop") -> list[Claim]:
+    """Rows of what the paper says, the number that decides it, comparator and tolerance; for "about", the published number."""
+    return [
+        Claim(f"{said[0].upper()}{said[1:]}: {number}.", number, how, rest[0] if rest else said, bound, effort)
+        for said, number, how, bound, *rest in rows
+    ]
+
+
+def small_images(side: int, each: int, run: Run) -> Arrays:
+    """CIFAR-2 with so many training samples of each class, averaged down to a side."""
+    data = cifar_2(each, 100, run)
+    step = data.shape[-1] // side
+    splits = {split: (nn.functional.avg_pool2d(x, step), y) for split, (x, y) in data.splits.items()}
+    return dataclasses.replace(data, splits=splits, name=f"{data.name}, of {side} × {side} pixels")
+
+
+def difference(one: Estimate, two: Estimate, samples: int = GROUPS) -> Estimate:
+    """The difference, with the error of independent numbers; nan where one of them is not told from noise."""
+    error = math.hypot(one.standard_error, two.standard_error)
+    return Estimate.from_error(one.value - two.value if math.isfinite(error) else math.nan, error, samples)
+
+
+# Numbers of a matrix that is known from independent estimates of it
+
+
+def unbiased(top: Tensor, left: Tensor, right: Tensor) -> Estimate:
+    """``⟨top⟩/√(⟨left⟩⟨right⟩)``, each a mean over pairs of distinct groups of ``(g, g)`` products; jackknife over groups.
+
+    A product of two independent estimates has no bias, where the square of one counts its noise. It is nan where some groups
+    more or less decide whether there is anything but noise.
+
+    Example:
+        >>> pairs = torch.full((4, 4), 2.0) + 5 * torch.eye(4)  # the diagonal is not looked at
+        >>> round(unbiased(pairs, pairs, torch.full((4, 4), 8.0)).value, 6)
+        0.5
+    """
+    apart = ~torch.eye(len(top), dtype=torch.bool, device=top.device)
+
+    def value(kept: Tensor) -> float:
+        over, one, two = (float(each[kept][:, kept][apart[kept][:, kept]].mean()) for each in (top, left, right))
+        return over / math.sqrt(one * two) if min(one, two) > 0 else math.nan
+
+    every = torch.arange(len(top), device=top.device)
+    whole, left_out = value(every), [value(every[every != group]) for group in range(len(top))]
+    return jackknife(whole, left_out) if all(map(math.isfinite, [whole, *left_out])) else Estimate(math.nan)
+
+
+def corr(one: Tensor, two: Tensor) -> Estimate:
+    """``Corr(E M, B)`` from independent estimates ``(g, D, D)`` of M, B being given ``(D, D)`` or estimated too ``(g, D, D)``.
+
+    Of two that are estimated, only the estimates of the same place may depend on each other.
+    """
+    first, second = one.flatten(1), two.to(one).reshape(-1, one[0].numel())
+    products = first @ first.T
+    return unbiased((first @ second.T).expand_as(products), products, (second @ second.T).expand_as(products))
+
+
+def share_within(groups: Tensor, mask: Tensor) -> Estimate:
+    """Share of ``‖E M‖²`` in the entries of a mask."""
+    flat = groups.flatten(1)
+    whole = flat @ flat.T
+    return unbiased((flat * mask.to(flat).flatten()) @ flat.T, whole, whole)
+
+
+def periodic_share(groups: Tensor, shape: Sequence[int], period: int) -> Estimate:
+    """How far the patterns in a geometry repeat: 1 if every p pixels, 0 for white noise; the constant image is left out.
+
+    With Π the projector on images that repeat, of rank p², and P the one on images of mean 0, it is ``tr(PΠG)/tr(PG)``, moved
+    and stretched so that a multiple of the identity has 0.
+    """
+    place = torch.arange(math.prod(shape), device=groups.device)
+    row, column = place // shape[-1] % shape[-2], place % shape[-1]
+    classes = nn.functional.one_hot(row % period * period + column % period).to(groups)  # (D, p²)
+    classes = classes / classes.sum(0).sqrt()
+    constant = groups.mean((1, 2)) * len(place)  # along the unit vector of the constant image
+    repeats = torch.einsum("gde,dk,ek->g", groups, classes, classes) - constant
+    whole = groups.diagonal(dim1=1, dim2=2).sum(1) - constant
+    pairs = (each[:, None].expand(-1, len(groups)) for each in (repeats, whole, whole))
+    chance = (period**2 - 1) / (len(place) - 1)
+    return unbiased(*pairs).map_linear(1 / (1 - chance), -chance / (1 - chance))
+
+
+# Figure 7
+
+
+def perceptron(shape: Sequence[int], width: int) -> nn.Module:
+    """One hidden ReLU layer without biases, all weights from N(0, 1), as in theorem 3.1."""
+    first = nn.Linear(math.prod(shape), width, bias=False)
+    return _gaussian(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, 1, bias=False))
+
+
+def pooled_convolution(shape: Sequence[int], width: int, kernel: int = 3) -> nn.Module:
+    """A linear convolution with global average pooling, all weights from N(0, 1), as in theorem 3.2.
+
+    Pooling comes first, which is the same for a linear layer and many times cheaper: over all positions, a tap of the kernel
+    sees a window of the image.
+    """
+    pool, first = nn.AvgPool2d(shape[-1] - kernel + 1, stride=1), nn.Linear(shape[0] * kernel**2, width, bias=False)
+    return _gaussian(pool, nn.Flatten(), first, nn.Linear(width, 1, bias=False))
+
+
+def _gaussian(*layers: nn.Module) -> nn.Module:
+    module = nn.Sequential(*layers)
+    for weight in module.parameters():
+        nn.init.normal_(weight)
+    return module
+
+
+def velocity_on_some(data: Arrays, samples: int, run: Run) -> Velocity:
+    """``θ̇`` for targets 0 and one sample on average, on samples chosen anew for every stack."""
+    x, _ = data.to(run).whole("train")
+
+    def velocity(networks: Network, start: int) -> Params:
+        few = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), 0, "samples", start))[:samples]
+        found = weight_velocity(networks, x[few.to(x.device)], x.new_zeros(len(few)))
+        return {name: each / len(few) for name, each in found.items()}
+
+    return velocity
+
+
+def velocity_of_linear(covariance: Tensor, shape: Sequence[int]) -> Velocity:
+    """``θ̇`` for targets 0 and data of a covariance S, for networks that are linear in their input.
+
+    There ``f(x) = gᵀx`` and ∇_θf is linear in x, so that ``θ̇ = −Σ f(x_μ)∇_θf(x_μ) = −∇_θf(Sg)``: all data in one backward pass.
+    """
+
+    def velocity(networks: Network, start: int) -> Params:
+        some = next(iter(networks.params.values()))
+        gradient = input_gradient(networks.read("first"), some.new_zeros(1, *shape))
+        pulled = (gradient.double() @ covariance.to(some.device)).to(some).reshape(-1, 1, *shape)
+
+        def minus(params: Params, buffers: Params, x: Tensor) -> Tensor:
+            return -networks.apply(params, buffers, x).sum()
+
+        found: Params = vmap(grad(minus))(networks.params, networks.buffers, pulled)
+        return found
+
+    return velocity
+
+
+def evolutions(family: Family, shape: Sequence[int], velocity: Velocity, draws: int, run: Run) -> Tensor:
+    """Independent estimates ``(g, D, D)`` of Δ at N(0, I) inputs, one for each network."""
+    size, device = math.prod(shape), run.torch_device
+    most = (2**23 if device.type == "cpu" else 2**29) // (family.num_parameters + 8 * size)
+    most = max(1, min(most, 8192))
+    stream = family.draws(seed=0, run=run)
+    found = torch.zeros(GROUPS, size, size, dtype=torch.float64, device=device)
+    each = draws // GROUPS
+    with run.tracked(f"{family.name}: evolution", draws) as advance, run.products():
+        for start in (first for group in range(GROUPS) for first in range(group * each, (group + 1) * each, most)):
+            stop = min(start + most, (start // each + 1) * each)
+            networks, generator = stream[start:stop], generator_for(device, 0, "probe", start)
+            x = torch.randn(stop - start, 1, *shape, generator=generator, device=device, dtype=run.dtype)
+            slope, moved = gradient_velocity(networks.read("first"), x, velocity(networks, start), paired=True)
+            half = moved.flatten(0, 1).double().T @ slope.flatten(0, 1).double()
+            found[start // each] += (half + half.T) / each
+            advance(stop - start)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Theorem:
+    """A model of figure 7: its networks by width, how they move, and its Δ and abs Corr(Δ, target) by closed forms."""
+
+    title: str
+    said: str
+    build: Callable[[Sequence[int], int], nn.Module]
+    velocity: Velocity
+    target: np.ndarray
+    evolution: Callable[..., np.ndarray]
+    alignment: Callable[..., float]
+    fan_in: int
+
+    def gap(self, width: float) -> float:
+        """``1 − |Corr|`` for weights of variance 1."""
+        return 1 - self.alignment(int(width), weight_std=1.0, readout_std=1.0)
+
+    def measured(self, shape: Sequence[int], width: int, draws: int, run: Run) -> tuple[Estimate, float]:
+        """``|Corr|``, and how far it, ``⟨Δ, target⟩`` and ``tr Δ`` are from their exact values, in standard errors at most."""
+        family = Family.initialised(functools.partial(self.build, shape, width), name=f"{self.title} of width {width}")
+        groups = evolutions(family, shape, self.velocity, draws, run)
+        found = corr(groups, torch.from_numpy(self.target)).map_linear(-1.0)
+        apart = [abs(found.value - 1 + self.gap(width)) / found.standard_error]
+        exact = torch.from_numpy(self.evolution(width, weight_std=1.0, readout_std=1.0)).to(groups)
+        for against in (torch.from_numpy(self.target).to(groups), torch.eye(len(exact)).to(groups)):
+            along = ((groups - exact) * against).sum((1, 2))
+            apart.append(float(along.mean().abs() / along.std()) * GROUPS**0.5)
+        return found, max(apart)
+
+
+def _slope(widths: Sequence[float], values: Sequence[float], errors: Sequence[float] | None = None) -> Estimate:
+    """Of log value against log width; with standard errors of the values, with its own."""
+    x, y = np.log(np.asarray(widths, float)), np.log(np.asarray(values, float))
+    weights = (x - x.mean()) / np.square(x - x.mean()).sum()
+    if errors is None:
+        return Estimate.exact(float(weights @ y))
+    relative = np.asarray(errors, float) / np.asarray(values, float)
+    return Estimate.from_error(float(weights @ y), float(np.linalg.norm(weights * relative)), GROUPS)
+
+
+_NARROW, _CHANNELS = (4, 16, 64, 256), (1, 2, 4, 8, 16, 32)
+# Side of the images, samples of each class, samples of an instant, draws by width of the MLP and of the CNN.
+_EVOLVED: dict[str, tuple[int, int, int, dict[int, int], dict[int, int]]] = {
+    "smoke": (8, 100, 8, {2: 320, 8: 320}, {1: 640, 4: 640}),
+    "laptop": (8, 2000, 32, {**dict.fromkeys(_NARROW, 16_000), 1024: 6400}, dict.fromkeys(_CHANNELS, 192_000)),
+    "paper": (32, 5000, 32, {**dict.fromkeys(_NARROW, 64_000), 1024: 32_000}, dict.fromkeys((*_CHANNELS, 64), 960_000)),
+}
+_FAR, _HUGE = (256, 1024, 4096), (2**14, 2**17, 2**20)  # widths at which only the closed form is looked at
+
+
+def curves_figure(finding: Finding, dark: bool, x: str, y: str, log_y: bool = False) -> Figure:
+    """Places, values and, where known, intervals."""
+    curves = {name: (array[0], array[1]) for name, array in finding.arrays.items()}
+    bands = {name: (array[2], array[3]) for name, array in finding.arrays.items() if len(array) > 2}
+    return lines_figure(curves, x=x, y=y, log_x=True, log_y=log_y, bands=bands, dark=dark)
+
+
+@figure(
+    "7",
+    title="Correlation of Δ with S and with GSG against width: an MLP and a linear CNN with global average pooling, on CIFAR-2",
+    claims=claims_of(
+        [
+            ("Δ approaches S up to a constant", "MLP: abs Corr(Δ, S) at the largest width", "at least", 0.9),
+            ("Δ approaches S with the width", "MLP: rise of abs Corr(Δ, S)", "at least", 0.2),
+            ("Δ → S", "MLP: exact abs Corr(Δ, S) at width 2²⁰", "at least", 0.99),
+            ("the rate is O(1/(√D n))", "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰", "at most", -0.9),
+            ("theorem 3.1 put right", "MLP: standard errors from the exact expression at most", "at most", 4.0),
+            ("Δ approaches GSG up to a constant", "CNN: abs Corr(Δ, GSG) at the largest width", "at least", 0.99),
+            ("the rate is O(1/n)", "CNN: slope of 1 − abs Corr, measured", "at most", -0.9),
+            ("1 − abs Corr falls like n⁻²", "CNN: slope of 1 − abs Corr, measured", "about", 0.4, -2.0),
+            ("1 − abs Corr falls like n⁻²", "CNN: slope of 1 − abs Corr, exact, to width 4096", "about", 0.05, -2.0),
+            ("the angle falls like 1/n", "CNN: slope of the angle, exact, to width 4096", "about", 0.05, -1.0),
+            ("theorem 3.2 put right", "CNN: standard errors from the exact expression at most", "at most", 4.0),
+        ]
+    ),
+    draw=lambda finding, dark: curves_figure(finding, dark, "width", "1 − abs Corr", log_y=True),
+)
+def figure_7(effort: str, run: Run) -> Finding:
+    """Measured from draws beside the closed forms."""
+    side, each, samples, wide, deep = _EVOLVED[effort]
+    data = small_images(side, each, run)
+    covariance = data_covariance(data.to(run).whole("train")[0]) / data.sizes["train"]
+    s, size = covariance.cpu().numpy(), math.prod(data.shape)
+    taps = geometry_models.mean_tap_matrix(data.shape[1:], 3, channels=data.shape[0])
+    q = taps @ taps.T
+    forms = functools.partial(geometry_models.mlp_evolution, s), functools.partial(geometry_models.mlp_alignment, s)
+    mlp = Theorem("MLP", "abs Corr(Δ, S)", perceptron, velocity_on_some(data, samples, run), s, *forms, size)
+    forms = (
+        functools.partial(geometry_models.pooled_convolution_evolution, s, taps),
+        functools.partial(geometry_models.pooled_convolution_alignment, s, taps),
+    )
+    moved = velocity_of_linear(covariance, data.shape)
+    cnn = Theorem("CNN", "abs Corr(Δ, GSG)", pooled_convolution, moved, q @ s @ q, *forms, taps.shape[1])
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for model, plan in ((mlp, wide), (cnn, deep)):
+        found, apart, title = [], [], model.title
+        for width, draws in plan.items():
+            one, off = model.measured(data.shape, width, draws, run)
+            found.append(one)
+            apart.append(off)
+            key = f"{title}: {model.said} at width {width}"
+            scaled = model.alignment(width, weight_std=model.fan_in**-0.5, readout_std=width**-0.5)
+            statistics |= {key: one, f"{key}, exact": Estimate.exact(1 - model.gap(width))}
+            statistics[f"{key}, exact for variances 1/fan-in"] = Estimate.exact(scaled)
+        statistics[f"{title}: {model.said} at the largest width"] = found[-1]
+        statistics[f"{title}: rise of {model.said}"] = difference(found[-1], found[0])
+        statistics[f"{title}: standard errors from the exact expression at most"] = Estimate.exact(max(apart))
+        told = [(n, 1 - a.value, a.standard_error) for n, a in zip(plan, found, strict=True)]
+        if len(told := [row for row in told if row[1] > 4 * row[2]][-3:]) == 3:  # where noise does not bend it
+            statistics[f"{title}: slope of 1 − abs Corr, measured"] = _slope(*zip(*told, strict=True))
+            there = [row[0] for row in told]
+            statistics[f"{title}: slope of 1 − abs Corr, exact, there"] = _slope(there, [model.gap(n) for n in there])
+        lines = 2.0 ** np.arange(13)
+        arrays[f"{title}, exact"] = np.stack([lines, [model.gap(n) for n in lines]])
+        rows = [[n, 1 - a.value, 1 - a.high, 1 - a.low] for n, a in zip(plan, found, strict=True)]
+        arrays[f"{title}, measured"] = np.array(rows, float).T
+    gaps = [cnn.gap(n) for n in _FAR]
+    statistics["MLP: exact abs Corr(Δ, S) at width 2²⁰"] = Estimate.exact(1 - mlp.gap(_HUGE[-1]))
+    slope = _slope(_HUGE, [mlp.gap(n) for n in _HUGE])
+    statistics["MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰"] = slope
+    statistics["CNN: slope of 1 − abs Corr, exact, to width 4096"] = _slope(_FAR, gaps)
+    statistics["CNN: slope of the angle, exact, to width 4096"] = _slope(_FAR, [math.acos(1 - gap) for gap in gaps])
+    settings: dict[str, Any] = {"samples": data.name, "kernel": 3, "samples of an instant": samples, "seed": 0}
+    settings |= {"draws of the MLP by width": wide, "draws of the CNN by width": deep, "variances": 1.0}
+    notes = (
+        "Corr itself is negative: under squared loss the geometry shrinks along S and GSG.",
+        "The initial variances decide the figure, and the paper does not print them: here they are 1. What variances 1/fan-in give "
+        "stands beside, by the closed form.",
+        "The printed rate 1/n of theorem 3.2 is that of the angle between Δ and GSG; 1 − abs Corr is half its square and falls like "
+        "n⁻². As an upper bound the printed rate holds for both. At finite width the exact slope is about −2·2n/(2n+3).",
+        "For the MLP a multiple of the identity stays at fixed D however large n is: the rate is O(1/√D) + O(1/n).",
+        "Targets are 0, since the labels drop out on average (proposition A.1); G of the CNN is the exact one.",
+    )
+    return Finding(statistics, arrays, settings, notes)
+
+
+# Figure 9 and A.12
+
+_DRAWS: dict[str, dict[str, int]] = {
+    "smoke": {"mlp": 8, "lenet": 8},
+    "laptop": {"mlp": 4000, "lenet": 4000},
+    "paper": {"mlp": 10_000, "lenet": 10_000, "resnet18": 2000, "vit": 2000},
+}
+BAND, PERIOD, OTHER = 5, 8, 7  # pixels: side of LeNet's kernels; of a patch, and product of ResNet's strides; a control
+_PICTURE = slice(14 * 32, 18 * 32)  # four rows of pixels in the middle
+
+
+def geometries(name: str, probe: Probe, draws: int, run: Run, seed: int = 0) -> Tensor:
+    """Independent estimates ``(g, D, D)`` of the average geometry of one of the paper's networks, for grey images."""
+    family = family_of(name, GREY)
+    how: dict[str, Any] = {"estimator": "exact", "step": 1.0, "readout": "mean", "seed": seed}
+    sampler = GradientSampler(family, probe, **how, run=run_of(family, run))
+    found = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
+    identity = torch.eye(found.size, dtype=torch.float64, device=found.device)
+    return torch.stack([group.second.matmul(identity) / group.draws for group in found.groups])
+
+
+def _gaussian_probe(scale: float) -> Probe:
+    return Probe.gaussian(GREY, num=4, std=scale, fresh=True, seed=0)
+
+
+def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
+    names = [key.removeprefix("matrix: ") for key in finding.arrays if key.startswith("matrix: ")]
+    rows, ink = math.ceil(len(names) / 2), PALETTE[dark].ink
+    reading = "G between the pixels of four rows in the middle of the image, relative to its mean diagonal; below, eigenvalues."
+    picture = blank(2.1 * rows + 2.2, reading)
+    grid = picture.add_gridspec(rows + 1, 2, height_ratios=[2.1] * rows + [1.7])
+    below = panel(picture, dark, grid[rows, :], xscale="log", yscale="log", xlabel="eigenvalue number", ylim=(1e-6, 2))
+    for position, (name, colour) in enumerate(zip(names, PALETTE[dark].lines, strict=False)):
+        view = panel(picture, dark, grid[position // 2, position % 2], xticks=[], yticks=[])
+        image, values = finding.arrays[f"matrix: {name}"], finding.arrays[f"eigenvalues: {name}"]
+        reach = max(0.1, float(np.quantile(np.abs(image), 0.98)))
+        heat(view, image, dark, (-reach, reach), bar=3)
+        view.set_title(plain(name), fontsize=10, color=ink)
+        below.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=1.5, label=plain(name))
+    legend_below(picture, below, dark)
+    return picture
+
+
+@figure(
+    "9",
+    title="The structure of the average geometry at initialisation: MLP, LeNet, ResNet-18 and ViT",
+    claims=[
+        *claims_of(
+            [
+                ("G of an MLP resembles the identity", "MLP: Corr(G, I)", "at least", 0.99),
+                ("eigenvalues have a much wider range", "LeNet: Corr(G, I)", "at most", 0.6),
+                ("non-zero around the diagonal", f"LeNet: share of ‖G‖² up to {BAND} pixels apart", "at least", 0.8),
+                ("input elements in proximity act together", "LeNet: share of ‖G‖² off the diagonal", "at least", 0.2),
+            ]
+        ),
+        *claims_of(
+            [
+                row
+                for title in ("ResNet-18", "ViT")
+                for row in (
+                    ("eigenvalues have a much wider range", f"{title}: Corr(G, I)", "at most", 0.6),
+                    ("a periodic structure", f"{title}: repeats every {PERIOD} pixels", "at least", 0.5),
+                    ("a cyclic manner", f"{title}: repeats every {PERIOD} minus every {OTHER} pixels", "at least", 0.3),
+                )
+            ],
+            "paper",
+        ),
+    ],
+    draw=_drawn_geometries,
+)
+def figure_9(effort: str, run: Run) -> Finding:
+    """Identity, band and period, each as a number free of the bias of few draws."""
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    place = torch.arange(math.prod(GREY))
+    steps = [(axis[:, None] - axis).abs() for axis in (place // GREY[-1], place % GREY[-1])]
+    near = torch.maximum(*steps) <= BAND
+    for name, draws in _DRAWS[effort].items():
+        title, groups = TITLES[name], geometries(name, _gaussian_probe(probe_scale(name)), draws, run)
+        identity = torch.eye(len(place))
+        statistics[f"{title}: Corr(G, I)"] = corr(groups, identity)
+        statistics[f"{title}: share of ‖G‖² up to {BAND} pixels apart"] = share_within(groups, near)
+        statistics[f"{title}: share of ‖G‖² off the diagonal"] = share_within(groups, 1 - identity)
+        one, two = (periodic_share(groups, GREY, period) for period in (PERIOD, OTHER))
+        statistics |= {f"{title}: repeats every {p} pixels": e for p, e in ((PERIOD, one), (OTHER, two))}
+        statistics[f"{title}: repeats every {PERIOD} minus every {OTHER} pixels"] = difference(one, two)
+        mean = groups.mean(0)
+        values = torch.linalg.eigvalsh(mean).flip(0).clamp_min(1e-12)
+        arrays[f"eigenvalues: {title}"] = (values / values[0]).cpu().numpy()
+        arrays[f"matrix: {title}"] = (mean / mean.diagonal().mean())[_PICTURE, _PICTURE].float().cpu().numpy()
+    control = Estimate.exact(float(near.double().mean()))
+    statistics[f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart"] = control
+    settings = {"draws": _DRAWS[effort], "probes of a network": 4, "σ_P": "1 for the MLP, 0.001 otherwise", "seed": 0}
+    notes = (
+        "Shares and correlations are from products of independent groups of draws, without the noise of so many draws. The drawn "
+        "eigenvalues have it: those of the MLP would be equal.",
+        "Periodicity leaves out the constant image. The control is a period that fits neither stride nor patch.",
+    )
+    return Finding(statistics, arrays, settings, notes)
+
+
+def dots_figure(finding: Finding, dark: bool) -> Figure:
+    """The numbers themselves, with their intervals."""
+    shown = {name: finding.statistics[name] for name in finding.settings["drawn"]}
+    picture, colours = blank(0.9 + 0.36 * len(shown), "Dots with 95 % intervals."), PALETTE[dark]
+    view = panel(picture, dark, xlabel="correlation", yticks=[], ylim=(len(shown) - 0.4, -0.8))
+    for row, (name, one) in enumerate(shown.items()):
+        ends = (one.low, one.high) if math.isfinite(one.low + one.high) else (one.value, one.value)
+        view.plot(ends, (row, row), color=colours.lines[0], linewidth=2)
+        view.plot(one.value, row, "o", color=colours.lines[0], markersize=5)
+        where = view.get_yaxis_transform()
+        view.text(0.01, row - 0.22, plain(name, 70), transform=where, fontsize=8, color=colours.ink)
+    view.axvline(0, color=colours.muted, linewidth=0.8)
+    return picture
+
+
+_GOOD = "G(0) is also a relatively good approximation"
+
+
+@figure(
+    "A.12",
+    title="The average geometry at x = 0 against that at random inputs",
+    claims=[
+        *claims_of([(_GOOD, f"{title}: Corr(G(0), G)", "at least", 0.95) for title in ("MLP", "LeNet")]),
+        *claims_of([(_GOOD, f"{title}: Corr(G(0), G)", "at least", 0.95) for title in ("ResNet-18", "ViT")], "paper"),
+    ],
+    draw=dots_figure,
+)
+def figure_a12(effort: str, run: Run) -> Finding:
+    """With σ_P as elsewhere, and for comparison with σ_P = 1."""
+    statistics: dict[str, Estimate] = {}
+    for name, draws in _DRAWS[effort].items():
+        title, scale = TITLES[name], probe_scale(name)
+        still = geometries(name, Probe.fixed(torch.zeros(1, *GREY)), draws, run, seed=1)  # of other networks
+        moving = geometries(name, _gaussian_probe(scale), draws, run)
+        statistics[f"{title}: Corr(G(0), G)"] = corr(still, moving)
+        statistics[f"{title}: Corr(I, G)"] = corr(moving, torch.eye(moving.shape[1]))
+        if scale < 1:
+            wide = geometries(name, _gaussian_probe(1.0), draws, run)
+            statistics[f"{title}: Corr(G(0), G) with σ_P = 1"] = corr(still, wide)
+    settings = {"draws": _DRAWS[effort], "probes of a network": 4, "seed": 0, "drawn": list(statistics)}
+    return Finding(statistics, {}, settings, ("G(0) and G are of different networks, so that they share no noise.",))
+
+
+# A.4: proposition A.1
+
+# Side of the images, samples of each class, samples of an instant, draws, draws of G.
+_LABELLED: dict[str, tuple[int, int, int, int, int]] = {
+    "smoke": (16, 32, 16, 24, 64),
+    "laptop": (16, 1000, 256, 2000, 2000),
+    "paper": (32, 5000, 512, 12_000, 10_000),
+}
+_FREE = "Δ is independent of the labels"
+
+
+@figure(
+    "A.4",
+    title="Δ at initialisation with true and with random labels, on CIFAR-2",
+    claims=claims_of(
+        [
+            row
+            for title in ("MLP", "LeNet")
+            for row in (
+                (_FREE, f"{title}: Corr(Δ, GSG) with true minus with random labels", "about", 0.1, 0.0),
+                (_FREE, f"{title}: standard errors between true and random labels", "at most", 3.0),
+                (_FREE, f"{title}: what labels add, left of a network and its mirror image", "at most", 1e-3),
+            )
+        ]
+    ),
+    draw=dots_figure,
+)
+def figure_a4(effort: str, run: Run) -> Finding:
+    """The same networks on the same samples, with either labels, and with targets 0."""
+    side, each, samples, draws, geometry_draws = _LABELLED[effort]
+    data = small_images(side, each, run)
+    x, y = data.splits["train"]
+    mixed = torch.randint(0, 2, (len(y),), generator=torch.Generator().manual_seed(1))
+    other = dataclasses.replace(data, splits={"train": (x, mixed)})
+    statistics: dict[str, Estimate] = {}
+    for name in NAMES[effort]:
+        title, family = TITLES[name], family_of(name, data.shape, outputs=1, images=True)
+        how: dict[str, Any] = {"draws": draws, "samples": samples, "probes": 1, "scale": probe_scale(name), "seed": 0}
+        how |= {"geometry_draws": geometry_draws, "run": run.shared}
+        free = geometry_evolution(family, data, labels=False, **how)
+        one, two = (geometry_evolution(family, part, **how).with_reference("GSG") for part in (data, other))
+        statistics[f"{title}: Corr(Δ, GSG), true labels"] = one
+        statistics[f"{title}: Corr(Δ, GSG), random labels"] = two
+        statistics[f"{title}: Corr(Δ, GSG), targets 0"] = free.with_reference("GSG")
+        statistics[f"{title}: Corr(I, GSG)"] = Estimate.exact(float(free.chance[1]))
+        apart = difference(one, two)
+        statistics[f"{title}: Corr(Δ, GSG) with true minus with random labels"] = apart
+        if math.isfinite(apart.standard_error):
+            far = Estimate.exact(abs(apart.value) / apart.standard_error)
+            statistics[f"{title}: standard errors between true and random labels"] = far
+        left = Estimate.exact(_left_of_mirrored(family, data, probe_scale(name), run))
+        statistics[f"{title}: what labels add, left of a network and its mirror image"] = left
+    settings = {"samples": data.name, "samples of an instant": samples, "draws": draws, "draws of G": geometry_draws}
+    settings |= {"outputs": 1, "loss": "squared", "seed": 0, "drawn": [key for key in statistics if "GSG)" in key]}
+    notes = (
+        "Both labels use the same networks; errors are added as if they did not, which makes them too large. Labels are most of the "
+        "noise: so few draws may not tell Δ from it, and then there is no difference to judge.",
+        "The labels' part of Δ changes its sign with the last layer, and a network is as likely as its mirror image (last layer times "
+        "−1): the proposition holds exactly for any network whose last layer is symmetric about 0.",
+    )
+    return Finding(statistics, {}, settings, notes)
+
+
+def _left_of_mirrored(family: Family, data: Arrays, scale: float, run: Run) -> float:
+    """The labels' part of Δ of one network plus that of its mirror image, relative to the former."""
+    x, y = (part[:64] for part in data.to(run).whole("train"))
+    network, probe = family.draw(1, seed=0, run=run).member(0), Probe.gaussian(data.shape, std=scale).inputs(0, 1, run)
+    parts = []
+    for sign in (1, -1):
+        params = {key: sign * each if key.startswith("head") else each for key, each in network.params.items()}
+        turned, targets = network.with_params(params), (2 * y - 1).to(x)
+        pulled, free = weight_velocity(turned, x, targets), weight_velocity(turned, x, 0 * targets)
+        slope, moved = gradient_velocity(turned.read("mean"), probe, {key: pulled[key] - free[key] for key in pulled})
+        parts.append(DrawnMatrix(2 * moved[None], slope[None]).dense())
+    return float((parts[0] + parts[1]).norm() / parts[0].norm())

@@ -1,0 +1,224 @@
+"""Conjecture 2 and appendix A.3: the geometry of trained networks, how it goes on changing, and the curvature of their loss."""
+
+# g networks · D input size
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vmap
+
+from biascope.derivatives.gradients import input_gradient
+from biascope.derivatives.matrices import DrawnMatrix, data_covariance, seen_through
+from biascope.families.family import Network
+from biascope.papers.geometry2025.shared import TITLES, family_of, geometry_of, probe_scale
+from biascope.papers.geometry2025.theory import (
+    NAMES,
+    claims_of,
+    corr,
+    curves_figure,
+    difference,
+    dots_figure,
+    small_images,
+    unbiased,
+)
+from biascope.results.claim import Finding, figure
+from biascope.results.estimate import Estimate, over_repeats
+from biascope.runs.randomness import generator_for
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
+from biascope.training.evaluation import evaluation
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe, loss_of
+from biascope.training.velocity import gradient_velocity, weight_velocity
+
+# Side of the images, samples of each class, networks, epochs; draws of G, of Δ at the start; inputs for Δ, for the curvature.
+_TRAINED: dict[str, tuple[int, int, int, int, int, int, int, int]] = {
+    "smoke": (16, 32, 6, 1, 32, 24, 2, 1),
+    "laptop": (16, 1000, 24, 30, 2000, 1920, 8, 8),
+    "paper": (32, 5000, 24, 30, 10_000, 9600, 8, 16),
+}
+_RATES = {"squared": 0.02, "logistic": 0.05}
+LEADING, WITHIN = 10, 50
+_WHEN = {"initialised": "squared", "trained, squared": "squared", "trained, logistic": "logistic"}
+
+
+def trained_networks(name: str, loss: str, effort: str, run: Run) -> tuple[Arrays, Network, Network, Estimate]:
+    """CIFAR-2, networks of one output before and after training on it, and their training accuracy; kept in the run folder."""
+    side, each, runs, epochs = _TRAINED[effort][:4]
+    data, recipe = small_images(side, each, run), Recipe(rate=_RATES[loss], momentum=0.9, epochs=epochs, loss=loss)
+    family, given = family_of(name, data.shape, outputs=1, images=True), data.to(run)
+    start = family.draw(runs, seed=0, run=run)
+
+    def work(key: str) -> Outcome:
+        networks = fit(start, given, recipe, seed=0, run=run).networks
+        return {**networks.params, "accuracy": evaluation(networks, given, "train", loss=loss, run=run).accuracy}
+
+    trials = Trials(
+        "networks of conjecture 2", run.shared, code=work, at=data, family=family, runs=runs, data=data, recipe=recipe
+    )
+    kept = dict(next(trials.outcomes(["networks"], work)))
+    accuracy = over_repeats(100 * kept.pop("accuracy").numpy(), within=(0.0, 100.0))
+    return data, start, start.with_params({key: each.to(run.torch_device) for key, each in kept.items()}), accuracy
+
+
+def _evolution_of(networks: Network, x: Tensor, y: Tensor, probe: Probe, loss: str, run: Run) -> DrawnMatrix:
+    """Δ of given networks, each at inputs of its own."""
+    rows, count = [], networks.members or 0
+    with run.products():
+        for start in range(0, count, 16):
+            stop = min(start + 16, count)
+            some, inputs = networks.slice(start, stop), probe.inputs(start, stop, run)
+            velocity = weight_velocity(some, x, y, loss=loss)
+            rows.append(gradient_velocity(some.read("mean"), inputs, velocity, paired=True))
+    slopes, moved = (torch.cat(part) for part in zip(*rows, strict=True))
+    return DrawnMatrix(2 * moved, slopes)
+
+
+def _leading(matrix: Tensor, count: int) -> Tensor:
+    """The leading eigenvectors as rows, by the size of the eigenvalue."""
+    values, vectors = torch.linalg.eigh(matrix)
+    leading: Tensor = vectors[:, values.abs().argsort(descending=True)[:count]].T
+    return leading
+
+
+def _energy_within(drawn: DrawnMatrix, basis: Tensor, groups: int) -> Estimate:
+    """Share of ``‖Δ‖²`` that is left of ΠΔΠ, Π projecting on orthonormal rows; from pairs of distinct groups of networks."""
+    inside = DrawnMatrix(drawn.left.double() @ basis.T, drawn.right.double() @ basis.T)
+    shape = (groups, drawn.draws // groups)
+    top, whole = (each.pairs().reshape(*shape, *shape).mean((1, 3)) for each in (inside, drawn))
+    return unbiased(top, whole, whole)
+
+
+_DIRECTIONS = f"share of the {LEADING} leading directions within {WITHIN}"
+
+
+@figure(
+    "conjecture 2",
+    title="How much of Δᵗ lies within the leading directions of GSG, before and after training on CIFAR-2",
+    claims=claims_of(
+        [
+            ("Eig(Δᵗ) ⊆ Eig(GSG)", f"{title}, {when}: share of ‖Δᵗ‖² within {WITHIN} directions", "at least", 0.5)
+            for title in ("MLP", "LeNet")
+            for when in _WHEN
+        ]
+    ),
+    draw=lambda finding, dark: curves_figure(
+        finding, dark, f"leading directions of GSG that hold {LEADING} of Δᵗ", "share"
+    ),
+)
+def conjecture_2(effort: str, run: Run) -> Finding:
+    """G is that of initialisation throughout, Δᵗ that of the loss trained on; at the start with targets 0."""
+    statistics: dict[str, Estimate] = {}
+    arrays: dict[str, np.ndarray] = {}
+    draws, starts, probes = _TRAINED[effort][4:7]
+    for name in NAMES[effort]:
+        title, scale, data = TITLES[name], probe_scale(name), small_images(*_TRAINED[effort][:2], run)
+        family, (x, y) = family_of(name, data.shape, outputs=1, images=True), data.to(run).whole("train")
+        covariance, size = data_covariance(x), x[0].numel()
+        geometry = geometry_of(family, data.shape, draws, run, scale=scale)
+        order, plain_order = _leading(seen_through(geometry, covariance), size), _leading(covariance, WITHIN)
+        places = np.unique(np.geomspace(1, size, 40).round().astype(int))
+        for when, loss in _WHEN.items():
+            if when == "initialised":  # many networks on few samples, without labels, which only add noise
+                networks, few, at = family.draw(starts, seed=1, run=run), x[: 4 * WITHIN], 1
+                targets = few.new_zeros(len(few))
+            else:
+                _, _, networks, accuracy = trained_networks(name, loss, effort, run)
+                few, targets, at = x, y, probes
+                statistics[f"{title}, {when}: training accuracy, %"] = accuracy
+            probe = Probe.gaussian(data.shape, num=at, std=scale, fresh=True, seed=2)
+            drawn, groups = _evolution_of(networks, few, targets, probe, loss, run), _TRAINED[effort][2]
+            within = _energy_within(drawn, order[:WITHIN], groups)
+            statistics[f"{title}, {when}: share of ‖Δᵗ‖² within {WITHIN} directions"] = within
+            beside = _energy_within(drawn, plain_order, groups)
+            statistics[f"{title}, {when}: share of ‖Δᵗ‖² within {WITHIN} directions of S"] = beside
+            top = _leading(drawn.dense(), LEADING)
+            shares = (order @ top.T).square().sum(1).cumsum(0).cpu().numpy() / LEADING
+            statistics[f"{title}, {when}: {_DIRECTIONS}"] = Estimate(float(shares[WITHIN - 1]))
+            arrays[f"{title}, {when}"] = np.stack([places, shares[places - 1]])
+        arrays["by chance"] = np.stack([places, places / size])
+        statistics[f"by chance: {_DIRECTIONS}"] = Estimate.exact(WITHIN / size)
+        statistics[f"by chance: share of ‖Δᵗ‖² within {WITHIN} directions"] = Estimate.exact((WITHIN / size) ** 2)
+    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0}
+    notes = (
+        "Shares of ‖Δᵗ‖² are from products of different networks. Leading directions are those of the mean over so few networks, "
+        "which blurs them: their share can only be too low.",
+    )
+    return Finding(statistics, arrays, settings, notes)
+
+
+def curvature(network: Network, x: Tensor, y: Tensor, loss: str) -> Tensor:
+    """The Hessian of the loss with respect to the input, averaged over samples: ``(D, D)``.
+
+    Example:
+        >>> one = Network.of(torch.nn.Linear(2, 1, bias=False)).with_params({"weight": torch.tensor([[1.0, 2.0]])})
+        >>> curvature(one, torch.zeros(3, 2), torch.zeros(3), "squared").tolist()  # of (wᵀx)²: 2wwᵀ
+        [[2.0, 4.0], [4.0, 8.0]]
+    """
+
+    def column(direction: Tensor) -> Tensor:
+        slope = grad(lambda inputs: len(inputs) * loss_of(loss, network(inputs), y))
+        moved: Tensor = jvp(slope, (x,), (direction.expand_as(x),))[1]
+        return moved.flatten(1).mean(0)
+
+    impulses = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device).reshape(-1, *x.shape[1:])
+    return torch.cat([vmap(column)(part) for part in torch.split(impulses, max(1, 4096 // len(x)))])
+
+
+_ACCURATE = "an increasingly accurate approximation of the loss curvature"
+
+
+@figure(
+    "A.3",
+    title="Curvature of the loss in input space against the average geometry Gᵗ: LeNet on CIFAR-2",
+    claims=claims_of(
+        [
+            (_ACCURATE, "squared, trained: Corr(curvature, Gᵗ at the same inputs)", "at least", 0.9),
+            (_ACCURATE, "squared: rise of Corr(curvature, Gᵗ at the same inputs)", "at least", 0.0),
+            ("estimated by Gᵗ of P", "squared, trained: Corr(curvature, Gᵗ at random inputs)", "at least", 0.7),
+            ("more than by chance", "squared, trained: Corr with Gᵗ at the same inputs minus with I", "at least", 0.1),
+            (_ACCURATE, "logistic, trained: Corr(curvature, Gᵗ at the same inputs)", "at least", 0.7),
+        ]
+    ),
+    draw=dots_figure,
+)
+def figure_a3(effort: str, run: Run) -> Finding:
+    """Averaged over trained networks and training inputs, for squared and logistic loss."""
+    statistics: dict[str, Estimate] = {}
+    runs, count = _TRAINED[effort][2], _TRAINED[effort][7]
+    for loss in _RATES:
+        data, start, end, accuracy = trained_networks("lenet", loss, effort, run)
+        (x, y), scale = data.to(run).whole("train"), probe_scale("lenet")
+        probes = Probe.gaussian(data.shape, num=4 * count, std=scale, fresh=True, seed=3).inputs(0, runs, run)
+        for when, networks in (("initialised", start), ("trained", end)):
+            bent: list[Tensor] = []
+            same: list[Tensor] = []
+            random: list[Tensor] = []
+            for member in range(runs):
+                few = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), member, "few"))[:count]
+                network, at = networks.member(member), x[few.to(x.device)]
+                bent.append(curvature(network, at, y[few.to(x.device)], loss).double())
+                for found, points in ((same, at), (random, probes[member])):
+                    slopes = input_gradient(network.read("mean"), points).double()
+                    found.append(slopes.T @ slopes / len(slopes))
+            curved, here, there = (torch.stack(each) for each in (bent, same, random))
+            neutral, alike = corr(curved, torch.eye(curved.shape[1])), corr(curved, here)
+            statistics[f"{loss}, {when}: Corr(curvature, Gᵗ at the same inputs)"] = alike
+            statistics[f"{loss}, {when}: Corr(curvature, Gᵗ at random inputs)"] = corr(curved, there)
+            statistics[f"{loss}, {when}: Corr(curvature, I)"] = neutral
+        first = statistics[f"{loss}, initialised: Corr(curvature, Gᵗ at the same inputs)"]
+        statistics[f"{loss}, trained: Corr with Gᵗ at the same inputs minus with I"] = difference(alike, neutral, runs)
+        statistics[f"{loss}: rise of Corr(curvature, Gᵗ at the same inputs)"] = difference(alike, first, runs)
+        statistics[f"{loss}: training accuracy, %"] = accuracy
+    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0}
+    settings["drawn"] = [name for name in statistics if ": Corr(" in name]
+    notes = (
+        "Correlations are of expectations, from products of different networks; errors are over networks.",
+        "For squared loss ℓ'' is constant and ℓ' goes to 0, so that ℓ''∇f∇fᵀ remains. For logistic loss both go to 0 together, and "
+        "nothing makes the model's own curvature ℓ'∇²f vanish beside it.",
+    )
+    return Finding(statistics, {}, settings, notes)

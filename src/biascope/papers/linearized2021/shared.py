@@ -1,0 +1,183 @@
+"""What the figures of chapter 4 share: its networks, its data, eigenfunctions of a tangent kernel, and learning them."""
+
+# n samples · k eigenfunctions
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from biascope import data
+from biascope.derivatives.linearize import linearize
+from biascope.derivatives.operators import Matrix
+from biascope.derivatives.spectrum import eigenpairs
+from biascope.families.family import Family, Network
+from biascope.kernels.gram import tangent_gram
+from biascope.networks import builder
+from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.samples import samples_of
+from biascope.tasks.task import Arrays, Relabelled, Task
+from biascope.training.evaluation import STACK_LIMIT
+from biascope.training.recipe import Recipe
+from biascope.training.sweep import Course, Trial, trained
+
+TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet-18"}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "mlp": {"hidden": (100, 100)},
+    "lenet": {"padding": "same", "pooling": "average"},
+    "resnet18": {"zero_residual": True},
+}
+# "A decaying learning rate starting at 0.05 and momentum set to 0.9 … a batch size of 128", logistic loss on one output.
+RECIPE = Recipe(
+    "sgd", rate=0.05, schedule="linear", momentum=0.9, epochs=100, batch=128, loss="logistic", threshold=0.01
+)
+PARTS = {"cifar10": "cifar10-part", "mnist": "mnist-part"}  # .npz files for machines that hold no more
+
+
+def builder_of(name: str, shape: Sequence[int]) -> Any:
+    """The chapter's network for images of a shape, with one output."""
+    return functools.partial(builder(name), channels=shape[0], image_size=shape[1], outputs=1, **NETWORKS[name])
+
+
+def start_of(name: str, shape: Sequence[int], seed: int = 0) -> Family:
+    """One initialisation θ₀, from which network and linearisation both start."""
+    with forked_rng(seed_of(seed, "initialisation of chapter 4", name)):
+        module: nn.Module = builder_of(name, shape)()
+    return Family.point(module, name=TITLES[name])
+
+
+def linearised(family: Family) -> Family:
+    """The family's linearisations at its own weights."""
+    return family.mapped(linearize, f"linearised {family.name}")
+
+
+def training_run(family: Family, run: Run) -> Run:
+    """Large networks train with tf32 products on a GPU; small ones as the run says."""
+    large = family.num_parameters > STACK_LIMIT and run.torch_device.type == "cuda"
+    return dataclasses.replace(run.shared, precision="tf32") if large else run.shared
+
+
+def images(name: str, sizes: tuple[int, int], run: Run, *, halves: bool = False) -> Arrays:
+    """Standardised samples of CIFAR-10 or MNIST; with ``halves``, the first five classes against the rest (CIFAR-2)."""
+    found = _read(name, sizes, data.data_root(run.data_root))
+    if not halves:
+        return found
+    return dataclasses.replace(found, splits={split: (x, (y < 5).long()) for split, (x, y) in found.splits.items()})
+
+
+@functools.lru_cache(maxsize=2)
+def _read(name: str, sizes: tuple[int, int], root: Path) -> Arrays:
+    """Read once for the figures that follow one another."""
+    part = PARTS[name] if (root / f"{PARTS[name]}.npz").exists() else name
+    return samples_of(part, sizes=sizes, side=32 if name == "mnist" else None, root=root)
+
+
+@dataclass(frozen=True)
+class Eigenfunctions:
+    """The first eigenfunctions of a tangent kernel at initialisation, over training and test samples together.
+
+    Attributes:
+        values: ``(k,)`` eigenvalues λ_ρ of the kernel's operator: those of the Gram matrix over n.
+        functions: ``(k, n)`` φ_ρ = √n × eigenvector, training samples first.
+        train: How many samples are training samples.
+    """
+
+    values: Tensor
+    functions: Tensor
+    train: int
+
+    def labels(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """``sign(φ_ρ)`` as 0 and 1, by split; the first eigenfunction has index 1."""
+        signs = (self.functions[[index - 1 for index in indices]] > 0).long()
+        return {"train": signs[:, : self.train], "test": signs[:, self.train :]}
+
+
+def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eigenfunctions:
+    """Of the kernel of a point family; kept in the run folder."""
+    network = family.draw(1, seed=0, run=run.shared).member(0)
+
+    def work(key: str) -> Outcome:
+        x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
+        kernel = tangent_gram(network, x, run=dataclasses.replace(run.shared, folder=None)).matrix
+        pairs = eigenpairs(Matrix(kernel), count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
+        return {
+            "values": (pairs.values / len(x)).cpu(),
+            "functions": (pairs.vectors * len(x) ** 0.5).float().cpu(),
+            "residuals": (pairs.residuals * pairs.values[0] / pairs.values).cpu(),
+        }
+
+    trials = Trials("eigenfunctions", run.shared, code=work, at=samples, family=family, samples=samples, count=count)
+    found = next(trials.outcomes(["pairs"], work))
+    return Eigenfunctions(found["values"], found["functions"], samples.sizes["train"])
+
+
+@dataclass(frozen=True)
+class Targets(Course):
+    """Trainings on one set of samples, each trial's member a row of labels."""
+
+    samples: Arrays
+    labels: dict[str, Tensor]
+    how: Recipe
+
+    @property
+    def inputs(self) -> Arrays:
+        """The samples."""
+        return self.samples
+
+    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
+        """The samples with the labels of some members."""
+        rows = {split: labels[list(members)].to(run.torch_device) for split, labels in self.labels.items()}
+        return Relabelled(self.samples.to(run), rows)
+
+    def recipe(self, kind: str) -> Recipe:
+        """The same for all."""
+        return self.how
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How well targets were learned: one entry per target."""
+
+    accuracy: np.ndarray
+    iterations: np.ndarray
+    distance: np.ndarray
+    turn: np.ndarray
+    curves: np.ndarray
+    steps: np.ndarray
+
+
+def learned(family: Family, samples: Arrays, labels: dict[str, Tensor], recipe: Recipe, run: Run) -> Learned:
+    """A network of a point family trained on each of several targets."""
+    count = len(labels["train"])
+    trials = [Trial("target", row) for row in range(count)]
+    course = Targets(samples, labels, recipe)
+    found = trained(family, course, trials, seed=0, run=training_run(family, run), label=family.name)
+
+    def gathered(name: str) -> np.ndarray:
+        return torch.stack([found[trial][name].double() for trial in trials]).numpy()
+
+    steps = gathered("steps")[0]
+    first = gathered("first_below")
+    return Learned(
+        gathered("accuracy/test"),
+        np.where(first < 0, steps[-1], first),  # never in time: as long as was waited
+        gathered("distance"),
+        gathered("turn"),
+        gathered("curve"),
+        steps,
+    )
+
+
+def trained_network(family: Family, network: Network) -> Family:
+    """A point family at other weights of the same network."""
+    return Family.point(network.as_module(), name=family.name)

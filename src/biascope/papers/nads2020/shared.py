@@ -1,0 +1,107 @@
+"""What the figures of the 2020 paper share: its networks, its published accuracies, and intervals for its numbers."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from biascope.data import data_root
+from biascope.families.family import Family
+from biascope.measures.anisotropy_directions import anisotropy_directions
+from biascope.networks import builder
+from biascope.runs.run import Run
+from biascope.tasks import bases
+from biascope.tasks.bases import Basis
+from biascope.tasks.probe import Probe
+from biascope.training.evaluation import STACK_LIMIT
+
+SHAPE = (1, 32, 32)
+TITLES = {
+    "logistic_regression": "logistic regression",
+    "mlp": "MLP",
+    "lenet": "LeNet",
+    "vgg11": "VGG11",
+    "resnet18": "ResNet-18",
+    "densenet121": "DenseNet-121",
+}
+COLUMNS = {
+    "logistic_regression": "acc_lr",
+    "lenet": "acc_ln",
+    "resnet18": "acc_rn",
+    "densenet121": "acc_dn",
+    "vgg11": "acc_vgg",
+}
+
+
+def family_of(name: str, **settings: Any) -> Family:
+    """One of the paper's networks at initialisation."""
+    return Family.initialised(functools.partial(builder(name), **settings), name=TITLES[name])
+
+
+def training_run(family: Family, run: Run) -> Run:
+    """On a GPU, large networks are trained with products in bfloat16; small ones as the run says."""
+    large = family.num_parameters > STACK_LIMIT
+    half = large and run.torch_device.type == "cuda" and run.precision in ("float32", "tf32")
+    return dataclasses.replace(run.shared, precision="bfloat16" if half else run.precision)
+
+
+def directions_of(name: str, draws: int, run: Run, *, estimator: str = "difference", seed: int = 0) -> Basis:
+    """The anisotropy directions of a network as published: one N(0, 1) input, differences of half width 100, centred.
+
+    Large networks are drawn in half precision on a GPU, where 10,000 draws would otherwise take minutes.
+    """
+    family = family_of(name)
+    large = family.num_parameters > STACK_LIMIT and run.torch_device.type == "cuda" and estimator == "difference"
+    chosen = dataclasses.replace(run.shared, precision="float16") if large else run.shared
+    found = anisotropy_directions(
+        family,
+        Probe.gaussian(SHAPE, seed=seed),
+        estimator=estimator,
+        step=100.0,
+        draws=draws,
+        centred=True,
+        keep=1024,
+        seed=seed,
+        run=chosen,
+    )
+    return bases.ordered(
+        torch.as_tensor(found.directions),
+        SHAPE,
+        torch.as_tensor(found.eigenvalues),
+        name=f"anisotropy ({TITLES[name]})",
+    )
+
+
+def published_accuracies(name: str, run: Run) -> dict[tuple[int, int], float] | None:
+    """The authors' accuracies of figure 1 in percent by frequency, from ``published/dft_accuracies.csv`` in the data folder.
+
+    Row (x, y) of the file is frequency (2(y − 8), 2(x − 8)).
+    """
+    path = data_root(run.data_root) / "published" / "dft_accuracies.csv"
+    if not path.exists():
+        return None
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    return {(2 * (int(row["y"]) - 8), 2 * (int(row["x"]) - 8)): float(row[COLUMNS[name]]) for row in rows}
+
+
+def against_published(
+    labels: Sequence[tuple[Any, ...]], accuracy: np.ndarray, published: dict[tuple[int, int], float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ours and theirs, in percent, at the frequencies that both have."""
+    pairs = []
+    for label, value in zip(labels, accuracy, strict=True):
+        k, l = (int(part) for part in label[-2:])  # noqa: E741 - the frequency's name
+        for place in ((k, l), (-k, -l)):
+            wrapped = tuple((part + 16) % 32 - 16 for part in place)
+            if wrapped in published:
+                pairs.append((100 * value, published[wrapped]))
+                break
+    ours, theirs = np.array(pairs).T if pairs else (np.zeros(0), np.zeros(0))
+    return ours, theirs

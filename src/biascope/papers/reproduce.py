@@ -1,0 +1,375 @@
+"""A paper's figure run and judged: what was found is kept, and merged into the committed results that say where claims stand."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import importlib
+import io
+import json
+import platform
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biascope import papers
+from biascope.results.claim import FORMAT, Claim, FigureOfPaper, Finding, Record, effort_rank
+from biascope.results.estimate import Estimate
+from biascope.results.paper_page import picture, write_page
+from biascope.runs.files import make_writable, write_atomically
+from biascope.runs.run import Run
+
+FOLDER = Path("biascope-runs") / "reproduce"
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure that was run.
+
+    Attributes:
+        record: Its numbers, claims and verdicts.
+        finding: With the arrays.
+        folder: Where ``finding.json``, ``arrays.npz`` and ``picture.png`` lie.
+        page: The report of everything reproduced so far; ``None`` where Jinja is not installed.
+    """
+
+    record: Record
+    finding: Finding
+    folder: Path
+    page: Path | None
+
+    def standings(self) -> list[Standing]:
+        """Where each claim of the figure stands after this run alone."""
+        return judged(papers.figure(self.record.paper, self.record.figure), [self.record])
+
+
+def reproduce(paper: str, number: str, *, effort: str = "laptop", run: Run | None = None) -> Reproduction:
+    """Run a figure of a paper and judge its claims.
+
+    The figure keeps its trials in ``FOLDER/PAPER/NUMBER-EFFORT``, so that an interrupted run goes on where it was; its
+    finding is written there too, numbers first: a picture that cannot be drawn costs no number.
+
+    Args:
+        paper: Id of the paper.
+        number: Of the figure.
+        effort: ``"smoke"``, ``"laptop"`` or ``"paper"``.
+        run: Device, precision, and FOLDER, which is ``biascope-runs/reproduce`` if it has none.
+
+    Returns:
+        The finding with its verdicts, and where it lies.
+
+    Raises:
+        ValueError: If there is no such paper, figure or effort.
+    """
+    effort_rank(effort)
+    figure, run = papers.figure(paper, number), run or Run()
+    root = run.folder or FOLDER
+    folder = root / figure.paper / f"{figure.file_name}-{effort}"
+    make_writable(folder)
+    circumstances: dict[str, Any] = run.describe()
+    with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds:
+        finding = figure(effort, dataclasses.replace(run, folder=folder))
+    circumstances |= {"seconds": round(seconds[0], 1), "versions": _versions()}
+    circumstances["date"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    record = Record.of(figure, finding, effort, circumstances)
+    finding = record.finding(finding.arrays)  # as it can be read back, so that a picture never rests on more
+
+    # finding.json goes first and comes back last: where it is, the arrays beside it are its own.
+    for name in ("finding.json", "picture.png", "picture-dark.png"):
+        (folder / name).unlink(missing_ok=True)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **finding.arrays)  # type: ignore[arg-type]
+    write_atomically(folder / "arrays.npz", buffer.getvalue())
+    write_atomically(folder / "finding.json", _written(record.as_json()))
+    if _installed("matplotlib"):
+        write_atomically(folder / "picture.png", picture(figure, finding))
+        write_atomically(folder / "picture-dark.png", picture(figure, finding, dark=True))
+    return Reproduction(record, finding, folder, write_page(root) if _installed("jinja2") else None)
+
+
+@contextlib.contextmanager
+def _timed(path: Path, how: str) -> Iterator[list[float]]:
+    """Yields a list that will hold the seconds spent in this way, earlier attempts that were cut short included."""
+    spent: list[float] = []
+    begin = time.perf_counter()
+    try:
+        yield spent
+    finally:
+        try:
+            known = dict(json.loads(path.read_text()))
+            before = float(known.get(how, 0.0))
+        except (OSError, ValueError, TypeError):  # none yet, or damaged: it only tells what a figure costs
+            known, before = {}, 0.0
+        spent.append(before + time.perf_counter() - begin)
+        write_atomically(path, _written(known | {how: spent[0]}))
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    from biascope import __version__
+
+    return {
+        "biascope": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a claim stands, judged today on the committed numbers.
+
+    Attributes:
+        figure: Of which it is a claim.
+        claim: As it is in the code.
+        record: The committed run of the greatest effort that measured it, ``None`` if none did.
+    """
+
+    figure: FigureOfPaper
+    claim: Claim
+    record: Record | None
+
+    @property
+    def measured(self) -> Estimate | None:
+        """The number that decides."""
+        return None if self.record is None else self.record.statistics[self.claim.statistic]
+
+    @property
+    def verdict(self) -> str:
+        """Never the stored one: a tolerance changed since is applied."""
+        return "not run" if self.record is None else self.claim.verdict(self.measured, self.record.effort)
+
+    def changes(self) -> list[str]:
+        """What differs from the claim as it stood when its number was measured, in words."""
+        if self.record is None:
+            return []
+        stored = [pair for pair in self.record.claims if pair[0].statement == self.claim.statement]
+        if not stored:
+            return ["the claim was written after its number was measured"]
+        before = {**dataclasses.asdict(stored[0][0]), "verdict": stored[0][1]}
+        now = {**dataclasses.asdict(self.claim), "verdict": self.verdict}
+        return [
+            f"{name.replace('_', ' ')} was {before[name]!r} when it was measured"
+            for name in now
+            if before[name] != now[name]
+        ]
+
+    def row(self) -> dict[str, Any]:
+        """As ``biascope reproduce --status --json`` prints it."""
+        return {
+            "paper": self.figure.paper,
+            "figure": self.figure.number,
+            "claim": self.claim.statement,
+            "effort": self.record.effort if self.record else None,
+            "device": self.record.device if self.record else None,
+            "published": self.claim.published,
+            "measured": repr(self.measured) if self.measured else None,
+            "tolerance": self.claim.allowed,
+            "verdict": self.verdict,
+        }
+
+
+def standings(*, results: Path | None = None) -> list[Standing]:
+    """Where every claim of every figure of every paper stands.
+
+    Args:
+        results: The folder of committed results; by default that of the installed package.
+
+    Raises:
+        ValueError: If a committed file is damaged, naming it.
+    """
+    figures = [figure for name in papers.names() for figure in papers.find(name).figures]
+    return [each for figure in figures for each in judged(figure, committed(figure, results=results).values())]
+
+
+def judged(figure: FigureOfPaper, records: Iterable[Record]) -> list[Standing]:
+    """Where each claim of a figure stands after runs given from the least effort to the greatest."""
+    found = []
+    for claim in figure.claims:
+        measured = [record for record in records if claim.statistic in record.statistics]
+        found.append(Standing(figure, claim, measured[-1] if measured else None))
+    return found
+
+
+def status(*, results: Path | None = None) -> list[dict[str, Any]]:
+    """One row per claim: paper, figure, claim, effort, device, published, measured, tolerance, verdict."""
+    return [standing.row() for standing in standings(results=results)]
+
+
+def committed(figure: FigureOfPaper, *, results: Path | None = None) -> dict[str, Record]:
+    """The committed runs of a figure by effort, least first; empty if there are none.
+
+    Raises:
+        ValueError: If the file is damaged, naming it.
+    """
+    path = _committed_file(figure, results)
+    if not path.exists():
+        return {}
+    try:
+        entries = json.loads(path.read_bytes())["efforts"].values()
+        records = [Record.from_json(entry) for entry in entries]
+    except (OSError, KeyError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must hold committed results and is damaged. Restore it from version control."
+        ) from error
+    return {record.effort: record for record in sorted(records, key=lambda record: effort_rank(record.effort))}
+
+
+def _committed_file(figure: FigureOfPaper, results: Path | None) -> Path:
+    return (results or RESULTS) / figure.paper / f"{figure.file_name}.json"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of one finding that was to be merged.
+
+    Attributes:
+        source: The file.
+        outcome: ``"new"``, ``"replaced"``, ``"kept"`` (what is committed is as good or newer) or ``"refused"``.
+        words: What happened and why.
+    """
+
+    source: str
+    outcome: str
+    words: str
+
+
+def merge(source: Path | str, *, results: Path | None = None, gallery: Path | None = None) -> list[Merged]:
+    """Take findings made elsewhere into the committed results.
+
+    One entry per figure and effort is kept: a newer run replaces an older one of the same effort, and never one of
+    another effort. The picture is drawn again from the arrays where the finding has the greatest effort of its figure.
+
+    Args:
+        source: A reproduce folder, or a ``.tar.gz`` of one; nothing but findings and arrays is read from it.
+        results: Where to; by default the committed results of the source checkout that this package runs from.
+        gallery: Where pictures go; with the default results ``docs/gallery`` of the checkout, otherwise nowhere.
+
+    Returns:
+        What became of each finding; damaged and foreign files are named as refused.
+
+    Raises:
+        ValueError: If the source holds no finding, or there is nowhere to merge it.
+    """
+    results, drawn_into = destination(results)
+    gallery = gallery or drawn_into
+    outcomes = []
+    for name, finding, arrays in _findings(Path(source)):
+        try:
+            outcomes.append(Merged(name, *_merge_one(name, finding, arrays, results, gallery)))
+        except Exception as error:  # a damaged file or a picture that fails must not keep the others out
+            told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            outcomes.append(Merged(name, "refused", told))
+    if not outcomes:
+        raise ValueError(
+            f"{source} must hold findings, and has no finding.json. Pass a folder that biascope reproduce wrote."
+        )
+    return outcomes
+
+
+def destination(results: Path | None = None) -> tuple[Path, Path | None]:
+    """Where findings are merged, and where their pictures go.
+
+    Raises:
+        ValueError: If no results are named and the package runs from no source checkout.
+    """
+    if results is not None:
+        return results, None
+    if (root := checkout()) is None:
+        raise ValueError(
+            "Findings are merged into a source checkout, and this biascope is installed without one. Pass --results FOLDER."
+        )
+    return RESULTS, root / "docs" / "gallery" if (root / "docs").is_dir() else None
+
+
+def checkout() -> Path | None:
+    """The source checkout that this package runs from, ``None`` if it was installed without one."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "pyproject.toml").is_file() and (root / "src" / "biascope").is_dir() else None
+
+
+def _findings(source: Path) -> Iterator[tuple[str, bytes, bytes | None]]:
+    """Name, content and arrays of every finding in a folder or an archive; nothing is unpacked to disk."""
+    if source.is_dir():
+        for path in sorted(path for path in source.rglob("finding.json") if path.is_file()):
+            arrays = path.with_name("arrays.npz")
+            yield str(path), path.read_bytes(), arrays.read_bytes() if arrays.exists() else None
+        return
+    try:
+        with tarfile.open(source) as archive:
+            wanted = {"finding.json", "arrays.npz"}
+            members = [member for member in archive if member.isfile() and Path(member.name).name in wanted]
+            content = {str(Path(member.name)): _member(archive, member) for member in members}
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise ValueError(
+            f"{source} must be a folder or a whole .tar.gz of one, and could not be read: {error}."
+        ) from error
+    for name in sorted(content):
+        if Path(name).name == "finding.json":
+            yield f"{source}:{name}", content[name], content.get(str(Path(name).with_name("arrays.npz")))
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(member)
+    return b"" if stream is None else stream.read()
+
+
+def _merge_one(name: str, finding: bytes, arrays: bytes | None, results: Path, gallery: Path | None) -> tuple[str, str]:
+    record = Record.read(finding, name)
+    figure = papers.figure(record.paper, record.figure)
+    entries = committed(figure, results=results)
+    before = entries.get(record.effort)
+    words = f"{figure.paper} {figure.number}, {record.effort}, {record.date} on {record.device}"
+    if before is not None and before.date >= record.date:
+        same = "the same" if before.as_json() == record.as_json() else f"one of {before.date}, no older,"
+        return "kept", f"{words}: {same} is committed"
+    drawn = None
+    if gallery is not None and all(effort_rank(effort) <= effort_rank(record.effort) for effort in entries):
+        drawn = picture(figure, record.finding(_arrays(arrays, name)))
+    entries[record.effort] = record
+    ordered = {effort: entries[effort].as_json() for effort in sorted(entries, key=effort_rank)}
+    path = _committed_file(figure, results)
+    make_writable(path.parent)
+    document = {"format": FORMAT, "paper": figure.paper, "figure": figure.number, "efforts": ordered}
+    write_atomically(path, _written(document))
+    if drawn is not None and gallery is not None:
+        make_writable(gallery)
+        write_atomically(gallery / f"{figure.paper}-{figure.file_name}.png", drawn)
+    if before is None:
+        return "new", words
+    lost = ", ".join(sorted(before.statistics.keys() - record.statistics.keys()))
+    remark = f"; no longer measured: {lost}" if lost else ""
+    return "replaced", f"{words}, for one of {before.date} on {before.device}{remark}"
+
+
+def _arrays(data: bytes | None, name: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(io.BytesIO(data or b""), allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{name} must have a whole arrays.npz beside it, and has not. Run the figure again."
+        ) from error
+
+
+def _written(document: Any) -> bytes:
+    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _installed(package: str) -> bool:
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What came out: numbers with uncertainty, results, the register of measurements, claims, pictures, pages."""

@@ -1,0 +1,365 @@
+"""WHAT: what a paper claims against what was measured. A figure is a function that returns a Finding; its claims judge it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from biascope.results.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from biascope.runs.run import Run
+
+EFFORTS = ("smoke", "laptop", "paper")  # from least to most; smoke only shows that everything runs
+COMPARATORS = ("about", "at least", "at most")
+VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not run")
+FORMAT = 1  # of finding.json; raised when an old reader could misread a new file
+
+
+def effort_rank(effort: str) -> int:
+    """The place of an effort, 0 being the least.
+
+    Raises:
+        ValueError: If there is no such effort.
+    """
+    if effort not in EFFORTS:
+        raise ValueError(f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}. Pass effort='laptop'.")
+    return EFFORTS.index(effort)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a paper, the number that decides it, and what would count as agreement.
+
+    Attributes:
+        statement: What the paper says, in one plain sentence.
+        statistic: Name of the number in :attr:`Finding.statistics` that decides it.
+        comparator: ``"about"``, ``"at least"`` or ``"at most"``.
+        published: The paper's number, or its words where it gives none.
+        tolerance: For ``"about"`` the largest distance from the published number; otherwise the bound itself.
+        minimum_effort: The least effort at which a verdict counts.
+
+    Example:
+        >>> claim = Claim("Half of them.", "share", "about", 50.0, 5.0)
+        >>> claim.verdict(Estimate(51.0, 1.0, 49.0, 53.0), "laptop"), claim.verdict(Estimate.exact(56.0), "laptop")
+        ('reproduced', 'not reproduced')
+        >>> claim.verdict(Estimate(54.0, 1.0, 52.0, 56.0), "laptop")  # the interval straddles 55
+        'inconclusive'
+    """
+
+    statement: str
+    statistic: str
+    comparator: str
+    published: float | str
+    tolerance: float
+    minimum_effort: str = "laptop"
+
+    def __post_init__(self) -> None:
+        effort_rank(self.minimum_effort)
+        if self.comparator not in COMPARATORS:
+            known = ", ".join(map(repr, COMPARATORS))
+            raise ValueError(f"comparator must be one of {known}, got {self.comparator!r}. Pass comparator='about'.")
+        if not math.isfinite(self.tolerance):
+            raise ValueError(f"tolerance must be a finite number, got {self.tolerance}. Pass a bound or a distance.")
+        if self.comparator == "about" and isinstance(self.published, str):
+            raise ValueError(
+                f"published must be a number for the comparator 'about', got {self.published!r}. Pass 'at least' or 'at most'."
+            )
+        if self.comparator == "about" and self.tolerance < 0:
+            raise ValueError(
+                f"tolerance must be a distance of 0 or more, got {self.tolerance}. Pass tolerance=0.05, say."
+            )
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value that agree with the claim."""
+        slack = 1e-12 * abs(self.tolerance)  # 0.3 + 0.1 is not 0.4 in binary
+        if self.comparator == "at least":
+            return self.tolerance - slack, math.inf
+        if self.comparator == "at most":
+            return -math.inf, self.tolerance + slack
+        published = float(self.published)
+        reach = self.tolerance + max(slack, 1e-12 * abs(published))
+        return published - reach, published + reach
+
+    @property
+    def allowed(self) -> str:
+        """The tolerance in words: ``"± 5"``, ``"at least 0.9"``."""
+        return f"{'±' if self.comparator == 'about' else self.comparator} {self.tolerance:.10g}"
+
+    @property
+    def printed(self) -> str:
+        """The published number, or the paper's words."""
+        return self.published if isinstance(self.published, str) else f"{self.published:.10g}"
+
+    def counts_at(self, effort: str) -> bool:
+        """Whether a verdict counts at an effort."""
+        return effort_rank(effort) >= effort_rank(self.minimum_effort)
+
+    def verdict(self, measured: Estimate | None, effort: str) -> str:
+        """What a measured number says of the claim.
+
+        With the interval I of the measured number and the values A that agree (:attr:`bounds`):
+
+        ===================  =========================================================================
+        *not run*            nothing was measured
+        *inconclusive*       the effort is below the claim's minimum, or the value is not a number
+        *reproduced*         I lies in A
+        *not reproduced*     I and A have nothing in common
+        *inconclusive*       otherwise: I straddles an end of A
+        ===================  =========================================================================
+
+        An exact number is its own interval. Where the interval is unknown (too few repetitions to know a spread), the
+        value alone may speak against a claim and never for it: outside A it is *not reproduced*, inside *inconclusive*.
+        So leaving out an error bar can never improve a verdict.
+
+        Args:
+            measured: The deciding number, ``None`` if this part of the figure was not run.
+            effort: At which it was measured.
+
+        Returns:
+            One of :data:`VERDICTS`.
+
+        Raises:
+            ValueError: If there is no such effort.
+        """
+        if measured is None:
+            return "not run"
+        if not self.counts_at(effort) or math.isnan(measured.value):
+            return "inconclusive"
+        least, greatest = self.bounds
+        if math.isnan(measured.low) or math.isnan(measured.high):
+            return "inconclusive" if least <= measured.value <= greatest else "not reproduced"
+        if least <= measured.low and measured.high <= greatest:
+            return "reproduced"
+        return "not reproduced" if measured.high < least or measured.low > greatest else "inconclusive"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a figure function found.
+
+    Attributes:
+        statistics: The numbers that decide claims, and others worth quoting; what was not run is left out.
+        arrays: All that the picture needs.
+        settings: Seeds, sizes, epochs, directions …: whatever tells what was run.
+        notes: Remarks to be read beside the verdicts: a deviation from the text, a reason.
+    """
+
+    statistics: dict[str, Estimate]
+    arrays: dict[str, np.ndarray]
+    settings: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, number in self.statistics.items():
+            if not isinstance(number, Estimate):
+                kind = type(number).__name__
+                raise ValueError(f"statistic {name!r} must be an Estimate, got {kind}. Pass Estimate.exact(number).")
+        for name, array in self.arrays.items():
+            if np.asarray(array) is not array or array.dtype.hasobject:
+                raise ValueError(f"array {name!r} must be a NumPy array of plain numbers or text. Convert it first.")
+        if isinstance(self.notes, str):
+            raise ValueError("notes must be a tuple of sentences, got one string. Pass notes=(sentence,).")
+
+
+Work = Callable[[str, "Run"], Finding]
+Drawing = Callable[[Finding, bool], "Figure"]
+
+
+@dataclass(frozen=True)
+class FigureOfPaper:
+    """A figure or table of a paper: called with an effort and a Run, it returns its Finding.
+
+    Attributes:
+        paper: Id of the paper.
+        number: As the paper numbers it: ``"6"``, ``"S21-S22"``.
+        title: What it shows.
+        claims: What the paper reads from it.
+        function: What measures it.
+        draw: Its picture from a finding, on a light or a dark background.
+    """
+
+    paper: str
+    number: str
+    title: str
+    claims: tuple[Claim, ...]
+    function: Work = field(repr=False)
+    draw: Drawing = field(repr=False)
+
+    def __call__(self, effort: str, run: Run) -> Finding:
+        """Measure it."""
+        effort_rank(effort)
+        finding = self.function(effort, run)
+        if not isinstance(finding, Finding):
+            kind = type(finding).__name__
+            raise TypeError(f"figure {self.number} of {self.paper} must return a Finding, got {kind}.")
+        return finding
+
+    @property
+    def file_name(self) -> str:
+        """The number as part of a file name."""
+        return re.sub(r"[^A-Za-z0-9._]+", "-", self.number).strip("-.")
+
+
+def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -> Callable[[Work], FigureOfPaper]:
+    """Make a function of a file in ``papers/`` a figure of that paper.
+
+    Args:
+        number: As the paper numbers it.
+        title: What it shows.
+        claims: What the paper reads from it, at least one.
+        draw: Its picture from a finding, ``draw(finding, dark)``.
+
+    Raises:
+        ValueError: If there is no claim, or two claims say the same.
+
+    Example:
+        >>> @figure("1", title="A coin", claims=[Claim("Fair.", "heads", "about", 0.5, 0.1)], draw=lambda finding, dark: None)
+        ... def figure_1(effort, run):
+        ...     return Finding({"heads": Estimate.exact(0.5)}, {}, {"tosses": 2})
+        >>> figure_1.claims[0].verdict(figure_1("laptop", None).statistics["heads"], "laptop")
+        'reproduced'
+    """
+    statements = [claim.statement for claim in claims]
+    if not statements or len(set(statements)) < len(statements):
+        raise ValueError(
+            f"claims of figure {number} must be at least one and all different, got {statements}. Rename them."
+        )
+
+    def register(function: Work) -> FigureOfPaper:
+        # A paper's file is called by its id, which ends in the year; a part that has a file of its own adds to the name.
+        module = function.__module__.rpartition(".")[2]
+        paper = found[0] if (found := re.match(r".*?\d{4}", module)) else module
+        return FigureOfPaper(paper, number, title, tuple(claims), function, draw)
+
+    return register
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a figure that was run, without its arrays: ``finding.json``.
+
+    Attributes:
+        paper: Id of the paper.
+        figure: Its number.
+        title: What it shows.
+        effort: At which it was run.
+        device: On which.
+        precision: Of the arithmetic.
+        seconds: That it took, interrupted attempts included.
+        date: When it was finished, in an order that sorts.
+        versions: Of the software.
+        statistics: As in :class:`Finding`.
+        settings: As in :class:`Finding`.
+        notes: As in :class:`Finding`.
+        claims: The claims as they stood, each with its verdict then.
+    """
+
+    paper: str
+    figure: str
+    title: str
+    effort: str
+    device: str
+    precision: str
+    seconds: float
+    date: str
+    versions: dict[str, str]
+    statistics: dict[str, Estimate]
+    settings: dict[str, Any]
+    notes: tuple[str, ...]
+    claims: tuple[tuple[Claim, str], ...]
+
+    @staticmethod
+    def of(figure: FigureOfPaper, finding: Finding, effort: str, circumstances: Mapping[str, Any]) -> Record:
+        """The record of a finding; circumstances are device, precision, seconds, date and versions."""
+        numbers = finding.statistics
+        judged = [(claim, claim.verdict(numbers.get(claim.statistic), effort)) for claim in figure.claims]
+        return Record(
+            paper=figure.paper,
+            figure=figure.number,
+            title=figure.title,
+            effort=effort,
+            statistics=numbers,
+            settings=_plain(finding.settings),
+            notes=finding.notes,
+            claims=tuple(judged),
+            **circumstances,
+        )
+
+    def finding(self, arrays: dict[str, np.ndarray]) -> Finding:
+        """The finding it records, given its arrays."""
+        return Finding(self.statistics, arrays, self.settings, self.notes)
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain JSON; nan is null, an infinite number is a string."""
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        numbers = {name: number.as_dict() for name, number in self.statistics.items()}
+        values["statistics"] = numbers
+        values["claims"] = [
+            {**dataclasses.asdict(claim), "measured": numbers.get(claim.statistic), "verdict": verdict}
+            for claim, verdict in self.claims
+        ]
+        document: dict[str, Any] = _plain({"format": FORMAT, **values})
+        return document
+
+    @staticmethod
+    def read(text: str | bytes, source: Path | str) -> Record:
+        """The record in the text of a ``finding.json``.
+
+        Raises:
+            ValueError: If it is damaged, foreign or of a newer version, naming the source.
+        """
+        try:
+            return Record.from_json(json.loads(text))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(
+                f"{source} must be a finding of biascope, and is not: {reason}. Run the figure again."
+            ) from error
+
+    @staticmethod
+    def from_json(document: Any) -> Record:
+        """The record in a JSON document; any of several errors if it is none."""
+        if document["format"] > FORMAT:
+            raise ValueError(f"its format {document['format']} needs a newer biascope")
+        content = {entry.name: document[entry.name] for entry in dataclasses.fields(Record)}
+        for name in ("paper", "figure", "title", "effort", "device", "precision", "date"):
+            if not isinstance(content[name], str):
+                raise ValueError(f"its {name} is not text")
+        effort_rank(content["effort"])
+        content["seconds"] = float(content["seconds"])
+        content["versions"], content["settings"] = dict(content["versions"]), dict(content["settings"])
+        content["notes"] = tuple(map(str, content["notes"]))
+        content["statistics"] = {
+            name: Estimate(**{key: math.nan if value is None else float(value) for key, value in numbers.items()})
+            for name, numbers in content["statistics"].items()
+        }
+        terms = [entry.name for entry in dataclasses.fields(Claim)]
+        content["claims"] = tuple(
+            (Claim(**{term: claim[term] for term in terms}), str(claim["verdict"])) for claim in content["claims"]
+        )
+        return Record(**content)
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON knows; nan becomes null, an infinite number a string that ``float`` reads."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | range):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

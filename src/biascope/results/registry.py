@@ -1,0 +1,289 @@
+"""WHAT: the register of measurements. A file in ``measures/`` is a measurement; its name is known without importing it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from biascope.editing.merge_result import Difference, Merge
+from biascope.measures.advise.result import Advice
+from biascope.measures.match.result import Match
+from biascope.measures.merge_check.result import MergeCheck
+from biascope.results.result import Result, read_document, recorded
+
+PAPERS = {
+    "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
+    "linearized2021": "Ortiz-Jiménez (2023). The inductive bias of deep learning: connecting weights and functions, chapter 4. EPFL.",
+    "geometry2025": "Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks: the role of data "
+    "and architecture. ICLR.",
+    "dictionaries2022": "Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural "
+    "representations. CVPR; chapter 5 of the thesis.",
+    "task_arithmetic2023": "Ortiz-Jiménez, Favero, Frossard (2023). Task arithmetic in the tangent space: improved editing of "
+    "pre-trained models. NeurIPS; chapter 6 of the thesis.",
+    "patterns2021": "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR.",
+}
+
+# Results of commands that are about several networks or files, and so no measurement of one.
+_OF_COMMANDS: dict[str, type[Result]] = {
+    "match": Match,
+    "advice": Advice,
+    "merge_apply": Merge,
+    "merge_diff": Difference,
+    "merge_check": MergeCheck,
+}
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(eq=False)
+class Measurement(Generic[P, R]):
+    """A registered measurement: callable like its function, with what the command line, report and tests need.
+
+    Attributes:
+        function: The plain function.
+        result: The class of what it returns.
+        title: For the report.
+        paper: Id of the paper it comes from.
+        example: Gives the positional arguments and settings of a small case, run by the contract test.
+        network: Settings that the command line passes to one of our networks where the user does not.
+        derivatives: What it differentiates a family by under its settings: ``"input"``, ``"weight"``, both or nothing. These
+            derivatives are compared with differences, and the result carries a warning where they do not fit.
+    """
+
+    function: Callable[P, R]
+    result: type[R]
+    title: str
+    paper: str
+    example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
+    network: dict[str, Any] = dataclasses.field(default_factory=dict)
+    derivatives: Callable[[Mapping[str, Any]], Collection[str]] = lambda settings: ()
+
+    @property
+    def name(self) -> str:
+        """The function's name: that of its file and its command."""
+        return str(self.function.__name__)
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.function)
+
+    def __call__(self, *args: P.args, **settings: P.kwargs) -> R:
+        """Run the measurement; the result carries its provenance."""
+        bound = inspect.signature(self.function).bind(*args, **settings)
+        bound.apply_defaults()
+        _check_finite(self.name, bound)
+        check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
+        begin = time.perf_counter()
+        result = self.function(*args, **settings)
+        return dataclasses.replace(
+            result, provenance=self._provenance(bound, result, time.perf_counter() - begin)
+        ).check()
+
+    def _provenance(self, bound: inspect.BoundArguments, result: Result, seconds: float) -> dict[str, Any]:
+        arguments = dict(bound.arguments)
+        run = arguments.pop("run", None)
+        family, probe, basis, data = (arguments.pop(name, None) for name in ("family", "probe", "basis", "data"))
+        # What the function settled itself (a default estimator, draws made) overrides what it was asked for.
+        settled = {key: value for key, value in result.provenance.items() if key != "warnings"}
+        settings = {key: value for key, value in arguments.items() if _plain(value)} | settled
+        record = recorded(self.name, self.paper, settings=settings, seconds=seconds, run=run)
+        if family is not None:
+            record["family"] = {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
+        if probe is not None:
+            record["probe"] = probe.description
+        if basis is not None:
+            record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
+        if data is not None:
+            record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
+        warnings = [*result.warnings, *self._doubts(family, probe, data, settings, run)]
+        return record | ({"warnings": warnings} if warnings else {})
+
+    def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
+        """What cheap checks say against the derivatives that this measurement took."""
+        derivatives = self.derivatives(settings)
+        if not derivatives or family is None or (probe is None and data is None):
+            return []
+        from biascope.kernels.plan import chosen_parameters
+        from biascope.kernels.selftest import warnings_of
+
+        readout = "random" if settings.get("kernel") == "trace" else settings.get("readout", "first")
+        return warnings_of(
+            family,
+            functools.partial(_few_inputs, probe, data, settings.get("split")),
+            derivatives=derivatives,
+            readout=readout,
+            parameters=chosen_parameters(family.template, settings.get("parameters")),
+            seed=settings.get("seed", 0),
+            run=run,
+        )
+
+
+def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:
+    """Two of the inputs that were measured at, on the device and in the precision of a run."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    if probe is not None:
+        inputs = probe.inputs(0, 1, run)
+        inputs = (
+            tree_map(lambda leaf: leaf[0] if isinstance(leaf, torch.Tensor) else leaf, inputs)
+            if probe.fresh
+            else inputs
+        )
+        return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, torch.Tensor) else leaf, inputs)
+    split = split or next(iter(data.sizes))
+    x = data.batch(split, torch.tensor([0, data.sizes[split] - 1]))[0].to(run.torch_device)
+    return x.to(run.dtype) if x.is_floating_point() else x
+
+
+def _check_finite(name: str, bound: inspect.BoundArguments) -> None:
+    """No setting of a measurement means anything as nan or infinity."""
+    for key, value in bound.arguments.items():
+        parameter = bound.signature.parameters[key]
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(
+                    f"{key} of {name} must be a finite number, got {number}. Pass {key}={parameter.default}."
+                )
+
+
+def check_samples(family: Any, data: Any) -> None:
+    """Tell a misfit of network and samples before any work."""
+    if family is None or data is None:
+        return
+    import torch
+
+    x = data.batch(next(iter(data.sizes)), torch.zeros(1, dtype=torch.long))[0]
+    try:
+        with torch.no_grad():
+            family.template.to(torch.device("cpu"), torch.float32)(x.float().cpu())
+    except Exception as error:  # a user's forward pass may raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(
+            f"{family.name} must accept samples of shape {'×'.join(map(str, data.shape))}, and its forward pass failed with: "
+            f"{reason}. Pass samples of the shape it was made for."
+        ) from error
+    family.check_forward(x.float().cpu())
+
+
+def measurement(
+    *,
+    title: str,
+    paper: str,
+    result: type[R],
+    example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
+    network: dict[str, Any] | None = None,
+    derivatives: Callable[[Mapping[str, Any]], Collection[str]] = lambda settings: (),
+) -> Callable[[Callable[P, R]], Measurement[P, R]]:
+    """Register a function as a measurement.
+
+    Args:
+        title: For the report.
+        paper: Id of its paper.
+        result: The class of what it returns.
+        example: Gives a small case, ``((family, probe), {"draws": 8})``, for the contract test.
+        network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
+        derivatives: What it differentiates a family by under its settings, ``"input"`` or ``"weight"``.
+    """
+    return lambda function: Measurement(function, result, title, paper, example, network or {}, derivatives)
+
+
+def names() -> tuple[str, ...]:
+    """All measurements, from the names of their files.
+
+    Example:
+        >>> "anisotropy_directions" in names()
+        True
+    """
+    folder = Path(__file__).parents[1] / "measures"
+    files = [*folder.glob("[!_]*.py"), *folder.glob("*/__init__.py")]
+    found = (path.parent.name if path.name == "__init__.py" else path.stem for path in files if _registers(path))
+    return tuple(sorted(found))
+
+
+def _registers(path: Path) -> bool:
+    """Whether a file registers a measurement; read, not imported."""
+    return "\n@measurement(" in path.read_text(encoding="utf-8")
+
+
+def find(name: str) -> Measurement[..., Any]:
+    """A measurement by its name.
+
+    Raises:
+        ValueError: If there is none, with the nearest names.
+    """
+    wanted = name.replace("-", "_")
+    if wanted not in names():
+        import difflib
+
+        near = difflib.get_close_matches(wanted, names(), n=3, cutoff=0.3) or list(names())
+        raise ValueError(f"measurement must be one of the known ones, got {name!r}. Did you mean {' or '.join(near)}?")
+    found: Measurement[..., Any] = getattr(importlib.import_module(f"biascope.measures.{wanted}"), wanted)
+    return found
+
+
+def load(folder: Path | str) -> Result:
+    """A saved result, as its own class."""
+    folder = Path(folder)
+    name = str(read_document(folder).get("measurement"))
+    kind = _OF_COMMANDS[name] if name in _OF_COMMANDS else find(name).result
+    result: Result = kind.load(folder)
+    return result
+
+
+def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, Any]:
+    """A measurement's settings from command-line words ``--draws 100 --centred false``.
+
+    Raises:
+        ValueError: If there is no such setting or its value has the wrong type.
+    """
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(found.function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "run"
+    }
+    settings: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word, _, attached = rest.pop(0).partition("=")
+        name = word.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in known:
+            raise ValueError(
+                f"{found.name} has no setting {word!r}. It takes: {', '.join('--' + key for key in known)}."
+            )
+        if not attached and not rest:
+            raise ValueError(f"{word} of {found.name} must be given a value. Pass {word} VALUE.")
+        settings[name] = _converted(attached or rest.pop(0), str(known[name].annotation), word)
+    return settings
+
+
+def _converted(text: str, annotation: str, word: str) -> Any:
+    kinds = [kind.strip() for kind in annotation.split("|")]
+    if text.lower() == "none" and "None" in kinds:
+        return None
+    if kinds[0].startswith("tuple["):
+        return tuple(_converted(part, kinds[0][len("tuple[") :].split(",")[0], word) for part in text.split(","))
+    try:
+        if "bool" in kinds:
+            return {"true": True, "false": False}[text.lower()]
+        return int(text) if "int" in kinds else float(text) if "float" in kinds else text
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{word} must be of type {annotation}, got {text!r}. Pass such a value.") from error
+
+
+def _plain(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, bool | int | float | str)
+        or (isinstance(value, tuple | list) and all(map(_plain, value)))
+    )

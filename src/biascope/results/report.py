@@ -1,0 +1,408 @@
+"""SHOW: results -> one self-contained HTML file. It sees results, never networks; the page is ``report.html`` beside it."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import inspect
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from biascope.measures.covariance import CovarianceResult
+from biascope.measures.covariance.compare import side_by_side
+from biascope.results import draw
+from biascope.results.estimate import Estimate
+from biascope.results.figures import MARK
+from biascope.results.planes import distinct, joint_views, live_view
+from biascope.results.registry import PAPERS, find, names
+from biascope.results.result import Result
+from biascope.results.wording import listed
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+LIMIT = 4_900_000  # bytes of the file
+_PICTURES = 3_000_000  # of these, at most, for the pictures of single results
+_HEAVY = 400_000  # bytes beyond which a picture is embedded as pixels
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def write_report(results: Sequence[Result], path: Path | str, *, title: str | None = None) -> Path:
+    """Write results to one HTML file that needs nothing else: words, numbers, pictures, a gallery, how to repeat it.
+
+    Results of several subjects are also compared, measurement by measurement and never across estimators.
+
+    Args:
+        results: What to show, in this order.
+        path: The file to write, whole or not at all.
+        title: Of the page; by default it names the subjects.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If there are no results.
+
+    Example:
+        >>> import tempfile
+        >>> anisotropy = find("anisotropy_directions")
+        >>> inputs, settings = anisotropy.example()
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> page = write_report([anisotropy(*inputs, **settings)], Path(folder.name) / "report.html")
+        >>> "small MLP" in page.read_text(encoding="utf-8")
+        True
+        >>> folder.cleanup()
+    """
+    if not results:
+        raise ValueError("results must hold at least one result to report, got none. Run a measurement first.")
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    style: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, **style)
+    environment.filters["hash"] = _hash
+    template = environment.get_template("report.html")
+
+    subjects = list(dict.fromkeys(result.subject for result in results))
+    sections = _sections(results)
+    galleries = [section["gallery"] for section in sections if section["gallery"]]
+    common, own = _provenance(results)
+    content = {
+        "title": title or f"Inductive bias of {_listed(subjects)}",
+        "subjects": [(subject, [part for part in sections if part["subject"] == subject]) for subject in subjects],
+        "comparison": _comparison(results) if len(subjects) > 1 else None,
+        "live_planes": any(section["plane"] for section in sections),
+        "common": common,
+        "own": [(section, facts) for section, facts in zip(sections, own, strict=True)],
+        "papers": list(dict.fromkeys(PAPERS[key] for key in map(_paper, results) if key in PAPERS)),
+        "version": results[0].provenance.get("versions", {}).get("biascope", ""),
+        "palette": {"light": draw.PALETTE[False]._asdict(), "dark": draw.PALETTE[True]._asdict()},
+    }
+    bare = len(template.render(content).encode())
+    _fill(galleries, LIMIT - bare)
+    page = template.render(content).encode()
+    if len(page) > LIMIT:
+        raise ValueError(f"A report must stay below 5 MB, got {len(page):,} bytes. Pass fewer results.")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(page)
+    os.replace(temporary, path)
+    return path
+
+
+def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """What the page says of each result."""
+    spent = 0
+    sections: list[dict[str, Any]] = []
+    for index, result in enumerate(results):
+        fits = spent < _PICTURES
+        pictures = _pictures(result.plots, f"result-{index}") if fits else []
+        if view := live_view(f"plane-{index}", result):
+            still = [picture for picture in pictures if picture["planes"]]
+            pictures = [picture for picture in pictures if not picture["planes"]]
+            view["pictures"] = still or (_pictures(view["plots"], view["id"]) if fits else [])
+        drawn = pictures + (view["pictures"] if view else [])
+        spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in drawn)
+        sections.append(
+            {
+                "id": f"result-{index}",
+                "subject": result.subject,
+                "title": _title(result),
+                "sentence": result.sentence(),
+                "warnings": result.warnings,
+                "numbers": [(name, *_in_words(estimate)) for name, estimate in result.headline().items()],
+                "pictures": pictures,
+                "plane": view,
+                "left_out": not fits,
+                "gallery": _gallery(result, sum(section["gallery"] is not None for section in sections)),
+                "call": _call(result),
+            }
+        )
+    return sections
+
+
+def _pictures(plots: Callable[[bool], dict[str, Figure]], salt: str) -> list[dict[str, Any]]:
+    """Each picture for both themes, under its caption and with the sentence that the figure carries."""
+    light, dark = plots(False), plots(True)
+    return [
+        {
+            "caption": caption,
+            "reading": figure.get_label(),
+            "planes": figure.get_gid() == MARK,
+            "light": _embedded(figure, f"{salt}-{index}-light"),
+            "dark": _embedded(dark[caption], f"{salt}-{index}-dark"),
+        }
+        for index, (caption, figure) in enumerate(light.items())
+    ]
+
+
+def _embedded(figure: Figure, salt: str) -> Markup:
+    """A figure as markup that is safe by construction: matplotlib escapes the text that it writes."""
+    from markupsafe import Markup
+
+    drawn = re.sub(r'(?<=data:image/png;base64,)[^"]+', _with_colour_table, draw.svg(figure, salt))
+    if len(drawn) > _HEAVY:
+        drawn = f'<img alt="" src="data:image/png;base64,{base64.b64encode(draw.png(figure, 1000)).decode()}">'
+    return Markup(drawn)
+
+
+def _with_colour_table(match: re.Match[str]) -> str:
+    """The same embedded picture at a third of the size, where it has few colours."""
+    from PIL import Image
+
+    pixels = np.array(Image.open(io.BytesIO(base64.b64decode(match[0]))).convert("RGBA")).view(np.uint32)[..., 0]
+    colours, places = np.unique(pixels, return_inverse=True)
+    if len(colours) > 256:
+        return match[0]
+    picture = Image.fromarray(places.reshape(pixels.shape).astype(np.uint8))  # grey, until it has a palette
+    picture.putpalette(colours.tobytes(), "RGBA")
+    buffer = io.BytesIO()
+    picture.save(buffer, "png", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _gallery(result: Result, index: int) -> dict[str, Any] | None:
+    """What the page needs to step through a result's directions; the directions themselves come with :func:`_fill`."""
+    if not result.gallery:
+        return None
+    directions = np.asarray(getattr(result, result.gallery))
+    shape = tuple(getattr(result, "input_shape", directions.shape[1:]))
+    height, width = shape[-2:] if len(shape) > 1 else (1, shape[0])
+    values, errors = getattr(result, "eigenvalues", None), getattr(result, "eigenvalue_errors", None)
+    if values is not None:
+        values = np.where(values > 1e-9 * values.max(initial=0.0), values, 0.0)  # rounding errors of zero
+    trace = getattr(result, "trace", None)
+    mean = trace.value / directions.shape[1] if isinstance(trace, Estimate) else math.nan
+    numbers = {
+        "values": None if values is None else [_rounded(value) for value in values],
+        "errors": None if errors is None else [_rounded(error) for error in errors],
+        "mean": _rounded(mean),
+    }
+    data = {"channels": directions.shape[1] // (height * width), "height": height, "width": width}
+    return {
+        "id": f"gallery-{index}",
+        "directions": directions,
+        "total": len(directions),
+        "size": directions.shape[1],
+        "signal": min(height, width) == 1,
+        "coloured": data["channels"] == 3,
+        "count": 0,
+        "data": data | numbers | {"scales": [], "pixels": ""},
+    }
+
+
+def _fill(galleries: list[dict[str, Any]], room: int) -> None:
+    """Put into each gallery as many directions as its share of the room holds, as 8-bit numbers with a scale each."""
+    for position, gallery in sorted(enumerate(galleries), key=lambda item: item[1]["directions"].nbytes):
+        left = sum(other["count"] == 0 for other in galleries)
+        share = room // left
+        directions = gallery["directions"]
+        each = math.ceil(directions.shape[1] * 4 / 3) + 12
+        count = max(1, min(len(directions), share // each))
+        shown = directions[:count]
+        # The sign is arbitrary: the largest entry is made positive, as in the pictures.
+        largest = np.take_along_axis(shown, np.abs(shown).argmax(1)[:, None], 1)
+        whole = np.rint(127 * shown / np.where(largest == 0, 1, largest)).astype(np.int8)
+        galleries[position]["count"] = count
+        gallery["data"]["pixels"] = base64.b64encode(whole.tobytes()).decode()
+        gallery["data"]["scales"] = [_rounded(abs(value)) for value in largest[:, 0]]
+        room -= count * each
+
+
+def _comparison(results: Sequence[Result]) -> dict[str, Any] | None:
+    """Several subjects side by side: a table of effective ranks, and pictures of what may be overlaid."""
+    known = [result for result in results if isinstance(result, CovarianceResult)]
+    titles = {(result.measurement, result.estimator): f"{_title(result)} ({result.estimator})" for result in known}
+    rows = []
+    for subject in dict.fromkeys(result.subject for result in known):
+        cells: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in titles}
+        for result in known:
+            if result.subject == subject:
+                cells[result.measurement, result.estimator].append(_rank_cell(result))
+        rows.append((subject, list(cells.values())))
+    alike: dict[tuple[str, str, int], list[CovarianceResult]] = {}
+    for result in known:
+        alike.setdefault((result.measurement, result.estimator, result.size), []).append(result)
+    groups = [
+        {"title": titles[key[:2]], "pictures": _pictures(functools.partial(_overlaid, group), f"all-{index}")}
+        for index, (key, group) in enumerate(alike.items())
+        if len({result.subject for result in group}) > 1
+    ]
+    columns = list(titles.values())
+    planes = joint_views((f"plane-{index}", _title(result), result) for index, result in enumerate(results))
+    for view in planes:
+        view["pictures"] = _pictures(view["plots"], view["id"])
+    return {"columns": columns, "rows": rows, "planes": planes, "groups": groups} if rows or planes else None
+
+
+def _rank_cell(result: CovarianceResult) -> dict[str, Any]:
+    value, interval = _in_words(result.effective_rank)
+    share = min(max(result.effective_rank.value / result.size, 0.0), 1.0)
+    return {"value": value, "interval": interval, "size": result.size, "share": f"{100 * share:.1f}"}
+
+
+def _overlaid(group: Sequence[CovarianceResult], dark: bool) -> dict[str, Figure]:
+    """Pictures of results of one measurement, one estimator and one input size."""
+    trained = all(result.provenance.get("family", {}).get("law") == "point" for result in group)
+    # Checkpoints are called "network at step": where all are, the step tells them apart.
+    labels = distinct(result.subject.rpartition(" at ")[2] if trained else result.subject for result in group)
+    curves = {
+        label: (result.eigenvalues, result.eigenvalue_errors, result.held_out)
+        for label, result in zip(labels, group, strict=True)
+    }
+    traces = {label: result.trace.value for label, result in zip(labels, group, strict=True)}
+    size, draws = group[0].size, min(result.draws * result.inputs for result in group)
+    pictures = {"Spectra on one scale": draw.spectrum(curves, draws=draws, size=size, traces=traces, dark=dark)}
+
+    table = side_by_side(group)
+    figure = draw.overlap(table.overlap, labels, resolved=table.resolved, dark=dark)
+    figure.set_label(
+        " ".join(
+            [
+                f"1 means that two networks share their {table.leading} leading directions, {table.chance:.2g} is chance and "
+                f"{table.floor:.2g} the noise floor. The diagonal shows what the two halves of a network's own draws share. "
+                "Numbers in brackets are not resolved from noise.",
+                *table.warnings(),
+            ]
+        )
+    )
+    pictures[f"Overlap of the {table.leading} leading directions"] = figure
+    if trained:
+        ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
+        values, errors = np.array(ranks).T
+        pictures["Effective rank along training"] = draw.along(
+            values, errors, labels, quantity="effective rank", dark=dark
+        )
+    return pictures
+
+
+def _provenance(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:
+    """What all results have in common, and what each has of its own, as pairs of words."""
+    facts = [_facts(result) for result in results]
+    common = {key: value for key, value in facts[0].items() if all(other.get(key) == value for other in facts)}
+    own = [[(key, value) for key, value in fact.items() if key not in common] for fact in facts]
+    return list(common.items()), own
+
+
+_WORDS = {
+    "family.name": "network",
+    "family.law": "law of the weights",
+    "family.batchnorm": "BatchNorm mode",
+    "family.content": "fingerprint of the network",
+    "family.drawing": "how members were drawn",
+    "settings.readout": "readout",
+    "settings.centred": "mean gradient removed",
+    "settings.method": "way of computing",
+    "settings.stable": "stop once the halves agree to",
+    "settings.keep": "directions to keep",
+    "settings.average": "what is averaged over draws",
+    "settings.coherence": "cosine between the averages of two halves",
+    "data.name": "samples",
+    "data.samples": "samples by split",
+    "data.shape": "shape of a sample",
+    "settings.seed": "seed",
+    "seconds": "seconds",
+}
+
+
+def _facts(result: Result) -> dict[str, str]:
+    """Provenance as flat pairs, in the order in which one would repeat it."""
+    record = dict(result.provenance)
+    record.pop("warnings", None)  # they stand above the numbers
+    flat: dict[str, str] = {}
+    for part in ("measurement", "family", "probe", "data", "settings", "run", "versions", "seconds", "date", *record):
+        value = record.pop(part, None)
+        for key, item in value.items() if isinstance(value, dict) else [("", value)] if value is not None else []:
+            path = f"{part}.{key}" if key else part
+            words = f"version of {key}" if part == "versions" else (key or part).replace("_", " ")
+            flat[_WORDS.get(path, words)] = _said(item)
+    return flat
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value:,}".replace(",", "\u202f")  # a narrow space: commas and points are read differently
+    if isinstance(value, dict):
+        return ", ".join(f"{_said(item)} {key}" for key, item in value.items())
+    return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _call(result: Result) -> str:
+    """The Python call that repeats a result, given its network and inputs."""
+    if result.measurement not in names():
+        return ""
+    accepted = inspect.signature(find(result.measurement).function).parameters
+    settings = result.provenance.get("settings", {})
+    shown = {
+        key: json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        for key, value in settings.items()
+    }
+    # What comes by position is a network or data; what is recorded of it is a name or a hash.
+    given = [key for key, each in accepted.items() if each.kind is not each.KEYWORD_ONLY]
+    given += [f"{key}={value}" for key, value in shown.items() if key in accepted and key not in given]
+    return f"biascope.measure({', '.join([json.dumps(result.measurement), *given])})"
+
+
+def _title(result: Result) -> str:
+    name = result.measurement
+    return find(name).title if name in names() else name.replace("_", " ").capitalize()
+
+
+def _paper(result: Result) -> str:
+    return str(result.provenance.get("paper", ""))
+
+
+def _in_words(estimate: Estimate) -> tuple[str, str]:
+    """An estimate as value with standard error, and its interval.
+
+    Example:
+        >>> _in_words(Estimate(209.58, 5.7, 197.96, 221.21))
+        ('209.6 ± 5.7', '198.0 to 221.2')
+        >>> _in_words(Estimate(-0.0001167, 0.0000015, -0.0001197, -0.0001137))
+        ('(−1.167 ± 0.015) × 10⁻⁴', '(−1.197 to −1.137) × 10⁻⁴')
+        >>> _in_words(Estimate(12.0)), _in_words(Estimate.exact(12.0))
+        (('12', 'unknown'), ('12', 'exact'))
+    """
+    value, error = estimate.value, estimate.standard_error
+    if estimate.confidence == 1.0 or not (math.isfinite(error) and error > 0):
+        return f"{value:.4g}".replace("-", "−"), "exact" if estimate.confidence == 1.0 else "unknown"
+    power = math.floor(math.log10(max(abs(value), error)))
+    power = 0 if -4 < power < 6 else power
+    digits = min(max(0, 1 - math.floor(math.log10(error / 10**power))), 12)
+    shown = [f"{number / 10**power:.{digits}f}" for number in (value, error, estimate.low, estimate.high)]
+    shown = [number.replace("-", "−") for number in shown]
+    pair, interval = f"{shown[0]} ± {shown[1]}", f"{shown[2]} to {shown[3]}"
+    if not power:
+        return pair, interval
+    times = f" × 10{str(power).translate(_SUPERSCRIPT)}"
+    return f"({pair}){times}", f"({interval}){times}"
+
+
+def _rounded(value: float) -> float | None:
+    """Four digits for the page's script; JSON has no nan."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _listed(words: Sequence[str]) -> str:
+    if len(words) > 4:
+        return f"{words[0]} and {len(words) - 1} others"
+    return listed(words)
+
+
+def _hash(script: str) -> str:
+    """What the page's security policy names its one script by; the policy runs no other."""
+    return base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode()

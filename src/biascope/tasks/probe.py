@@ -1,0 +1,140 @@
+"""WHERE we look. Probe: the inputs at which networks are measured, fixed for all members or sampled afresh for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from biascope.runs.identity import code_of, content_of
+from biascope.runs.randomness import generator_for
+from biascope.runs.run import Run
+
+Law = Callable[[torch.Generator, int], Tensor]
+
+_BLOCK = 256  # members whose fresh inputs are drawn in one go; part of what a seed means
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Inputs to measure at; any pytree of tensors whose leaves share a leading axis.
+
+    Made by :meth:`fixed`, :meth:`sampled` or :meth:`gaussian`.
+
+    Attributes:
+        num: Inputs per member.
+        fresh: Whether each member gets its own inputs.
+        description: In words, for results.
+
+    Example:
+        >>> probe = Probe.gaussian((1, 4, 4), num=3, seed=0)
+        >>> probe.num, probe.fresh, probe.input_shape
+        (3, False, (1, 4, 4))
+    """
+
+    num: int
+    fresh: bool
+    description: str
+    _points: Any = field(default=None, repr=False)
+    _law: Law | None = field(default=None, repr=False)
+    _seed: int = 0
+
+    @staticmethod
+    def fixed(x: Any, description: str | None = None) -> Probe:
+        """The same given inputs ``(n, …)`` for every member.
+
+        Raises:
+            ValueError: If there are none, or leaves disagree in number.
+        """
+        points = tree_map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, Tensor | np.ndarray) else leaf, x)
+        sizes = {leaf.shape[0] for leaf in tree_leaves(points) if isinstance(leaf, Tensor) and leaf.dim()}
+        if len(sizes) != 1 or 0 in sizes:
+            raise ValueError(
+                f"inputs must share one leading axis with at least one input, got {sorted(sizes)}. Pass x[None] for one."
+            )
+        num = sizes.pop()
+        return Probe(num, False, description or f"{num} given input{'s' if num > 1 else ''}", points)
+
+    @staticmethod
+    def sampled(law: Law, num: int, seed: int = 0, description: str = "sampled inputs") -> Probe:
+        """Inputs drawn afresh for every member: ``law(generator, count)`` returns ``(count, …)`` on its device."""
+        if num < 1:
+            raise ValueError(f"num must be at least 1 input per member, got {num}. Pass num=1.")
+        return Probe(num, True, description, None, law, seed)
+
+    @staticmethod
+    def gaussian(shape: Sequence[int], *, num: int = 1, std: float = 1.0, fresh: bool = False, seed: int = 0) -> Probe:
+        """Inputs with independent N(0, std²) entries: the published choice is one fixed input with std 1.
+
+        Args:
+            shape: Of one input, for example ``(1, 32, 32)``.
+            num: Inputs, or inputs per member where fresh.
+            std: Standard deviation of each entry.
+            fresh: Whether each member gets its own.
+            seed: Of the inputs; independent of the seed of the weights.
+        """
+        shape = tuple(shape)
+        if num < 1:
+            raise ValueError(f"num must be at least 1 input per member, got {num}. Pass num=1.")
+        if not 0 < std < math.inf:
+            raise ValueError(f"std must be a positive number, got {std}. Pass std=1.")
+
+        def law(generator: torch.Generator, count: int) -> Tensor:
+            return std * torch.randn((count, *shape), generator=generator, device=generator.device)
+
+        words = f"N(0, {std:g}²) inputs of shape {'×'.join(map(str, shape))}"
+        if fresh:
+            return Probe.sampled(law, num, seed, f"{num} fresh {words} per network")
+        points = law(generator_for(torch.device("cpu"), seed, "probe"), num)
+        return Probe(num, False, f"{num} fixed {words} (seed {seed})", points)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input (of the first leaf, for a pytree)."""
+        leaf = self._tensors(Run(device="cpu"))[0]
+        return tuple(leaf.shape[2:] if self.fresh else leaf.shape[1:])
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells this probe from another: its inputs, or the law that they are drawn from, with the first of them."""
+        first = tree_leaves(self.inputs(0, 1, Run(device="cpu", precision="float64")))
+        law = None if self._law is None else code_of(self._law)
+        return {
+            "num": self.num,
+            "fresh": self.fresh,
+            "seed": self._seed,
+            "law": law,
+            "content": content_of([leaf if isinstance(leaf, Tensor) else repr(leaf) for leaf in first]),
+        }
+
+    def _tensors(self, run: Run) -> list[Tensor]:
+        """The first member's inputs, without what only accompanies them (a flag in a dict)."""
+        return [leaf for leaf in tree_leaves(self.inputs(0, 1, run)) if isinstance(leaf, Tensor)]
+
+    def inputs(self, start: int, stop: int, run: Run) -> Any:
+        """Inputs for members ``start … stop−1``: ``(n, …)`` if fixed, ``(stop − start, n, …)`` if fresh."""
+        device = run.torch_device
+
+        def place(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            # A copy even where nothing changes: a network may work in place on its input.
+            return leaf.to(device, run.dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+
+        if not self.fresh:
+            return tree_map(place, self._points)
+        assert self._law is not None
+        parts = []
+        while start < stop:
+            block, first = divmod(start, _BLOCK)
+            last = min(_BLOCK, first + stop - start)
+            whole = self._law(generator_for(device, self._seed, "probe", block), _BLOCK * self.num)
+            parts.append(tree_map(lambda leaf: leaf.reshape(_BLOCK, self.num, *leaf.shape[1:])[first:last], whole))  # noqa: B023
+            start += last - first
+        return tree_map(place, tree_map(lambda *leaves: torch.cat(leaves), *parts))

@@ -1,0 +1,1 @@
+"""How networks are trained: recipes, steps, the training loop, sweeps, meta-learning, signals."""

@@ -1,0 +1,71 @@
+"""HOW a training of one network is stopped and goes on: its whole state, written now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from biascope.runs.identity import Identity
+from biascope.runs.trials import read_sealed, tell_damage, write_sealed
+
+SECONDS = 20.0  # between two writings
+
+
+class Pause:
+    """A file that holds an unfinished training.
+
+    Args:
+        path: Ends in ``.safetensors``.
+        identity: What it is a training of; a file of another one is not read.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "unfinished.safetensors"
+        >>> this, another = Identity("this", {}), Identity("another", {})
+        >>> Pause(file, this).write(7, [torch.ones(2)], torch.zeros(7, 1))
+        >>> state = [torch.zeros(2)]
+        >>> Pause(file, this).restored(state)[0], state, Pause(file, another).restored(state)[0]
+        (7, [tensor([1., 1.])], 0)
+    """
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self._path, self._identity, self._last = path, identity, time.monotonic()
+
+    def restored(self, state: Sequence[Tensor]) -> tuple[int, Tensor]:
+        """Put the state back in place: iterations done, and their losses ``(T, 1)``; none where there is no such file."""
+        nothing = 0, torch.zeros(0, 1)
+        try:
+            held, seal = read_sealed(self._path)
+        except FileNotFoundError:
+            return nothing
+        except ValueError:
+            tell_damage(self._path, "trained")
+            return nothing
+        outputs = held.pop("outputs")
+        if seal.get("work") != self._identity.name or not self._identity.agrees(outputs.tolist()):
+            return nothing  # of another training
+        with torch.no_grad():
+            for place, tensor in enumerate(state):
+                tensor.copy_(held[str(place)])
+        return len(held["losses"]), held["losses"]
+
+    def note(self, step: int, state: Sequence[Tensor], losses: Tensor) -> None:
+        """Write if it is time."""
+        if time.monotonic() - self._last >= SECONDS:
+            self.write(step, state, losses)
+
+    def write(self, step: int, state: Sequence[Tensor], losses: Tensor) -> None:
+        """Write the state after so many iterations."""
+        held = {str(place): tensor.detach().cpu().contiguous().clone() for place, tensor in enumerate(state)}
+        held["losses"] = losses[:step]
+        held["outputs"] = torch.tensor(self._identity.outputs, dtype=torch.float64)
+        write_sealed(self._path, held, {"work": self._identity.name})
+        self._last = time.monotonic()
+
+    def finished(self) -> None:
+        """Nothing is left to go on with."""
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,197 @@
+"""`biascope merge apply` and `merge diff`: what a user types, what is printed and written, and what is refused."""
+
+import csv
+import json
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from networks_under_test import normal
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from biascope.cli.merge import app
+from biascope.editing import merge as merging
+from biascope.editing.merge_result import Merge
+from biascope.editing.vectors import TaskVector
+from biascope.families import checkpoint_writer
+from biascope.families.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A base and two models near it, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    base = {"first.weight": normal(6, 4, dtype=torch.float32), "last.weight": normal(3, 6, seed=1, dtype=torch.float32)}
+    for seed, name in enumerate(("base", "a", "b")):
+        near = {key: tensor + 0.1 * seed * normal(*tensor.shape, seed=9 + seed) for key, tensor in base.items()}
+        save_file({key: tensor.float() for key, tensor in near.items()}, tmp_path / f"{name}.safetensors")
+    return tmp_path
+
+
+def said(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(folder: Path, message: str, *words: str) -> None:
+    """One sentence, and nothing written."""
+    before = sorted(folder.rglob("*"))
+    done = CliRunner().invoke(app, list(words))
+    assert isinstance(done.exception, ValueError), done.output
+    with pytest.raises(ValueError, match=message):
+        raise done.exception
+    assert "\n" not in str(done.exception)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_models_are_added_with_weights_of_their_own_or_one_for_all(folder):
+    output = said(
+        "apply",
+        "base.safetensors",
+        "a.safetensors=0.25",
+        "b.safetensors",
+        "--weight",
+        "-0.5",
+        "--out",
+        "out.safetensors",
+    )
+    base, a, b, out = (load_file(f"{name}.safetensors") for name in ("base", "a", "b", "out"))
+    for name in base:
+        assert torch.allclose(
+            out[name], base[name] + 0.25 * (a[name] - base[name]) - 0.5 * (b[name] - base[name]), atol=1e-6
+        )
+    assert "base + 0.25·(a − base) − 0.5·(b − base) is written to out.safetensors" in output
+    assert "In float32, 0 % of the changed numbers were rounded away" in output
+    page = (folder / "biascope-runs" / "merge-out" / "report.html").read_text(encoding="utf-8")
+    assert "How far each layer moved" in page
+    with (folder / "biascope-runs" / "merge-out" / "layers.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["layer"] for row in rows] == ["first", "last"]
+    assert Merge.load(folder / "biascope-runs" / "merge-out" / "result").models == ("a", "b")
+
+
+def test_numbers_as_json_and_shards(folder):
+    words = (
+        "apply",
+        "base.safetensors",
+        "a.safetensors=1",
+        "--out",
+        "merged",
+        "--shard-size",
+        "80",
+        "--report",
+        "page",
+        "--json",
+    )
+    document = json.loads(said(*words))
+    assert document["headline"]["share of the edit that rounding lost"] < 1e-6
+    assert document["provenance"]["settings"]["base"] == Checkpoint.open("base.safetensors").fingerprint()
+    assert Checkpoint.open("merged").fingerprint() == Checkpoint.open("a.safetensors").fingerprint()
+    assert len(list((folder / "merged").glob("*.safetensors"))) == 2
+    assert (folder / "page" / "report.html").exists()
+
+
+def test_existing_output_is_replaced_only_on_demand(folder):
+    words = ("apply", "base.safetensors", "a.safetensors=1", "--out", "b.safetensors")
+    refused(
+        folder,
+        r"^The output must not exist yet, and b\.safetensors does\. Pass another name, or --overwrite\.$",
+        *words,
+    )
+    said(*words, "--overwrite")
+    assert Checkpoint.open("b.safetensors").fingerprint() == Checkpoint.open("a.safetensors").fingerprint()
+
+
+def test_paths_with_an_equals_sign(folder):
+    shutil.copy("a.safetensors", "lr=0.1.safetensors")
+    said("apply", "base.safetensors", "lr=0.1.safetensors=1", "--out", "one.safetensors")
+    said("apply", "base.safetensors", "lr=0.1.safetensors", "--weight", "1", "--out", "two.safetensors")
+    prints = {Checkpoint.open(name).fingerprint() for name in ("one.safetensors", "two.safetensors", "a.safetensors")}
+    assert len(prints) == 1
+
+
+class Trap:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_bad_input_is_one_sentence_and_nothing_is_written(folder, monkeypatch):
+    base, a = load_file("base.safetensors"), load_file("a.safetensors")
+
+    def bad(message: str, *models: str, first: str = "base.safetensors") -> None:
+        refused(folder, message, "apply", first, *models, "--weight", "0.4", "--out", "out.safetensors")
+
+    refused(folder, r"^Every model needs a weight, and a\.safetensors has none\. Pass", "apply", "base.safetensors", "a.safetensors",
+            "--out", "out.safetensors")  # fmt: skip
+    refused(
+        folder,
+        r"size such as 5GB",
+        "apply",
+        "base.safetensors",
+        "a.safetensors=1",
+        "--out",
+        "out",
+        "--shard-size",
+        "much",
+    )
+    bad("must be a number, got 'a.safetensors=lots'", "a.safetensors=lots")
+    bad("finite weights", "a.safetensors=nan")
+    bad("The checkpoint must exist, and none.safetensors does not", "none.safetensors")
+    save_file({"first.weight": a["first.weight"], "other": torch.ones(2)}, "architecture.safetensors")
+    bad(r"must fit base\.safetensors: 1 missing \(last\.weight\); 1 extra \(other\)", "architecture.safetensors")
+    TaskVector.between(a, base).save("vector.safetensors")
+    bad("was made from other weights", "vector.safetensors")
+    save_file({**a, "last.weight": a["last.weight"] * float("nan")}, "nan.safetensors")
+    bad(r"The weights of nan\.safetensors must be finite, and last\.weight is not", "a.safetensors", "nan.safetensors")
+    save_file({name: tensor.half() for name, tensor in a.items()}, "half.safetensors")
+    bad(r"2 of another type \(first\.weight float16 instead of float32, .* in one type\.$", "half.safetensors")
+    whole = (folder / "a.safetensors").read_bytes()
+    (folder / "short.safetensors").write_bytes(whole[:-1])
+    bad(
+        r"short\.safetensors must be a whole safetensors file, and is damaged: the file is truncated",
+        "short.safetensors",
+    )
+    bad(r"short\.safetensors must be a whole", "a.safetensors", first="short.safetensors")
+    torch.save({**a, "trap": Trap(str(folder / "sprung"))}, "trap.pt")
+    bad(r"it asks to run \w+\.mkdir, and code is never run", "trap.pt")
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(checkpoint_writer.shutil, "disk_usage", lambda path: usage(1000, 990, 10))
+    bad("The disk must have room", "a.safetensors")
+    assert not (folder / "sprung").exists()
+
+
+def test_an_interruption_leaves_nothing(folder, monkeypatch):
+    before = sorted(folder.rglob("*"))
+
+    def interrupt(*_: object) -> None:
+        assert len(list(folder.rglob("*"))) > len(before)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(merging, "_check_related", interrupt)
+    done = CliRunner().invoke(app, ["apply", "base.safetensors", "a.safetensors=1", "--out", "out.safetensors"])
+    assert done.exit_code == 1
+    assert "Stopped, and nothing was written" in done.output
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_differences_are_told_and_drawn(folder):
+    output = said("diff", "base.safetensors", "a.safetensors", "b.safetensors")
+    assert "a differs from base in 100 % of 42 numbers" in output
+    assert "a and b moved it with a cosine of" in output
+    page = (folder / "biascope-runs" / "diff-base" / "report.html").read_text(encoding="utf-8")
+    assert all(
+        words in page for words in ("Cosine of task vectors", "Opposite moves", "How far each layer is from the base")
+    )
+    document = json.loads(said("diff", "a.safetensors", "b.safetensors", "--json", "--report", "two"))
+    assert set(document["headline"]) == {"distance of b, of the weights"}
+    assert [row["layer"] for row in document["layers"]] == ["first", "last"]
+    save_file({"strange": torch.ones(2)}, "c.safetensors")
+    refused(folder, "must share weights with a.safetensors", "diff", "a.safetensors", "c.safetensors")

@@ -1,0 +1,424 @@
+"""`biascope merge check`: what a user types, what is printed and written, and what is refused."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from networks_under_test import normal
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from biascope.cli.merge import app
+from biascope.editing.encoder_source import headless_vit
+from biascope.editing.encoders.bert import BertShape, bert
+from biascope.editing.vectors import TaskVector
+from biascope.families import weights
+from biascope.measures.merge_check.result import MergeCheck
+from biascope.runs.randomness import forked_rng
+
+BUILDER = """
+from torch import nn
+
+def build(classes=3):
+    layers = {"flat": nn.Flatten(), "first": nn.Linear(36, 8), "relu": nn.ReLU(), "last": nn.Linear(8, classes)}
+    return nn.Sequential(nn.modules.container.OrderedDict(layers))
+
+def pair():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return x, x
+    return Pair(1, 1)
+"""
+
+
+def images(seed: int, left: bool) -> np.ndarray:
+    """Noise in the left or the right half of a grey picture."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (40, 6, 6)).astype(np.uint8)
+    pixels[:, :, 3 * left : 3 + 3 * left] = 128
+    return pixels
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A base and models near it that read one half of the pictures each, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(BUILDER)
+    base = {
+        "first.weight": 0.3 * normal(8, 36, dtype=torch.float32),
+        "first.bias": torch.zeros(8),
+        "last.weight": normal(3, 8, seed=1, dtype=torch.float32),
+        "last.bias": torch.zeros(3),
+    }
+    save_file(base, "base.safetensors")
+    columns = torch.arange(36) % 6
+    for seed, name in enumerate(("a", "b"), 5):
+        half = (columns < 3) == (name == "a")
+        move = 0.3 * normal(8, 36, seed=seed, dtype=torch.float32) * half
+        save_file({**base, "first.weight": base["first.weight"] + move}, f"{name}.safetensors")
+        x = images(seed, left=name == "a")
+        np.savez(f"{name}.npz", x_train=x, x_test=x[::-1].copy(), y_train=np.arange(40) % 3, y_test=np.arange(40) % 3)
+    np.savez("else.npz", x=images(9, left=True))
+    return tmp_path
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without pictures, which take seconds."""
+
+    def written(results, path, *, title):
+        path.write_text(title)
+        return path
+
+    monkeypatch.setattr("biascope.results.report.write_report", written)
+
+
+CHECK = (
+    "check",
+    "base.safetensors",
+    "a.safetensors",
+    "b.safetensors",
+    "--model",
+    "net.py:build",
+    "--pixels",
+    "0.502:0.3",
+)
+QUICK = ("--grid", "4", "--device", "cpu")
+
+
+def said(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(folder: Path, message: str, *words: str) -> None:
+    """One sentence, and nothing written."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if "__pycache__" not in path.parts}
+    done = CliRunner().invoke(app, [words[0], *QUICK, *words[1:]])
+    assert isinstance(done.exception, ValueError), done.output
+    with pytest.raises(ValueError, match=message):
+        raise done.exception
+    assert "\n" not in str(done.exception)
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if "__pycache__" not in path.parts}
+    assert after == before
+
+
+def test_a_verdict_a_report_and_the_next_command(folder):
+    output = said(*CHECK, *QUICK, "--data", "a.npz", "--data", "b.npz", "--control", "else.npz")
+    found = MergeCheck.load(folder / "biascope-runs" / "check-base" / "result")
+    assert found.models == ("a", "b")
+    assert found.data == ("a (test)", "b (test)")
+    assert found.control_data == "else (train)"
+    assert found.grade in ("merge", "merge with a loss")  # each model touches what the other does not see
+    assert found.apart[:, -1].max() == 0
+    assert found.sentence() in output
+    weight = f"{found.alpha.value:g}"
+    assert f"biascope merge apply base.safetensors a.safetensors b.safetensors --weight {weight} --out" in output
+    page = (folder / "biascope-runs" / "check-base" / "report.html").read_text(encoding="utf-8")
+    captions = ("The merged model against each fine-tuned one", "Where two task vectors leave each other alone")
+    assert all(words in page for words in (*captions, "What a model does", "Cosine of task vectors"))
+    with (folder / "biascope-runs" / "check-base" / "layers.csv").open(encoding="utf-8") as file:
+        assert [row["layer"] for row in csv.DictReader(file)] == ["first", "last"]
+
+
+def test_conflicting_models_are_not_to_be_merged(folder, undrawn):
+    base, a = load_file("base.safetensors"), load_file("a.safetensors")
+    save_file({name: 2 * base[name] - a[name] for name in base}, "against.safetensors")
+    words = [word.replace("b.safetensors", "against.safetensors") for word in CHECK]
+    output = said(*words, *QUICK, "--data", "a.npz", "--json")
+    document = json.loads(output)
+    assert document["grade"] == "do not merge"
+    assert document["command"] == ""
+    assert document["headline"]["cosine of a and against"] == pytest.approx(-1.0)
+    assert "point against each other most in first (cosine −1.00)" in document["sentence"]
+    assert [row["data"] for row in document["models"]] == ["a (test)", "a (test)"]
+    assert len(document["models"][0]["distances"]) == len(document["alphas"]) == 21
+    assert document["provenance"]["settings"]["grid"] == 4
+
+
+def test_a_saved_vector_is_as_good_as_a_model_and_the_same_command_continues(folder, undrawn):
+    base, b = load_file("base.safetensors"), load_file("b.safetensors")
+    TaskVector.between(base, b, source="b").save("vector.safetensors")
+    words = [word.replace("b.safetensors", "vector.safetensors") for word in CHECK]
+    last = ("--data", "a.npz", "--data", "b.npz", "--json")
+    one = json.loads(said(*CHECK, *QUICK, *last))
+    kept = {path: path.stat().st_mtime_ns for path in (folder / "biascope-runs").rglob("trials/*/*.safetensors")}
+    two = json.loads(said(*words, *QUICK, *last))
+    assert two["models"][1]["distances"] == one["models"][1]["distances"]
+    assert kept
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_heads_of_their_own(folder, undrawn):
+    base, a, b = (load_file(f"{name}.safetensors") for name in ("base", "a", "b"))
+    del base["last.weight"], base["last.bias"]
+    save_file(base, "base.safetensors")
+    save_file({**a, "last.weight": normal(5, 8, seed=3).float(), "last.bias": torch.zeros(5)}, "a.safetensors")
+    output = said(*CHECK, *QUICK, "--data", "a.npz", "--data", "b.npz", "--head", "last")
+    assert "--keep 'last.*' --out merged.safetensors" in output
+    assert json.loads(said(*CHECK, *QUICK, "--data", "a.npz", "--head", "last", "--features", "--json"))["grade"]
+    refused(folder, r"--head must name a linear layer of the network, one of first, last, got 'relu'", *CHECK, "--data", "a.npz",
+            "--head", "relu")  # fmt: skip
+    save_file({**b, "last.weight": torch.zeros(5, 7)}, "b.safetensors")
+    refused(folder, r"b\.safetensors must have a matrix last\.weight with 8 columns, .* got \(5, 7\)", *CHECK, "--data", "a.npz",
+            "--head", "last")  # fmt: skip
+
+
+def test_a_named_network_takes_its_outputs_from_the_checkpoint(folder, undrawn):
+    with forked_rng(0):
+        from biascope.networks import builder
+
+        state = builder("logistic_regression")(channels=1, image_size=8, outputs=4).state_dict()
+    save_file(state, "base.safetensors")
+    for name, step in (("a", 0.1), ("b", -0.1)):
+        save_file(
+            {key: each + step * normal(*each.shape).float() for key, each in state.items()}, f"{name}.safetensors"
+        )
+    words = ("check", "base.safetensors", "a.safetensors", "b.safetensors", "--model", "logistic_regression")
+    document = json.loads(said(*words, *QUICK, "--data", "a.npz", "--input", "1x8x8", "--json"))
+    assert document["grade"] == "do not merge"
+    one = {key: each[:1] for key, each in state.items()}  # a single output: two classes by its sign
+    for name in ("base", "a", "b"):
+        save_file(
+            {key: each[:1].clone() for key, each in load_file(f"{name}.safetensors").items()}, f"{name}.safetensors"
+        )
+    assert load_file("base.safetensors")["head.weight"].equal(one["head.weight"])
+    assert json.loads(said(*words, *QUICK, "--data", "a.npz", "--input", "1x8x8", "--json"))["alphas"][-1] == 1.0
+
+
+def test_an_encoder_is_read_through_linear_probes(folder, undrawn):
+    sizes = {"channels": 3, "image_size": 8, "patch": 4, "depth": 1, "heads": 2, "width": 16, "mlp": 16}
+    with forked_rng(0):
+        state = headless_vit(**sizes).state_dict()
+    for seed, name in enumerate(("base", "a", "b")):
+        near = {key: each + 0.05 * seed * normal(*each.shape, seed=seed).float() for key, each in state.items()}
+        weights.save(near, f"{name}.safetensors", {"settings": json.dumps(sizes)})
+    words = ("check", "base.safetensors", "a.safetensors", "b.safetensors", "--model", "vit", *QUICK)
+    document = json.loads(said(*words, "--data", "a.npz", "--control", "else.npz", "--json"))
+    assert [row["samples"] for row in document["models"]] == [40, 40]
+    assert set(document["control"]) == {"merge", "a", "b"}
+    refused(folder, "needs no classes", *words, "--data", "else.npz")
+    assert (
+        json.loads(said(*words, "--data", "else.npz", "--features", "--json"))["provenance"]["settings"]["compared"]
+        == "features"
+    )
+    refused(folder, "--head must be left out for an encoder", *words, "--data", "a.npz", "--head", "head")
+    half = {key: each.half() for key, each in load_file("b.safetensors").items()}
+    weights.save(half, "b.safetensors", {"settings": json.dumps(sizes)})
+    refused(
+        folder, r"b\.safetensors must fit base\.safetensors: .* float16 instead of float32", *words, "--data", "a.npz"
+    )
+
+
+def test_a_folder_of_hugging_face_on_texts(folder, undrawn):
+    shape = BertShape(
+        vocab_size=30,
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        layer_norm_eps=1e-5,
+    )
+    with forked_rng(0):
+        state = bert(shape).state_dict()
+    for seed, name in enumerate(("base", "a", "b")):
+        Path(name).mkdir()
+        Path(name, "vocab.txt").write_text(
+            "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz"])
+        )
+        Path(name, "config.json").write_text(json.dumps({"model_type": "bert", **shape.__dict__}))
+        near = {key: each + 0.1 * seed * normal(*each.shape, seed=seed).float() for key, each in state.items()}
+        weights.save(near, Path(name, "model.safetensors"))
+    Path("moods").mkdir()
+    lines = "".join(f"{'sad' if k % 2 else 'glad'}\t{chr(97 + k % 26)} {chr(97 + k * 7 % 26)}\n" for k in range(30))
+    for split in ("train", "test"):
+        Path("moods", f"{split}.tsv").write_text(f"label\ttext\n{lines}")
+    document = json.loads(said("check", "base", "a", "b", "--data", "moods", *QUICK, "--json"))
+    assert [row["model"] for row in document["models"]] == ["a", "b"]
+    assert document["models"][0]["samples"] == 30
+    assert document["provenance"]["settings"]["compared"] == "classes"
+
+
+class Trap:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
+    base, a = load_file("base.safetensors"), load_file("a.safetensors")
+
+    def bad(
+        message: str, model: str = "b.safetensors", *, first: str = "base.safetensors", more: tuple[str, ...] = ()
+    ) -> None:
+        given = () if "--data" in more else ("--data", "a.npz")
+        refused(folder, message, "check", first, "a.safetensors", model, *CHECK[4:], *given, *more)
+
+    both = ("--data", "a.npz", "--data", "b.npz", "--data", "a.npz")
+    bad(r"^--data must be given once for each of 2 models or once for all, got 3\. Pass", more=both)
+    refused(
+        folder,
+        "at least two models beside the base, got 1",
+        "check",
+        "base.safetensors",
+        "a.safetensors",
+        "--data",
+        "a.npz",
+    )
+    refused(
+        folder, r"--model must name the network of base\.safetensors, and is missing", *CHECK[:4], "--data", "a.npz"
+    )
+    bad("The checkpoint must exist, and none.safetensors does not", "none.safetensors")
+    bad("must be an existing .npz file or image folder", more=("--data", "none.npz"))
+    save_file({"first.weight": a["first.weight"], "other": torch.ones(2)}, "architecture.safetensors")
+    bad(r"must fit base\.safetensors: 3 missing .*; 1 extra \(other\)", "architecture.safetensors")
+    bad(r"architecture\.safetensors must fit the network|must fit architecture", first="architecture.safetensors")
+    TaskVector.between(a, base).save("vector.safetensors")
+    bad("was made from other weights", "vector.safetensors")
+    bad(r"The base must hold weights, and vector\.safetensors holds a task vector", first="vector.safetensors")
+    save_file({name: normal(*each.shape, seed=50).float() for name, each in base.items()}, "elsewhere.safetensors")
+    bad(
+        r"^elsewhere must be fine-tuned from the base, and its weights have a cosine of .* or --unrelated\.$",
+        "elsewhere.safetensors",
+    )
+    save_file({**a, "last.weight": a["last.weight"] * float("nan")}, "nan.safetensors")
+    bad(r"The weights of nan\.safetensors must be finite, and last\.weight are not", "nan.safetensors")
+    bad(r"The weights of nan\.safetensors must be finite", first="nan.safetensors")
+    save_file({name: tensor.half() for name, tensor in a.items()}, "half.safetensors")
+    bad(r"4 of another type \(.*first\.weight float16 instead of float32", "half.safetensors")
+    (folder / "short.safetensors").write_bytes((folder / "a.safetensors").read_bytes()[:-1])
+    bad(r"short\.safetensors must be a whole safetensors file, and is damaged", "short.safetensors")
+    torch.save({**a, "trap": Trap(str(folder / "sprung"))}, "trap.pt")
+    bad(r"it asks to run \w+\.mkdir, and code is never run", "trap.pt")
+    assert not (folder / "sprung").exists()
+    np.savez("wide.npz", x=np.zeros((5, 9, 9), np.uint8))
+    bad(
+        r"must take samples of wide \(train\), of shape 1×9×9, and its forward pass failed with",
+        more=("--data", "wide.npz"),
+    )
+    bad(r"must take samples of wide", more=("--control", "wide.npz"))
+    bad(r"--split must be one of train, test for a\.npz, got dev", more=("--split", "dev"))
+    bad(r"--pixels must be own, unit, or MEAN:SPREAD", more=("--pixels", "bright"))
+    bad(r"--points must be at least 2, got 1", more=("--points", "1"))
+    bad(r"--grid must be at least 3, or 0 for no maps, got 2", more=("--grid", "2"))
+    for scale in ("0.5:0", "nan:0.3", "0.5:-1"):
+        bad(r"SPREAD positive, got", more=("--pixels", scale))
+    bad(r"--accuracy must be given for none or for each of 2 models, got 1", more=("--accuracy", "0.9"))
+    bad(r"--accuracy must lie between 0 and 1, got 93", more=("--accuracy", "0.9", "--accuracy", "93"))
+    bad(r"--accuracy must be left out with --features", more=("--features", "--accuracy", "0.9", "--accuracy", "0.9"))
+    bad(r"net must be callable with the settings", more=("--set", "wrong=3"))
+    save_file({"weight": torch.ones(1, 1), "bias": torch.ones(1)}, "odd.safetensors")
+    odd = (
+        "check",
+        "odd.safetensors",
+        "odd.safetensors",
+        "odd.safetensors",
+        "--model",
+        "net.py:pair",
+        "--data",
+        "a.npz",
+    )
+    refused(folder, "must return a tensor, got tuple", *odd)
+    said(*CHECK[:3], "elsewhere.safetensors", *CHECK[4:], *QUICK, "--data", "a.npz", "--unrelated")
+
+
+SETTINGS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, act, outputs):
+        super().__init__()
+        self.act, self.first, self.last = act, nn.Linear(36, 8), nn.Linear(8, outputs)
+        self.norm = nn.BatchNorm1d(8)
+        self.register_buffer("shift", torch.zeros(8))
+
+    def forward(self, x):
+        return self.last(getattr(torch, self.act)(self.norm(self.first(x.flatten(1))) + self.shift))
+
+def build(act="tanh", outputs=3):
+    return Net(act, outputs)
+"""
+
+
+@pytest.fixture
+def settled(folder):
+    """A network with a setting that no weight knows, BatchNorm, and a buffer that a merge edits."""
+    (folder / "settled.py").write_text(SETTINGS)
+    plain = {"norm.weight": torch.ones(8), "norm.bias": torch.zeros(8), "norm.running_mean": torch.zeros(8)}
+    plain |= {"norm.running_var": torch.ones(8), "norm.num_batches_tracked": torch.tensor(0), "shift": torch.zeros(8)}
+    for name in ("base", "a", "b"):
+        save_file(load_file(f"{name}.safetensors") | plain, f"{name}.safetensors")
+    return folder
+
+
+def checked_numbers(*more: str) -> dict:
+    words = [
+        *CHECK[:4],
+        "--model",
+        "settled.py:build",
+        *CHECK[6:],
+        "--data",
+        "a.npz",
+        "--data",
+        "b.npz",
+        *QUICK,
+        "--json",
+    ]
+    return json.loads(said(*words, *more))
+
+
+def test_another_forward_pass_with_the_same_weights_is_not_read_from_the_folder(settled, undrawn):
+    first = checked_numbers()
+    other, fresh = checked_numbers("--set", "act=relu"), checked_numbers("--set", "act=relu", "--report", "elsewhere")
+    assert other["models"] == fresh["models"]
+    assert other["models"][0]["distances"] != first["models"][0]["distances"]
+
+
+def test_buffers_that_a_merge_edits_are_edited_and_statistics_of_their_own_are_told(settled, undrawn):
+    a = load_file("a.safetensors")
+    before = checked_numbers()
+    assert "BatchNorm" not in before["sentence"]
+    save_file(a | {"shift": torch.full((8,), 3.0)}, "a.safetensors")
+    assert checked_numbers()["models"][0]["distance from the base"] != before["models"][0]["distance from the base"]
+    save_file(a | {"norm.running_mean": torch.ones(8)}, "a.safetensors")
+    told = checked_numbers()["sentence"]
+    assert "BatchNorm statistics of a differ from the base's, which check and merge use throughout" in told
+
+
+def test_half_precision_is_told(settled, undrawn):
+    for name in ("base", "a", "b"):
+        state = load_file(f"{name}.safetensors")
+        save_file(
+            {key: each.bfloat16() if each.is_floating_point() else each for key, each in state.items()},
+            f"{name}.safetensors",
+        )
+    assert "in half precision and were looked at in float32" in checked_numbers()["sentence"]
+
+
+def test_the_sign_of_a_single_output_counts_through_a_head_too(settled, undrawn):
+    for name in ("base", "a", "b"):
+        state = load_file(f"{name}.safetensors")
+        state["last.weight"], state["last.bias"] = state["last.weight"][:1].contiguous(), state["last.bias"][:1]
+        save_file(state, f"{name}.safetensors")
+    plain = checked_numbers("--set", "outputs=1", "--report", "plain")
+    through = checked_numbers("--set", "outputs=1", "--head", "last", "--report", "through")
+    assert plain["models"][0]["distances"] == pytest.approx(through["models"][0]["distances"])
+    assert max(plain["models"][0]["distances"]) > 0
+
+
+def test_the_next_command_is_one_that_works(settled, undrawn):
+    state = load_file("base.safetensors")
+    for name in ("a", "b"):  # the same far end twice: a merge of half of each is that end, and unrelated to the base
+        save_file(state | {"first.weight": 5 * normal(8, 36, seed=1, dtype=torch.float32)}, f"{name}.safetensors")
+    command = checked_numbers("--unrelated")["command"].split()
+    assert command[-3:] == ["--unrelated", "--out", "merged.safetensors"]
+    said(*command[2:])
+    assert Path("merged.safetensors").is_file()

@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+import torch
+from closed_forms import marchenko_pastur_edges, plug_in_participation_ratio
+from test_moments import gaussian, summed
+
+from biascope.derivatives import moments, operators
+from biascope.derivatives.operators import GradientCovariance, Matrix
+from biascope.derivatives.spectrum import eigenpairs
+
+
+def covariance_of(
+    gradients: torch.Tensor, centred: bool = False, groups: int = 32, form: str = "dense"
+) -> GradientCovariance:
+    parts = [summed(part, form) for part in gradients.tensor_split(groups)]
+    return GradientCovariance(parts, centred, gradients.shape[1])
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("form", ["dense", "rows"])
+def test_the_matrix_is_the_sample_covariance(centred: bool, form: str) -> None:
+    gradients = gaussian(50, 1, 6, shift=0.4)
+    rows = gradients[:, 0].double().numpy()
+    wanted = np.cov(rows.T) if centred else rows.T @ rows / 50
+    covariance = covariance_of(gradients, centred, form=form)
+    np.testing.assert_allclose(covariance.dense(), wanted, rtol=1e-5)
+    np.testing.assert_allclose(covariance.matmul(torch.eye(6, dtype=torch.float64)), wanted, rtol=1e-5)
+    assert covariance.trace().value == pytest.approx(np.trace(wanted), rel=1e-6)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_beyond_the_dense_limit_a_factor_gives_the_same_spectrum(
+    centred: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = gaussian(20, 1, 60, shift=0.3)
+    reference = covariance_of(gradients, centred, 8)
+    whole, rank = eigenpairs(reference, 10), reference.effective_rank().value
+    monkeypatch.setattr(operators, "DENSE_LIMIT", 10)
+    monkeypatch.setattr(moments, "DENSE_LIMIT", 10)
+    covariance = covariance_of(gradients, centred, 8, form="rows")
+    assert covariance.dense() is None
+    thin = eigenpairs(covariance, 10)
+    torch.testing.assert_close(thin.values, whole.values, rtol=1e-5, atol=1e-8)
+    assert float(thin.residuals.max()) < 1e-6
+    assert covariance.effective_rank().value == pytest.approx(rank, rel=1e-4)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_interval_of_the_effective_rank_covers_the_truth(centred: bool) -> None:
+    truth = torch.linspace(0.3, 2.0, 30).square()
+    rank = float(truth.sum() ** 2 / truth.square().sum())
+    covered = [covariance_of(gaussian(96, 1, 30, seed), centred).effective_rank().contains(rank) for seed in range(200)]
+    assert 0.90 <= np.mean(covered) <= 0.99
+
+
+def test_isotropic_gradients_have_full_rank_at_any_number_of_draws_while_the_plug_in_has_not() -> None:
+    size, draws = 256, 100
+    gradients = torch.randn(draws, 1, size, generator=torch.Generator().manual_seed(0))
+    covariance = covariance_of(gradients)
+    assert covariance.effective_rank().contains(size)
+    assert covariance.anisotropy().contains(0.0)
+    assert covariance.plug_in_rank() == pytest.approx(plug_in_participation_ratio(size, draws), rel=0.02)
+    assert covariance.plug_in_rank() < 80
+    low, high = marchenko_pastur_edges(size, draws, variance=1.0)
+    values = eigenpairs(covariance).values[:draws]
+    assert 0.85 * low < float(values.min()) < float(values.max()) < 1.1 * high
+
+
+def test_variance_along_given_directions_and_its_error() -> None:
+    gradients = gaussian(4000, 1, 5)
+    covariance = covariance_of(gradients, centred=True)
+    values, errors = covariance.along(torch.eye(5, dtype=torch.float64))
+    truth = torch.linspace(0.3, 2.0, 5, dtype=torch.float64).square()
+    assert bool((abs(values - truth) < 4 * errors).all())
+    theory = truth * (2 / 4000) ** 0.5
+    assert bool((abs(errors / theory - 1) < 0.5).all())
+
+
+def test_halves_are_independent_parts_of_all_draws() -> None:
+    covariance = covariance_of(gaussian(64, 1, 5))
+    first, second = covariance.halves()
+    assert first.draws + second.draws == covariance.draws == 64
+    torch.testing.assert_close((first.dense() + second.dense()) / 2, covariance.dense())
+
+
+def test_too_few_groups_leave_the_spread_unknown() -> None:
+    rank = covariance_of(gaussian(2, 1, 4), groups=2).effective_rank()
+    assert np.isfinite(rank.value)
+    assert np.isnan(rank.standard_error)
+    assert "unknown" in repr(rank)
+
+
+def test_a_given_matrix_is_an_operator() -> None:
+    matrix = torch.diag(torch.tensor([2.0, 1.0]))
+    torch.testing.assert_close(Matrix(matrix).matmul(torch.eye(2, dtype=torch.float64)), matrix.double())

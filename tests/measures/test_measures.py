@@ -1,0 +1,153 @@
+"""The measurements against closed forms, through the whole library: builder, replay, stack, covariance."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from biascope.families.family import Family
+from biascope.measures.anisotropy_directions import anisotropy_directions
+from biascope.measures.average_geometry import average_geometry
+from biascope.measures.pooling_theory import models as pooling_models
+from biascope.papers.geometry2025 import models as geometry_models
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+
+CPU = Run(device="cpu")
+
+
+def gaussian_weights(module: nn.Module, stds: dict[str, float]) -> nn.Module:
+    for name, parameter in module.named_parameters():
+        nn.init.normal_(parameter, std=stds[name])
+    return module
+
+
+class PoolingModel(nn.Module):
+    """θᵀA(m ⊙ φ ⊙ x), or with a ReLU on φ ⊙ x."""
+
+    def __init__(self, prefilter: np.ndarray, stride: int, rectified: bool) -> None:
+        super().__init__()
+        folding = pooling_models.aliasing_matrix(len(prefilter), stride)
+        self.register_buffer("folding", torch.tensor(folding, dtype=torch.float32))
+        self.register_buffer("prefilter", torch.tensor(prefilter, dtype=torch.float32))
+        self.theta = nn.Parameter(torch.randn(len(folding)) * 0.7)
+        self.phi = nn.Parameter(torch.randn(len(prefilter)) * 1.3)
+        self.rectified = rectified
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.phi * x
+        hidden = hidden.relu() if self.rectified else hidden
+        return ((self.prefilter * hidden) @ self.folding.T @ self.theta)[:, None]
+
+
+class PooledConvolution(nn.Module):
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel = nn.Conv1d(1, channels, kernel, bias=False)
+        self.readout = nn.Linear(channels, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.readout(self.kernel(x[:, None]).mean(2))
+
+
+def convolution(padding: str, channels: int, kernel: int, size: int) -> nn.Module:
+    settings = {"valid": {}, "circular": {"padding": kernel // 2, "padding_mode": "circular"}}[padding]
+    layer = nn.Conv1d(1, channels, kernel, bias=False, **settings)
+    positions = size if padding == "circular" else size - kernel + 1
+    return nn.Sequential(
+        nn.Unflatten(1, (1, size)), layer, nn.ReLU(), nn.Flatten(), nn.Linear(channels * positions, 1, bias=False)
+    )
+
+
+PREFILTER = np.array([1.0, 0.8, 0.5, 0.3, 0.2, 0.3, 0.5, 0.8])
+X = torch.tensor([[0.5, -1.0, 2.0, 0.3, -0.7, 1.1, -0.2, 0.9]])
+
+CASES: dict[str, tuple[Callable[[], nn.Module], np.ndarray]] = {
+    "linear": (
+        lambda: gaussian_weights(nn.Linear(8, 1, bias=False), {"weight": 0.6}),
+        pooling_models.linear_gradient_covariance(8, weight_std=0.6),
+    ),
+    "one hidden ReLU layer": (
+        lambda: gaussian_weights(
+            nn.Sequential(nn.Linear(8, 5, bias=False), nn.ReLU(), nn.Linear(5, 1, bias=False)),
+            {"0.weight": 0.9, "2.weight": 0.7},
+        ),
+        pooling_models.relu_layer_gradient_covariance(8, 5, theta_std=0.7, phi_std=0.9),
+    ),
+    "linear pooling": (
+        lambda: PoolingModel(PREFILTER, 2, rectified=False),
+        pooling_models.linear_pooling_gradient_covariance(PREFILTER, 2, theta_std=0.7, phi_std=1.3),
+    ),
+    "non-linear pooling": (
+        lambda: PoolingModel(PREFILTER, 2, rectified=True),
+        pooling_models.nonlinear_pooling_gradient_covariance(
+            X[0].double().numpy(), PREFILTER, 2, theta_std=0.7, phi_std=1.3
+        ),
+    ),
+    "valid convolution": (
+        lambda: gaussian_weights(convolution("valid", 3, 3, 8), {"1.weight": 0.8, "4.weight": 0.5}),
+        geometry_models.convolution_geometry(
+            [geometry_models.patch_incidence((8,), 3)], [3], weight_stds=[0.8], readout_std=0.5
+        ),
+    ),
+    "circular convolution": (
+        lambda: gaussian_weights(convolution("circular", 3, 3, 8), {"1.weight": 0.8, "4.weight": 0.5}),
+        geometry_models.convolution_geometry(
+            [geometry_models.patch_incidence((8,), 3, padding="circular")], [3], weight_stds=[0.8], readout_std=0.5
+        ),
+    ),
+    "pooled valid convolution": (
+        lambda: gaussian_weights(PooledConvolution(4, 3), {"kernel.weight": 0.8, "readout.weight": 0.5}),
+        geometry_models.pooled_convolution_geometry(
+            geometry_models.mean_tap_matrix((8,), 3), 4, weight_std=0.8, readout_std=0.5
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_average_geometry_is_the_closed_form_up_to_its_error(name: str) -> None:
+    build, wanted = CASES[name]
+    family = Family.initialised(build, name=name)
+    assert "replayed" in family.drawing
+    errors = []
+    for draws in (1_000, 16_000):
+        result = average_geometry(family, Probe.fixed(X), draws=draws, run=CPU)
+        errors.append(np.linalg.norm(result.matrix - wanted) / np.linalg.norm(wanted))
+        assert abs(result.trace.value - np.trace(wanted)) < 4.5 * result.trace.standard_error
+    assert errors[1] < 0.08
+    assert errors[1] < 0.6 * errors[0]  # it falls like the root of the number of draws, here fourfold
+    rank = np.trace(wanted) ** 2 / (wanted**2).sum()
+    assert abs(result.effective_rank.value - rank) < 4.5 * result.effective_rank.standard_error
+
+
+def test_centred_and_uncentred_agree_where_the_mean_is_zero_and_differ_where_it_is_not() -> None:
+    def shifted() -> nn.Module:
+        layer = nn.Linear(8, 1, bias=False)
+        nn.init.normal_(layer.weight, mean=1.0, std=0.5)
+        return layer
+
+    family, probe = Family.initialised(shifted), Probe.fixed(X)
+    centred = anisotropy_directions(family, probe, estimator="exact", draws=4000, run=CPU)
+    uncentred = anisotropy_directions(family, probe, estimator="exact", draws=4000, centred=False, run=CPU)
+    assert centred.effective_rank.contains(8)
+    wanted = 0.25 * np.eye(8) + np.ones((8, 8))
+    assert uncentred.effective_rank.contains(np.trace(wanted) ** 2 / (wanted**2).sum())
+    assert abs(uncentred.directions[0] @ np.ones(8)) / np.sqrt(8) > 0.99
+
+
+def test_differences_of_a_piecewise_linear_network_see_further_than_its_gradient() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    family, probe = Family.initialised(build), Probe.fixed(X)
+    coarse, fine, exact = (
+        anisotropy_directions(
+            family, probe, estimator=estimator, step=step, draws=200, run=Run(device="cpu", precision="float64")
+        )
+        for estimator, step in (("difference", 100.0), ("difference", 1e-7), ("exact", 100.0))
+    )
+    assert fine.trace.value == pytest.approx(exact.trace.value, rel=1e-4)
+    assert abs(coarse.trace.value - exact.trace.value) > 0.05 * exact.trace.value

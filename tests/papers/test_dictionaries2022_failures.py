@@ -1,0 +1,56 @@
+"""Failure modes of implicit representations: every figure at smoke, without data, and the photograph it needs beyond."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from biascope.papers import dictionaries2022_failures as failures
+from biascope.results.claim import FigureOfPaper, Finding
+from biascope.runs.run import Run
+
+matplotlib.use("Agg")
+CPU = Run(device="cpu", progress=False)
+FIGURES = [each for each in vars(failures).values() if isinstance(each, FigureOfPaper)]
+
+
+@functools.cache
+def at_smoke(figure: FigureOfPaper) -> Finding:
+    return figure("smoke", dataclasses.replace(CPU, data_root=Path("nowhere")))
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.number)
+def test_every_figure_runs_and_draws_without_data(figure: FigureOfPaper) -> None:
+    assert figure.paper == "dictionaries2022"
+    finding = at_smoke(figure)
+    assert {claim.statistic for claim in figure.claims} & finding.statistics.keys()
+    for dark in (False, True):
+        assert figure.draw(finding, dark).axes
+
+
+def test_structural_claims_hold_at_any_effort() -> None:
+    numbers = at_smoke(failures.figure_53).statistics | at_smoke(failures.figure_c1).statistics
+    assert numbers["f₀ = 1: share of energy on odd frequencies"].high < 1e-6
+    assert numbers["f₀ = 0.5: share of energy on odd frequencies"].value > 0.05
+    assert numbers["W = I, ω₀ = 2π: share of energy on odd frequencies"].high < 1e-6
+    assert numbers["W = I, ω₀ = 1: share of energy on odd frequencies"].value > 0.05  # as printed: one radian per unit
+    assert at_smoke(failures.theorem_51).statistics["coefficients for T = 10, K = 2, L = 3"].value == 8361
+
+
+def test_the_photograph_is_the_middle_of_the_first_found(tmp_path: Path) -> None:
+    run = dataclasses.replace(CPU, data_root=tmp_path)
+    with pytest.raises(ValueError, match=r"must hold a photograph of the Kodak set, kodim03.png say, and has none"):
+        failures.photograph("laptop", run)
+    from PIL import Image
+
+    (tmp_path / "kodak").mkdir()
+    pixels = np.zeros((256, 384, 3), np.uint8)
+    pixels[:, 64:320, 0] = np.arange(256)[:, None]
+    Image.fromarray(pixels).save(tmp_path / "kodak" / "kodim01.png")
+    found = failures.photograph("laptop", run)
+    assert found.name == "kodim01, 128 × 128 pixels"
+    np.testing.assert_allclose(found.values[:, 5, 0], (np.arange(128) * 2 + 0.5).round() / 255, atol=1.01 / 255)
+    assert not found.values[..., 1:].any()

@@ -1,0 +1,164 @@
+"""Theorems of the 2021 paper on patterns: what decides their claims, against enumeration, and shown to notice what is wrong."""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+from biascope.papers import patterns2021_theory as theory
+from biascope.papers import patterns2021_two_points as two_points
+from biascope.papers.patterns2021 import models as pattern_theory
+from biascope.results.claim import FigureOfPaper, Finding
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.tasks.pattern_ratios import label_statistics
+from biascope.tasks.patterns import PatternDistribution
+
+matplotlib.use("Agg")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = Run(device="cpu", progress=False)
+FIGURES = (theory.theorem_51, theory.remark_e1, theory.theorem_61, two_points.theorem_71)
+
+
+def verdicts(figure: FigureOfPaper, finding: Finding) -> dict[str, str]:
+    return {
+        claim.statistic: claim.verdict(finding.statistics.get(claim.statistic), "laptop") for claim in figure.claims
+    }
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.number)
+def test_a_figure_runs_draws_and_agrees_with_what_is_known(figure: FigureOfPaper, tmp_path: Path) -> None:
+    run = dataclasses.replace(CPU, folder=tmp_path)
+    finding = figure("smoke", run)
+    for dark in (False, True):
+        assert figure.draw(finding, dark).axes
+    found = verdicts(figure, finding)
+    wrong = {
+        "theorem 5.1": set(),
+        "remark E.1": {"inputs of D_vc over shattered points"},
+        "theorem 6.1": {"largest 4b√(log d/m) over 1/(6cd) at the theorem's m"},
+        "theorem 7.1": {"runs with t⁺ = t⁻, %", "F.3: median count over the printed one"},
+    }[figure.number]
+    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == wrong
+    assert "reproduced" in found.values()
+    again = figure("smoke", run)  # resumed
+    for name, array in finding.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+
+
+@pytest.mark.parametrize("effort", ["laptop", "paper"])
+def test_beyond_smoke_every_claim_has_its_number(effort: str) -> None:
+    _, rates, sizes, _ = two_points._SWEEP[effort]
+    widths = two_points._SWEEP[effort][0]
+    scales = [k * n * rate**2 for k, n, rate in itertools.product(widths, sizes, rates)]
+    assert rates == two_points._RATES
+    assert min(scales) <= two_points._TOO_FEW
+    assert max(scales) >= two_points._ENOUGH
+    assert max(theory._LEARNED[effort][1]) > theory._FEW
+
+
+def test_all_labellings_are_all_and_in_parts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.cat(list(theory.labellings(3, True, 0)))
+    assert len(torch.unique(whole, dim=0)) == len(whole) == 16
+    some = torch.cat(list(theory.labellings(5, False, 6)))
+    assert some.shape == (6, 16)
+    assert set(some.flatten().tolist()) == {-1, 1}
+    monkeypatch.setattr(theory, "_VALUES", 100)
+    parts = list(theory.labellings(3, True, 0))
+    assert len(parts) > 1
+    assert torch.equal(torch.cat(parts), whole)
+    assert torch.equal(torch.cat(list(theory.labellings(5, False, 6))), some)
+
+
+def test_networks_that_do_not_shatter_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = pattern_theory.shattering_network
+
+    def leaky(places: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        network = right(places, labels)
+        network[..., 0, 0] = 3.0  # one channel sees p_1
+        return network
+
+    monkeypatch.setattr(pattern_theory, "shattering_network", leaky)
+    found = verdicts(theory.theorem_51, theory.theorem_51("smoke", CPU))
+    assert found["least share of random labellings fitted, %"] == "not reproduced"
+    assert found["largest M⁺_w(1) or M⁻_u(2)"] == "not reproduced"
+
+
+@pytest.mark.parametrize(("presence", "bound"), [(0.5, 0.3), (0.5, 0.5), (0.8, 0.0), (1.0, 0.4)])
+def test_chances_are_those_of_all_training_sets(presence: float, bound: float) -> None:
+    chances, total = {-1: presence / 2, 0: 1 - presence, 1: presence / 2}, 0.0
+    for values in itertools.product(chances, repeat=6):
+        if abs(sum(values)) > 6 * bound + 1e-9:
+            total += math.prod(chances[value] for value in values)
+    assert theory.chance_above(6, presence, bound) == pytest.approx(total)
+
+
+def test_the_chance_of_few_positive_samples() -> None:
+    for samples in (5, 6, 7):
+        few = sum(math.comb(samples, count) for count in range(samples + 1) if 3 * count < samples)
+        assert theory.chance_below_third(samples) == pytest.approx(few / 2**samples)
+
+
+def test_leanings_are_those_of_the_drawn_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theory, "least_samples", lambda patterns: 200)
+    monkeypatch.setattr(theory, "_PARTS", (0.5, 1.0))
+    found = theory.leanings_by_size(6, 3)
+    law, seed = PatternDistribution("uniform", 3, 6), seed_of(theory.SEED, "theorem 6.1", 6, 0)
+    statistics = label_statistics(law.draw(100, seed=seed, runs=3))
+    for run, s in enumerate(statistics.tolist()):
+        assert float(found[0, run]) == pytest.approx(12 * max(map(abs, s[2:])) / min(s[0], -s[1]))
+    assert found.shape == (2, 3)
+    assert not torch.equal(found[0], found[1])
+
+
+def test_all_inputs_are_the_support() -> None:
+    law = PatternDistribution("uniform", 3, 7)
+    inputs = theory.all_inputs(law)
+    assert len({(*sorted(row),) for row in inputs.places.tolist()}) == len(inputs.labels) == law.support
+    assert ((inputs.places[:, 0] == 0) == (inputs.labels == 1)).all()
+
+
+def test_margins_are_the_worst_of_all_inputs() -> None:
+    law = PatternDistribution("uniform", 3, 6)
+    network = torch.zeros(2, 2, 6)
+    network[:, 0, 0], network[:, 1, 1] = 4.0, 4.0
+    network[1, 1, 2] = 6.0  # u answers p_3, and positive inputs with p_3 are wrong
+    bound, margin = theory.bounds_and_margins(network, law)
+    assert bound.tolist() == [1.0, -0.5]
+    assert margin.tolist() == [1.0, -0.5]
+
+
+def test_certificates_are_below_the_truth_and_networks_are_of_all_kinds() -> None:
+    found = theory.judged_networks(12, CPU)
+    for bound, margin in found.values():
+        assert (margin >= bound - 1e-6).all()
+        assert (bound > 0).any()
+        assert (bound < 0).any()
+
+
+def test_settings_of_the_sweep_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dataclasses.replace(CPU, folder=tmp_path)
+    first = two_points.two_point_runs("smoke", run)
+    monkeypatch.setattr(pattern_theory, "two_points", None)
+    for one, two in zip(first, two_points.two_point_runs("smoke", run), strict=True):
+        assert torch.equal(one.largest, two.largest)
+        assert torch.equal(one.limit, two.limit)
+        assert (one.width, one.per_input, one.rate) == (two.width, two.per_input, two.rate)
+
+
+def test_counts_of_the_lemmas_and_those_printed_are_told_apart() -> None:
+    found = pattern_theory.two_points(width=2000, per_input=5, rate=0.1, runs=10, seed=8, run=CPU)
+    assert max(two_points.errors_away(found).values()) < 5
+    each = found.expected_crossed[1]
+    exact = dataclasses.replace(found, crossed=torch.full_like(found.crossed, each))
+    assert two_points.printed_crossings(exact) == pytest.approx((1 - 7 / 64) / (0.5 - 1 / 64))
+    printed = dataclasses.replace(found, crossed=found.crossed / two_points.printed_crossings(found))
+    assert two_points.errors_away(printed)["F.3"] > 20
+    fewer = dataclasses.replace(found, alive=found.alive * 0.97, detectors=found.detectors * 0.9)
+    assert min(two_points.errors_away(fewer)[lemma] for lemma in ("F.1", "F.2")) > 5

@@ -1,0 +1,552 @@
+"""Figures run and judged, the committed results, and the command: on a paper of two figures that exists only here."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from biascope import papers
+from biascope.cli import reproduce as reproduce_commands
+from biascope.papers import reproduce as reproduction
+from biascope.results import paper_page as reproduction_page
+from biascope.runs.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+EVIL = '</td><script>window.broken=1</script><img src=x onerror="y">|_*'
+PAPER = '''
+"""A paper that exists only in tests."""
+import numpy as np
+import torch
+from pathlib import Path
+
+from biascope.results.claim import Claim, Finding, figure
+from biascope.results.estimate import Estimate
+from biascope.runs.trials import Trials
+
+PAPER = "Nobody (2024). Two figures."
+STATE = {"share": 50.0, "fail_at": None, "fail": False, "draw": True, "parts": True}
+CALLS = []
+EVIL = THE_EVIL
+
+
+def draw_two(finding, dark):
+    if not STATE["draw"]:
+        raise RuntimeError("no ink")
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(2, 1))
+    drawn.subplots().plot(finding.arrays["curve"], color="white" if dark else "black")
+    return drawn
+
+
+@figure("2", title="Shares", draw=draw_two, claims=[
+    Claim("About fifty.", "share", "about", 50.0, 5.0),
+    Claim("Many seeds.", "seeds", "at least", EVIL, 3.0, minimum_effort="smoke"),
+    Claim("Parts.", "parts", "at most", 1.0, 2.0),
+])
+def figure_2(effort, run):
+    trials = Trials("work", run, code=(), figure="2", effort=effort)
+
+    def work(key):
+        if key == STATE["fail_at"]:
+            raise RuntimeError("the machine stops")
+        CALLS.append((effort, key))
+        return {"share": torch.tensor(STATE["share"])}
+
+    shares = [float(outcome["share"]) for outcome in trials.outcomes(["a", "b", "c"], work)]
+    statistics = {"share": Estimate(shares[0], 1.0, shares[0] - 2, shares[0] + 2), "seeds": Estimate.exact(3)}
+    if effort != "smoke" and STATE["parts"]:
+        statistics["parts"] = Estimate(1.0)
+    return Finding(statistics, {"curve": np.array(shares)}, {"seeds": (0, 1, 2)}, ("a note " + EVIL,))
+
+
+@figure("S21-S22", title="Fails at times", draw=draw_two, claims=[Claim("One.", "one", "about", 1, 0)])
+def figure_s21(effort, run):
+    if STATE["fail"]:
+        raise RuntimeError("no luck")
+    return Finding({"one": Estimate.exact(1)}, {"curve": np.arange(3)}, {"run": run.folder})
+'''.replace("THE_EVIL", repr(EVIL))
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The only registered paper, in an empty folder and with no committed results."""
+    folder = tmp_path / "register"
+    folder.mkdir()
+    (folder / "fake2024.py").write_text(PAPER)
+    (folder / "support.py").write_text("raise RuntimeError('a file without a year is not a paper')")
+    monkeypatch.setattr(papers, "__path__", [str(folder)])
+    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "committed")
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("biascope.papers.fake2024")
+    del sys.modules["biascope.papers.fake2024"], papers.fake2024
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source checkout with documentation; its results are those of the fixture above."""
+    (tmp_path / "checkout" / "docs").mkdir(parents=True)
+    monkeypatch.setattr(reproduction, "checkout", lambda: tmp_path / "checkout")
+    return tmp_path / "checkout"
+
+
+def run_figure(number: str = "2", effort: str = "laptop", folder: str = "runs") -> reproduction.Reproduction:
+    return reproduction.reproduce("fake2024", number, effort=effort, run=Run(folder=Path(folder), device="cpu"))
+
+
+def dated(done: reproduction.Reproduction, date: str) -> None:
+    """Change the date of a finding on disk."""
+    path = done.folder / "finding.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"date": date}))
+
+
+def outcomes(source: Path | str) -> list[str]:
+    return [each.outcome for each in reproduction.merge(source)]
+
+
+# The register
+
+
+def test_the_register_reads_file_names(paper: ModuleType) -> None:
+    assert papers.names() == ("fake2024",)
+    found = papers.find("Fake-2024")
+    assert found.title == "Nobody (2024). Two figures."
+    assert [figure.number for figure in found.figures] == ["2", "S21-S22"]
+    assert papers.figure("fake2024", "s21 s22") is papers.figure("fake2024", "Fig. S21-S22") is found.figures[1]
+
+
+def test_names_that_are_not_there_bring_the_nearest(paper: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"paper must be one of 'fake2024', got 'fak24'\. Did you mean 'fake2024'"):
+        papers.find("fak24")
+    with pytest.raises(
+        ValueError, match=r"figure of fake2024 must be one of '2', 'S21-S22', got 'S21'\. Did you mean 'S21-S22'"
+    ):
+        papers.figure("fake2024", "S21")
+
+
+def test_the_register_and_the_command_do_not_import_torch() -> None:
+    code = "import sys, biascope.papers as p, biascope.cli.reproduce, biascope.results.claim; p.names(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_shipped_paper_has_figures_with_claims() -> None:
+    for name in papers.names():
+        figures = papers.find(name).figures
+        assert figures
+        assert {figure.paper for figure in figures} == {name}
+
+
+# One figure
+
+
+def test_a_figure_is_run_judged_and_written(paper: ModuleType) -> None:
+    done = run_figure()
+    assert done.folder == Path("runs/fake2024/2-laptop")
+    document = json.loads((done.folder / "finding.json").read_text())
+    expected = {"format": 1, "paper": "fake2024", "figure": "2", "effort": "laptop", "precision": "float32"}
+    assert {key: document[key] for key in expected} == expected
+    assert document["device"].startswith("cpu (")
+    assert set(document["versions"]) == {"biascope", "torch", "numpy", "python"}
+    assert document["settings"] == {"seeds": [0, 1, 2]}
+    assert document["statistics"]["share"]["high"] == 52
+    assert [claim["verdict"] for claim in document["claims"]] == ["reproduced", "reproduced", "inconclusive"]
+    assert document["seconds"] >= 0
+    with np.load(done.folder / "arrays.npz", allow_pickle=False) as arrays:
+        assert arrays["curve"].tolist() == [50, 50, 50]
+    assert (done.folder / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert done.page == Path("runs/report.html")
+    assert not list(done.folder.glob(".*"))  # nothing temporary is left
+
+
+def test_a_smoke_run_is_inconclusive_and_a_part_left_out_is_not_run(paper: ModuleType) -> None:
+    verdicts = [verdict for _, verdict in run_figure(effort="smoke").record.claims]
+    assert verdicts == ["inconclusive", "reproduced", "not run"]
+
+
+def test_an_interrupted_figure_goes_on_where_it_was(paper: ModuleType) -> None:
+    paper.STATE["fail_at"] = "c"
+    with pytest.raises(RuntimeError, match="the machine stops"):
+        run_figure()
+    assert not Path("runs/fake2024/2-laptop/finding.json").exists()
+    before = sum(json.loads(Path("runs/fake2024/2-laptop/seconds.json").read_text()).values())
+    paper.STATE["fail_at"] = None
+    done = run_figure()
+    assert paper.CALLS == [("laptop", "a"), ("laptop", "b"), ("laptop", "c")]
+    after = sum(json.loads(Path("runs/fake2024/2-laptop/seconds.json").read_text()).values())
+    assert after > before > 0  # the cost includes the attempt that failed
+    assert done.record.seconds == round(after, 1)
+
+
+def test_numbers_do_not_need_pictures(paper: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "_installed", lambda package: False)
+    done = run_figure()
+    assert done.page is None
+    assert sorted(path.name for path in done.folder.iterdir()) == [
+        "arrays.npz",
+        "finding.json",
+        "seconds.json",
+        "trials",
+    ]
+
+
+def test_a_picture_that_fails_costs_no_number_and_leaves_no_old_picture(paper: ModuleType) -> None:
+    done = run_figure()
+    paper.STATE["draw"] = False
+    with pytest.raises(RuntimeError, match="no ink"):
+        run_figure()
+    assert (done.folder / "finding.json").exists()
+    assert not (done.folder / "picture.png").exists()
+
+
+def test_an_effort_that_is_not_there_writes_nothing(paper: ModuleType) -> None:
+    with pytest.raises(ValueError, match="effort must be one of smoke, laptop, paper, got 'all'"):
+        run_figure(effort="all")
+    assert not Path("runs").exists()
+
+
+def test_the_page_shows_every_finding_and_escapes_every_string(paper: ModuleType) -> None:
+    run_figure("S21-S22")
+    run_figure("2", "smoke")
+    Path("runs/fake2024/9-paper").mkdir()
+    Path("runs/fake2024/9-paper/finding.json").write_text("{")
+    page = reproduction_page.write_page(Path("runs")).read_text(encoding="utf-8")
+    assert page.index("fake2024, figure 2 (smoke)") < page.index("fake2024, figure S21-S22 (laptop)")
+    assert page.count("data:image/png;base64,") == 4
+    assert "fake2024/9-paper/finding.json must be a finding of biascope" in page
+    assert "&lt;script&gt;window.broken" in page
+    assert "<script" not in page
+    assert "onerror=&#34;" in page
+    assert 'onerror="' not in page
+    for words in ("About fifty.", "50 ± 1.0", "± 5", "inconclusive", "not run", "cpu (", "a note"):
+        assert words in page
+
+
+# Status
+
+
+def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
+    rows = reproduction.status()
+    assert [tuple(row) for row in rows] == [
+        ("paper", "figure", "claim", "effort", "device", "published", "measured", "tolerance", "verdict")
+    ] * 4
+    assert {row["verdict"] for row in rows} == {"not run"}
+    assert (
+        {row["effort"] for row in rows}
+        == {row["device"] for row in rows}
+        == {row["measured"] for row in rows}
+        == {None}
+    )
+    assert [row["figure"] for row in rows] == ["2", "2", "2", "S21-S22"]
+
+
+def test_status_takes_the_greatest_effort_that_measured_a_claim(paper: ModuleType, checkout: Path) -> None:
+    run_figure(effort="laptop")
+    paper.STATE["share"] = 60.0
+    paper.STATE["parts"] = False
+    run_figure(effort="paper")
+    run_figure("S21-S22")
+    assert outcomes("runs") == ["new", "new", "new"]
+    share, seeds, parts, one = reproduction.status()
+    assert (share["effort"], share["verdict"]) == ("paper", "not reproduced")
+    assert (seeds["effort"], seeds["verdict"], seeds["measured"]) == ("paper", "reproduced", "3")
+    assert (parts["effort"], parts["verdict"]) == ("laptop", "inconclusive")
+    assert parts["measured"] == "1 (spread unknown)"
+    assert one["verdict"] == "reproduced"
+    assert (one["published"], one["tolerance"]) == (1, "± 0")
+    assert json.loads(json.dumps(reproduction.status())) == reproduction.status()
+
+
+def test_the_verdict_is_never_taken_from_the_file(paper: ModuleType, checkout: Path) -> None:
+    done = run_figure()
+    path = done.folder / "finding.json"
+    document = json.loads(path.read_text())
+    document["claims"][0] |= {"tolerance": 1.0, "verdict": "inconclusive"}  # as a stricter claim would have said
+    del document["claims"][1]
+    path.write_text(json.dumps(document))
+    reproduction.merge("runs")
+    share, seeds, parts, _ = reproduction.standings()
+    assert share.verdict == "reproduced"
+    assert share.changes() == [
+        "tolerance was 1.0 when it was measured",
+        "verdict was 'inconclusive' when it was measured",
+    ]
+    assert seeds.changes() == ["the claim was written after its number was measured"]
+    assert parts.changes() == []
+
+
+def test_a_damaged_committed_file_is_named(paper: ModuleType) -> None:
+    path = reproduction.RESULTS / "fake2024" / "2.json"
+    path.parent.mkdir(parents=True)
+    for text in ("{", "[]", '{"efforts": {"smoke": {}}}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"fake2024/2\.json must hold committed results and is damaged"):
+            reproduction.status()
+
+
+# Merge
+
+
+def test_merge_writes_numbers_and_pictures_but_no_arrays(paper: ModuleType, checkout: Path, tmp_path: Path) -> None:
+    run_figure()
+    run_figure("S21-S22")
+    assert outcomes("runs") == ["new", "new"]
+    written = {str(path.relative_to(tmp_path / "committed")) for path in (tmp_path / "committed").rglob("*.*")}
+    assert written == {"fake2024/2.json", "fake2024/S21-S22.json"}
+    pictures = sorted(path.name for path in (checkout / "docs/gallery").iterdir())
+    assert pictures == ["fake2024-2.png", "fake2024-S21-S22.png"]
+    assert outcomes("runs") == ["kept", "kept"]
+
+
+def test_a_newer_run_of_one_effort_replaces_an_older_and_says_so(paper: ModuleType, checkout: Path) -> None:
+    done = run_figure()
+    dated(done, "2026-01-02 00:00:00 UTC")
+    reproduction.merge("runs")
+    paper.STATE["parts"] = False
+    done = run_figure()
+    dated(done, "2026-01-01 00:00:00 UTC")
+    (kept,) = reproduction.merge("runs")
+    assert kept.outcome == "kept"
+    assert "one of 2026-01-02 00:00:00 UTC, no older, is committed" in kept.words
+    dated(done, "2026-01-03 00:00:00 UTC")
+    (replaced,) = reproduction.merge("runs")
+    assert replaced.outcome == "replaced"
+    assert "2026-01-03 00:00:00 UTC" in replaced.words
+    assert "for one of 2026-01-02" in replaced.words
+    assert "no longer measured: parts" in replaced.words
+    assert reproduction.status()[2]["verdict"] == "not run"
+
+
+def test_a_smaller_effort_replaces_neither_the_greater_nor_its_picture(paper: ModuleType, checkout: Path) -> None:
+    run_figure(effort="laptop", folder="first")
+    reproduction.merge("first")
+    picture = checkout / "docs/gallery/fake2024-2.png"
+    picture.write_bytes(b"of laptop effort")
+    run_figure(effort="smoke", folder="second")
+    assert outcomes("second") == ["new"]
+    assert picture.read_bytes() == b"of laptop effort"
+    records = reproduction.committed(papers.figure("fake2024", "2"))
+    assert list(records) == ["smoke", "laptop"]
+    assert reproduction.status()[0]["effort"] == "laptop"
+    run_figure(effort="paper", folder="third")
+    assert outcomes("third") == ["new"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("root", [".", "runs"])
+def test_merge_reads_an_archive_without_unpacking_it(
+    paper: ModuleType, checkout: Path, tmp_path: Path, root: str
+) -> None:
+    run_figure()
+    with tarfile.open("runs.tar.gz", "w:gz") as archive:
+        archive.add("runs", arcname=root)
+    before = set(tmp_path.rglob("*"))
+    assert outcomes("runs.tar.gz") == ["new"]
+    assert (checkout / "docs/gallery/fake2024-2.png").exists()
+    added = {path.name for path in set(tmp_path.rglob("*")) - before}
+    assert added == {"committed", "fake2024", "2.json", "gallery", "fake2024-2.png"}
+
+
+def test_damaged_and_foreign_files_are_named_and_the_others_merged(paper: ModuleType, checkout: Path) -> None:
+    run_figure()
+    bad = {
+        "a/finding.json": "{",
+        "b/finding.json": json.dumps({"format": 1}),
+        "c/finding.json": Path("runs/fake2024/2-laptop/finding.json").read_text().replace("fake2024", "other2020"),
+        "d/finding.json": Path("runs/fake2024/2-laptop/finding.json").read_text(),  # without arrays
+        "e/finding.json": Path("runs/fake2024/2-laptop/finding.json").read_text(),
+    }
+    for name, text in bad.items():
+        path = Path("runs") / name
+        path.parent.mkdir()
+        path.write_text(text)
+    Path("runs/e/arrays.npz").write_bytes(Path("runs/fake2024/2-laptop/arrays.npz").read_bytes()[:-30])
+    told = {each.source: each for each in reproduction.merge("runs")}
+    for name in bad:
+        assert told[f"runs/{name}"].outcome == "refused"
+    assert "runs/a/finding.json must be a finding" in told["runs/a/finding.json"].words
+    assert "other2020" in told["runs/c/finding.json"].words
+    for name in "de":
+        assert "must have a whole arrays.npz beside it" in told[f"runs/{name}/finding.json"].words
+    assert told["runs/fake2024/2-laptop/finding.json"].outcome == "new"
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_with_its_numbers(paper: ModuleType, checkout: Path) -> None:
+    run_figure()
+    paper.STATE["draw"] = False
+    (told,) = reproduction.merge("runs")
+    assert (told.outcome, told.words) == ("refused", "RuntimeError: no ink")
+    assert not reproduction.RESULTS.exists()
+
+
+def test_merge_needs_findings_and_a_place(paper: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Path("empty").mkdir()
+    Path("broken.tar.gz").write_bytes(b"\x1f\x8b no archive")
+    monkeypatch.setattr(reproduction, "checkout", lambda: None)
+    with pytest.raises(ValueError, match=r"installed without one\. Pass --results FOLDER"):
+        reproduction.merge("empty")
+    for source in ("broken.tar.gz", "absent"):
+        with pytest.raises(ValueError, match=f"{source} must be a folder or a whole"):
+            reproduction.merge(source, results=tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"empty must hold findings, and has no finding\.json"):
+        reproduction.merge("empty", results=tmp_path / "mine")
+    run_figure()
+    assert [each.outcome for each in reproduction.merge("runs", results=tmp_path / "mine")] == ["new"]
+    assert reproduction.status(results=tmp_path / "mine")[0]["verdict"] == "reproduced"
+    assert reproduction.status()[0]["verdict"] == "not run"
+
+
+def test_this_package_knows_its_checkout() -> None:
+    assert reproduction.checkout() == ROOT
+    assert ROOT / "src/biascope/papers/results" == reproduction.RESULTS
+
+
+# Command
+
+
+def call(*words: object) -> tuple[int, str, str, BaseException | None]:
+    app = typer.Typer()
+    app.command("reproduce")(reproduce_commands.reproduce)
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, done.stdout, done.stderr, done.exception
+
+
+def test_one_figure_from_the_command_line(paper: ModuleType) -> None:
+    code, out, _, _ = call("fake2024", 2, "--device", "cpu", "--out", "here")
+    assert code == 0
+    assert "fake2024, figure 2: Shares" in out
+    assert "  reproduced      About fifty." in out
+    assert "measured 50 ± 1.0 (95 %: 48.0 to 52.0), published 50, tolerance ± 5" in out
+    assert "Note: a note" in out
+    assert "Report: here/report.html" in out
+    assert Path("here/fake2024/2-laptop/finding.json").exists()
+
+
+def test_all_figures_where_one_fails(paper: ModuleType) -> None:
+    paper.STATE["fail_at"] = "b"
+    code, out, err, _ = call("fake2024", "--effort", "smoke", "--device", "cpu")
+    assert code == 1
+    assert "figure S21-S22: Fails at times" in out  # the one after the failure still ran
+    assert err.rstrip().endswith("1 of 2 figures of fake2024 failed:\n  figure 2: RuntimeError: the machine stops")
+    assert Path("biascope-runs/reproduce/fake2024/S21-S22-smoke/finding.json").exists()
+    paper.STATE["fail_at"] = None
+    assert call("fake2024", "--effort", "smoke", "--device", "cpu")[0] == 0
+    assert [key for _, key in paper.CALLS] == ["a", "b", "c"]
+
+
+def test_a_single_figure_that_fails_raises_its_own_error(paper: ModuleType) -> None:
+    paper.STATE["fail"] = True
+    code, _, _, error = call("fake2024", "S21-S22", "--device", "cpu")
+    assert code == 1
+    assert isinstance(error, RuntimeError)
+
+
+def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
+    code, out, _, _ = call("fake2024", 2, "--device", "cpu", "--keep")
+    assert code == 0
+    assert "  new      fake2024 2, laptop" in out
+    code, out, _, _ = call("--status", "--json")
+    assert code == 0
+    assert json.loads(out) == reproduction.status()
+    assert [row["verdict"] for row in json.loads(out)] == ["reproduced", "reproduced", "inconclusive", "not run"]
+    code, out, _, _ = call("--status")
+    assert "Claims: 2 reproduced, 1 inconclusive, 1 not run." in out
+    assert "Changed" not in out
+    code, out, _, _ = call("--status", "fake2024", "S21-S22")
+    assert "Claims: 1 not run." in out
+    code, out, _, _ = call()
+    assert "fake2024  Nobody (2024). Two figures." in out
+    assert "claims: 2 reproduced, 1 inconclusive" in out
+    assert "laptop effort took 0." in out
+
+
+def test_status_shows_what_changed(paper: ModuleType, checkout: Path) -> None:
+    done = run_figure()
+    path = done.folder / "finding.json"
+    path.write_text(path.read_text().replace('"tolerance": 5.0', '"tolerance": 1.0'))
+    reproduction.merge("runs")
+    assert "Changed: tolerance was 1.0 when it was measured" in call("--status")[1]
+
+
+def test_a_run_printed_as_json(paper: ModuleType, checkout: Path) -> None:
+    assert "decided from laptop effort on" in call("fake2024", 2, "--device", "cpu", "--effort", "smoke")[1]
+    code, out, _, _ = call("fake2024", 2, "--device", "cpu", "--effort", "smoke", "--json", "--keep")
+    assert code == 0
+    assert [row["verdict"] for row in json.loads(out)] == ["inconclusive", "reproduced", "not run"]
+
+
+def test_merging_from_the_command_line(paper: ModuleType, checkout: Path) -> None:
+    run_figure()
+    assert call("--merge", "runs")[:2] == (0, f"  new      fake2024 2, laptop, {run_date()} on {run_device()}\n")
+    Path("runs/bad").mkdir()
+    Path("runs/bad/finding.json").write_text("{")
+    code, out, err, _ = call("--merge", "runs")
+    assert code == 1
+    assert "kept" in out
+    assert "refused  runs/bad/finding.json" in err
+
+
+def run_date() -> str:
+    return str(json.loads(Path("runs/fake2024/2-laptop/finding.json").read_text())["date"])
+
+
+def run_device() -> str:
+    return str(json.loads(Path("runs/fake2024/2-laptop/finding.json").read_text())["device"])
+
+
+def test_a_place_or_device_that_is_not_there_is_told_before_any_work(
+    paper: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduction, "checkout", lambda: None)
+    for words in (("--keep",), ("--device", "abacus"), ("--precision", "float3"), ("--effort", "all")):
+        _, _, _, error = call("fake2024", *words)
+        assert isinstance(error, ValueError), words
+    assert paper.CALLS == []
+
+
+# Gallery
+
+
+@pytest.fixture(scope="module")
+def make_gallery() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("make_gallery", ROOT / "docs" / "make_gallery.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: Path, make_gallery: ModuleType) -> None:
+    gallery = checkout / "docs/gallery"
+    run_figure()
+    reproduction.merge("runs")
+    text = make_gallery.page(gallery=gallery)
+    assert "### Figure 2: Shares" in text
+    assert "![Shares](fake2024-2.png)" in text
+    assert "| About fifty. | 50 | 50 ± 1.0 (95 %: 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu (" in text
+    assert "- Figure S21-S22: Fails at times" in text
+    assert "3 not run" not in text
+    assert "<script" not in text.replace("\\<", "")
+    assert not make_gallery.is_up_to_date(gallery=gallery)
+    (gallery / "README.md").write_text(text, encoding="utf-8")
+    assert make_gallery.is_up_to_date(gallery=gallery)
+    run_figure("S21-S22")
+    reproduction.merge("runs")
+    assert not make_gallery.is_up_to_date(gallery=gallery)
+
+
+def test_the_committed_gallery_is_up_to_date(make_gallery: ModuleType) -> None:
+    assert make_gallery.is_up_to_date(), "run: python docs/make_gallery.py"
+    for name in papers.names():
+        for figure in papers.find(name).figures:
+            if reproduction.committed(figure):
+                assert (make_gallery.GALLERY / f"{figure.paper}-{figure.file_name}.png").exists(), figure.number

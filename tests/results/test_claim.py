@@ -1,0 +1,228 @@
+"""Verdicts, findings, figures and the record that is kept of them."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from biascope.results.claim import EFFORTS, VERDICTS, Claim, Finding, Record, figure
+from biascope.results.estimate import Estimate
+from biascope.runs.run import Run
+
+ABOUT = Claim("About fifty.", "share", "about", 50.0, 5.0)
+AT_LEAST = Claim("Nearly all.", "share", "at least", "near 100 %", 90.0)
+AT_MOST = Claim("Hardly any.", "share", "at most", 8, 10.0)
+
+
+def between(low: float, high: float) -> Estimate:
+    return Estimate((low + high) / 2, (high - low) / 4, low, high)
+
+
+@pytest.mark.parametrize(
+    ("claim", "measured", "verdict"),
+    [
+        (ABOUT, between(46, 54), "reproduced"),
+        (ABOUT, between(45, 55), "reproduced"),
+        (ABOUT, between(44, 54), "inconclusive"),
+        (ABOUT, between(54, 56), "inconclusive"),
+        (ABOUT, between(40, 60), "inconclusive"),  # wider than the tolerance on both sides
+        (ABOUT, between(56, 58), "not reproduced"),
+        (ABOUT, between(30, 44.9), "not reproduced"),
+        (AT_LEAST, between(90, 92), "reproduced"),
+        (AT_LEAST, between(89, 99), "inconclusive"),
+        (AT_LEAST, between(80, 89), "not reproduced"),
+        (AT_MOST, between(2, 10), "reproduced"),
+        (AT_MOST, between(9, 11), "inconclusive"),
+        (AT_MOST, between(11, 12), "not reproduced"),
+        (AT_LEAST, Estimate.exact(90), "reproduced"),
+        (AT_LEAST, Estimate.exact(math.nextafter(90, 0)), "reproduced"),  # 0.3 + 0.1 is not 0.4 in binary
+        (AT_LEAST, Estimate.exact(90 - 1e-9), "not reproduced"),
+        (AT_LEAST, Estimate.exact(math.inf), "reproduced"),
+        (ABOUT, Estimate.exact(math.inf), "not reproduced"),
+        (ABOUT, Estimate.exact(55), "reproduced"),
+        (ABOUT, Estimate(55.0, 0.0, 55.0, 55.0), "reproduced"),  # all repetitions agree
+        # An interval without a standard error (of quantiles, say) is an interval.
+        (ABOUT, Estimate(50.0, math.nan, 46.0, 54.0), "reproduced"),
+        # A number without an interval may speak against a claim, never for it.
+        (ABOUT, Estimate(50.0), "inconclusive"),
+        (ABOUT, Estimate(56.0), "not reproduced"),
+        (AT_LEAST, Estimate(99.0), "inconclusive"),
+        (AT_LEAST, Estimate(80.0), "not reproduced"),
+        (AT_MOST, Estimate(50.0, 1.0), "not reproduced"),
+        (ABOUT, Estimate(math.nan), "inconclusive"),
+        (ABOUT, Estimate.exact(math.nan), "inconclusive"),
+        (ABOUT, None, "not run"),
+    ],
+)
+def test_verdicts(claim: Claim, measured: Estimate | None, verdict: str) -> None:
+    assert claim.verdict(measured, "laptop") == verdict
+    assert claim.verdict(measured, "paper") == verdict
+    # Below the minimum effort no number decides.
+    assert claim.verdict(measured, "smoke") == ("not run" if measured is None else "inconclusive")
+
+
+def test_a_wider_interval_never_turns_one_verdict_into_the_other() -> None:
+    for claim in (ABOUT, AT_LEAST, AT_MOST):
+        for centre in np.linspace(-20, 120, 71):
+            seen = [claim.verdict(between(centre - reach, centre + reach), "paper") for reach in (0, 1, 4, 20, 300)]
+            decided = seen[: seen.index("inconclusive")]
+            assert len(set(decided)) <= 1
+            assert set(seen[len(decided) :]) == {"inconclusive"}
+
+
+def test_leaving_out_the_error_bar_never_improves_a_verdict() -> None:
+    goodness = {"not reproduced": 0, "inconclusive": 1, "reproduced": 2}
+    for claim in (ABOUT, AT_LEAST, AT_MOST):
+        for centre in np.linspace(-20, 120, 71):
+            known = claim.verdict(between(centre - 3, centre + 3), "paper")
+            assert goodness[claim.verdict(Estimate(float(centre)), "paper")] <= goodness[known]
+
+
+def test_each_effort_counts_from_the_claims_minimum_on() -> None:
+    for least in EFFORTS:
+        claim = dataclasses.replace(ABOUT, minimum_effort=least)
+        seen = [claim.verdict(Estimate.exact(50), effort) for effort in EFFORTS]
+        assert seen == ["inconclusive"] * EFFORTS.index(least) + ["reproduced"] * (3 - EFFORTS.index(least))
+    with pytest.raises(ValueError, match="effort must be one of smoke, laptop, paper, got 'huge'"):
+        ABOUT.verdict(Estimate.exact(50), "huge")
+
+
+def test_the_ends_of_about_are_inside_in_spite_of_rounding() -> None:
+    claim = Claim("Decimal.", "share", "about", 0.3, 0.1)
+    assert claim.bounds[1] >= 0.3 + 0.1
+    assert claim.verdict(Estimate.exact(0.4), "laptop") == "reproduced"
+    assert claim.verdict(Estimate.exact(0.4001), "laptop") == "not reproduced"
+
+
+def test_terms_in_words() -> None:
+    assert [claim.printed for claim in (ABOUT, AT_LEAST, AT_MOST)] == ["50", "near 100 %", "8"]
+    assert dataclasses.replace(ABOUT, published=11_168_193.0).printed == "11168193"
+    assert [claim.allowed for claim in (ABOUT, AT_LEAST, AT_MOST)] == ["± 5", "at least 90", "at most 10"]
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"comparator": "near"}, "comparator must be one of 'about', 'at least', 'at most', got 'near'"),
+        ({"published": "half"}, "published must be a number for the comparator 'about', got 'half'"),
+        ({"tolerance": -1.0}, "tolerance must be a distance of 0 or more"),
+        ({"tolerance": math.nan}, "tolerance must be a finite number"),
+        ({"minimum_effort": "none"}, "effort must be one of"),
+    ],
+)
+def test_a_claim_that_cannot_be_judged_is_refused(terms: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(ABOUT, **terms)
+
+
+def test_a_finding_holds_estimates_and_plain_arrays() -> None:
+    with pytest.raises(ValueError, match="statistic 'a' must be an Estimate, got float"):
+        Finding({"a": 1.0}, {}, {})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="array 'a' must be a NumPy array"):
+        Finding({}, {"a": [1.0]}, {})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="array 'a' must be a NumPy array"):
+        Finding({}, {"a": np.array([{}])}, {})
+    with pytest.raises(ValueError, match="notes must be a tuple"):
+        Finding({}, {}, {}, "one")  # type: ignore[arg-type]
+
+
+def no_picture(finding: Finding, dark: bool) -> Any:
+    raise AssertionError("not drawn in these tests")
+
+
+def test_a_decorated_function_is_a_figure() -> None:
+    @figure("S21, S22", title="Both", claims=[ABOUT, AT_LEAST], draw=no_picture)
+    def both(effort: str, run: Run) -> Finding:
+        return Finding({"share": Estimate.exact(len(effort))}, {}, {"device": run.device})
+
+    assert both.file_name == "S21-S22"
+    assert both.claims == (ABOUT, AT_LEAST)
+    assert both("paper", Run(device="cpu")).statistics["share"].value == 5
+    assert both("paper", Run(device="cpu")).settings == {"device": "cpu"}
+    with pytest.raises(ValueError, match="effort must be"):
+        both("little", Run())
+
+
+def test_a_figure_has_claims_that_differ() -> None:
+    for claims in ([], [ABOUT, ABOUT]):
+        with pytest.raises(ValueError, match="at least one and all different"):
+            figure("1", title="", claims=claims, draw=no_picture)
+
+
+def test_a_figure_that_returns_something_else_says_so() -> None:
+    wrong = figure("1", title="", claims=[ABOUT], draw=no_picture)(lambda effort, run: 3)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="must return a Finding, got int"):
+        wrong("smoke", Run())
+
+
+def example() -> Record:
+    both = figure("6", title="Six", claims=[ABOUT, dataclasses.replace(AT_LEAST, statistic="absent")], draw=no_picture)
+    statistics = {
+        "share": between(46, 54),
+        "unknown": Estimate(1 / 3),
+        "count": Estimate.exact(7),
+        "never": Estimate(math.inf, math.nan, -math.inf, math.inf),
+    }
+    settings = {"seeds": (1, 2), "rate": np.float32(0.5), "sizes": np.arange(2), "nan": math.nan, "at": Path("a/b")}
+    finding = Finding(statistics, {"curve": np.arange(3.0)}, settings, ("a note",))
+    circumstances = {
+        "device": "cpu (2 CPU cores)",
+        "precision": "float32",
+        "seconds": 1.5,
+        "date": "2026-01-02 03:04:05 UTC",
+        "versions": {"biascope": "0"},
+    }
+    return Record.of(both(lambda effort, run: finding), finding, "laptop", circumstances)
+
+
+def test_a_record_survives_json() -> None:
+    record = example()
+    text = json.dumps(record.as_json(), allow_nan=False)
+    again = Record.read(text, "here")
+    assert again.as_json() == record.as_json()
+    assert again.statistics["never"].value == math.inf
+    assert again.statistics["never"].low == -math.inf
+    assert math.isnan(again.statistics["unknown"].low)
+    assert again.statistics["share"] == record.statistics["share"]
+    assert again.settings == {"seeds": [1, 2], "rate": 0.5, "sizes": [0, 1], "nan": None, "at": "a/b"}
+    assert [verdict for _, verdict in again.claims] == ["reproduced", "not run"]
+    assert again.claims[0][0] == ABOUT
+    document = json.loads(text)
+    assert document["claims"][0]["measured"]["value"] == 50
+    assert document["claims"][1]["measured"] is None
+
+
+def damaged(**changes: Any) -> str:
+    return json.dumps(example().as_json() | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("{", "Expecting"),
+        (b"\xff\xfe", ""),
+        ("[]", ""),
+        ("{}", "it has no 'format'"),
+        (damaged(format=99), "its format 99 needs a newer biascope"),
+        (damaged(format="1"), ""),
+        (damaged(effort="huge"), "effort must be one of"),
+        (damaged(paper=3), "its paper is not text"),
+        (damaged(statistics=[1]), ""),
+        (damaged(statistics={"share": {"value": "much"}}), "could not convert"),
+        (damaged(statistics={"share": {"worth": 1}}), "worth"),
+        (damaged(claims=[{"statement": "only"}]), "it has no 'statistic'"),
+    ],
+)
+def test_a_damaged_or_foreign_record_is_named(text: str | bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, and is not") as told:
+        Record.read(text, "some/finding.json")
+    assert reason in str(told.value)
+
+
+def test_all_verdicts_are_known() -> None:
+    assert set(VERDICTS) == {"reproduced", "not reproduced", "inconclusive", "not run"}

@@ -1,0 +1,114 @@
+"""Estimates: intervals that cover as often as they say, and a jackknife that takes the bias away."""
+
+import math
+
+import numpy as np
+import pytest
+
+from biascope.results.estimate import Estimate, jackknife
+
+
+def test_an_exact_number_has_no_spread():
+    exact = Estimate.exact(2.0)
+    assert (exact.value, exact.standard_error, exact.low, exact.high, exact.confidence) == (2.0, 0.0, 2.0, 2.0, 1.0)
+    assert repr(exact) == "2"
+
+
+def test_the_interval_is_student_t():
+    estimate = Estimate.from_error(10.0, 2.0, samples=10)
+    reach = 2.0 * 2.2621571627  # the 97.5 % point of Student's t with 9 degrees of freedom
+    assert estimate.low == pytest.approx(10.0 - reach, rel=1e-9)
+    assert estimate.high == pytest.approx(10.0 + reach, rel=1e-9)
+    wider = Estimate.from_error(10.0, 2.0, samples=10, confidence=0.99)
+    assert wider.high == pytest.approx(10.0 + 2.0 * 3.2498355416, rel=1e-9)
+    assert wider.confidence == 0.99
+
+
+@pytest.mark.parametrize(("error", "samples"), [(1.0, 1), (math.nan, 10), (math.inf, 10)])
+def test_without_a_known_error_the_spread_is_unknown(error, samples):
+    estimate = Estimate.from_error(3.0, error, samples)
+    assert estimate.value == 3.0
+    assert math.isnan(estimate.standard_error)
+    assert not estimate.contains(3.0)
+    assert repr(estimate) == "3 (spread unknown)"
+
+
+def test_the_interval_of_a_mean_covers_it_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    trials, samples = 2000, 5
+    data = rng.normal(1.0, 3.0, (trials, samples))
+    covered = [
+        Estimate.from_error(row.mean(), row.std(ddof=1) / math.sqrt(samples), samples).contains(1.0) for row in data
+    ]
+    assert abs(np.mean(covered) - 0.95) < 5 * math.sqrt(0.95 * 0.05 / trials)
+
+
+def test_contains_includes_the_ends():
+    estimate = Estimate(1.0, 0.5, 0.0, 2.0)
+    assert estimate.contains(0.0)
+    assert estimate.contains(2.0)
+    assert not estimate.contains(2.0001)
+    assert not estimate.contains(-0.0001)
+
+
+def test_a_linear_map_moves_value_error_and_interval():
+    mapped = Estimate(10.0, 1.0, 8.0, 13.0, 0.9).map_linear(-2.0, 5.0)
+    assert mapped == Estimate(-15.0, 2.0, -21.0, -11.0, 0.9)
+
+
+def test_the_numbers_go_to_a_dictionary_and_back():
+    estimate = Estimate(10.0, 1.0, 8.0, 13.0, 0.9)
+    assert Estimate(**estimate.as_dict()) == estimate
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [
+        (40.0, 1.0, "40 ± 1.0 (95 %: 38.0 to 42.0)"),
+        (0.001234, 0.00002, "0.00123 ± 0.000020 (95 %: 0.001194 to 0.001274)"),
+        (12345.6, 120.0, "12346 ± 120 (95 %: 12106 to 12586)"),
+        (1.25e-10, 2e-12, "1.250e-10 ± 2.000e-12 (95 %: 1.210e-10 to 1.290e-10)"),
+        (1.0, 0.0, "1.00 ± 0.000 (95 %: 1.000 to 1.000)"),
+    ],
+)
+def test_as_many_digits_are_shown_as_the_error_allows(value, error, shown):
+    assert repr(Estimate(value, error, value - 2 * error, value + 2 * error)) == shown
+
+
+def test_the_jackknife_of_a_mean_is_the_textbook_error():
+    data = np.random.default_rng(1).normal(size=12)
+    left_out = [np.delete(data, index).mean() for index in range(12)]
+    estimate = jackknife(data.mean(), left_out)
+    assert estimate.value == pytest.approx(data.mean(), abs=1e-12)
+    assert estimate.standard_error == pytest.approx(data.std(ddof=1) / math.sqrt(12), rel=1e-9)
+    assert estimate.low == pytest.approx(estimate.value - 2.2009851601 * estimate.standard_error, rel=1e-8)  # t, 11
+
+
+def test_the_jackknife_takes_the_bias_of_a_squared_mean_away():
+    data = np.random.default_rng(2).normal(1.0, 4.0, size=10)
+    left_out = [np.delete(data, index).mean() ** 2 for index in range(10)]
+    unbiased = data.mean() ** 2 - data.var(ddof=1) / 10  # E x̄² = μ² + σ²/n
+    assert jackknife(data.mean() ** 2, left_out).value == pytest.approx(unbiased, rel=1e-9)
+    assert abs(unbiased - data.mean() ** 2) > 0.1  # there was a bias to take away
+
+
+@pytest.mark.parametrize("groups", [0, 1, 2])
+def test_two_groups_are_too_few_for_a_jackknife(groups):
+    estimate = jackknife(5.0, [4.0] * groups)
+    assert estimate.value == 5.0
+    assert math.isnan(estimate.standard_error)
+
+
+def test_the_error_falls_with_the_root_of_the_sample():
+    rng = np.random.default_rng(3)
+
+    def error(groups: int) -> float:
+        errors = []
+        for _ in range(200):
+            data = rng.normal(size=groups)
+            errors.append(jackknife(data.mean(), (data.sum() - data) / (groups - 1)).standard_error)
+        return float(np.mean(errors))
+
+    sizes = [8, 32, 128]
+    slope = np.polyfit(np.log(sizes), np.log([error(size) for size in sizes]), 1)[0]
+    assert slope == pytest.approx(-0.5, abs=0.03)

@@ -1,0 +1,365 @@
+"""Kept work is reused where nothing changed, and never where something did: in any file, closure, cell, package or data."""
+
+import functools
+import importlib
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from biascope.derivatives.linearize import linearize
+from biascope.families import weights
+from biascope.families.family import Family, Network
+from biascope.families.source import family_of
+from biascope.kernels.gram import tangent_gram
+from biascope.networks.lenet import lenet
+from biascope.results.registry import find
+from biascope.runs import identity
+from biascope.runs.identity import DERIVED, code_of, content_of, described, identity_of
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+from biascope.tasks.signals import Signal, SignalTask
+from biascope.tasks.task import Arrays
+from biascope.training.meta import pretrained
+from biascope.training.recipe import Recipe
+
+CPU = Run(device="cpu")
+
+
+def compiled(text: str, **given: object) -> dict[str, object]:
+    """What a notebook cell or a script on standard input defines: functions that have no file."""
+    scope: dict[str, object] = {"__name__": "__main__", "torch": torch, "nn": nn, **given}
+    exec(compile(textwrap.dedent(text), "<stdin>", "exec"), scope)
+    return scope
+
+
+FORWARD = """
+    SCALE = {scale}
+
+    def squashed(x):
+        return {inner}(x)
+
+    def outer(x, power={power}):
+        {comment}
+        return SCALE * squashed(x) ** power
+"""
+SAME = {"scale": 2.0, "inner": "torch.tanh", "power": 1, "comment": "# why"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"scale": 3.0}, {"inner": "torch.sin"}, {"power": 2}],
+    ids=["a global", "a function that is called", "a default"],
+)
+def test_code_counts_wherever_a_function_reaches_it(change):
+    assert code_of(compiled(FORWARD.format(**SAME))["outer"]) == code_of(compiled(FORWARD.format(**SAME))["outer"])
+    changed = compiled(FORWARD.format(**{**SAME, **change}))["outer"]
+    assert code_of(changed) != code_of(compiled(FORWARD.format(**SAME))["outer"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["# another comment, over\n\n        # lines", '"""A docstring."""'],
+    ids=["comment", "docstring"],
+)
+def test_comments_docstrings_and_lines_do_not_count(words):
+    changed = compiled("\n\n\n" + FORWARD.format(**{**SAME, "comment": words}))["outer"]
+    assert code_of(changed) == code_of(compiled(FORWARD.format(**SAME))["outer"])
+
+
+def test_what_a_function_does_not_reach_does_not_count():
+    with_others = compiled(FORWARD.format(**SAME) + "\n    OTHER = 7\n    def unrelated(x): return OTHER\n")["outer"]
+    assert code_of(with_others) == code_of(compiled(FORWARD.format(**SAME))["outer"])
+
+
+def test_closures_partials_methods_hooks_and_attributes_count():
+    def line(slope: object) -> object:
+        return lambda: (nn.Linear(2, 1), slope)
+
+    class Holder:
+        def __init__(self, value: object) -> None:
+            self._value = value
+
+        def build(self) -> object:
+            return self._value
+
+    def hooked(factor: float) -> nn.Module:
+        layer = nn.Linear(2, 1)
+        layer.register_forward_hook(lambda module, inputs, output: factor * output)
+        return layer
+
+    def patched(factor: float) -> nn.Module:
+        layer = nn.ReLU()
+        layer.forward = lambda x: factor * x  # type: ignore[method-assign]
+        return layer
+
+    ways = [line, Holder, hooked, patched, functools.partial(functools.partial, print), lambda v: Holder(v).build]
+    ways += [
+        lambda v: Holder([{"a": (v,)}]),
+        lambda v: nn.Dropout(v / 10),
+        lambda v: {v, "b"},
+        lambda v: torch.full((2,), v),
+    ]
+    for way in ways:
+        assert code_of(way(2.0)) == code_of(way(2.0)), way
+        assert code_of(way(2.0)) != code_of(way(3.0)), way
+
+
+def test_installed_packages_count_by_their_version(monkeypatch):
+    before = code_of(nn.ReLU(), torch.optim.SGD, np.linalg.norm)
+    monkeypatch.setattr(identity, "_version", lambda package: f"{package} of tomorrow")
+    identity._origin_of_file.cache_clear()
+    try:
+        assert code_of(nn.ReLU(), torch.optim.SGD, np.linalg.norm) != before
+    finally:
+        identity._origin_of_file.cache_clear()
+
+
+def test_cycles_deep_nests_and_things_without_content_end():
+    loop: list[object] = []
+    loop.append(loop)
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    import threading
+
+    assert code_of(loop) == code_of(loop)
+    assert code_of(deep)
+    assert code_of(threading.Lock()) == code_of(threading.Lock())
+
+
+def test_a_family_is_the_same_whatever_this_process_did_before():
+    """Caches of the engine are no part of a network that is built of its layers."""
+    families = [Family.initialised(functools.partial(lenet, activation="tanh"), name="lenet") for _ in range(2)]
+    before = families[0].identity
+    torch.manual_seed(0)
+    weights.digest(torch.randn(3))
+    families[0].draw(4, seed=0, run=CPU)
+    linearize(families[0].template)
+    assert families[1].identity == families[0].identity == before
+    assert Family.initialised(functools.partial(lenet, activation="relu"), name="lenet").identity != before
+
+
+def test_sets_count_whatever_their_order():
+    command = (
+        "from biascope.runs.identity import code_of; print(code_of(lambda x: x in {'a', 'b', 'c'}, {'u', 'v', 'w'}))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", command], capture_output=True, text=True, env={"PYTHONHASHSEED": seed}, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+def test_parts_count_by_content_and_what_follows_from_others_does_not():
+    data = Arrays({"train": (torch.eye(2), torch.tensor([0, 1]))}, name="a name")
+    renamed = Arrays({"train": (torch.eye(2), torch.tensor([0, 1]))}, name="another")
+    other = Arrays({"train": (torch.eye(2), torch.tensor([1, 1]))}, name="a name")
+    assert content_of(data) == content_of(renamed) != content_of(other)
+    assert content_of(Recipe(rate=0.1)) != content_of(Recipe(rate=0.2))
+    different = [
+        1,
+        1.5,
+        "1",
+        None,
+        True,
+        [1],
+        {"a": 1},
+        {"a": "1"},
+        np.ones(2),
+        torch.ones(2),
+        torch.ones(2, 1),
+        range(3),
+    ]
+    assert len({json.dumps(described(value)) for value in different}) == len(different)
+    assert DERIVED["derived"]
+
+
+def test_device_precision_versions_and_engine_code_count(monkeypatch):
+    def name(run: Run = CPU, code: object = tangent_gram) -> str:
+        return identity_of("work", run, code=code, seed=0).name
+
+    before = name()
+    assert before == name()
+    assert before != name(Run(device="cpu", precision="float64"))
+    assert before != name(code=pretrained)
+    monkeypatch.setattr(identity, "_versions", lambda: {"torch": "tomorrow"})
+    assert before != name()
+
+
+EDITED = """
+import torch
+from torch import nn
+from parts import Block
+
+def build():
+    return nn.Sequential(nn.Flatten(), Block(16), nn.Linear(16, 1))
+"""
+PARTS = """
+import torch
+from torch import nn
+from activation import squashed
+
+class Block(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.layer = nn.Linear(size, size)
+    def forward(self, x):
+        return squashed(self.layer(x))
+"""
+ACTIVATION = "import torch\nimport unrelated\ndef squashed(x):\n    return torch.relu(x)\n"
+FILES = {"net.py": EDITED, "parts.py": PARTS, "activation.py": ACTIVATION, "unrelated.py": "NUMBER = 1\n"}
+
+
+def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> float:
+    """The trace of the network in a folder, its files read anew as a new process would."""
+    monkeypatch.chdir(folder)
+    for name in ("parts", "activation", "unrelated"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two writes within one second look alike to the cache
+    family = family_of("net.py:build", shape=(1, 4, 4))
+    probe = Probe.gaussian((1, 4, 4))
+    return float(find("anisotropy_directions")(family, probe, draws=40, estimator="exact", run=run).trace.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "recomputed"),
+    [
+        ("activation.py", "torch.relu(x)", "torch.sin(9 * x)", True),
+        ("parts.py", "self.layer(x)", "self.layer(3 * x)", True),
+        ("net.py", "nn.Flatten()", "nn.Flatten(), nn.Hardtanh(-9, 0.1)", True),
+        ("activation.py", "def squashed", "# a comment\n\ndef squashed", False),
+        ("unrelated.py", "NUMBER = 1", "NUMBER = 2", False),
+    ],
+    ids=["a helper in a third file", "the class in another file", "the builder", "a comment", "an unrelated file"],
+)
+def test_work_is_done_anew_if_and_only_if_code_changed_that_it_reaches(
+    tmp_path, monkeypatch, file, old, new, recomputed
+):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    run = Run(tmp_path / "run", device="cpu")
+    first = measured(tmp_path, monkeypatch, run)
+    kept = set(tmp_path.rglob("draws-*"))
+    assert FILES[file].replace(old, new) != FILES[file]
+    (tmp_path / file).write_text(FILES[file].replace(old, new))
+    second = measured(tmp_path, monkeypatch, run)
+    assert second == measured(tmp_path, monkeypatch, CPU)
+    assert (second != first) is recomputed
+    assert (set(tmp_path.rglob("draws-*")) != kept) is recomputed
+
+
+STDIN = """
+import sys, torch
+from torch import nn
+from biascope import Family, Probe, Run, measure
+slope = float({slope})
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(9, 9)
+        self.out = nn.Linear(9, 1)
+    def forward(self, x):
+        return self.out(torch.tanh(slope * self.layer(x)))
+result = measure("anisotropy_directions", Family.initialised(lambda: Net(), name="mine"), Probe.gaussian((9,)),
+                 draws=40, estimator="exact", run=Run(folder="run", device="cpu"))
+print(result.effective_rank.value)
+"""
+
+
+def test_what_comes_from_standard_input_resumes_and_is_not_mixed_up(tmp_path):
+    def told(slope: float) -> tuple[str, int]:
+        done = subprocess.run(
+            [sys.executable, "-"],
+            input=STDIN.format(slope=slope),
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=True,
+        )
+        return done.stdout, len(list(tmp_path.rglob("identity.json")))
+
+    first, again, other = told(0.1), told(0.1), told(5.0)
+    assert first == again
+    assert first[1] == 1
+    assert other[1] == 2
+    assert float(other[0]) != float(first[0])
+
+
+def test_a_closure_with_another_number_is_another_network(tmp_path):
+    class Net(nn.Module):
+        def __init__(self, slope: float) -> None:
+            super().__init__()
+            self.layer, self.slope = nn.Linear(8, 8), slope
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.slope * self.layer(x)).tanh().sum(-1, keepdim=True)
+
+    measure, probe = find("anisotropy_directions"), Probe.gaussian((8,))
+
+    def trace(slope: float, folder: Path | None) -> float:
+        family = Family.initialised(lambda: Net(slope), name="net")
+        return measure(family, probe, draws=32, estimator="exact", run=Run(folder, device="cpu")).trace.value
+
+    kept = [trace(slope, tmp_path) for slope in (0.05, 5.0, 0.05)]
+    assert kept == [trace(slope, None) for slope in (0.05, 5.0, 0.05)]
+    assert kept[0] != kept[1]
+
+
+class Squashed(nn.Module):
+    """Its forward pass can be exchanged while weights and repr stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 40)
+        self.out = nn.Linear(40, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.relu(self.layer(x)))
+
+
+def test_a_kernel_of_an_edited_forward_pass_is_computed_anew(tmp_path, monkeypatch):
+    network, x, run = Network.of(Squashed()), torch.randn(12, 6), Run(tmp_path, device="cpu")
+    first = tangent_gram(network, x, run=run).matrix
+    torch.testing.assert_close(tangent_gram(network, x, run=run).matrix, first)
+    monkeypatch.setattr(Squashed, "forward", lambda self, x: self.out(torch.sin(9 * self.layer(x))))
+    second = tangent_gram(network, x, run=run).matrix
+    torch.testing.assert_close(second, tangent_gram(network, x, run=CPU).matrix)
+    assert float((second - first).norm() / first.norm()) > 0.5
+
+
+def test_pre_training_of_an_edited_network_is_done_anew(tmp_path, monkeypatch):
+    signal = SignalTask.of(Signal(torch.linspace(0, 1, 6)[:, None]), held_out=0.0, seed=0, run=CPU)
+
+    class Curve(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).sin()
+
+    network, recipe = Network.of(Curve(1, 1)), Recipe("gd", rate=0.1, schedule="constant", steps=5, loss="squared")
+    run = Run(tmp_path, device="cpu")
+    first = pretrained(network, signal, recipe=recipe, seed=0, run=run).losses
+    assert torch.equal(pretrained(network, signal, recipe=recipe, seed=0, run=run).losses, first)
+    monkeypatch.setattr(Curve, "forward", lambda self, x: (5 * nn.functional.linear(x, self.weight, self.bias)).cos())
+    second = pretrained(network, signal, recipe=recipe, seed=0, run=run).losses
+    assert torch.equal(second, pretrained(network, signal, recipe=recipe, seed=0, run=CPU).losses)
+    assert not torch.allclose(second, first)
+
+
+def test_no_caller_puts_an_identity_together_by_itself():
+    """Every kept work goes through one function: what it depends on is named, not described."""
+    source = Path(identity.__file__).parent
+    for path in source.rglob("*.py"):
+        text = path.read_text()
+        if path.name in ("identity.py", "trials.py"):
+            continue
+        assert "Trials({" not in text, path
+        assert "Sweep({" not in text, path

@@ -1,0 +1,132 @@
+"""Probes: the same inputs for all, or fresh ones for each that do not depend on how the work is cut."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from networks_under_test import CPU, CPU64, global_states, normal
+
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+
+
+def test_fixed_inputs_are_those_given():
+    x = normal(3, 2, 4)
+    probe = Probe.fixed(x)
+    assert (probe.num, probe.fresh, probe.input_shape) == (3, False, (2, 4))
+    assert probe.description == "3 given inputs"
+    assert Probe.fixed(x[:1]).description == "1 given input"
+    assert Probe.fixed(x, "photographs").description == "photographs"
+    assert torch.equal(probe.inputs(0, 1, CPU64), x)
+    assert torch.equal(probe.inputs(40, 700, CPU64), x)  # whoever asks
+    assert probe.inputs(0, 1, CPU).dtype is torch.float32
+
+
+def test_fixed_inputs_may_be_arrays_and_trees():
+    tree = {"image": np.ones((2, 3), dtype=np.float64), "tokens": torch.tensor([[1, 2], [3, 4]]), "flag": True}
+    probe = Probe.fixed(tree)
+    inputs = probe.inputs(0, 1, CPU)
+    assert probe.num == 2
+    assert inputs["image"].dtype is torch.float32
+    assert inputs["tokens"].dtype is torch.int64  # integers stay what they are
+    assert inputs["flag"] is True
+    assert Probe.fixed((torch.zeros(4, 7), torch.zeros(4, 2))).input_shape == (7,)
+    assert Probe.fixed({"flag": True, "x": torch.zeros(4, 7)}).input_shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("x", "sizes"),
+    [
+        (torch.zeros(0, 3), r"\[0\]"),
+        ((torch.zeros(2, 3), torch.zeros(3, 3)), r"\[2, 3\]"),
+        (torch.tensor(1.0), r"\[\]"),
+        ({}, r"\[\]"),
+    ],
+)
+def test_inputs_without_one_leading_axis_are_a_sentence(x, sizes):
+    with pytest.raises(
+        ValueError, match=rf"^inputs must share one leading axis .* got {sizes}\. Pass x\[None\] for one"
+    ):
+        Probe.fixed(x)
+
+
+def test_gaussian_inputs_have_the_law_asked_for():
+    probe = Probe.gaussian((50, 40), num=5, std=3.0, seed=4)
+    x = probe.inputs(0, 1, CPU)
+    assert x.shape == (5, 50, 40)
+    assert abs(float(x.mean())) < 5 * 3.0 / math.sqrt(10_000)
+    assert float(x.std()) == pytest.approx(3.0, abs=5 * 3.0 / math.sqrt(20_000))
+    assert probe.description == "5 fixed N(0, 3²) inputs of shape 50×40 (seed 4)"
+    assert torch.equal(x, Probe.gaussian((50, 40), num=5, std=3.0, seed=4).inputs(0, 1, CPU))
+    assert not torch.equal(x, Probe.gaussian((50, 40), num=5, std=3.0, seed=5).inputs(0, 1, CPU))
+
+
+def test_fresh_inputs_do_not_depend_on_the_cut():
+    probe = Probe.gaussian((3,), num=2, fresh=True, seed=1)
+    assert (probe.fresh, probe.input_shape) == (True, (3,))
+    whole = probe.inputs(0, 600, CPU)  # more than two blocks of 256
+    assert whole.shape == (600, 2, 3)
+    for start, stop in ((0, 1), (255, 257), (100, 599), (256, 512), (599, 600)):
+        assert torch.equal(probe.inputs(start, stop, CPU), whole[start:stop])
+    assert whole.flatten(1).unique(dim=0).shape[0] == 600
+
+
+def test_fresh_inputs_have_their_law_and_members_are_independent():
+    x = Probe.gaussian((100,), num=2, std=0.5, fresh=True).inputs(0, 300, CPU64)
+    assert abs(float(x.mean())) < 5 * 0.5 / math.sqrt(60_000)
+    assert float(x.std()) == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(120_000))
+    assert float((torch.corrcoef(x.flatten(1)) - torch.eye(300)).abs().max()) < 6.5 / math.sqrt(200)
+    between_blocks = torch.corrcoef(torch.stack([x[0].flatten(), x[256].flatten()]))[0, 1]
+    assert abs(float(between_blocks)) < 5 / math.sqrt(200)
+
+
+def test_a_sampled_law_may_give_trees():
+    def law(generator: torch.Generator, count: int):
+        tokens = torch.randint(0, 9, (count, 4), generator=generator)
+        return {"tokens": tokens, "image": torch.rand((count, 2, 2), generator=generator)}
+
+    probe = Probe.sampled(law, num=3, seed=2, description="pairs")
+    whole = probe.inputs(0, 300, CPU64)
+    assert whole["tokens"].shape == (300, 3, 4)
+    assert whole["image"].shape == (300, 3, 2, 2)
+    assert whole["image"].dtype is torch.float64
+    part = probe.inputs(250, 260, CPU64)
+    assert all(torch.equal(part[name], whole[name][250:260]) for name in whole)
+
+
+def test_an_empty_sample_is_a_sentence():
+    with pytest.raises(ValueError, match=r"^num must be at least 1 input per member, got 0\. Pass num=1\.$"):
+        Probe.gaussian((3,), num=0, fresh=True)
+
+
+def test_an_identity_sees_what_is_looked_at():
+    x = normal(2, 4, 4)
+    probes = [
+        Probe.fixed(x),
+        Probe.fixed(x + 1e-9),
+        Probe.fixed(x.reshape(2, 2, 8)),
+        Probe.fixed({"x": x, "tokens": torch.tensor([1, 2])}),
+        Probe.fixed({"x": x, "tokens": torch.tensor([1, 3])}),
+        Probe.gaussian((4, 4), num=2),
+        Probe.gaussian((4, 4), num=2, seed=1),
+        Probe.gaussian((4, 4), num=2, std=2.0),
+        Probe.gaussian((4, 4), num=2, fresh=True),
+        Probe.gaussian((4, 4), num=3, fresh=True),
+        Probe.gaussian((4, 4), num=2, fresh=True, seed=1),
+    ]
+    assert len({str(probe.identity) for probe in probes}) == len(probes)
+    assert Probe.fixed(x.clone()).identity == probes[0].identity == Probe.fixed(x, "photographs").identity
+    assert Probe.fixed({"flag": True, "x": x}).identity  # what is no tensor only accompanies
+
+
+def test_half_precision_inputs_are_rounded_only_where_asked_for():
+    x = normal(1, 3)
+    assert torch.equal(Probe.fixed(x).inputs(0, 1, Run(device="cpu", precision="bfloat16")), x.bfloat16())
+
+
+def test_the_global_generators_are_left_alone():
+    before = global_states()
+    Probe.gaussian((3,)).inputs(0, 1, CPU)
+    Probe.gaussian((3,), fresh=True).inputs(0, 3, CPU)
+    assert global_states() == before
