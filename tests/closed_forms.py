@@ -1,8 +1,9 @@
 """Closed forms that the tests hold the library against, each with its derivation.
 
 An oracle that shares code with what it judges proves nothing, so nothing here uses the library, but for one thing: the
-models of pooling and of one hidden layer ship in `biascope.measures.pooling_theory.models` with their derivations, average geometry and its
-evolution in `biascope.papers.geometry2025.models`, and what is left of them here is how the papers print them. Every function returns
+models of pooling and of one hidden layer ship in `biascope.measures.pooling_theory.models` with their derivations, average
+geometry and its evolution in `biascope.papers.geometry2025.models`. What is left of them here is how the papers print
+them. Every function returns
 float64 NumPy arrays (or floats), and every one, here or shipped, is checked against automatic differentiation and Monte Carlo
 in `test_closed_forms.py`, `test_pooling_models.py` or `test_geometry_models.py`. Where a paper prints something else, that form
 is kept under the right one's name with `_as_printed`, and a test shows it failing.

@@ -1,7 +1,6 @@
-"""The shape of the code base: import arrows, file sizes, names, and what works without optional packages."""
+"""The shape of the code base: thirteen folders, arrows between them, names, and what works without optional packages."""
 
 import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,167 +10,39 @@ import pytest
 import biascope
 
 SOURCE = Path(biascope.__file__).parent
-# A module imports only from those before it. The order of the map in biascope/__init__.py.
-SPINE = [
-    "randomness",
-    "estimate",
-    "run",
-    "cluster",
-    "files",
-    "weights",
-    "identity",
-    "trials",
-    "task_vector",
-    "checkpoint",
-    "checkpoint_writer",
-    "task_stream",
-    "initialisation",
-    "readout",
-    "recomputation",
-    "unregistered",
-    "gradient_hooks",
-    "family",
-    "probe",
-    "bases",
-    "task",
-    "image_tasks",
-    "geometry_tasks",
-    "pattern_tasks",
-    "image_patches",
-    "coordinates",
-    "rewritten_layers",
-    "tangent",
-    "separateness",
-    "linearization",
-    "layer_uses",
-    "layer_gradients",
-    "layer_rules",
-    "kernel_proof",
-    "kernel_plan",
-    "gram_panel",
-    "gram",
-    "stem",
-    "channel_responses",
-    "autotune",
-    "member_threads",
-    "gradient_ways",
-    "moments",
-    "operators",
-    "geometry_matrices",
-    "tangent_operator",
-    "mixed_derivative",
-    "mixed_gram",
-    "spectrum",
-    "sampling",
-    "slopes",
-    "identities",
-    "pooling_models",
-    "geometry_models",
-    "pattern_ratios",
-    "pattern_theory",
-    "harmonics",
-    "sine_expansion",
-    "kernel_arithmetic",
-    "recipe",
-    "cuda_graph",
-    "pattern_lookup",
-    "training_pause",
-    "training_steps",
-    "evaluation",
-    "geometry_evolution",
+# A folder imports only from those before it.
+ROOMS = [
+    "networks",
+    "runs",
+    "results",
+    "families",
+    "data",
+    "tasks",
+    "derivatives",
+    "kernels",
     "training",
-    "training_plan",
-    "training_sweep",
-    "task_heads",
-    "task_tuning",
-    "task_inference",
-    "meta_learning",
-    "signal_fitting",
-    "observer",
-    "pooling_simulation",
-    "wording",
-    "result",
-    "draw",
-    "frequency_plane",
-    "kernel_pictures",
-    "geometry_pictures",
-    "pattern_pictures",
-    "patch_pictures",
-    "signal_pictures",
-    "merge_pictures",
-    "check_pictures",
-    "check_verdict",
-    "covariance_result",
-    "directional_result",
-    "comparison",
-    "match_result",
-    "pattern_result",
-    "channel_result",
-    "dictionary_result",
-    "advice_result",
-    "editing_result",
-    "merge_result",
-    "check_result",
-    "claim",
-    "measurement",
-    "report_plane",
-    "report",
-    "model_source",
-    "data_source",
-    "patch_source",
-    "signal_source",
-    "encoder_source",
-    "task_source",
-    "unlabelled_source",
-    "task_study",
-    "vit_pretraining",
-    "matching",
-    "signal_candidates",
-    "signal_kernels",
-    "signal_advice",
-    "merging",
-    "model_heads",
-    "merge_source",
-    "merge_check",
-    "scanning",
-    "reproduction_page",
-    "reproduction",
-    "printing",
-    "data_commands",
-    "measure_commands",
-    "kernel_commands",
-    "match_commands",
-    "pattern_commands",
-    "signal_commands",
-    "merge_commands",
-    "editing_commands",
-    "reproduce_commands",
+    "editing",
+    "measures",
+    "papers",
     "cli",
 ]
-# Which leaves a module may import; the others see none.
-LEAVES_SEEN = {
-    "model_source": {"networks"},
-    "data_source": {"data"},
-    "patch_source": {"data"},
-    "signal_source": {"data"},
-    "encoder_source": {"encoders", "networks", "data"},
-    "task_source": {"encoders", "data"},
-    "unlabelled_source": {"encoders", "data"},
-    "merge_source": {"encoders"},
-    "editing_commands": {"data"},
-    "vit_pretraining": {"encoders", "networks", "data"},
-    "scanning": {"networks"},
-    "reproduction": {"papers"},
-    "reproduce_commands": {"papers"},
-    "data_commands": {"data"},
-    "cli": {"networks"},
-}
+BESIDE = {"__init__", "scanning"}  # scanning, the main job, stands between the papers and the commands
 FORBIDDEN = {"utils", "util", "helpers", "helper", "common", "base", "core", "misc", "manager", "tools"}
-LEAVES = {path.parent.name + "/" + path.stem: path for path in SOURCE.glob("*/*.py")}
 
 
-def own_imports(path: Path) -> set[str]:
-    """Modules of ours that a file imports at run time, as dotted names below biascope."""
+def named(path: Path) -> str:
+    """A file as a dotted name below biascope; a package by its folder."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {named(path): path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"}
+
+
+def imported(name: str) -> set[str]:
+    """Modules of ours that a file imports, anywhere in it, as dotted names below biascope."""
+    path = FILES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     tree = ast.parse(path.read_text())
     typing_only = {
         id(node)
@@ -181,56 +52,75 @@ def own_imports(path: Path) -> set[str]:
     }
     found = set()
     for node in ast.walk(tree):
-        if id(node) in typing_only:
+        if id(node) in typing_only or not isinstance(node, ast.ImportFrom):
             continue
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("biascope."):
-            found.add(node.module.removeprefix("biascope."))
-        elif isinstance(node, ast.ImportFrom) and node.module == "biascope":
-            found |= {
-                alias.name
-                for alias in node.names
-                if (SOURCE / f"{alias.name}.py").exists() or (SOURCE / alias.name).is_dir()
-            }
-    return found
+        if node.level:
+            above = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
+            source = f"{above}.{node.module}" if node.module else above
+        elif node.module == "biascope" or (node.module or "").startswith("biascope."):
+            source = (node.module or "").removeprefix("biascope").removeprefix(".")
+        else:
+            continue
+        for alias in node.names:
+            whole = f"{source}.{alias.name}".removeprefix(".")
+            found |= {whole} if whole in FILES else {source} if source in FILES else set()
+    return found - {name}
 
 
-def test_the_order_names_every_module_of_the_spine() -> None:
-    assert sorted(SPINE) == sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
+def room(name: str) -> str:
+    return name.partition(".")[0]
 
 
-def test_the_map_in_the_docstring_names_every_module() -> None:
-    missing = [name for name in SPINE if not re.search(rf"\b{name}\b", biascope.__doc__ or "")]
-    assert not missing
+def test_there_are_thirteen_folders_and_hardly_a_file_beside_them() -> None:
+    folders = [path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert sorted(folders) == sorted(ROOMS)
+    assert {path.stem for path in SOURCE.glob("*.py")} == BESIDE
+    for folder in (path for path in SOURCE.rglob("*") if path.is_dir() and path.name not in ("__pycache__", "results")):
+        entries = [path for path in folder.iterdir() if path.name != "__pycache__"]
+        assert len(entries) <= 30, f"{folder} has {len(entries)} entries"
 
 
-@pytest.mark.parametrize("name", SPINE)
-def test_a_module_imports_only_from_those_above_it(name: str) -> None:
-    above = set(SPINE[: SPINE.index(name)])
-    leaves = LEAVES_SEEN.get(name, set())
-    imported = {module.split(".")[0] for module in own_imports(SOURCE / f"{name}.py")}
-    assert imported <= above | leaves, f"{name} imports {imported - above}"
+def test_the_map_in_the_docstring_has_a_line_for_every_folder_in_their_order() -> None:
+    lines = [
+        line.split()[0] for line in (biascope.__doc__ or "").splitlines() if line.startswith("    ") and line.split()
+    ]
+    assert [word for word in lines if word in ROOMS] == ROOMS
 
 
-def test_results_and_pictures_stand_on_nothing_of_ours_but_estimates() -> None:
-    assert own_imports(SOURCE / "result.py") <= {"estimate", "files"}
-    assert own_imports(SOURCE / "draw.py") == set()
-    assert own_imports(SOURCE / "frequency_plane.py") <= {"draw"}
-    assert own_imports(SOURCE / "kernel_pictures.py") <= {"draw"}
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_folder_imports_only_from_those_above_it(name: str) -> None:
+    order = {folder: place for place, folder in enumerate([*ROOMS[:-1], "scanning", ROOMS[-1]])}
+    upwards = {other for other in imported(name) if order[room(other)] > order[room(name)]}
+    assert not upwards, f"{name} imports {sorted(upwards)} from below"
 
 
-def test_measures_never_import_one_another_nor_networks() -> None:
-    for path in (SOURCE / "measures").glob("*.py"):
-        assert not {module for module in own_imports(path) if module.split(".")[0] in ("measures", "networks")}, path
+@pytest.mark.parametrize("folder", ROOMS)
+def test_there_are_no_cycles_inside_a_folder(folder: str) -> None:
+    waiting = {
+        name: {other for other in imported(name) if room(other) == folder} for name in FILES if room(name) == folder
+    }
+    while free := [name for name, needed in waiting.items() if not needed & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    assert not waiting, f"a cycle among {sorted(waiting)}"
 
 
-def test_the_report_never_sees_networks() -> None:
-    assert not own_imports(SOURCE / "report.py") & {"family", "networks", "model_source", "sampling"}
+def test_measures_never_import_one_another() -> None:
+    for name in FILES:
+        if room(name) == "measures" and name != "measures":
+            own = name.split(".")[1]
+            others = {other.split(".")[1] for other in imported(name) if room(other) == "measures" and "." in other}
+            assert others <= {own, "covariance"}, f"{name} imports {others}"
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_files_are_well_named(path: Path) -> None:
-    assert path.stem not in FORBIDDEN
-    assert len(path.relative_to(SOURCE).parts) <= 2
+def test_the_register_and_the_report_know_no_concrete_result() -> None:
+    for name in ("results.registry", "results.report", "results.result"):
+        assert {room(other) for other in imported(name)} <= {"runs", "results"}, name
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_files_are_well_named(name: str) -> None:
+    assert not set(name.split(".")) & FORBIDDEN
 
 
 def test_one_screen_of_public_names_that_all_exist() -> None:

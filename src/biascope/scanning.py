@@ -19,9 +19,10 @@ from torch import nn
 from biascope import networks
 from biascope.derivatives.covariance import GROUPS, GradientSampler, default_estimator
 from biascope.families.family import Family
-from biascope.families.source import checkpoint_files, family_of, natural_order, parse_shape, usual_shape
+from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
 from biascope.results import registry as measurement
 from biascope.results.result import Result
+from biascope.results.wording import natural_order
 from biascope.runs.files import make_writable
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe

@@ -24,6 +24,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.papers.task_arithmetic2023.vit_pretraining import save_vit
 from biascope.results import registry as measurement
+from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng
 
 TINY = VIT | {"depth": 1, "width": 32, "heads": 2, "mlp": 64, "image_size": 16, "patch": 8}
@@ -137,9 +138,7 @@ def test_saved_vectors_merge_into_the_encoder_that_was_measured(folder: Path) ->
             outputs = merged.network(x) @ heads[f"{name}.weight"].T + heads[f"{name}.bias"]
         assert float((outputs.argmax(1) == y).double().mean()) == pytest.approx(found.merged[0, 0, place], abs=0.026)
     start = encoder_of("vit", weights_file="run/vectors/base.safetensors").network
-    assert weights.fingerprint(start.params) == weights.fingerprint(
-        encoder_of("vit", weights_file="tiny.safetensors").network.params
-    )
+    assert fingerprint(start.params) == fingerprint(encoder_of("vit", weights_file="tiny.safetensors").network.params)
 
 
 def test_the_same_command_goes_on_and_seeds_are_added(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from biascope.derivatives.linearize import linearize, load_linearized, save_line
 from biascope.families import weights
 from biascope.families.family import Family, Network
 from biascope.networks import builder
+from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -547,10 +548,10 @@ def test_layers_changed_by_others_and_modules_in_training():
 
 def test_nothing_else_is_touched():
     network, x = network_of(relu_convnet, readout=None), normal(2, 1, 8, 8)
-    before, states = weights.fingerprint({**network.params, **network.buffers}), global_states()
+    before, states = fingerprint({**network.params, **network.buffers}), global_states()
     module = linearize(network).as_module()
     module(x).sum().backward()
-    assert weights.fingerprint({**network.params, **network.buffers}) == before
+    assert fingerprint({**network.params, **network.buffers}) == before
     assert global_states() == states
     assert "forward" not in vars(network.module[0])
 
@@ -730,7 +731,7 @@ def test_weights_come_back_from_a_file(tmp_path, members):
         metadata = file.metadata()
     assert metadata["kind"] == "linearized"
     assert metadata["biased"] == "True"
-    assert metadata["expansion_point"] == metadata["origin"] == weights.fingerprint(network.params)
+    assert metadata["expansion_point"] == metadata["origin"] == fingerprint(network.params)
 
 
 def test_files_of_other_anchors_are_refused(tmp_path):

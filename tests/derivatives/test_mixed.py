@@ -32,7 +32,7 @@ from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.families.family import Family, Network
 from biascope.measures.anisotropy_directions import anisotropy_directions
-from biascope.measures.covariance import common_directions
+from biascope.measures.covariance.compare import common_directions
 from biascope.measures.pooling_theory import models as pooling_models
 from biascope.networks import builder
 from biascope.results.registry import find, settings_from

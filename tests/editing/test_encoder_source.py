@@ -21,6 +21,7 @@ from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
 from biascope.families import weights
 from biascope.families.family import Network
+from biascope.runs.digest import fingerprint
 
 BERT = BertShape(
     vocab_size=40,
@@ -293,8 +294,8 @@ def test_random_weights_depend_on_the_seed_alone_and_keep_the_signal() -> None:
     before = torch.get_rng_state()
     one, same, other = (encoder_of("efficientnet_lite0", random=True, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(before, torch.get_rng_state())
-    assert weights.fingerprint(one.network.params) == weights.fingerprint(same.network.params)
-    assert weights.fingerprint(one.network.params) != weights.fingerprint(other.network.params)
+    assert fingerprint(one.network.params) == fingerprint(same.network.params)
+    assert fingerprint(one.network.params) != fingerprint(other.network.params)
     assert one.name == "EfficientNet-Lite0 at 96×96 at random weights"
     features = one.network(normal(8, 3, 64, 64).float())
     assert 0.02 < float(features.std(0).mean()) < 1

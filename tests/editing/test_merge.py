@@ -12,6 +12,7 @@ from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.checkpoint import SLICE, Checkpoint
+from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -108,10 +109,10 @@ def test_what_was_done_is_written_into_the_file(tmp_path):
     base, a, b = family(tmp_path)
     merge(base, [(a, 0.4), (b, -0.5)], tmp_path / "out.safetensors")
     about = Checkpoint.open(tmp_path / "out.safetensors").metadata
-    assert about["base"] == weights.fingerprint(base.params())
+    assert about["base"] == fingerprint(base.params())
     assert json.loads(about["sources"]) == [
-        {"name": "a.safetensors", "hash": weights.fingerprint(a.params()), "weight": 0.4},
-        {"name": "b.safetensors", "hash": weights.fingerprint(b.params()), "weight": -0.5},
+        {"name": "a.safetensors", "hash": fingerprint(a.params()), "weight": 0.4},
+        {"name": "b.safetensors", "hash": fingerprint(b.params()), "weight": -0.5},
     ]
     assert (about["kind"], about["format"]) == ("merged", "pt")
 
@@ -157,7 +158,7 @@ def test_heads_can_be_kept_from_the_base(tmp_path):
     assert "classifier.weight" not in merged
     assert found.layers == ("layers.2", "layers.10")
     about = Checkpoint.open(tmp_path / "out.safetensors").metadata
-    assert json.loads(about["sources"])[0]["hash"] == weights.fingerprint(other)
+    assert json.loads(about["sources"])[0]["hash"] == fingerprint(other)
 
 
 def test_half_precision_says_what_it_rounds_away(tmp_path):

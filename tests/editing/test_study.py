@@ -19,6 +19,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
+from biascope.runs.digest import fingerprint
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
@@ -48,7 +49,7 @@ def tasks_named(*names: str) -> dict[str, Arrays]:
 
 def digests(study: Study) -> list[dict[str, dict[str, str]]]:
     return [
-        {tuning: {task: weights.fingerprint(each.deltas) for task, each in by.items()} for tuning, by in seed.items()}
+        {tuning: {task: fingerprint(each.deltas) for task, each in by.items()} for tuning, by in seed.items()}
         for seed in study.vectors
     ]
 
@@ -64,7 +65,7 @@ def test_heads_and_vectors_are_those_of_each_task_seed_and_tuning() -> None:
     for place, seed in enumerate((3, 5)):
         for tuning, recipe in RECIPES.items():
             alone = tuned_vectors(encoder, heads, tasks, recipe, tunings=(tuning,), seed=seed, run=CPU)[tuning]
-            assert digests(study)[place][tuning] == {name: weights.fingerprint(v.deltas) for name, v in alone.items()}
+            assert digests(study)[place][tuning] == {name: fingerprint(v.deltas) for name, v in alone.items()}
     first, second = digests(study)
     assert first != second
     assert first["non-linear"] != first["linearised"]

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from biascope.families import weights
 from biascope.families.checkpoint import SLICE, Checkpoint
 from biascope.families.checkpoint_writer import CheckpointWriter
+from biascope.runs.digest import fingerprint
 
 MIXED = {
     "a.weight": normal(7, 5, dtype=torch.float32),
@@ -68,7 +69,7 @@ def copies(folder) -> dict[str, object]:
 
 
 def test_every_layout_holds_the_same_tensors_and_hash(tmp_path):
-    wanted = weights.fingerprint(MIXED)
+    wanted = fingerprint(MIXED)
     for name, path in copies(tmp_path).items():
         opened = Checkpoint.open(path)
         assert same(opened.params(), MIXED), name
@@ -77,7 +78,7 @@ def test_every_layout_holds_the_same_tensors_and_hash(tmp_path):
         assert opened.numbers == weights.count(MIXED)
     assert Checkpoint.open(tmp_path / "plain.safetensors").metadata == {"made": "by hand"}
     subset = ["b.half", "a.weight"]
-    assert opened.fingerprint(subset) == weights.fingerprint({name: MIXED[name] for name in subset})
+    assert opened.fingerprint(subset) == fingerprint({name: MIXED[name] for name in subset})
 
 
 def test_slices_join_to_the_tensor(tmp_path):

@@ -14,10 +14,10 @@ from biascope.families.source import (
     builder_of,
     checkpoint_files,
     family_of,
-    natural_order,
     parse_settings,
     parse_shape,
 )
+from biascope.results.wording import natural_order
 
 MODEL = """
 import torch

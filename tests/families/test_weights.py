@@ -8,6 +8,7 @@ from networks_under_test import batchnorm_convnet, normal
 from torch import nn
 
 from biascope.families import weights
+from biascope.runs.digest import fingerprint
 
 
 def test_counting_and_stacking():
@@ -38,22 +39,22 @@ def test_a_fingerprint_sees_names_shapes_types_and_values_but_not_the_order():
         {"a": params["a"] + torch.eye(2, 3) * 1e-6, "b": params["b"]},
         {"a": params["a"]},
     ]
-    assert weights.fingerprint(params) == weights.fingerprint(same)
-    prints = [weights.fingerprint(each) for each in (params, *others)]
+    assert fingerprint(params) == fingerprint(same)
+    prints = [fingerprint(each) for each in (params, *others)]
     assert len(set(prints)) == len(prints)
 
 
 def test_a_fingerprint_takes_what_modules_hold():
     # BatchNorm counts its steps in a tensor without axes; some networks keep empty or half-precision tensors.
-    assert weights.fingerprint(batchnorm_convnet().state_dict())
+    assert fingerprint(batchnorm_convnet().state_dict())
     strange = {"none": torch.zeros(0, 3), "half": torch.ones(2, dtype=torch.bfloat16), "flag": torch.tensor(True)}
-    assert weights.fingerprint(strange) != weights.fingerprint({**strange, "flag": torch.tensor(False)})
+    assert fingerprint(strange) != fingerprint({**strange, "flag": torch.tensor(False)})
 
 
 def test_a_fingerprint_reads_strided_tensors_as_they_are():
     square = normal(3, 3)
-    assert weights.fingerprint({"w": square.T}) == weights.fingerprint({"w": square.T.contiguous()})
-    assert weights.fingerprint({"w": square.T}) != weights.fingerprint({"w": square})
+    assert fingerprint({"w": square.T}) == fingerprint({"w": square.T.contiguous()})
+    assert fingerprint({"w": square.T}) != fingerprint({"w": square})
 
 
 def same(first: weights.Params, second: weights.Params) -> bool:

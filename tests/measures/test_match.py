@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from biascope.cli import match as match_commands
 from biascope.families.family import Family
 from biascope.measures.match import FLOOR, data_directions, match
-from biascope.measures.match.result import Match, short
+from biascope.measures.match.result import Match
 from biascope.papers.geometry2025.models import mean_tap_matrix, pooled_convolution_geometry
+from biascope.results.wording import short
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays

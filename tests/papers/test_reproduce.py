@@ -134,7 +134,8 @@ def test_names_that_are_not_there_bring_the_nearest(paper: ModuleType) -> None:
 
 
 def test_the_register_and_the_command_do_not_import_torch() -> None:
-    code = "import sys, biascope.papers as p, biascope.cli.reproduce, biascope.results.claim; p.names(); assert 'torch' not in sys.modules"
+    code = "import sys, biascope.papers as p, biascope.cli.reproduce, biascope.results.claim; p.names(); "
+    code += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

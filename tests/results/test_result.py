@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 import biascope.measures
 from biascope.measures.anisotropy_directions import Anisotropy
-from biascope.measures.covariance import CovarianceResult, common_directions
+from biascope.measures.covariance import CovarianceResult
+from biascope.measures.covariance.compare import common_directions
 from biascope.results.estimate import Estimate
 from biascope.results.registry import find, load, names, settings_from
 from biascope.results.result import Plane, Result

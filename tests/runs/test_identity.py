@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from biascope.derivatives.linearize import linearize
-from biascope.families import weights
 from biascope.families.family import Family, Network
 from biascope.families.source import family_of
 from biascope.kernels.gram import tangent_gram
 from biascope.networks.lenet import lenet
 from biascope.results.registry import find
 from biascope.runs import identity
+from biascope.runs.digest import digest
 from biascope.runs.identity import DERIVED, code_of, content_of, described, identity_of
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -139,7 +139,7 @@ def test_a_family_is_the_same_whatever_this_process_did_before():
     families = [Family.initialised(functools.partial(lenet, activation="tanh"), name="lenet") for _ in range(2)]
     before = families[0].identity
     torch.manual_seed(0)
-    weights.digest(torch.randn(3))
+    digest(torch.randn(3))
     families[0].draw(4, seed=0, run=CPU)
     linearize(families[0].template)
     assert families[1].identity == families[0].identity == before

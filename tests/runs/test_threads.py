@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from biascope.derivatives.gradients import input_gradient
+from biascope.derivatives.member_threads import MemberThreads, of_member
 from biascope.families.family import Family
 from biascope.runs.run import Run
-from biascope.runs.threads import MemberThreads, of_member
 
 
 def smooth() -> nn.Module:

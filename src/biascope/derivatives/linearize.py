@@ -23,6 +23,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
+from biascope.runs.digest import fingerprint
 
 EXPANSION_POINT, ORIGIN = "linearized_at", "linearized_from"  # prefixes of the buffers that hold θ* and θ₀
 
@@ -153,9 +154,9 @@ def _identity(network: Network) -> dict[str, str]:
     return {
         "kind": "linearized",
         "biased": str(network.module._biased),
-        "expansion_point": weights.fingerprint(parts[EXPANSION_POINT]),
-        "origin": weights.fingerprint(parts[ORIGIN] or parts[EXPANSION_POINT]),
-        "statistics": weights.fingerprint(parts[""]),
+        "expansion_point": fingerprint(parts[EXPANSION_POINT]),
+        "origin": fingerprint(parts[ORIGIN] or parts[EXPANSION_POINT]),
+        "statistics": fingerprint(parts[""]),
     }
 
 

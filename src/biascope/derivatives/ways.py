@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.fastest import Way
 from biascope.derivatives.gradients import input_difference, input_gradient
+from biascope.derivatives.member_threads import MemberThreads, One, of_member
 from biascope.derivatives.stem import ImpulseDifference, Stem
 from biascope.families.family import Network
-from biascope.runs.threads import MemberThreads, One, of_member
 
 _STACK = 64  # members at which a stack shows its speed
 

@@ -178,7 +178,10 @@ def _vit(build: _Loading) -> Encoder:
     settings = dict(VIT)
     path = None
     if not build.random:
-        remedy = "Pass weights_file (--weights), made by biascope.papers.task_arithmetic2023.vit_pretraining.pretrained_vit, or random=True (--random)."
+        remedy = (
+            "Pass weights_file (--weights), made by pretrained_vit of biascope.papers.task_arithmetic2023.vit_pretraining, "
+            "or random=True (--random)."
+        )
         path = build.place(None, "vit.safetensors", remedy)
         settings |= json.loads(Checkpoint.open(path).metadata.get("settings", "{}"))  # sizes stand beside the weights
     network = build.network(lambda: headless_vit(**settings), lambda: (stored_weights(path or Path()), str(path)))

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from biascope.families import weights
 from biascope.families.family import Network
+from biascope.runs.digest import fingerprint
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, master_dtype
 from biascope.training.evaluation import EVALUATED
@@ -53,7 +53,7 @@ class Head:
     @property
     def identity(self) -> str:
         """What tells it from another."""
-        return weights.fingerprint({"weight": self.weight, "bias": self.bias}) + "n" * self.normalised
+        return fingerprint({"weight": self.weight, "bias": self.bias}) + "n" * self.normalised
 
     def first(self, count: int) -> Head:
         """The head of the first classes alone."""

@@ -23,6 +23,7 @@ from biascope.families.checkpoint import Checkpoint
 from biascope.families.checkpoint_writer import SHARD, CheckpointWriter
 from biascope.results.planes import distinct
 from biascope.results.result import recorded
+from biascope.runs.digest import Fingerprint
 from biascope.runs.run import Run
 
 RELATED = (
@@ -107,7 +108,7 @@ def merge(
     writer = CheckpointWriter(
         out, base.tensors, metadata={**base.metadata, **about}, shard_bytes=shard_bytes, overwrite=overwrite
     )
-    sums, hashed = _Sums(), weights.Fingerprint()
+    sums, hashed = _Sums(), Fingerprint()
     differing: list[str] = []
     with writer, run.tracked("merging", base.numbers) as advance:
         for name in every:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from biascope.measures.match.result import short
 from biascope.results.estimate import Estimate
 from biascope.results.result import Result
+from biascope.results.wording import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,6 +20,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
 from biascope.families.weights import Params
+from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng, generator_for
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -247,7 +248,7 @@ def _check(
             f"samples must have one split, got {', '.join(samples.splits)}. Pass sampled(task, 'test', None)."
         )
     edited = {name: tensor for name, tensor in encoder.params.items() if weights.is_edited(name, tensor)}
-    base = weights.fingerprint(edited)
+    base = fingerprint(edited)
     for vector in vectors:
         if listed := weights.misfits(vector.deltas, edited, types=False):
             raise ValueError(

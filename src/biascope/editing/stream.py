@@ -10,7 +10,7 @@ from torch import Tensor
 from biascope.editing.vectors import END, END_AT, KIND, WIDE, WIDE_AT, difference, widened
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
-from biascope.families.weights import Described
+from biascope.runs.digest import Described, Fingerprint
 
 
 def is_vector(model: Checkpoint) -> bool:
@@ -53,7 +53,7 @@ class TaskStream:
                 f"{model.name} must be a task vector of {base.name}, and was made from other weights (hash "
                 f"{model.metadata.get('base')} instead of {hashed}). Pass the base that it was made from."
             )
-        self._hashed = weights.Fingerprint()
+        self._hashed = Fingerprint()
         self._wide = self._ends = _Patch(model, "", "", "")
 
     @property

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from biascope.families import weights
 from biascope.families.weights import Params
+from biascope.runs.digest import fingerprint
 
 KIND = "task_vector"  # what the metadata of a file say
 # Of a tensor's parts in a file: differences too wide for the type the others are kept in, and weights that adding would miss.
@@ -39,7 +40,7 @@ class TaskVector:
 
     Attributes:
         deltas: τ by parameter name.
-        base: Hash of θ₀: :func:`biascope.families.weights.fingerprint` of the parameters that τ edits.
+        base: Hash of θ₀: :func:`biascope.families.fingerprint` of the parameters that τ edits.
         source: Where it comes from, in words.
         ends: By name, places in the flattened tensor and the fine-tuned weights there, where adding would miss them.
 
@@ -82,7 +83,7 @@ class TaskVector:
             missed = _places(_bits(_sum(first, deltas[name])) != _bits(last))
             if len(missed):
                 ends[name] = missed, last.flatten()[missed]
-        return TaskVector(deltas, weights.fingerprint({name: start[name] for name in edited}), source, ends)
+        return TaskVector(deltas, fingerprint({name: start[name] for name in edited}), source, ends)
 
     def applied(self, start: Params, weight: float = 1.0, *, verify: bool = True) -> Params:
         """The edited weights ``θ₀ + weight · τ``, in the types of θ₀; what is not edited stays θ₀'s own tensors.
@@ -100,7 +101,7 @@ class TaskVector:
         edited = {name: tensor for name, tensor in start.items() if weights.is_edited(name, tensor)}
         if listed := weights.misfits(edited, self.deltas, types=False):
             raise ValueError(f"The weights must be those that {self} was made from: {listed}. Pass its θ₀.")
-        if verify and (found := weights.fingerprint(edited)) != self.base:
+        if verify and (found := fingerprint(edited)) != self.base:
             raise ValueError(
                 f"The weights must be those that {self} was made from (hash {self.base}), got others (hash {found}). Pass its θ₀."
             )

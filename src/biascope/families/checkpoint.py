@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from biascope.families import weights
-from biascope.families.weights import Described, Params
+from biascope.families.weights import Params
+from biascope.runs.digest import Described, Fingerprint
 
 SLICE = 2**18  # numbers read at once: a few of these fit into a processor's cache
 TYPES = {
@@ -143,8 +144,8 @@ class Checkpoint:
         return {name: self.read(name) for name in self.tensors}
 
     def fingerprint(self, names: Iterable[str] | None = None) -> str:
-        """The hash that :func:`biascope.families.weights.fingerprint` gives for the same tensors in memory, read slice by slice."""
-        hashed = weights.Fingerprint()
+        """The hash that :func:`biascope.families.fingerprint` gives for the same tensors in memory, read slice by slice."""
+        hashed = Fingerprint()
         for name in sorted(self.tensors if names is None else names):
             hashed.begin(name, self.tensors[name])
             for part in self.slices(name):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from biascope.families.checkpoint import INDEX, TYPES, bytes_of
-from biascope.families.weights import Described
+from biascope.runs.digest import Described
 from biascope.runs.files import make_writable
 
 SHARD = 5_000_000_000  # bytes of a shard, unless told otherwise

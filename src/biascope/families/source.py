@@ -22,6 +22,7 @@ from biascope import networks
 from biascope.families import weights
 from biascope.families.family import Family
 from biascope.families.tape import Builder, TapeError
+from biascope.results.wording import natural_order
 from biascope.runs.randomness import forked_rng
 
 
@@ -307,8 +308,3 @@ def checkpoint_files(folder: Path) -> list[Path]:
     if not files:
         raise ValueError(f"{folder} must hold weight files ({', '.join(sorted(kinds))}), and has none. Check the path.")
     return sorted(files, key=lambda path: natural_order(path.stem))
-
-
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """A sort key under which epoch-9 comes before epoch-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

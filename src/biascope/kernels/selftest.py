@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from biascope.derivatives.slopes import Agreement, arithmetic_of, input_agreemen
 from biascope.families.family import Family, Network
 from biascope.families.weights import Params
 from biascope.kernels.gram import tangent_gram
+from biascope.kernels.plan import chosen_parameters
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -191,6 +192,32 @@ def warnings_of(
         identities = _cheap_identities(network, x, _arithmetic(network, x), derivatives, parameters, seed)
         checks = [_run_check(identity) for identity in identities]
     return [_sentence(check, family.name) for check in checks if not check.passed or check.kink > _WORTH_TELLING]
+
+
+def derivative_checks(
+    derivatives: Callable[[Mapping[str, Any]], Collection[str]],
+) -> Callable[[Family, Callable[[Run], Any], Mapping[str, Any], Run | None], list[str]]:
+    """Checks for a measurement, as the register takes them.
+
+    Args:
+        derivatives: What the measurement differentiates by under its settings: ``"input"``, ``"weight"``, both or nothing.
+    """
+
+    def checks(family: Family, inputs: Callable[[Run], Any], settings: Mapping[str, Any], run: Run | None) -> list[str]:
+        wanted = derivatives(settings)
+        if not wanted:
+            return []
+        return warnings_of(
+            family,
+            inputs,
+            derivatives=wanted,
+            readout="random" if settings.get("kernel") == "trace" else settings.get("readout", "first"),
+            parameters=chosen_parameters(family.template, settings.get("parameters")),
+            seed=settings.get("seed", 0),
+            run=run,
+        )
+
+    return checks
 
 
 _INPUT_SLOPE, _WEIGHT_SLOPE = "its input gradients are the slope", "its weight gradients are the slope"

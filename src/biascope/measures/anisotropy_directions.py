@@ -15,6 +15,7 @@ from biascope.derivatives.mixed_gram import AVERAGES, MixedDerivativeGram, mixed
 from biascope.derivatives.operators import EstimatedOperator, GramOfMean
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.families.family import Family
+from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.results.estimate import Estimate
 from biascope.results.registry import measurement
@@ -125,7 +126,11 @@ def _derivatives(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @measurement(
-    title="Anisotropy directions", paper="nads2020", result=Anisotropy, example=_example, derivatives=_derivatives
+    title="Anisotropy directions",
+    paper="nads2020",
+    result=Anisotropy,
+    example=_example,
+    checks=derivative_checks(_derivatives),
 )
 def anisotropy_directions(
     family: Family,

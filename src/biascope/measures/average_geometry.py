@@ -12,6 +12,7 @@ from torch import nn
 
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
+from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.results.registry import measurement
 from biascope.runs.run import Run
@@ -81,7 +82,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="geometry2025",
     result=Geometry,
     example=_example,
-    derivatives=lambda settings: ("input",) if settings["estimator"] == "exact" else (),
+    checks=derivative_checks(lambda settings: ("input",) if settings["estimator"] == "exact" else ()),
 )
 def average_geometry(
     family: Family,

@@ -19,6 +19,7 @@ from biascope.derivatives.matrices import data_covariance
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
+from biascope.kernels.selftest import derivative_checks
 from biascope.results.estimate import Estimate
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -178,7 +179,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     result=FeatureElimination,
     example=_example,
     network={"outputs": 10},
-    derivatives=lambda settings: ("input",),
+    checks=derivative_checks(lambda settings: ("input",)),
 )
 def feature_elimination(
     family: Family,

@@ -17,6 +17,7 @@ from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covaria
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
+from biascope.kernels.selftest import derivative_checks
 from biascope.results.estimate import Estimate
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -122,7 +123,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="geometry2025",
     result=GeometryEvolution,
     example=_example,
-    derivatives=lambda settings: ("input", "weight"),
+    checks=derivative_checks(lambda settings: ("input", "weight")),
 )
 def geometry_evolution(
     family: Family,

@@ -17,6 +17,7 @@ from biascope.derivatives.covariance import gaussian_sampler, gradient_covarianc
 from biascope.derivatives.gradients import input_gradient, plain_attention
 from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
 from biascope.families.family import Family, Network
+from biascope.kernels.selftest import derivative_checks
 from biascope.results.estimate import Estimate, jackknife
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -153,7 +154,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="geometry2025",
     result=GeometryMotion,
     example=_example,
-    derivatives=lambda settings: ("input",),
+    checks=derivative_checks(lambda settings: ("input",)),
 )
 def geometry_motion(
     family: Family,

@@ -19,6 +19,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import Spectrum, eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
+from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import PALETTE
 from biascope.results.estimate import Estimate, over_repeats
 from biascope.results.figures import lines_figure
@@ -163,7 +164,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="linearized2021",
     result=KernelRotation,
     example=_example,
-    derivatives=lambda settings: ("weight",),
+    checks=derivative_checks(lambda settings: ("weight",)),
 )
 def kernel_rotation(
     family: Family,

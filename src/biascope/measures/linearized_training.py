@@ -18,6 +18,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
+from biascope.kernels.selftest import derivative_checks
 from biascope.results.estimate import Estimate, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -196,7 +197,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="linearized2021",
     result=LinearizedTraining,
     example=_example,
-    derivatives=lambda settings: ("weight",),
+    checks=derivative_checks(lambda settings: ("weight",)),
 )
 def linearized_training(
     family: Family,

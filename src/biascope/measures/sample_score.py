@@ -17,6 +17,7 @@ from biascope.derivatives.covariance import gaussian_sampler, gradient_covarianc
 from biascope.derivatives.moments import Rows
 from biascope.derivatives.operators import GradientCovariance
 from biascope.families.family import Family
+from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import blank, panel
 from biascope.results.estimate import Estimate, jackknife, spearman
 from biascope.results.figures import lines_figure
@@ -188,7 +189,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="geometry2025",
     result=SampleScores,
     example=_example,
-    derivatives=lambda settings: ("input",),
+    checks=derivative_checks(lambda settings: ("input",)),
 )
 def sample_score(
     family: Family,

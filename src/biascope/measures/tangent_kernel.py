@@ -17,6 +17,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.gram import Gram, tangent_gram
+from biascope.kernels.selftest import derivative_checks
 from biascope.results import kernel_pictures as pictures
 from biascope.results.estimate import Estimate
 from biascope.results.registry import measurement
@@ -163,7 +164,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="linearized2021",
     result=TangentSpectrum,
     example=_example,
-    derivatives=lambda settings: ("weight",),
+    checks=derivative_checks(lambda settings: ("weight",)),
 )
 def tangent_kernel(
     family: Family,

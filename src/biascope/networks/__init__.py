@@ -1,7 +1,7 @@
 """The papers' architectures: one file per network, each holding one builder of the same name.
 
-A file put into this folder is a network from then on, unless its name starts with "_": `names` reads the folder, and `builder` imports a file only when
-its network is asked for, so that importing this package does not import torch.
+A file put into this folder is a network from then on, unless its name starts with "_". `names` reads the folder, and `builder`
+imports a file only when its network is asked for, so that importing this package does not import torch.
 
 >>> "lenet" in names()
 True

@@ -9,8 +9,8 @@ import warnings
 from pathlib import Path
 
 from biascope import __version__
-from biascope.families.source import natural_order
 from biascope.results.claim import FigureOfPaper, Finding, Record
+from biascope.results.wording import natural_order
 from biascope.runs.files import write_atomically
 
 _BACKGROUND = {False: "#ffffff", True: "#14171d"}  # by whether it is dark; the colours of the page

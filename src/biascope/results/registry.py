@@ -8,15 +8,11 @@ import importlib
 import inspect
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from biascope.editing.merge_result import Difference, Merge
-from biascope.measures.advise.result import Advice
-from biascope.measures.match.result import Match
-from biascope.measures.merge_check.result import MergeCheck
 from biascope.results.result import Result, read_document, recorded
 
 PAPERS = {
@@ -31,14 +27,8 @@ PAPERS = {
     "patterns2021": "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR.",
 }
 
-# Results of commands that are about several networks or files, and so no measurement of one.
-_OF_COMMANDS: dict[str, type[Result]] = {
-    "match": Match,
-    "advice": Advice,
-    "merge_apply": Merge,
-    "merge_diff": Difference,
-    "merge_check": MergeCheck,
-}
+#: What looks for reasons to distrust a measurement: ``(family, inputs, settings, run) -> sentences``, inputs being a function of a run.
+Checks = Callable[[Any, Callable[[Any], Any], Mapping[str, Any], Any], list[str]]
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
@@ -55,8 +45,8 @@ class Measurement(Generic[P, R]):
         paper: Id of the paper it comes from.
         example: Gives the positional arguments and settings of a small case, run by the contract test.
         network: Settings that the command line passes to one of our networks where the user does not.
-        derivatives: What it differentiates a family by under its settings: ``"input"``, ``"weight"``, both or nothing. These
-            derivatives are compared with differences, and the result carries a warning where they do not fit.
+        checks: Looks for reasons to distrust it on the family at hand, such as derivatives that do not fit the forward pass; the
+            result carries its sentences as warnings.
     """
 
     function: Callable[P, R]
@@ -65,7 +55,7 @@ class Measurement(Generic[P, R]):
     paper: str
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
     network: dict[str, Any] = dataclasses.field(default_factory=dict)
-    derivatives: Callable[[Mapping[str, Any]], Collection[str]] = lambda settings: ()
+    checks: Checks | None = None
 
     @property
     def name(self) -> str:
@@ -107,23 +97,11 @@ class Measurement(Generic[P, R]):
         return record | ({"warnings": warnings} if warnings else {})
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
-        """What cheap checks say against the derivatives that this measurement took."""
-        derivatives = self.derivatives(settings)
-        if not derivatives or family is None or (probe is None and data is None):
+        """What cheap checks say against this measurement."""
+        if self.checks is None or family is None or (probe is None and data is None):
             return []
-        from biascope.kernels.plan import chosen_parameters
-        from biascope.kernels.selftest import warnings_of
-
-        readout = "random" if settings.get("kernel") == "trace" else settings.get("readout", "first")
-        return warnings_of(
-            family,
-            functools.partial(_few_inputs, probe, data, settings.get("split")),
-            derivatives=derivatives,
-            readout=readout,
-            parameters=chosen_parameters(family.template, settings.get("parameters")),
-            seed=settings.get("seed", 0),
-            run=run,
-        )
+        inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
+        return self.checks(family, inputs, settings, run)
 
 
 def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:
@@ -183,7 +161,7 @@ def measurement(
     result: type[R],
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
     network: dict[str, Any] | None = None,
-    derivatives: Callable[[Mapping[str, Any]], Collection[str]] = lambda settings: (),
+    checks: Checks | None = None,
 ) -> Callable[[Callable[P, R]], Measurement[P, R]]:
     """Register a function as a measurement.
 
@@ -193,9 +171,9 @@ def measurement(
         result: The class of what it returns.
         example: Gives a small case, ``((family, probe), {"draws": 8})``, for the contract test.
         network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
-        derivatives: What it differentiates a family by under its settings, ``"input"`` or ``"weight"``.
+        checks: Looks for reasons to distrust it; :func:`biascope.kernels.selftest.derivative_checks` for one that differentiates.
     """
-    return lambda function: Measurement(function, result, title, paper, example, network or {}, derivatives)
+    return lambda function: Measurement(function, result, title, paper, example, network or {}, checks)
 
 
 def names() -> tuple[str, ...]:
@@ -235,10 +213,22 @@ def find(name: str) -> Measurement[..., Any]:
 def load(folder: Path | str) -> Result:
     """A saved result, as its own class."""
     folder = Path(folder)
-    name = str(read_document(folder).get("measurement"))
-    kind = _OF_COMMANDS[name] if name in _OF_COMMANDS else find(name).result
+    document = read_document(folder)
+    kind = _kind_of(str(document.get("class", ""))) or find(str(document.get("measurement"))).result
     result: Result = kind.load(folder)
     return result
+
+
+def _kind_of(place: str) -> type[Result] | None:
+    """The class of a result as its file says it, ``package.module:Name``; nothing but results of this package is looked up."""
+    module, _, name = place.partition(":")
+    if not module.startswith("biascope."):
+        return None
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+    return found if isinstance(found, type) and issubclass(found, Result) else None
 
 
 def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, Any]:

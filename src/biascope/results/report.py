@@ -1,4 +1,4 @@
-"""SHOW: results -> one self-contained HTML file. It sees results, never networks; the page is ``report.html`` beside it."""
+"""SHOW: results -> one self-contained HTML file. It sees results, never networks; the page is ``templates/report.html``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from biascope.measures.covariance import CovarianceResult
-from biascope.measures.covariance.compare import side_by_side
 from biascope.results import draw
 from biascope.results.estimate import Estimate
 from biascope.results.figures import MARK
 from biascope.results.planes import distinct, joint_views, live_view
 from biascope.results.registry import PAPERS, find, names
-from biascope.results.result import Result
+from biascope.results.result import Beside, Result
 from biascope.results.wording import listed
 
 if TYPE_CHECKING:
@@ -220,19 +218,19 @@ def _fill(galleries: list[dict[str, Any]], room: int) -> None:
 
 
 def _comparison(results: Sequence[Result]) -> dict[str, Any] | None:
-    """Several subjects side by side: a table of effective ranks, and pictures of what may be overlaid."""
-    known = [result for result in results if isinstance(result, CovarianceResult)]
-    titles = {(result.measurement, result.estimator): f"{_title(result)} ({result.estimator})" for result in known}
+    """Several subjects side by side: a table of one number for each, and pictures of what may be overlaid."""
+    known = [(result, beside) for result in results if (beside := result.beside()) is not None]
+    titles = {(result.measurement, beside.kind): f"{_title(result)} ({beside.kind})" for result, beside in known}
     rows = []
-    for subject in dict.fromkeys(result.subject for result in known):
+    for subject in dict.fromkeys(result.subject for result, _ in known):
         cells: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in titles}
-        for result in known:
+        for result, beside in known:
             if result.subject == subject:
-                cells[result.measurement, result.estimator].append(_rank_cell(result))
+                cells[result.measurement, beside.kind].append(_cell(beside))
         rows.append((subject, list(cells.values())))
-    alike: dict[tuple[str, str, int], list[CovarianceResult]] = {}
-    for result in known:
-        alike.setdefault((result.measurement, result.estimator, result.size), []).append(result)
+    alike: dict[tuple[str, str, int], list[Result]] = {}
+    for result, beside in known:
+        alike.setdefault((result.measurement, beside.kind, beside.size), []).append(result)
     groups = [
         {"title": titles[key[:2]], "pictures": _pictures(functools.partial(_overlaid, group), f"all-{index}")}
         for index, (key, group) in enumerate(alike.items())
@@ -245,45 +243,18 @@ def _comparison(results: Sequence[Result]) -> dict[str, Any] | None:
     return {"columns": columns, "rows": rows, "planes": planes, "groups": groups} if rows or planes else None
 
 
-def _rank_cell(result: CovarianceResult) -> dict[str, Any]:
-    value, interval = _in_words(result.effective_rank)
-    share = min(max(result.effective_rank.value / result.size, 0.0), 1.0)
-    return {"value": value, "interval": interval, "size": result.size, "share": f"{100 * share:.1f}"}
+def _cell(beside: Beside) -> dict[str, Any]:
+    value, interval = _in_words(beside.number)
+    share = min(max(beside.number.value / beside.size, 0.0), 1.0)
+    return {"value": value, "interval": interval, "size": beside.size, "share": f"{100 * share:.1f}"}
 
 
-def _overlaid(group: Sequence[CovarianceResult], dark: bool) -> dict[str, Figure]:
-    """Pictures of results of one measurement, one estimator and one input size."""
+def _overlaid(group: Sequence[Result], dark: bool) -> dict[str, Figure]:
+    """Pictures of results of one measurement, one kind and one size, under names that tell them apart."""
     trained = all(result.provenance.get("family", {}).get("law") == "point" for result in group)
     # Checkpoints are called "network at step": where all are, the step tells them apart.
     labels = distinct(result.subject.rpartition(" at ")[2] if trained else result.subject for result in group)
-    curves = {
-        label: (result.eigenvalues, result.eigenvalue_errors, result.held_out)
-        for label, result in zip(labels, group, strict=True)
-    }
-    traces = {label: result.trace.value for label, result in zip(labels, group, strict=True)}
-    size, draws = group[0].size, min(result.draws * result.inputs for result in group)
-    pictures = {"Spectra on one scale": draw.spectrum(curves, draws=draws, size=size, traces=traces, dark=dark)}
-
-    table = side_by_side(group)
-    figure = draw.overlap(table.overlap, labels, resolved=table.resolved, dark=dark)
-    figure.set_label(
-        " ".join(
-            [
-                f"1 means that two networks share their {table.leading} leading directions, {table.chance:.2g} is chance and "
-                f"{table.floor:.2g} the noise floor. The diagonal shows what the two halves of a network's own draws share. "
-                "Numbers in brackets are not resolved from noise.",
-                *table.warnings(),
-            ]
-        )
-    )
-    pictures[f"Overlap of the {table.leading} leading directions"] = figure
-    if trained:
-        ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
-        values, errors = np.array(ranks).T
-        pictures["Effective rank along training"] = draw.along(
-            values, errors, labels, quantity="effective rank", dark=dark
-        )
-    return pictures
+    return group[0].overlaid(group, labels, trained, dark)
 
 
 def _provenance(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:

@@ -12,7 +12,7 @@ import math
 import platform
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -97,6 +97,21 @@ class Plane:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """How a result stands beside others of its measurement.
+
+    Attributes:
+        kind: How it was taken, in words: results of other kinds are not compared with it.
+        size: Of what is compared: results of other sizes are not laid over it.
+        number: The number to put side by side.
+    """
+
+    kind: str
+    size: int
+    number: Estimate
+
+
+@dataclass(frozen=True)
 class Result(ABC):
     """What a measurement found: frozen, self-describing, independent of the code that made it.
 
@@ -126,6 +141,21 @@ class Result(ABC):
 
     def planes(self) -> dict[str, Plane]:
         """Planes of frequencies by name, all of one shape, which a report makes live; most results have none."""
+        return {}
+
+    def beside(self) -> Beside | None:
+        """How it is put beside other results; nothing for most, which are not."""
+        return None
+
+    def overlaid(self, group: Sequence[Any], labels: Sequence[str], trained: bool, dark: bool) -> dict[str, Figure]:
+        """Pictures of several results of one measurement, kind and size.
+
+        Args:
+            group: The results, this one among them.
+            labels: A name for each that tells them apart.
+            trained: Whether they are checkpoints of a training, in its order.
+            dark: For a dark page.
+        """
         return {}
 
     @property
@@ -202,7 +232,8 @@ class Result(ABC):
         data, before = buffer.getvalue(), _arrays_file(folder)
         stored = f"arrays-{_digest(data)}.npz"
         write_atomically(folder / stored, data)
-        document = {"measurement": self.measurement, "values": values, "arrays": stored}
+        place = f"{type(self).__module__}:{type(self).__qualname__}"
+        document = {"measurement": self.measurement, "class": place, "values": values, "arrays": stored}
         sealed = {"format": FORMAT, **document, "digest": _digest(json.dumps(document, sort_keys=True).encode())}
         write_atomically(folder / "result.json", json.dumps(sealed, indent=1, allow_nan=False).encode())
         if before is not None and before.name != stored:

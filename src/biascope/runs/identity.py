@@ -34,8 +34,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from biascope.families import weights
 from biascope.runs.cluster import device_type
+from biascope.runs.digest import digest
 from biascope.runs.run import Run
 
 #: For a field that follows from the other fields: it is not part of what tells one object from another.
@@ -208,9 +208,9 @@ def described(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, Tensor):
-        return weights.digest(value)
+        return digest(value)
     if isinstance(value, np.ndarray | np.generic):
-        return weights.digest(torch.as_tensor(np.ascontiguousarray(value)))
+        return digest(torch.as_tensor(np.ascontiguousarray(value)))
     if isinstance(value, Mapping):
         return {str(key): described(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
     if isinstance(value, list | tuple):
@@ -463,7 +463,7 @@ class _Walk:
 def _digest_or_shape(value: Tensor | np.ndarray) -> str:
     try:
         tensor = torch.as_tensor(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
-        return weights.digest(tensor.detach())
+        return digest(tensor.detach())
     except (RuntimeError, TypeError, NotImplementedError, ValueError):  # sparse, quantised, words, on no device
         return f"{tuple(value.shape)} {value.dtype}"
 

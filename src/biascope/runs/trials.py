@@ -25,11 +25,11 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
-from biascope.families import weights
 from biascope.runs.cluster import Group as Group
 from biascope.runs.cluster import Outcome as Outcome
 from biascope.runs.cluster import Work as Work
 from biascope.runs.cluster import run_groups
+from biascope.runs.digest import fingerprint
 from biascope.runs.files import make_writable, write_atomically, write_first
 from biascope.runs.identity import Identity, identity_of
 from biascope.runs.run import Run
@@ -366,7 +366,7 @@ def read_sealed(path: Path) -> tuple[Outcome, dict[str, str]]:
         tensors = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, RuntimeError, OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} must be a whole file of kept work and is damaged. Run the command again.") from error
-    if found.pop("digest", None) != weights.fingerprint(tensors):
+    if found.pop("digest", None) != fingerprint(tensors):
         raise ValueError(f"{path} must have the content that its digest says, and does not. Run the command again.")
     return tensors, found
 
@@ -374,7 +374,7 @@ def read_sealed(path: Path) -> tuple[Outcome, dict[str, str]]:
 def write_sealed(path: Path, tensors: Outcome, seal: Mapping[str, str]) -> None:
     """Write tensors to a file that says what they are and carries a digest of them, whole or not at all."""
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    words = {**seal, "digest": weights.fingerprint(held)}  # as one word: several have no order in such a file
+    words = {**seal, "digest": fingerprint(held)}  # as one word: several have no order in such a file
     write_atomically(path, safetensors.torch.save(held, metadata={"seal": json.dumps(words)}))
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from biascope.derivatives.operators import EstimatedOperator
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
+from biascope.measures.covariance.compare import side_by_side
 from biascope.results.estimate import Estimate
-from biascope.results.result import Result
+from biascope.results.result import Beside, Result
 from biascope.tasks.bases import spatial_frequency
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SIMILARITY_SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
 _TOLERANCE = 1e-4  # relative residual of eigenpairs that are iterated for: far below what finitely many draws blur
@@ -86,6 +90,42 @@ class CovarianceResult(Result, ABC):
     def mixed(self) -> bool:
         """Whether it rests on the mixed derivative in input and weights instead of the input gradient."""
         return self.estimator.startswith("mixed")
+
+    def beside(self) -> Beside:  # noqa: D102
+        return Beside(self.estimator, self.size, self.effective_rank)
+
+    def overlaid(  # noqa: D102
+        self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool, dark: bool
+    ) -> dict[str, Figure]:
+        from biascope.results import draw
+
+        curves = {
+            label: (result.eigenvalues, result.eigenvalue_errors, result.held_out)
+            for label, result in zip(labels, group, strict=True)
+        }
+        traces = {label: result.trace.value for label, result in zip(labels, group, strict=True)}
+        draws = min(result.draws * result.inputs for result in group)
+        spectra = draw.spectrum(curves, draws=draws, size=self.size, traces=traces, dark=dark)
+        table = side_by_side(group)
+        overlap = draw.overlap(table.overlap, labels, resolved=table.resolved, dark=dark)
+        overlap.set_label(
+            " ".join(
+                [
+                    f"1 means that two networks share their {table.leading} leading directions, {table.chance:.2g} is chance and "
+                    f"{table.floor:.2g} the noise floor. The diagonal shows what the two halves of a network's own draws share. "
+                    "Numbers in brackets are not resolved from noise.",
+                    *table.warnings(),
+                ]
+            )
+        )
+        pictures = {"Spectra on one scale": spectra, f"Overlap of the {table.leading} leading directions": overlap}
+        if trained:
+            ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
+            values, errors = np.array(ranks).T
+            pictures["Effective rank along training"] = draw.along(
+                values, errors, labels, quantity="effective rank", dark=dark
+            )
+        return pictures
 
     def headline(self) -> dict[str, Estimate]:  # noqa: D102
         return {
@@ -221,18 +261,3 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
     }
-
-
-def common_directions(first: CovarianceResult, second: CovarianceResult, leading: int) -> float:
-    """Subspace similarity of the leading directions of any two results on the same input space.
-
-    Raises:
-        ValueError: If their inputs differ in size, or one has fewer directions.
-    """
-    if first.size != second.size:
-        raise ValueError(
-            f"Results must have the same input size to be compared, got {first.size} ({first.subject}) and "
-            f"{second.size} ({second.subject}). Measure them on the same --input."
-        )
-    one, two = (torch.from_numpy(result.directions[:leading]) for result in (first, second))
-    return subspace_similarity(one, two)

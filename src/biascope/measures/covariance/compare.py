@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from biascope.measures.covariance import CovarianceResult, common_directions
+from biascope.derivatives.spectrum import subspace_similarity
 from biascope.results.result import Result
+
+if TYPE_CHECKING:
+    from biascope.measures.covariance import CovarianceResult
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,8 +156,23 @@ def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
     Raises:
         ValueError: If results of one measurement were taken with different estimators or on different input sizes.
     """
-    groups: dict[str, list[CovarianceResult]] = {}
+    groups: dict[str, list[Any]] = {}
     for result in results:
-        if isinstance(result, CovarianceResult):
+        if result.beside() is not None:
             groups.setdefault(result.measurement, []).append(result)
     return [side_by_side(group, leading) for group in groups.values() if len(group) > 1]
+
+
+def common_directions(first: CovarianceResult, second: CovarianceResult, leading: int) -> float:
+    """Subspace similarity of the leading directions of any two results on the same input space.
+
+    Raises:
+        ValueError: If their inputs differ in size, or one has fewer directions.
+    """
+    if first.size != second.size:
+        raise ValueError(
+            f"Results must have the same input size to be compared, got {first.size} ({first.subject}) and "
+            f"{second.size} ({second.subject}). Measure them on the same --input."
+        )
+    one, two = (torch.from_numpy(result.directions[:leading]) for result in (first, second))
+    return subspace_similarity(one, two)

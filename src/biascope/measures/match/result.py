@@ -11,7 +11,7 @@ import numpy as np
 
 from biascope.results.estimate import Estimate
 from biascope.results.result import Result
-from biascope.results.wording import listed
+from biascope.results.wording import listed, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -203,19 +203,6 @@ def _fixed(places: list[float]) -> Any:
     from matplotlib.ticker import FixedLocator
 
     return FixedLocator(places)
-
-
-def short(number: float) -> str:
-    """A large number in few letters.
-
-    Example:
-        >>> short(60941), short(11_200_000), short(5)
-        ('60.9 k', '11.2 M', '5')
-    """
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= 0.9995 * size:
-            return f"{number / size:.{max(0, 2 - int(math.log10(max(number / size, 1))))}f} {unit}"
-    return f"{number:g}"
 
 
 def _digits(value: float) -> str:

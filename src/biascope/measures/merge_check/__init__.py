@@ -25,6 +25,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.measures.merge_check.result import BOX, MergeCheck
 from biascope.results.result import recorded
+from biascope.runs.digest import fingerprint
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -169,7 +170,7 @@ def merge_check(
             data={"name": list(dict.fromkeys(tasks[model].name for model in models))},
             hashes={
                 "base": content_of(encoder),
-                **{f"task vector of {model}": weights.fingerprint(each.deltas) for model, each in vectors.items()},
+                **{f"task vector of {model}": fingerprint(each.deltas) for model, each in vectors.items()},
             },
         ),
     )

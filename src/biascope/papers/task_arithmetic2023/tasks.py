@@ -162,7 +162,8 @@ def how(effort: str) -> dict[str, object]:
 
 NOTES = (
     "No CLIP weights are to be had here. In place of CLIP and its zero-shot heads: encoders pre-trained on ImageNet "
-    "(EfficientNet-Lite0), on characters, faces and photographs (small ViT; see biascope.papers.task_arithmetic2023.vit_pretraining) and on sentences (MiniLM), "
+    "(EfficientNet-Lite0), on characters, faces and photographs (small ViT; see vit_pretraining beside this figure) "
+    "and on sentences (MiniLM), "
     "with linear probes as heads. A probe starts far above chance, so that there is less to gain.",
     "Learning rates were chosen by the validation accuracy of single tasks, with one seed, before any two vectors were added.",
 )

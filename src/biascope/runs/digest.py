@@ -1,0 +1,87 @@
+"""Digests of tensors: by name, shape, type and value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+
+class Described(Protocol):
+    """What has a shape and a type: a tensor, or one that lies in a file."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its lengths."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its entries."""
+
+
+class Fingerprint:
+    """A short hash of names, shapes and values that is fed tensor by tensor, in the order of their names.
+
+    Example:
+        >>> hashed = Fingerprint()
+        >>> for name, tensor in {"a": torch.arange(6.0), "b": torch.ones(1)}.items():
+        ...     hashed.begin(name, tensor)
+        ...     for part in tensor.split(4):
+        ...         hashed.add(part)
+        >>> hashed.value == fingerprint({"b": torch.ones(1), "a": torch.arange(6.0)})
+        True
+    """
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def begin(self, name: str, tensor: Described) -> None:
+        """Announce the next tensor."""
+        self._digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+
+    def add(self, values: Tensor) -> None:
+        """Feed the next values of the announced tensor."""
+        self._digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+    @property
+    def value(self) -> str:
+        """The hash of all so far."""
+        return self._digest.hexdigest()[:16]
+
+
+def fingerprint(params: Mapping[str, Tensor]) -> str:
+    """A short hash of names, shapes and values."""
+    hashed = Fingerprint()
+    for name in sorted(params):
+        hashed.begin(name, params[name])
+        hashed.add(params[name])
+    return hashed.value
+
+
+# Of tensors that are still there, with the state they were in.
+_digests: MutableMapping[Tensor, tuple[tuple[int, int], str]] = WeakIdKeyDictionary()
+
+
+def digest(tensor: Tensor) -> str:
+    """A short hash of shape, type and values, taken once of a tensor that nobody changes: data may hold gigabytes.
+
+    Example:
+        >>> tensor = torch.zeros(2)
+        >>> before = digest(tensor)
+        >>> digest(tensor.add_(1)) == before, digest(tensor.sub_(1)) == before
+        (False, True)
+    """
+    state = None if tensor.is_inference() else (tensor._version, tensor.data_ptr())
+    known = _digests.get(tensor)
+    if known is not None and known[0] == state:
+        return known[1]
+    hashed = Fingerprint()
+    hashed.begin("", tensor)
+    hashed.add(tensor)
+    if state is not None:
+        _digests[tensor] = state, hashed.value
+    return hashed.value
