@@ -5,8 +5,8 @@ models of pooling and of one hidden layer ship in `biascope.measures.pooling_the
 geometry and its evolution in `biascope.papers.geometry2025.models`. What is left of them here is how the papers print
 them. Every function returns
 float64 NumPy arrays (or floats), and every one, here or shipped, is checked against automatic differentiation and Monte Carlo
-in `test_closed_forms.py`, `test_pooling_models.py` or `test_geometry_models.py`. Where a paper prints something else, that form
-is kept under the right one's name with `_as_printed`, and a test shows it failing.
+in `test_closed_forms.py`, `measures/test_pooling_theory_models.py` or `papers/test_geometry2025_models.py`. Where a paper
+prints something else, that form is kept under the right one's name with `_as_printed`, and a test shows it failing.
 
 Letters: D input size · S pooling stride · M = D/S · H hidden units · n width · k patch positions · d kernel size ·
 T draws. `E` is the mean over the law of the weights, which are independent, centred and Gaussian unless said otherwise;

@@ -32,7 +32,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each public name lives. Imported when first used, so that `import biascope` and `biascope --help` stay instant.
 _HOMES = {

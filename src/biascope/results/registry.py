@@ -214,8 +214,13 @@ def load(folder: Path | str) -> Result:
     """A saved result, as its own class."""
     folder = Path(folder)
     document = read_document(folder)
-    kind = _kind_of(str(document.get("class", ""))) or find(str(document.get("measurement"))).result
-    result: Result = kind.load(folder)
+    name, kind = str(document.get("measurement")), _kind_of(str(document.get("class", "")))
+    if kind is None and name not in names():
+        raise ValueError(
+            f"{folder} must hold a result that this version can read, and was saved by an earlier one as {name!r}. "
+            "Run the command again."
+        )
+    result: Result = (kind or find(name).result).load(folder)
     return result
 
 
