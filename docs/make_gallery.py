@@ -12,8 +12,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from biascope import papers, reproduction
-from biascope.claim import VERDICTS, FigureOfPaper, Record
+from biascope import papers
+from biascope.papers import reproduce as reproduction
+from biascope.results.claim import VERDICTS, FigureOfPaper, Record
 
 GALLERY = Path(__file__).parent / "gallery"
 HEAD = """# Gallery of reproduced figures

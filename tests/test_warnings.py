@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks_under_test import CPU, AttentionNetwork, batchnorm_convnet, relu_convnet, smooth_mlp
-from test_identities import (
+from kernels.test_selftest import (
     LARGE,
     SMALL,
     AlwaysDropsOut,
@@ -28,6 +27,7 @@ from test_identities import (
     WrongSign,
     depthwise_after_relu,
 )
+from networks_under_test import CPU, AttentionNetwork, batchnorm_convnet, relu_convnet, smooth_mlp
 from torch import Tensor, nn
 from typer.testing import CliRunner
 

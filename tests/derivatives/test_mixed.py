@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from measures.test_measures import PREFILTER, PoolingModel, X, gaussian_weights
 from networks_under_test import (
     AttentionNetwork,
     TwoInputs,
@@ -18,7 +19,6 @@ from networks_under_test import (
     relu_convnet,
     smooth_mlp,
 )
-from test_measures import PREFILTER, PoolingModel, X, gaussian_weights
 from torch import Tensor, nn
 from torch.func import grad, jacrev
 

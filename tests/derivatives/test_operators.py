@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from closed_forms import marchenko_pastur_edges, plug_in_participation_ratio
-from test_moments import gaussian, summed
+from derivatives.test_moments import gaussian, summed
 
 from biascope.derivatives import moments, operators
 from biascope.derivatives.operators import GradientCovariance, Matrix

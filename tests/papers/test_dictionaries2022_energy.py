@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from biascope.measures.dictionary.result import Dictionary
-from biascope.papers import dictionaries2022_energy as energy
+from biascope.papers.dictionaries2022 import energy as energy
 from biascope.papers.dictionaries2022.energy import META, RELU, SIRENS, Study
 from biascope.runs.run import Run
 from biascope.tasks.signals import SignalTask, coordinate_grid, psnr_of

@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from biascope.papers import dictionaries2022_failures as failures
+from biascope.papers.dictionaries2022 import failures as failures
 from biascope.results.claim import FigureOfPaper, Finding
 from biascope.runs.run import Run
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from biascope.derivatives.matrices import correlation, data_covariance
 from biascope.families.family import Family
-from biascope.papers import geometry2025_theory as theory
+from biascope.papers.geometry2025 import theory as theory
 from biascope.papers.geometry2025.models import mean_tap_matrix, pooled_convolution_evolution
 from biascope.papers.geometry2025.shared import family_of
 from biascope.runs.run import Run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from biascope import papers
-from biascope.papers import nads2020_numbers as numbers
+from biascope.papers.nads2020 import shared as numbers
 from biascope.papers.nads2020.directions import comb_share
 from biascope.results import estimate
 from biascope.runs.run import Run

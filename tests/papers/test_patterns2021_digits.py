@@ -10,8 +10,8 @@ import torch
 
 from biascope.families.family import Family
 from biascope.networks import builder
-from biascope.papers import patterns2021_digits as digits2021
-from biascope.papers import patterns2021_filters as filters2021
+from biascope.papers.patterns2021 import digits as digits2021
+from biascope.papers.patterns2021 import filters as filters2021
 from biascope.papers.patterns2021.digits import Learned, OwnSamples, learned
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run

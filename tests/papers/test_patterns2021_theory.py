@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from biascope.papers import patterns2021_theory as theory
-from biascope.papers import patterns2021_two_points as two_points
 from biascope.papers.patterns2021 import models as pattern_theory
+from biascope.papers.patterns2021 import theory as theory
+from biascope.papers.patterns2021 import two_points as two_points
 from biascope.results.claim import FigureOfPaper, Finding
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run

@@ -10,8 +10,8 @@ from biascope.families.family import Family, Network
 from biascope.runs.identity import Identity
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
+from biascope.training import pause as training_pause
 from biascope.training.fit import fit
-from biascope.training.fit import pause as training_pause
 from biascope.training.recipe import Recipe
 
 CPU = Run(device="cpu", precision="float64")

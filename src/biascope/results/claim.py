@@ -238,9 +238,9 @@ def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -
         )
 
     def register(function: Work) -> FigureOfPaper:
-        # A paper's file is called by its id, which ends in the year; a part that has a file of its own adds to the name.
-        module = function.__module__.rpartition(".")[2]
-        paper = found[0] if (found := re.match(r".*?\d{4}", module)) else module
+        # A paper's file or folder is called by its id, which ends in the year.
+        parts = function.__module__.split(".")
+        paper = next((part for part in parts if re.fullmatch(r"[a-z]\w*\d{4}", part)), parts[-1])
         return FigureOfPaper(paper, number, title, tuple(claims), function, draw)
 
     return register
