@@ -22,8 +22,8 @@ import torch
 
 from biascope import Run, network
 from biascope.measures.pattern_statistics import pattern_statistics, published_batch, published_rate
+from biascope.measures.pattern_statistics.lookup import Orders, initial_tables, trained_tables
 from biascope.tasks.patterns import PatternDistribution
-from biascope.training.pattern_lookup import Orders, initial_tables, trained_tables
 
 SIZES = {  # k, n, patterns, samples
     "k = 1,000, n = 10, d = 20": (1000, 10, 20, 1000),

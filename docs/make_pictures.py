@@ -34,7 +34,8 @@ from matplotlib.figure import Figure
 
 from biascope import load
 from biascope.measures.covariance import CovarianceResult
-from biascope.results import draw, kernel_pictures
+from biascope.measures.tangent_kernel import pictures as kernel_pictures
+from biascope.results import draw
 from biascope.scanning import saved_results
 
 NETWORKS = {

@@ -17,11 +17,12 @@ from biascope.cli.edit import about_vectors, edit
 from biascope.editing import tuning as task_tuning
 from biascope.editing.encoder_source import VIT, encoder_of, headless_vit, vit_input
 from biascope.editing.encoders.encoder import Encoder
-from biascope.editing.results import TaskAddition, TaskNegation
 from biascope.editing.study import usual_rates
 from biascope.editing.tasks import task_of
 from biascope.families import weights
 from biascope.families.family import Network
+from biascope.measures.task_addition import TaskAddition
+from biascope.measures.task_negation import TaskNegation
 from biascope.papers.task_arithmetic2023.vit_pretraining import save_vit
 from biascope.results import registry as measurement
 from biascope.runs.digest import fingerprint

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import Head
-from biascope.editing.results import Disentanglement
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
-from biascope.measures.disentanglement import disentanglement
+from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.tasks.task import Arrays
 
 NAMES = ("first", "second")

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from biascope.cli import app
 from biascope.measures import pattern_statistics as measure
 from biascope.measures.pattern_statistics import drawn_samples, pattern_statistics
+from biascope.measures.pattern_statistics.lookup import initial_tables, lookup_outputs, trained_tables
 from biascope.measures.pattern_statistics.result import PatternStatistics
 from biascope.results.registry import load
 from biascope.results.report import write_report
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.patterns import PatternDistribution
-from biascope.training.pattern_lookup import initial_tables, lookup_outputs, trained_tables
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.usefixtures("one_thread")

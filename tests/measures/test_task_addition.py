@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import fitted_head
 from biascope.editing.pictures import radar_figure
-from biascope.editing.results import TaskAddition, repeated
+from biascope.editing.results import repeated
 from biascope.editing.tuning import tuned_vectors, tuning_recipe
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
-from biascope.measures.task_addition import task_addition
+from biascope.measures.task_addition import TaskAddition, task_addition
 from biascope.tasks.task import Arrays
 
 ENCODER = network_of(lambda: nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6)), readout=None)

@@ -8,11 +8,11 @@ from torch import nn
 
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import Head, fitted_head
-from biascope.editing.results import TaskNegation, repeated
+from biascope.editing.results import repeated
 from biascope.editing.tuning import tuned_vectors, tuning_recipe
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
-from biascope.measures.task_negation import task_negation
+from biascope.measures.task_negation import TaskNegation, task_negation
 from biascope.tasks.task import Arrays
 
 ENCODER = network_of(lambda: nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 8)), readout=None)

@@ -300,7 +300,8 @@ def _measured(word: str, study: Study, chosen: _Choice, run: Run, untrained: Net
 
 def as_table(result: Result) -> str:
     """A result as lines of text: accuracies with intervals by way to edit, or its main numbers."""
-    from biascope.editing.results import TaskAddition, TaskNegation
+    from biascope.measures.task_addition import TaskAddition
+    from biascope.measures.task_negation import TaskNegation
 
     if not isinstance(result, TaskAddition | TaskNegation):
         return "\n".join(f"  {name}: {estimate!r}" for name, estimate in result.headline().items())

@@ -5,25 +5,140 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biascope.editing import pictures
 from biascope.editing.heads import Head
 from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import Disentanglement, places_inside
+from biascope.editing.results import EditingResult, places_inside, resampled_interval
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
+from biascope.results.estimate import Estimate
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 DISTANCES = {"disagreement": "classes", "total variation": "probabilities"}
+
+
+@dataclass(frozen=True, repr=False)
+class Disentanglement(EditingResult):
+    """The disentanglement error of two task vectors over a grid of coefficients; arrays are by way to edit.
+
+    Attributes:
+        tasks: The two.
+        methods: The ways: non-linear, post-hoc, linearised.
+        points: Samples of each task.
+        alphas: Coefficients along each side of the grid.
+        box: Where coefficients are searched.
+        threshold: Error below which a place of the grid counts as disentangled.
+        distance: Between outputs.
+        terms: The two terms of ξ: what one vector does to the other's task.
+        terms_error: Their standard errors over points.
+        area: On resampled points, the share of the grid with ξ below the threshold.
+        box_error: On resampled points, the mean ξ in the box.
+        control: Distance to the pre-trained outputs on samples outside both tasks; ``None`` if there were none.
+        control_box: On resampled points, its mean in the box.
+    """
+
+    tasks: tuple[str, str]
+    methods: tuple[str, ...]
+    points: tuple[int, int]
+    alphas: np.ndarray
+    box: tuple[float, float]
+    threshold: float
+    distance: str
+    terms: np.ndarray
+    terms_error: np.ndarray
+    area: np.ndarray
+    box_error: np.ndarray
+    control: np.ndarray | None = None
+    control_box: np.ndarray | None = None
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "alphas": ("coefficient",),
+        "terms": ("method", "task", "coefficient", "coefficient"),
+        "terms_error": ("method", "task", "coefficient", "coefficient"),
+        "area": ("method", "resample"),
+        "box_error": ("method", "resample"),
+        "control": ("method", "coefficient", "coefficient"),
+        "control_box": ("method", "resample"),
+    }
+
+    @property
+    def xi(self) -> np.ndarray:
+        """``ξ(α₁, α₂)`` (method, coefficient of the first task, of the second), from 0 to 2."""
+        return np.asarray(self.terms.sum(1))
+
+    @property
+    def inside(self) -> np.ndarray:
+        """Which places of the grid lie in the search box."""
+        return places_inside(self.alphas, self.box)
+
+    @property
+    def areas(self) -> dict[str, Estimate]:
+        """Share of the grid with ξ below the threshold, by way to edit."""
+        low = (self.xi < self.threshold).mean((1, 2))
+        return {name: resampled_interval(low[i], self.area[i]) for i, name in enumerate(self.methods)}
+
+    @property
+    def box_errors(self) -> dict[str, Estimate]:
+        """Mean ξ in the search box, by way to edit."""
+        mean = self.xi[:, self.inside].mean(1)
+        return {name: resampled_interval(mean[i], self.box_error[i]) for i, name in enumerate(self.methods)}
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        low, high = self.box
+        numbers = {f"mean ξ for α in [{low:g}, {high:g}]², {name}": each for name, each in self.box_errors.items()}
+        numbers |= {f"share of the grid with ξ < {self.threshold:g}, {name}": each for name, each in self.areas.items()}
+        if self.control is not None and self.control_box is not None:
+            moved = self.control[:, self.inside].mean(1)
+            numbers |= {
+                f"change outside both tasks there, {name}": resampled_interval(moved[i], self.control_box[i])
+                for i, name in enumerate(self.methods)
+            }
+        return numbers
+
+    def sentence(self) -> str:  # noqa: D102
+        first, second = self.tasks
+        shares = [f"{100 * each.value:.0f} % ({name})" for name, each in self.areas.items()]
+        order = np.argsort([each.value for each in self.areas.values()])
+        # All ways saw the same samples, resampled alike: differences are certain where single areas are not.
+        ahead = float((self.area[order[-1]] > self.area[order[0]]).mean())
+        verdict = "no way to edit is told from another"
+        if ahead >= 0.975:
+            verdict = f"{self.methods[order[-1]]} editing keeps them apart better than {self.methods[order[0]]}"
+        ending = "" if len(self.methods) == 1 else f": {verdict}"
+        return (
+            f"Task vectors of {first} and {second} on {self.subject} leave each other's predictions alone (ξ < {self.threshold:g}) on "
+            f"{', '.join(shares)} of the coefficients in [{self.alphas[0]:g}, {self.alphas[-1]:g}]²{ending}."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        maps = dict(zip(self.methods, self.xi, strict=True))
+        found = {
+            "Disentanglement error": pictures.map_figure(
+                maps, self.alphas, self.tasks, threshold=self.threshold, box=self.box, dark=dark
+            )
+        }
+        if self.control is not None:
+            maps = dict(zip(self.methods, self.control, strict=True))
+            unit = "change of outputs outside both tasks"
+            found["Samples outside both tasks"] = pictures.map_figure(
+                maps, self.alphas, self.tasks, box=self.box, unit=unit, dark=dark
+            )
+        return found
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:

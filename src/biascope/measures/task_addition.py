@@ -6,23 +6,124 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biascope.editing import pictures
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import TaskAddition
+from biascope.editing.results import PRETRAINED, RepeatedResult, in_percent
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
+from biascope.results.estimate import Estimate
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class TaskAddition(RepeatedResult):
+    """How well one encoder serves all tasks whose vectors were added to it; accuracies are between 0 and 1.
+
+    Attributes:
+        tasks: Their names.
+        methods: The ways to edit.
+        samples: Test samples of each task.
+        alphas: Coefficients that were tried.
+        chosen: The one with the best normalised accuracy on validation samples.
+        curves: Accuracy on validation samples at each coefficient.
+        pretrained: Accuracy on test samples without any edit.
+        single: With the task's own vector alone, at coefficient 1.
+        merged: With the sum of all vectors, at the chosen coefficient.
+        draws: On resampled test samples, means over tasks of ``pretrained``, ``single``, ``merged`` and ``merged/single``.
+    """
+
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    samples: tuple[int, ...]
+    alphas: np.ndarray
+    chosen: np.ndarray
+    curves: np.ndarray
+    pretrained: np.ndarray
+    single: np.ndarray
+    merged: np.ndarray
+    draws: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "alphas": ("coefficient",),
+        "chosen": ("repeat", "method"),
+        "curves": ("repeat", "method", "coefficient", "task"),
+        "pretrained": ("repeat", "task"),
+        **dict.fromkeys(("single", "merged"), ("repeat", "method", "task")),
+        "draws": ("repeat", "method", "statistic", "resample"),
+    }
+
+    @property
+    def absolute(self) -> np.ndarray:
+        """Mean accuracy of the merged encoder over tasks (repeat, method)."""
+        return np.asarray(self.merged.mean(-1))
+
+    @property
+    def normalised(self) -> np.ndarray:
+        """Mean over tasks of merged over single-task accuracy (repeat, method)."""
+        return np.asarray((self.merged / np.maximum(self.single, 1e-12)).mean(-1))
+
+    def table(self) -> dict[str, dict[str, Estimate]]:
+        """In percent, by way to edit: absolute and normalised accuracy, and that of single tasks.
+
+        Intervals are over repeats; of one repeat, over its test samples.
+        """
+        rows = {"single": self.single.mean(-1), "absolute": self.absolute, "normalised": self.normalised}
+        table = {PRETRAINED: {"absolute": in_percent(self.pretrained.mean(1), self.draws[0, 0, 0])}}
+        for place, name in enumerate(self.methods):
+            table[name] = {
+                row: in_percent(each[:, place], self.draws[0, place, 1 + number])
+                for number, (row, each) in enumerate(rows.items())
+            }
+        return table
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        table = self.table()
+        order = [*self.methods, PRETRAINED]
+        return {
+            f"{row} accuracy, {name}, %": table[name][row]
+            for row in ("absolute", "normalised", "single")
+            for name in order
+            if row in table[name]
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        table = self.table()
+        words = [
+            f"{table[name]['absolute'].value:.1f} % {name} ({table[name]['normalised'].value:.1f} % of single tasks)"
+            for name in self.methods
+        ]
+        return (
+            f"Adding the vectors of {len(self.tasks)} tasks to {self.subject}, one coefficient chosen on validation samples, gives "
+            f"a mean accuracy of {', '.join(words)}, against {table[PRETRAINED]['absolute'].value:.1f} % before."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        chosen = {name: float(self.chosen[:, i].mean()) for i, name in enumerate(self.methods)}
+        curves = {name: 100 * self.curves[:, i].mean((0, 2)) for i, name in enumerate(self.methods)}
+        rays = {PRETRAINED: 100 * self.pretrained.mean(0)}
+        rays |= {name: 100 * self.merged[:, i].mean(0) for i, name in enumerate(self.methods)}
+        return {
+            "Mean accuracy against the coefficient": pictures.coefficient_figure(
+                curves, self.alphas, chosen, y="mean validation accuracy, %", dark=dark
+            ),
+            "Accuracy of each task after addition": pictures.radar_figure(rays, self.tasks, dark=dark),
+        }
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -6,23 +6,114 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biascope.editing import pictures
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import TaskNegation
+from biascope.editing.results import PRETRAINED, RepeatedResult, in_percent
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
+from biascope.results.estimate import Estimate
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ROWS = ("target", "control")
+
+
+@dataclass(frozen=True, repr=False)
+class TaskNegation(RepeatedResult):
+    """How far tasks are forgotten while a control task is kept; accuracies are between 0 and 1.
+
+    Attributes:
+        tasks: The targets.
+        methods: The ways to edit.
+        control_task: The task that must be kept.
+        kept: Share of the pre-trained control accuracy that must be kept on validation samples.
+        alphas: Coefficients that were tried; they are subtracted.
+        chosen: The one with the least target accuracy among those that keep the control task.
+        target_curves: Target accuracy on validation samples.
+        control_curves: Control accuracy on validation samples.
+        pretrained: Target accuracy on test samples without any edit.
+        pretrained_control: Control accuracy likewise.
+        target: Target accuracy on test samples at the chosen coefficient.
+        control: Control accuracy likewise.
+        draws: On resampled test samples, means over tasks of ``pretrained``, ``target``, ``pretrained_control`` and ``control``.
+    """
+
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    control_task: str
+    kept: float
+    alphas: np.ndarray
+    chosen: np.ndarray
+    target_curves: np.ndarray
+    control_curves: np.ndarray
+    pretrained: np.ndarray
+    pretrained_control: np.ndarray
+    target: np.ndarray
+    control: np.ndarray
+    draws: np.ndarray
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "alphas": ("coefficient",),
+        "pretrained": ("repeat", "task"),
+        "pretrained_control": ("repeat",),
+        **dict.fromkeys(("target_curves", "control_curves"), ("repeat", "method", "coefficient", "task")),
+        **dict.fromkeys(("chosen", "target", "control"), ("repeat", "method", "task")),
+        "draws": ("repeat", "method", "statistic", "resample"),
+    }
+
+    def table(self) -> dict[str, dict[str, Estimate]]:
+        """In percent, by way to edit: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
+        start = (self.pretrained.mean(1), self.pretrained_control)
+        table = {PRETRAINED: {row: in_percent(start[i], self.draws[0, 0, 2 * i]) for i, row in enumerate(_ROWS)}}
+        for place, name in enumerate(self.methods):
+            means = (self.target[:, place].mean(-1), self.control[:, place].mean(-1))
+            table[name] = {row: in_percent(means[i], self.draws[0, place, 2 * i + 1]) for i, row in enumerate(_ROWS)}
+        return table
+
+    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+        table = self.table()
+        return {f"{row} accuracy, {name}, %": table[name][row] for row in _ROWS for name in (*self.methods, PRETRAINED)}
+
+    def sentence(self) -> str:  # noqa: D102
+        table = self.table()
+        words = [f"{table[name]['target'].value:.1f} % {name}" for name in self.methods]
+        return (
+            f"Subtracting task vectors from {self.subject} lowers the mean accuracy on {len(self.tasks)} "
+            f"{'task' if len(self.tasks) == 1 else 'tasks'} from {table[PRETRAINED]['target'].value:.1f} % to {', '.join(words)}, "
+            f"while at least {100 * self.kept:.0f} % of the validation accuracy on {self.control_task} is kept."
+        )
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        curves, control = (
+            {name: 100 * each[:, i].mean((0, 2)) for i, name in enumerate(self.methods)}
+            for each in (self.target_curves, self.control_curves)
+        )
+        chosen = {name: float(self.chosen[:, i].mean()) for i, name in enumerate(self.methods)}
+        rays = {PRETRAINED: 100 * self.pretrained.mean(0)}
+        rays |= {name: 100 * self.target[:, i].mean(0) for i, name in enumerate(self.methods)}
+        reading = "Validation accuracy as task vectors are subtracted, averaged over targets; dashed, that of the control task. "
+        reading += "Rings mark the mean coefficient chosen."
+        return {
+            "Accuracy against the coefficient": pictures.coefficient_figure(
+                curves, self.alphas, chosen, dashed=control, y="mean validation accuracy, %", reading=reading, dark=dark
+            ),
+            "Accuracy of each target after negation": pictures.radar_figure(rays, self.tasks, dark=dark),
+        }
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:

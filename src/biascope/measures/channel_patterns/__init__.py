@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.derivatives.channel_responses import FirstConvolution, combination_of
 from biascope.families.family import Draws, Family, Network
+from biascope.measures.channel_patterns.responses import FirstConvolution, combination_of
 from biascope.measures.channel_patterns.result import ChannelPatterns
 from biascope.results.registry import measurement
 from biascope.runs.randomness import generator_for, seed_of

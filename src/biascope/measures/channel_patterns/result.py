@@ -231,7 +231,7 @@ class ChannelPatterns(Result):
         return "\n\n".join(_text(each, most) for each in (patterns, channels))
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
-        from biascope.results.patch_pictures import responses_figure
+        from biascope.measures.channel_patterns.pictures import responses_figure
 
         known = bool(np.isfinite(self.statistics).all())
         order = np.argsort(self.statistics if known else -self.detectors.mean(0), kind="stable").tolist()
@@ -245,7 +245,7 @@ class ChannelPatterns(Result):
         return pictures
 
     def _patches_plot(self, order: list[int], along: str, dark: bool) -> Figure:
-        from biascope.results.patch_pictures import patches_figure
+        from biascope.measures.channel_patterns.pictures import patches_figure
 
         reading = "Bars are what the channels that detect a pattern answer to it"
         words: dict[str, Any] = {"order": order, "along": along, "dark": dark}
@@ -260,7 +260,7 @@ class ChannelPatterns(Result):
         return patches_figure(self.pixels, bars, dots, value="response × weight", reading=reading, **words)
 
     def _statistics_plot(self, dark: bool) -> Figure:
-        from biascope.results.patch_pictures import statistics_figure
+        from biascope.measures.channel_patterns.pictures import statistics_figure
 
         (plus, minus), draws = self.masses, len(self.weights)
         panels = {}

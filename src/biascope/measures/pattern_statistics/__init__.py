@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from biascope.measures.pattern_statistics.lookup import initial_tables, lookup_outputs, trained_tables
 from biascope.measures.pattern_statistics.result import PatternStatistics
 from biascope.results.registry import measurement
 from biascope.runs.randomness import seed_of
@@ -19,7 +20,6 @@ from biascope.runs.run import Run
 from biascope.runs.trials import Group, Outcome, Sweep
 from biascope.tasks.pattern_ratios import certificate, detection, detection_ratios, label_statistics
 from biascope.tasks.patterns import PatternDistribution, PatternSamples
-from biascope.training.pattern_lookup import initial_tables, lookup_outputs, trained_tables
 
 SLOPE = 2.0  # b, at which the paper gives c*
 

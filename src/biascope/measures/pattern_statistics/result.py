@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from biascope.results import pattern_pictures as pictures
+from biascope.measures.pattern_statistics import pictures as pictures
 from biascope.results.estimate import Estimate, over_repeats, proportion
 from biascope.results.result import Result
 from biascope.tasks.pattern_ratios import Sides, leanings, sample_size_bound, smallest_constant

@@ -27,10 +27,10 @@ from biascope.papers.geometry2025.learning import (
     drawn_along,
     places_of,
 )
+from biascope.papers.geometry2025.pictures import Boundary, boundaries_figure
 from biascope.papers.geometry2025.shared import TITLES, family_of, run_of
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, over_repeats, proportion
-from biascope.results.geometry_pictures import Boundary, boundaries_figure
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.directions import circles, two_components

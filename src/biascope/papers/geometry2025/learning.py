@@ -16,10 +16,10 @@ from torch import Tensor
 
 from biascope.derivatives.matrices import data_covariance, seen_through
 from biascope.families.family import Family
+from biascope.papers.geometry2025.pictures import panels_figure
 from biascope.papers.geometry2025.shared import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, bootstrapped, over_repeats, proportion, spearman
-from biascope.results.geometry_pictures import panels_figure
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.directions import isotropic, labelled_along

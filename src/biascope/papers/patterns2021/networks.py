@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.measures.pattern_statistics import pattern_statistics, published_batch, published_rate
+from biascope.measures.pattern_statistics.pictures import constants_against_figure, ratios_figure
 from biascope.measures.pattern_statistics.result import LAWS, PatternStatistics
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, bootstrapped, over_repeats, spearman
-from biascope.results.pattern_pictures import constants_against_figure, ratios_figure
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:

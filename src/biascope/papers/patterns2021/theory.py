@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from biascope.measures.pattern_statistics import drawn_samples, pattern_statistics
+from biascope.measures.pattern_statistics.lookup import initial_tables, trained_tables
 from biascope.papers.patterns2021 import models as theory
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, line_colours, panel, plain
@@ -30,7 +31,6 @@ from biascope.tasks.pattern_ratios import (
     smallest_constant,
 )
 from biascope.tasks.patterns import PatternDistribution, PatternSamples
-from biascope.training.pattern_lookup import initial_tables, trained_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.editing.pictures import local_energy_figure, map_figure
-from biascope.editing.results import Disentanglement, resampled_interval
-from biascope.measures.disentanglement import disentanglement
+from biascope.editing.results import resampled_interval
+from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.measures.eigenfunction_localisation import eigenfunction_localisation
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,

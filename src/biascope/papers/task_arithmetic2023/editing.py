@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.editing.pictures import accuracy_bars, coefficient_panels, radar_figure
-from biascope.editing.results import TaskAddition, TaskNegation, repeated
-from biascope.measures.task_addition import task_addition
-from biascope.measures.task_negation import task_negation
+from biascope.editing.results import repeated
+from biascope.measures.task_addition import TaskAddition, task_addition
+from biascope.measures.task_negation import TaskNegation, task_negation
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     CONTROL,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from biascope.papers.geometry2025.pictures import Boundary, boundaries_figure, panels_figure
 from biascope.results import draw
-from biascope.results.geometry_pictures import Boundary, boundaries_figure, panels_figure
 
 GRID = np.linspace(-2, 2, 31)
 

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
+from biascope.measures.pattern_statistics.pictures import (
+    constants_against_figure,
+    constants_figure,
+    filter_gallery,
+    ratios_figure,
+)
 from biascope.results import draw
-from biascope.results.pattern_pictures import constants_against_figure, constants_figure, filter_gallery, ratios_figure
 
 RANDOM = np.random.default_rng(0)
 

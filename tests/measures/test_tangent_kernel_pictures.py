@@ -6,8 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from biascope.results import draw
-from biascope.results.kernel_pictures import (
+from biascope.measures.tangent_kernel.pictures import (
     ends,
     ends_figure,
     energy_figure,
@@ -15,6 +14,7 @@ from biascope.results.kernel_pictures import (
     spectrum_figure,
     thumbnails,
 )
+from biascope.results import draw
 
 SHARES = np.geomspace(0.6, 1e-4, 30) * np.array([[1.0], [1.1], [0.9]])  # three draws
 ENERGY = np.cumsum(np.full((3, 30), 0.02) * np.array([[1.0], [1.2], [0.9]]), 1)

@@ -18,7 +18,7 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
-from biascope.results import kernel_pictures as pictures
+from biascope.measures.tangent_kernel import pictures as pictures
 from biascope.results.estimate import Estimate
 from biascope.results.registry import measurement
 from biascope.results.result import Result

@@ -5,10 +5,16 @@ import contextlib
 import pytest
 import torch
 
+from biascope.measures.pattern_statistics.lookup import (
+    Orders,
+    TrainedTables,
+    initial_tables,
+    lookup_outputs,
+    trained_tables,
+)
 from biascope.networks.pattern_cnn import pattern_cnn
 from biascope.runs.run import Run
 from biascope.tasks.patterns import PatternDistribution, PatternSamples
-from biascope.training.pattern_lookup import Orders, TrainedTables, initial_tables, lookup_outputs, trained_tables
 from biascope.training.recipe import loss_of
 
 CPU64 = Run(device="cpu", precision="float64")
@@ -192,7 +198,7 @@ def test_progress_is_told_to_the_end_and_slices_of_time_change_nothing(
         yield told.append
 
     monkeypatch.setattr("biascope.runs.run.Run.tracked", tracked)
-    monkeypatch.setattr("biascope.training.pattern_lookup._SLICE", 1e-4)
+    monkeypatch.setattr("biascope.measures.pattern_statistics.lookup._SLICE", 1e-4)
     again = ending_at_their_own_time(5, way, run=CPU64)
     assert torch.equal(whole.tables, again.tables)
     assert torch.equal(whole.epochs, again.epochs)
@@ -222,7 +228,7 @@ def test_orders_are_permutations_of_their_own_run_and_epoch() -> None:
 def test_outputs_of_many_inputs_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     tables, places = normal(2, 9, 8), LAW.draw(50, seed=0, runs=2).places
     whole = lookup_outputs(tables, places)
-    monkeypatch.setattr("biascope.training.pattern_lookup._VALUES", 8 * 7)
+    monkeypatch.setattr("biascope.measures.pattern_statistics.lookup._VALUES", 8 * 7)
     assert torch.equal(lookup_outputs(tables, places), whole)
     responses = torch.stack([table[own].amax(1).clamp(min=0) for table, own in zip(tables, places, strict=True)])
     assert torch.allclose(whole, responses[..., :4].sum(-1) - responses[..., 4:].sum(-1))
