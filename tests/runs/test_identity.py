@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -363,3 +364,102 @@ def test_no_caller_puts_an_identity_together_by_itself():
             continue
         assert "Trials({" not in text, path
         assert "Sweep({" not in text, path
+
+
+def test_an_array_edited_behind_a_tensor_is_seen(tmp_path):
+    array = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    network, x, run = Network.of(Squashed()), torch.from_numpy(array), Run(tmp_path, device="cpu")
+    before = tangent_gram(network, x, run=run).matrix
+    array[17] *= 3
+    after = tangent_gram(network, x, run=run).matrix
+    torch.testing.assert_close(after, tangent_gram(network, x, run=CPU).matrix)
+    assert float(after[17, 17]) != float(before[17, 17])
+
+
+class Environment(nn.Module):
+    """What its surroundings say decides its backward pass, a far output, or one small output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(x)
+        if "STOP" in os.environ:
+            hidden = torch.cat([hidden[:, :1].detach(), hidden[:, 1:]], 1)
+        if "WIDE" in os.environ:
+            hidden = hidden.clamp(-20, 20)
+        scale = 1e-6 if "SMALL" in os.environ else 1e-8
+        return hidden * torch.tensor([1e3, scale], dtype=x.dtype)
+
+
+@pytest.mark.parametrize("name", ["STOP", "WIDE", "SMALL"])
+def test_gradients_far_inputs_and_small_outputs_are_compared(tmp_path, monkeypatch, name):
+    network = Network.of(Environment())
+
+    def found() -> identity.Identity:
+        return identity_of("work", CPU, code=(), at=(4,), network=network)
+
+    before = found()
+    assert before.agrees(found().outputs)
+    monkeypatch.setenv(name, "1")
+    assert found().name == before.name
+    assert not before.agrees(found().outputs)
+
+
+def test_a_law_that_the_surroundings_decide_is_another_law(monkeypatch):
+    def build() -> nn.Module:
+        layer = nn.Linear(2, 1)
+        if float(torch.rand(())) < float(os.environ.get("SHARE", "0")):
+            nn.init.constant_(layer.weight, 3.0)
+        return layer
+
+    before = Family.initialised(build, name="net").identity
+    monkeypatch.setenv("SHARE", "0.5")
+    assert Family.initialised(build, name="net").identity != before
+
+
+HIDDEN = {
+    "a relative import in the body": "def act(x):\n    from .lay import inner\n    return inner(x)\n",
+    "a module imported in the body": "def act(x):\n    from . import lay\n    return lay.inner(x)\n",
+    "a borrowed name": "import functools, torch\nfrom .lay import inner\n"
+    "@functools.wraps(torch.relu)\ndef act(x):\n    return inner(x)\n",
+    "an attribute of a function": "from .lay import inner\ndef act(x):\n    return act.f(x)\nact.f = inner\n",
+    "single dispatch": "import functools, torch\nfrom .lay import inner\n@functools.singledispatch\ndef act(x):\n    return x\n"
+    "act.register(torch.Tensor, inner)\n",
+    "an object around a function": "import functools\nfrom .lay import inner\nclass Deco:\n    def __init__(self, f):\n"
+    "        functools.update_wrapper(self, f)\n        self.f = inner\n    def __call__(self, x):\n        return self.f(x)\n"
+    "@Deco\ndef act(x):\n    return x\n",
+    "a named tuple with a method": "from typing import NamedTuple\nfrom .lay import inner\nclass Pair(NamedTuple):\n    a: int = 1\n"
+    "    def go(self, x):\n        return inner(x)\nPAIR = Pair()\ndef act(x):\n    return PAIR.go(x)\n",
+    "a deque": "import collections\nfrom .lay import inner\nSTEPS = collections.deque([inner])\ndef act(x):\n    return STEPS[0](x)\n",
+    "a method of a dictionary": "from .lay import inner\nget = {'f': inner}.get\ndef act(x):\n    return get('f')(x)\n",
+}
+
+
+@pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN.keys())
+def test_code_is_found_behind_imports_decorators_and_containers(tmp_path, monkeypatch, text):
+    def digest(limit: int) -> str:
+        name = f"pack{limit}"
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+        (folder / "lay.py").write_text(f"def inner(x):\n    return x.clamp(-{limit}, {limit})\n")
+        (folder / "acts.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        act = importlib.import_module(f"{name}.acts").act
+        act(torch.ones(1))  # which may import
+        return code_of(act)
+
+    assert digest(10) != digest(50)
+
+
+def test_weights_of_a_network_in_a_global_count():
+    def digest(value: float) -> str:
+        inner = nn.Linear(1, 1)
+        nn.init.constant_(inner.weight, value)
+        nn.init.zeros_(inner.bias)
+        return code_of(compiled("def act(x):\n    return INNER(x)\n", INNER=inner)["act"])
+
+    assert digest(1.0) == digest(1.0)
+    assert digest(1.0) != digest(2.0)

@@ -76,3 +76,20 @@ def test_a_stack_is_refused(tmp_path: Path) -> None:
     family = Family.initialised(lambda: nn.Linear(5, 3), name="line")
     with pytest.raises(ValueError, match=r"^unfinished is for one network that nobody looks at"):
         fit(family.draw(2, seed=0, run=CPU), network_and_task()[1], RECIPE, seed=0, run=CPU, unfinished=tmp_path / "x")
+
+
+def test_dropout_goes_on_with_its_own_random_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network.of(nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double())
+    task = network_and_task()[1]
+    whole = fit(network, task, RECIPE, seed=3, run=CPU)
+    monkeypatch.setattr(training_pause, "SECONDS", 0.0)
+    Stopping.left = 20
+    stopping = Stopping(task.splits, task.dtype)
+    file = tmp_path / "unfinished.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        fit(network, stopping, RECIPE, seed=3, run=CPU, unfinished=file)
+    Stopping.left = 10**9
+    found = fit(network, stopping, RECIPE, seed=3, run=CPU, unfinished=file)
+    assert torch.equal(found.losses, whole.losses)
+    for name, tensor in whole.networks.params.items():
+        assert torch.equal(tensor, found.networks.params[name]), name

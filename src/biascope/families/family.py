@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.families import weights
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
@@ -107,22 +107,18 @@ class Network:
             "weights": fingerprint({**self.params, **self.buffers}),
         }
 
-    def witness(self, x: Any) -> tuple[Tensor, float] | None:
-        """Outputs on a few inputs and how far they may differ by rounding; nothing where the forward pass fails."""
+    def witness(self, x: Any) -> list[tuple[Tensor, float]] | None:
+        """What the network does on a few inputs, and how far it may differ by rounding; nothing where the forward pass fails.
+
+        Groups of one scale each: every output at the inputs and far from them, where differences with a large step look; the
+        gradients by the inputs and by each parameter.
+        """
         like = next(iter(self.params.values()))
-
-        def placed(leaf: Any, dtype: torch.dtype) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            return leaf.detach().to(like.device, dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
-
         # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
         for dtype, rounding in ((torch.float64, 1e-7), (like.dtype, 1e-3 if like.dtype.itemsize > 2 else 5e-2)):
-            with contextlib.suppress(Exception), torch.no_grad(), forked_rng(seed_of(0, "witness")):
-                inputs = torch.utils._pytree.tree_map(functools.partial(placed, dtype=dtype), x)
-                outputs = self.to(like.device, dtype)(inputs)
-                if isinstance(outputs, Tensor):
-                    return outputs.detach().double().cpu(), rounding
+            with contextlib.suppress(Exception), forked_rng(seed_of(0, "witness")):
+                inputs = tree_map(functools.partial(_placed, device=like.device, dtype=dtype), x)
+                return _behaviour(self.to(like.device, dtype), inputs, rounding)
         return None
 
     def with_params(self, params: Params, buffers: Params | None = None) -> Network:
@@ -167,6 +163,59 @@ class Network:
             owner = module.get_submodule(name.rpartition(".")[0])
             getattr(owner, name.rpartition(".")[2]).data = tensor.detach().clone()
         return module
+
+
+def _placed(leaf: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().to(device, dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+
+
+_BUILDS = 8  # builds by which the law of a builder is known that cannot be recorded
+_FAR = 100.0  # where differences look by default
+_BENT = 1e-2  # of a gradient: units on a kink go one way or the other by rounding
+_COLUMNS = 16  # outputs that have a group of their own
+
+
+def _behaviour(network: Network, x: Any, rounding: float) -> list[tuple[Tensor, float]]:
+    """Outputs at inputs and far from them, each by itself, and gradients by inputs and weights, with their tolerances."""
+    generator = torch.Generator().manual_seed(0)
+
+    def far(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return leaf
+        return leaf + _FAR * torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf)
+
+    groups: list[tuple[Tensor, float]] = []
+    with torch.no_grad():
+        for inputs in (x, tree_map(far, x)):
+            outputs = network(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs))
+            rows = outputs.detach().reshape(outputs.shape[0], -1).double().cpu()
+            groups += [(part.clone(), rounding) for part in rows.T[:: max(1, rows.shape[1] // _COLUMNS)]]
+    with contextlib.suppress(Exception), torch.enable_grad():  # not every network can be differentiated by everything
+        groups += [(slope, max(rounding, _BENT)) for slope in _slopes(network, x, generator)]
+    return groups
+
+
+def _slopes(network: Network, x: Any, generator: torch.Generator) -> list[Tensor]:
+    """Gradients of a random combination of the outputs: by each input, and by each parameter in short."""
+    moving = {name: part.detach().clone().requires_grad_() for name, part in network.params.items()}
+    places = tree_map(lambda leaf: leaf.clone().requires_grad_() if _is_real(leaf) else leaf, x)
+    outputs = network(tree_map(lambda leaf: leaf + 0 if _is_real(leaf) else leaf, places), moving)
+    mixture = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    wanted = [*(leaf for leaf in tree_leaves(places) if _is_real(leaf)), *moving.values()]
+    found = torch.autograd.grad((outputs * mixture).sum(), wanted, allow_unused=True, materialize_grads=True)
+    inputs = len(wanted) - len(moving)
+    short = []
+    for gradient in found[inputs:]:
+        flat = gradient.detach().flatten().double().cpu()
+        along = torch.randn(flat.shape, generator=generator, dtype=torch.float64)
+        short.append(torch.stack([flat.norm(), flat @ along]))
+    return [gradient.detach().double().cpu() for gradient in found[:inputs]] + short
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
 def _recipe(module: nn.Module, batchnorm: str) -> tuple[nn.Module, bool]:
@@ -361,11 +410,13 @@ class Family:
         else:
             # The template's weights are built under a fixed seed: they tell what a builder reads from files.
             parts = [self.template.identity, "" if self._build is None else code_of(self._build)]
+            if self._build is not None and self._tape is None:  # the law may depend on what no code shows
+                parts.append([fingerprint(member) for member in built(self._build, seed_of(0, "law"), 0, _BUILDS)])
             parts += [] if self._stack is None else [self._stack.identity]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
-    def witness(self, x: Any) -> tuple[Tensor, float] | None:
-        """Outputs of the template; see :meth:`Network.witness`."""
+    def witness(self, x: Any) -> list[tuple[Tensor, float]] | None:
+        """What the template does; see :meth:`Network.witness`."""
         return self.template.witness(x)
 
     def beside(self, another: nn.Module) -> Family:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 
 class Described(Protocol):
@@ -62,26 +61,17 @@ def fingerprint(params: Mapping[str, Tensor]) -> str:
     return hashed.value
 
 
-# Of tensors that are still there, with the state they were in.
-_digests: MutableMapping[Tensor, tuple[tuple[int, int], str]] = WeakIdKeyDictionary()
-
-
 def digest(tensor: Tensor) -> str:
-    """A short hash of shape, type and values, taken once of a tensor that nobody changes: data may hold gigabytes.
+    """A short hash of shape, type and values, taken anew at every call: an array behind a tensor may change unseen.
 
     Example:
         >>> tensor = torch.zeros(2)
         >>> before = digest(tensor)
-        >>> digest(tensor.add_(1)) == before, digest(tensor.sub_(1)) == before
-        (False, True)
+        >>> tensor.numpy()[0] = 1.0
+        >>> digest(tensor) == before
+        False
     """
-    state = None if tensor.is_inference() else (tensor._version, tensor.data_ptr())
-    known = _digests.get(tensor)
-    if known is not None and known[0] == state:
-        return known[1]
     hashed = Fingerprint()
     hashed.begin("", tensor)
     hashed.add(tensor)
-    if state is not None:
-        _digests[tensor] = state, hashed.value
     return hashed.value

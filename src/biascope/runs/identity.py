@@ -5,8 +5,8 @@ An identity has three components:
 - *Parts* (family, data, settings) count by their content.
 - *Code* counts by its compiled functions. A walk finds everything of the user's own that a function reaches, in whatever file,
   notebook cell or closure it is defined. Comments and line numbers do not count. Installed packages count by their version.
-- *Outputs* of the networks on fixed inputs are compared as well, with a tolerance. A forward pass may depend on what no walk
-  can see: files, environment variables, patched functions.
+- *Outputs* and gradients of the networks on fixed inputs, near and far, are compared as well, with a tolerance. A forward
+  pass may depend on what no walk can see: files, environment variables, patched functions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import math
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,8 @@ from biascope.runs.run import Run
 
 #: For a field that follows from the other fields: it is not part of what tells one object from another.
 DERIVED: Mapping[str, bool] = {"derived": True}
-_WITNESSED = 2  # inputs that outputs are compared on
-_MOST = 256  # outputs that are written down
+_WITNESSED = 4  # inputs that outputs are compared on
+_MOST = 64  # numbers of a group that are written down
 _LARGEST_WALK = 200_000  # objects: whoever holds more than that is told apart by outputs alone
 
 
@@ -49,8 +50,11 @@ _LARGEST_WALK = 200_000  # objects: whoever holds more than that is told apart b
 class Witnessed(Protocol):
     """What gives outputs on inputs: a network, or a family by its template."""
 
-    def witness(self, x: Any) -> tuple[Tensor, float] | None:
-        """Outputs on a few inputs and their relative rounding; nothing where the forward pass fails."""
+    def witness(self, x: Any) -> list[tuple[Tensor, float]] | None:
+        """Outputs and gradients on a few inputs, in groups of one scale each with their relative tolerance.
+
+        Nothing where the forward pass fails.
+        """
 
 
 @runtime_checkable
@@ -72,14 +76,14 @@ class Identity:
     Attributes:
         work: Its name.
         content: Parts, code, versions, device kind and precision, as plain JSON.
-        outputs: Of the networks among its parts on fixed inputs; compared with a tolerance, so not in the name.
-        tolerance: How far outputs may differ by rounding.
+        outputs: Outputs and gradients of the networks among its parts on fixed inputs; compared with a tolerance, so not in the name.
+        tolerances: How far each group of these may differ by rounding, relative to its largest number.
     """
 
     work: str
     content: Mapping[str, Any]
-    outputs: tuple[float, ...] = ()
-    tolerance: float = 0.0
+    outputs: tuple[tuple[float, ...], ...] = ()
+    tolerances: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -87,13 +91,13 @@ class Identity:
         text = json.dumps([self.work, self.content], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def agrees(self, outputs: Sequence[float]) -> bool:
+    def agrees(self, outputs: Sequence[Sequence[float]]) -> bool:
         """Whether the networks behave as they did when other outputs were written down."""
-        return _alike(self.outputs, outputs, self.tolerance)
+        return _alike(self.outputs, outputs, self.tolerances)
 
     def document(self) -> dict[str, Any]:
         """As JSON, to be read by people and by the next run."""
-        return {"work": self.work, **self.content, "outputs": list(self.outputs)}
+        return {"work": self.work, **self.content, "outputs": [list(group) for group in self.outputs]}
 
 
 def identity_of(
@@ -127,7 +131,7 @@ def identity_of(
     if networks and at is None:
         raise TypeError(f"Kept work {work!r} rests on a network and must name inputs to compare outputs on. Pass at=….")
     # Outputs come first: a forward pass may import the modules that its code is in.
-    outputs, tolerance = _outputs(networks, at)
+    outputs, tolerances = _outputs(networks, at)
     roots = (code,) if callable(code) else tuple(code)
     content = {
         "parts": {name: described(part) for name, part in sorted(parts.items())},
@@ -136,28 +140,27 @@ def identity_of(
         "device": device_type(run),
         "precision": run.precision,
     }
-    return Identity(work, content, outputs, tolerance)
+    return Identity(work, content, outputs, tolerances)
 
 
-def _outputs(networks: Sequence[Witnessed], at: Any) -> tuple[tuple[float, ...], float]:
-    """Some outputs of every network on a few inputs, with mean and root mean square of all."""
-    kept: list[float] = []
-    largest = 0.0
+def _outputs(networks: Sequence[Witnessed], at: Any) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
+    """Some numbers of every group that every network gives on a few inputs, with mean and root mean square of all."""
+    kept: list[tuple[float, ...]] = []
+    tolerances: list[float] = []
     for network in networks:
         found = network.witness(_few(at))
         if found is None:  # the work itself says what is wrong with the network or its inputs
-            kept.append(math.nan)
-            continue
-        values, rounding = found
-        largest = max(largest, rounding)
-        flat = values.flatten().double()
-        picked = flat[:: max(1, math.ceil(flat.numel() / _MOST))]
-        kept += [*picked.tolist(), float(flat.mean()), float(flat.square().mean().sqrt())]
-    return tuple(kept), largest
+            found = [(torch.tensor([math.nan]), 0.0)]
+        for group, tolerance in found:
+            flat = group.flatten().double()
+            picked = flat[:: max(1, math.ceil(flat.numel() / _MOST))]
+            kept.append((*picked.tolist(), float(flat.mean()), float(flat.square().mean().sqrt())))
+            tolerances.append(tolerance)
+    return tuple(kept), tuple(tolerances)
 
 
 def _few(at: Any) -> Any:
-    """The first inputs of those given; for a task, or a shape, inputs made up for it.
+    """Some inputs of those given, from the first to the last; for a task, or a shape, inputs made up for it.
 
     A task need not be part of the work (heads of several tasks may be kept together), and the outputs must not depend on it.
     """
@@ -168,7 +171,12 @@ def _few(at: Any) -> Any:
         )
     if isinstance(at, tuple) and all(isinstance(length, int) for length in at):
         return _made_up(at, torch.float32)
-    return tree_map(lambda leaf: leaf[:_WITNESSED] if isinstance(leaf, Tensor) and leaf.dim() else leaf, at)
+    return tree_map(lambda leaf: leaf[_spread(len(leaf))] if isinstance(leaf, Tensor) and leaf.dim() else leaf, at)
+
+
+def _spread(count: int) -> list[int]:
+    """Places from the first to the last of so many."""
+    return sorted({round(place * (count - 1) / (_WITNESSED - 1)) for place in range(_WITNESSED)})
 
 
 def _made_up(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -179,12 +187,17 @@ def _made_up(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.randint(2, (_WITNESSED, *shape), generator=generator).to(dtype)
 
 
-def _alike(first: Sequence[float], second: Sequence[float], tolerance: float) -> bool:
-    if len(first) != len(second):
+def _alike(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], tolerances: Sequence[float]) -> bool:
+    """Whether numbers agree, each group to a tolerance of its own scale."""
+    if [len(group) for group in first] != [len(group) for group in second]:
         return False
-    one, two = np.array(first, dtype=np.float64), np.array(second, dtype=np.float64)
-    scale = float(np.nanmax(np.abs(one), initial=0.0))
-    return bool(np.allclose(one, two, rtol=0.0, atol=tolerance * scale, equal_nan=True))
+    for one, two, tolerance in zip(first, second, tolerances, strict=True):
+        values = np.array(one, dtype=np.float64)
+        known = np.abs(values[np.isfinite(values)])
+        scale = float(known.max(initial=0.0))
+        if not np.allclose(values, np.array(two, dtype=np.float64), rtol=0.0, atol=tolerance * scale, equal_nan=True):
+            return False
+    return True
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
@@ -260,7 +273,7 @@ def code_of(*roots: Any) -> str:
     walk = _Walk()
     try:
         for root in roots:
-            walk.visit(root)
+            walk.root(root)
     except RecursionError:  # what lies deeper is told apart by outputs alone
         pass
     return walk.digest()
@@ -301,20 +314,34 @@ class _Walk:
         self._digest = hashlib.sha256()
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # an address may be used again once its owner is gone
+        self._stateless: set[int] = set()  # layers of the network itself, whose weights are told apart from its code
 
     def digest(self) -> str:
         return self._digest.hexdigest()[:16]
+
+    def root(self, value: Any) -> None:
+        if isinstance(value, nn.Module):
+            self._stateless |= {id(layer) for layer in value.modules()}
+        self.visit(value)
+
+    def _beyond(self, value: Any, plain: tuple[type, ...]) -> None:
+        """What a subclass of a plain kind adds to it."""
+        if type(value) not in plain:
+            self.visit(type(value))
+            for name, item in sorted(getattr(value, "__dict__", {}).items()):
+                self._say(name)
+                self.visit(item)
 
     def _say(self, *words: object) -> None:
         self._digest.update("\x1f".join(map(str, words)).encode() + b"\x1e")
 
     def visit(self, value: Any) -> None:
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        if value is None or type(value) in (bool, int, float, complex, str, bytes):
             self._say(type(value).__name__, repr(value))
             return
         if len(self._seen) > _LARGEST_WALK:
             return
-        if isinstance(value, tuple):  # whether equal ones are one object depends on how their file was loaded
+        if type(value) is tuple:  # whether equal ones are one object depends on how their file was loaded
             self._new(value)
             return
         known = self._seen.setdefault(id(value), len(self._seen))
@@ -345,31 +372,57 @@ class _Walk:
             self.visit(value.fset)
         elif isinstance(value, Tensor | np.ndarray):
             self._say("array", _digest_or_shape(value))
+        elif isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary | weakref.WeakSet):
+            self._say("cache")
         elif isinstance(value, Mapping):
             self._mapping(value)
+            self._beyond(value, (dict, types.MappingProxyType))
         elif isinstance(value, list | tuple):
             self._say(type(value).__name__, len(value))
             for item in value:
                 self.visit(item)
+            self._beyond(value, (list, tuple))
         elif isinstance(value, set | frozenset):
             self._say("set", *sorted(code_of(item) for item in value))
+            self._beyond(value, (set, frozenset))
+        elif isinstance(value, int | float | complex | str | bytes) and not isinstance(value, enum.Enum):
+            self._say(value.__reduce_ex__(2)[1:2])  # a number or word of a class of its own
+            self._beyond(value, ())
         elif isinstance(value, enum.Enum):
             self._say("member", type(value).__qualname__, value.name)
         elif isinstance(value, nn.Module):
             self._module(value)
         elif inspect.isbuiltin(value) or isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType):
             self._say("builtin", getattr(value, "__qualname__", value.__name__))
+            owner = getattr(value, "__self__", None)
+            if owner is not None and not isinstance(owner, types.ModuleType | type):  # a method of a dictionary, say
+                self.visit(owner)
         else:
             self._object(value)
 
+    def _reduced(self, value: Any) -> bool:
+        """Visit an object of Python's own by what it would be pickled to; whether that was possible."""
+        try:
+            parts = value.__reduce_ex__(4)
+        except Exception:  # a lock, a file: nothing is known of it but its class
+            return False
+        if isinstance(parts, str):
+            self._say(parts)
+            return True
+        for part in parts[1:]:
+            self.visit(list(part) if isinstance(part, Iterator) else part)
+        return True
+
     def _function(self, function: types.FunctionType) -> None:
-        origin = _origin(function.__module__)
+        # Where it was written, whatever a decorator has made of its name.
+        written = function.__globals__.get("__name__")
+        origin = _origin(written)
         if origin:
-            self._say("installed", origin, function.__qualname__)
-            return
-        self._say("function")
-        self._code(function.__code__)
-        engine = _module_of(function)
+            self._say("installed", origin, function.__code__.co_qualname)
+        else:
+            self._say("function")
+            self._code(function.__code__)
+        engine = written if isinstance(written, str) and written.startswith("biascope.") else None
         self.visit(function.__defaults__)
         self.visit(function.__kwdefaults__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -378,9 +431,14 @@ class _Walk:
                 self.visit(cell.cell_contents)
             except ValueError:  # a name that is not bound yet
                 self._say("empty")
-        if (
-            engine is not None
-        ):  # its globals may be caches: all code of its file and of what that imports stands for them
+        for name, value in sorted(vars(function).items()):
+            if name != "__wrapped__" or not function.__closure__:
+                self._say("attribute", name)
+                self.visit(value)
+        if origin:  # a wrapper of somebody else's: what it wraps was in its closure
+            return
+        # Its globals may be caches: all code of its file and of what that imports stands for them.
+        if engine is not None:
             self._say(_modules_code(frozenset({engine})))
             return
         for name, value in _named_globals(function):
@@ -399,6 +457,8 @@ class _Walk:
         if (engine := _module_of(kind)) is not None:
             self._say(_modules_code(frozenset({engine})))
             return
+        if type(kind) is not type and not _origin(type(kind).__module__):
+            self.visit(type(kind))
         for base in kind.__bases__:
             self.visit(base)
         for name, value in sorted(dict(vars(kind)).items()):
@@ -415,11 +475,16 @@ class _Walk:
             self.visit(item)
 
     def _module(self, module: nn.Module) -> None:
-        """A layer's settings, hooks and children; its weights and buffers by their shapes, since their values are state."""
+        """A layer's settings, hooks and children; the weights of the network itself by their shapes, since values are its state."""
         self.visit(type(module))
         for kind in (module._parameters, module._buffers):
             for name, tensor in kind.items():
                 self._say(name, "none" if tensor is None else (tuple(tensor.shape), tensor.dtype))
+                if tensor is not None and id(module) not in self._stateless:
+                    self._say(_digest_or_shape(tensor))
+        if isinstance(module, torch.jit.ScriptModule):
+            self._say(module.code)
+            return
         for name, value in sorted(vars(module).items()):
             if name not in _OF_MODULES:
                 self._say(name)
@@ -437,7 +502,6 @@ class _Walk:
         wrapped = getattr(value, "__wrapped__", None)
         if callable(wrapped):  # a function behind a cache or a decorator
             self.visit(wrapped)
-            return
         kind = type(value)
         self.visit(kind)
         if callable(value):  # an operator of torch, say
@@ -447,11 +511,19 @@ class _Walk:
             return
         if isinstance(value, torch.Generator):
             return
-        foreign = bool(_origin(kind.__module__))
+        if isinstance(value, torch.jit.ScriptFunction):
+            self._say(value.code)
+            return
+        origin = _origin(kind.__module__)
+        if origin.startswith("python ") and self._reduced(value):
+            return
+        foreign = bool(origin)
         held = dict(getattr(value, "__dict__", {}))
         for owner in kind.__mro__:
             slots = vars(owner).get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                private = slot.startswith("__") and not slot.endswith("__")
+                name = f"_{owner.__name__.lstrip('_')}{slot}" if private else slot
                 if hasattr(value, name):
                     held.setdefault(name, getattr(value, name))
         for name, item in sorted(held.items()):
@@ -461,6 +533,11 @@ class _Walk:
 
 
 def _digest_or_shape(value: Tensor | np.ndarray) -> str:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OVUSMm":  # objects, records, words, dates
+        return code_of(value.tolist()) + str(value.dtype)
+    if isinstance(value, Tensor) and value.layout == torch.sparse_coo:
+        whole = value.detach().coalesce()
+        return digest(whole.indices()) + digest(whole.values()) + str(tuple(value.shape))
     try:
         tensor = torch.as_tensor(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
         return digest(tensor.detach())
@@ -517,9 +594,18 @@ def _named_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             if isinstance(value, types.ModuleType):
                 modules.append(value)
             yield name, value
-    modules += [sys.modules[name] for name in imported if name in sys.modules]
+    modules += _imported_inside(imported, str(scope.get("__package__") or ""))
     for module in modules:
         yield from _taken(module, attributes)
+
+
+def _imported_inside(names: Sequence[str], package: str) -> list[types.ModuleType]:
+    """Modules that a function imports in its body, by whole names or relative to its package and those around it."""
+    around = [package.rsplit(".", level)[0] for level in range(package.count(".") + 1)] if package else []
+    places = [(f"{each}.{name}".rstrip("."), name) for name in names for each in around] + [
+        (name, name) for name in names
+    ]
+    return [sys.modules[place] for place, _ in places if place in sys.modules]
 
 
 def _taken(module: types.ModuleType, attributes: Sequence[str]) -> Iterator[tuple[str, Any]]:

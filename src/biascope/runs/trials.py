@@ -313,7 +313,7 @@ class _Store:
         return self.folder / f"{key}.safetensors"
 
 
-def _folder_of(identity: Identity, trials: Path) -> tuple[Path, list[float]]:
+def _folder_of(identity: Identity, trials: Path) -> tuple[Path, list[list[float]]]:
     """The folder of a work, the first of its name in which networks gave the outputs that they give now; and these outputs."""
     for number in itertools.count(1):
         folder = trials / (identity.name if number == 1 else f"{identity.name}-{number}")
@@ -333,12 +333,12 @@ def _folder_of(identity: Identity, trials: Path) -> tuple[Path, list[float]]:
     return folder, outputs
 
 
-def _begun(folder: Path, identity: Identity) -> list[float]:
+def _begun(folder: Path, identity: Identity) -> list[list[float]]:
     """The outputs that a folder's networks gave when it was begun, by whoever came first."""
     path = folder / "identity.json"
     while True:
         try:
-            return [float(number) for number in json.loads(path.read_bytes())["outputs"]]
+            return [[float(number) for number in group] for group in json.loads(path.read_bytes())["outputs"]]
         except FileNotFoundError:
             write_first(path, json.dumps(identity.document(), indent=1).encode())
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,9 +46,9 @@ class Pause:
         except ValueError:
             tell_damage(self._path, "trained")
             return nothing
-        outputs = held.pop("outputs")
-        if seal.get("work") != self._identity.name or not self._identity.agrees(outputs.tolist()):
+        if seal.get("work") != self._identity.name or not self._identity.agrees(json.loads(seal["outputs"])):
             return nothing  # of another training
+        _set_random_state(held)
         with torch.no_grad():
             for place, tensor in enumerate(state):
                 tensor.copy_(held[str(place)])
@@ -62,10 +63,24 @@ class Pause:
         """Write the state after so many iterations."""
         held = {str(place): tensor.detach().cpu().contiguous().clone() for place, tensor in enumerate(state)}
         held["losses"] = losses[:step]
-        held["outputs"] = torch.tensor(self._identity.outputs, dtype=torch.float64)
-        write_sealed(self._path, held, {"work": self._identity.name})
+        held |= _random_state()
+        write_sealed(self._path, held, {"work": self._identity.name, "outputs": json.dumps(self._identity.outputs)})
         self._last = time.monotonic()
 
     def finished(self) -> None:
         """Nothing is left to go on with."""
         self._path.unlink(missing_ok=True)
+
+
+def _random_state() -> dict[str, Tensor]:
+    """Of the generators that dropout draws from."""
+    found = {"random cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        found["random cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def _set_random_state(held: dict[str, Tensor]) -> None:
+    torch.set_rng_state(held["random cpu"])
+    if "random cuda" in held and torch.cuda.is_available():
+        torch.cuda.set_rng_state(held["random cuda"])
