@@ -161,6 +161,14 @@ def exact_type(network: Network, x: Any) -> tuple[torch.dtype, float]:
     return like.dtype, torch.finfo(like.dtype).eps
 
 
+def coarsest_rounding(network: Network, x: Any) -> float:
+    """The rounding unit of the coarsest type that a network computes in, as it is: some cast to narrower numbers inside."""
+    seen = _Roundings()  # type: ignore[no-untyped-call]
+    with torch.no_grad(), plain_attention(), seen:
+        network(x)
+    return seen.coarsest
+
+
 class _Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the types of all that is computed."""
 

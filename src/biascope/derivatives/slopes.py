@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.gradients import input_gradient
+from biascope.derivatives.separateness import coarsest_rounding
 from biascope.families.family import Network
 from biascope.families.weights import Params
 from biascope.runs.randomness import generator_for
@@ -76,35 +76,14 @@ def relative(first: Tensor, second: Tensor) -> float:
 
 def arithmetic_of(network: Network, x: Any) -> Arithmetic:
     """What may be asked of a network's differences: some cast to narrower numbers inside, whatever they are given."""
-    with torch.no_grad(), _Narrowing() as seen:
-        network(_copied(x))
-    given = [leaf.dtype for leaf in tree_leaves(x) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    coarsest = max((torch.finfo(dtype).eps for dtype in [*given, *seen.dtypes]), default=0.0)
+    coarsest = coarsest_rounding(network, _copied(x))
     if coarsest > torch.finfo(torch.float32).eps:
         return HALF
     return SINGLE if coarsest > torch.finfo(torch.float64).eps else DOUBLE
 
 
-class _Narrowing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Collects the types that float64 and float32 numbers are cast down to."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.dtypes: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        finest = min((_eps(leaf) for leaf in tree_leaves((args, kwargs)) if _is_real(leaf)), default=1.0)
-        self.dtypes |= {leaf.dtype for leaf in tree_leaves(result) if _is_real(leaf) and _eps(leaf) > finest}
-        return result
-
-
 def _is_real(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
-
-
-def _eps(leaf: Tensor) -> float:
-    return torch.finfo(leaf.dtype).eps
 
 
 def input_agreement(network: Network, x: Any, arithmetic: Arithmetic, seed: int) -> Agreement:
