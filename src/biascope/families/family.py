@@ -107,7 +107,7 @@ class Network:
             "weights": fingerprint({**self.params, **self.buffers}),
         }
 
-    def witness(self, x: Any) -> list[tuple[Tensor, float]] | None:
+    def witness(self, x: Any, device: torch.device) -> list[tuple[Tensor, float]] | None:
         """What the network does on a few inputs, and how far it may differ by rounding; nothing where the forward pass fails.
 
         Groups of one scale each: every output at the inputs and far from them, where differences with a large step look; the
@@ -117,8 +117,8 @@ class Network:
         # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
         for dtype, rounding in ((torch.float64, 1e-7), (like.dtype, 1e-3 if like.dtype.itemsize > 2 else 5e-2)):
             with contextlib.suppress(Exception), forked_rng(seed_of(0, "witness")):
-                inputs = tree_map(functools.partial(_placed, device=like.device, dtype=dtype), x)
-                return _behaviour(self.to(like.device, dtype), inputs, rounding)
+                inputs = tree_map(functools.partial(_placed, device=device, dtype=dtype), x)
+                return _behaviour(self.to(device, dtype), inputs, rounding)
         return None
 
     def with_params(self, params: Params, buffers: Params | None = None) -> Network:
@@ -415,9 +415,9 @@ class Family:
             parts += [] if self._stack is None else [self._stack.identity]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
-    def witness(self, x: Any) -> list[tuple[Tensor, float]] | None:
+    def witness(self, x: Any, device: torch.device) -> list[tuple[Tensor, float]] | None:
         """What the template does; see :meth:`Network.witness`."""
-        return self.template.witness(x)
+        return self.template.witness(x, device)
 
     def beside(self, another: nn.Module) -> Family:
         """This point family, with a second build at the same weights: what differs between the two is not in the weights.

@@ -50,7 +50,7 @@ _LARGEST_WALK = 200_000  # objects: whoever holds more than that is told apart b
 class Witnessed(Protocol):
     """What gives outputs on inputs: a network, or a family by its template."""
 
-    def witness(self, x: Any) -> list[tuple[Tensor, float]] | None:
+    def witness(self, x: Any, device: torch.device) -> list[tuple[Tensor, float]] | None:
         """Outputs and gradients on a few inputs, in groups of one scale each with their relative tolerance.
 
         Nothing where the forward pass fails.
@@ -131,7 +131,8 @@ def identity_of(
     if networks and at is None:
         raise TypeError(f"Kept work {work!r} rests on a network and must name inputs to compare outputs on. Pass at=….")
     # Outputs come first: a forward pass may import the modules that its code is in.
-    outputs, tolerances = _outputs(networks, at)
+    here = run.torch_device if run.on is None else torch.device("cpu")
+    outputs, tolerances = _outputs(networks, at, here)
     roots = (code,) if callable(code) else tuple(code)
     content = {
         "parts": {name: described(part) for name, part in sorted(parts.items())},
@@ -143,12 +144,14 @@ def identity_of(
     return Identity(work, content, outputs, tolerances)
 
 
-def _outputs(networks: Sequence[Witnessed], at: Any) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
+def _outputs(
+    networks: Sequence[Witnessed], at: Any, device: torch.device
+) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
     """Some numbers of every group that every network gives on a few inputs, with mean and root mean square of all."""
     kept: list[tuple[float, ...]] = []
     tolerances: list[float] = []
     for network in networks:
-        found = network.witness(_few(at))
+        found = network.witness(_few(at), device)
         if found is None:  # the work itself says what is wrong with the network or its inputs
             found = [(torch.tensor([math.nan]), 0.0)]
         for group, tolerance in found:
