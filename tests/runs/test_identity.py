@@ -20,9 +20,10 @@ from biascope.families.source import family_of
 from biascope.kernels.gram import tangent_gram
 from biascope.networks.lenet import lenet
 from biascope.results.registry import find
-from biascope.runs import identity
+from biascope.runs import code, identity
+from biascope.runs.code import code_of
 from biascope.runs.digest import digest
-from biascope.runs.identity import DERIVED, code_of, content_of, described, identity_of
+from biascope.runs.identity import DERIVED, content_of, described, identity_of
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.signals import Signal, SignalTask
@@ -114,12 +115,12 @@ def test_closures_partials_methods_hooks_and_attributes_count():
 
 def test_installed_packages_count_by_their_version(monkeypatch):
     before = code_of(nn.ReLU(), torch.optim.SGD, np.linalg.norm)
-    monkeypatch.setattr(identity, "_version", lambda package: f"{package} of tomorrow")
-    identity._origin_of_file.cache_clear()
+    monkeypatch.setattr(code, "_version", lambda package: f"{package} of tomorrow")
+    code._origin_of_file.cache_clear()
     try:
         assert code_of(nn.ReLU(), torch.optim.SGD, np.linalg.norm) != before
     finally:
-        identity._origin_of_file.cache_clear()
+        code._origin_of_file.cache_clear()
 
 
 def test_cycles_deep_nests_and_things_without_content_end():

@@ -1,4 +1,4 @@
-"""HOW: whether a derivative is the slope of the forward pass, compared with differences, kinks told from errors."""
+"""HOW: compares derivatives with finite differences of the forward pass, and separates kinks from wrong backward passes."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ def _called(build: Any, name: str) -> nn.Module:
         raise
     except Exception as error:  # a user's builder may raise anything
         raise ValueError(
-            f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Mend it."
+            f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Fix the error above."
         ) from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")

@@ -85,7 +85,7 @@ def merge(
     skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
     if idle := [pattern for pattern in keep if not fnmatch.filter(every, pattern)]:
         raise ValueError(
-            f"keep must match names of the models, and {idle[0]!r} matches none of {len(every)}, such as {every[0]}. Mend the pattern."
+            f"keep must match names of the models, and {idle[0]!r} matches none of {len(every)}, such as {every[0]}. Fix the pattern."
         )
     streams = [TaskStream(base, model, skipped) for model, _ in models]
     kept = {name for name in base.tensors if name in skipped or not weights.is_edited(name, base.tensors[name])}

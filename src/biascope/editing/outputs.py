@@ -147,7 +147,7 @@ def edited_outputs(
     work = _Edited(encoder, head, tuple(vectors), coefficients.double().cpu(), samples, linearised, reading)
     if run.folder is None:
         return work.outputs(run)
-    # Labels are not looked at: samples that differ in them alone have the same outputs.
+    # Outputs do not depend on labels, so labels are not part of the work.
     trials = Trials(
         "edited outputs",
         run,

@@ -114,7 +114,7 @@ def tuned_vectors(
     Args:
         encoder: Pre-trained.
         heads: Of each task.
-        tasks: With a split ``train`` each; others are not looked at.
+        tasks: With a split ``train`` each; other splits are ignored.
         recipe: For all of them.
         tunings: ``"non-linear"``, ``"linearised"`` or both.
         seed: Of the order of samples.

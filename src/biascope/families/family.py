@@ -27,8 +27,8 @@ from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.tape import Builder, Tape, TapeError, block_size, built
 from biascope.families.unregistered import differences, hollow, random_content, same_function, structure_of
 from biascope.families.weights import Params, stacked
+from biascope.runs.code import code_of
 from biascope.runs.digest import fingerprint
-from biascope.runs.identity import code_of
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 

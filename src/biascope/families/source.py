@@ -183,7 +183,7 @@ def _module_of(location: str) -> ModuleType:
             spec.loader.exec_module(module)
         except Exception as error:
             raise ValueError(
-                f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Mend the file."
+                f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Fix the file."
             ) from error
     return module
 
@@ -283,7 +283,7 @@ def _reporting(name: str, build: Builder) -> Builder:
             raise
         except Exception as error:
             raise ValueError(
-                f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Mend it."
+                f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Fix the error above."
             ) from error
         if not isinstance(module, nn.Module):
             raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")

@@ -251,7 +251,7 @@ def _checked(groups: Sequence[Group], keys: list[str]) -> list[Group]:
         odd = sorted(set(held) ^ set(keys)) or [key for key, after in itertools.pairwise(held) if key == after]
         raise ValueError(
             f"A plan must put each of its {len(keys)} trials into one group, and {odd[0]!r} is in none or in several. "
-            "Mend the plan."
+            "Fix the plan."
         )
     return [Group(tuple(group.keys), json.loads(json.dumps(group.method))) for group in groups]
 

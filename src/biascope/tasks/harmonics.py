@@ -133,7 +133,7 @@ def harmonics(
         sizes: Samples along each axis.
         order: ``K^{L−1}``, see :func:`harmonic_order`; None for activations that are no polynomial.
         tolerance: How far from a bin, in bins along each axis, a harmonic still counts for it: on the finite extent of a
-            signal closer frequencies can hardly be told apart. It matters only for frequencies that are not whole bins.
+            signal it can hardly separate closer frequencies. It matters only for frequencies that are not whole bins.
         refine: Cells of a bin; by default the least that make all frequencies whole, else up to 8.
 
     Returns:

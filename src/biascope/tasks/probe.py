@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from biascope.runs.identity import code_of, content_of
+from biascope.runs.code import code_of
+from biascope.runs.identity import content_of
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 

@@ -75,7 +75,7 @@ def merge_check(
         encoder: At θ₀; with heads it predicts classes.
         heads: By model; :func:`biascope.editing.heads.identity_head` for a network whose outputs are class scores or features.
         vectors: By model, at least two.
-        tasks: Samples for each model; labels are not looked at.
+        tasks: Samples for each model; labels are ignored.
         split: Where samples are taken from.
         points: Samples of each task at most, and of the control set.
         alphas: Coefficients to choose from; 0, the base, is always among them.
