@@ -233,7 +233,7 @@ def test_a_file_that_does_not_run_is_a_sentence(model, text):
     before = list(sys.path)
     message = sentence_of(builder_of, f"{model}:build")
     assert message.startswith(f"{model} must run without errors, and it raised ")
-    assert message.endswith("Mend the file.")
+    assert message.endswith("Fix the file.")
     assert sys.path == before
 
 
@@ -265,7 +265,7 @@ def test_builders_that_fail_are_sentences(model, tmp_path, with_weights):
     torch.save({"weight": torch.zeros(1)}, tmp_path / "w.pt")
     weights = {"weights_file": tmp_path / "w.pt"} if with_weights else {}
     assert sentence_of(family_of, f"{model}:raising", **weights) == (
-        "raising must build without errors, and it raised KeyError: 'no such thing'. Mend it."
+        "raising must build without errors, and it raised KeyError: 'no such thing'. Fix the error above."
     )
     assert sentence_of(family_of, f"{model}:refusing", **weights) == "width must be even, got 3. Pass width=4."
     assert sentence_of(family_of, f"{model}:nothing", **weights) == (
