@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from biascope.results.estimate import Number
     from biascope.results.result import Result
 
 
@@ -22,8 +23,8 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool)
         return
     for result in results:
         typer.echo(f"\n{result.sentence()}")
-        for name, estimate in result.headline().items():
-            typer.echo(f"  {name}: {estimate!r}")
+        for number in result.headline().values():
+            typer.echo(f"  {number.label}: {number!r}")
         for warning in result.warnings:
             typer.echo(f"  Warning: {warning}")
     if report is not None:
@@ -31,14 +32,28 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool)
 
 
 def _as_json(result: Result) -> dict[str, Any]:
-    numbers = {
-        name: {key: None if value != value else value for key, value in estimate.as_dict().items()}
-        for name, estimate in result.headline().items()
-    }
     return {
         "subject": result.subject,
         "measurement": result.measurement,
-        "headline": numbers,
+        "numbers": [number_as_json(key, number) for key, number in result.headline().items()],
         "warnings": result.warnings,
         "provenance": result.provenance,
+    }
+
+
+def number_as_json(key: str, number: Number) -> dict[str, Any]:
+    """A number as every command prints it: its key, of which thing it is, words, value, error, interval and unit."""
+    stem, _, case = key.partition(":")
+    known = number.as_dict()
+    ends = [known.pop("low"), known.pop("high")]
+    label, unit, confidence = known.pop("label"), known.pop("unit"), known.pop("confidence")
+    interval = None if None in ends else ends
+    return {
+        "key": stem,
+        "case": case,
+        "label": label,
+        **known,
+        "interval": interval,
+        "confidence": confidence,
+        "unit": unit,
     }

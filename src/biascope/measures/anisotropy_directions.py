@@ -17,7 +17,7 @@ from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -56,14 +56,15 @@ class Anisotropy(CovarianceResult):
         """How derivatives were taken, in words."""
         return "mixed derivative of one network" if self.tangent else super().estimator
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         shown = super().headline()
         if self.alignments:
-            shown["sum of all alignments"] = shown.pop("mean squared mixed derivative")
+            shown["trace"] = self.trace.named("sum of all alignments")
             value, error = float(self.eigenvalues[0]), float(self.eigenvalue_errors[0])
-            shown["alignment of the first direction"] = Estimate.from_error(value, error, self.draws)
+            first = Estimate.from_error(value, error, self.draws)
+            shown["first_alignment"] = first.named("alignment of the first direction")
         if self.coherence is not None:
-            shown["cosine between the averages of two halves"] = Estimate(self.coherence)
+            shown["coherence"] = Estimate(self.coherence).named("cosine between the averages of two halves")
         return shown
 
     def sentence(self) -> str:  # noqa: D102

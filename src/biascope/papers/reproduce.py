@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import importlib
-import io
 import json
-import platform
 import tarfile
 import time
-import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from biascope import papers
-from biascope.results.claim import FORMAT, Claim, FigureOfPaper, Finding, Record, effort_rank
-from biascope.results.estimate import Estimate
+from biascope.results import store
+from biascope.results.claim import DOCUMENT, FORMAT, Claim, FigureOfPaper, Finding, Record, effort_rank
+from biascope.results.estimate import Number
 from biascope.results.paper_page import picture, write_page
+from biascope.results.result import now, software
 from biascope.runs.files import make_writable, write_atomically
 from biascope.runs.run import Run
 
@@ -38,7 +36,7 @@ class Reproduction:
     Attributes:
         record: Its numbers, claims and verdicts.
         finding: With the arrays.
-        folder: Where ``finding.json``, ``arrays.npz`` and ``picture.png`` lie.
+        folder: Where ``finding.json``, its arrays and ``picture.png`` lie.
         page: The report of everything reproduced so far; ``None`` where Jinja is not installed.
     """
 
@@ -78,18 +76,13 @@ def reproduce(paper: str, number: str, *, effort: str = "laptop", run: Run | Non
     circumstances: dict[str, Any] = run.describe()
     with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds:
         finding = figure(effort, dataclasses.replace(run, folder=folder))
-    circumstances |= {"seconds": round(seconds[0], 1), "versions": _versions()}
-    circumstances["date"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    circumstances |= {"seconds": round(seconds[0], 1), "versions": software(), "date": now()}
     record = Record.of(figure, finding, effort, circumstances)
     finding = record.finding(finding.arrays)  # as it can be read back, so that a picture never rests on more
 
-    # finding.json goes first and comes back last: where it is, the arrays beside it are its own.
-    for name in ("finding.json", "picture.png", "picture-dark.png"):
+    for name in ("picture.png", "picture-dark.png"):  # never of another run
         (folder / name).unlink(missing_ok=True)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **finding.arrays)  # type: ignore[arg-type]
-    write_atomically(folder / "arrays.npz", buffer.getvalue())
-    write_atomically(folder / "finding.json", _written(record.as_json()))
+    store.write(folder, {"record": record.as_json()}, finding.arrays, name=DOCUMENT)
     if _installed("matplotlib"):
         write_atomically(folder / "picture.png", picture(figure, finding))
         write_atomically(folder / "picture-dark.png", picture(figure, finding, dark=True))
@@ -113,19 +106,6 @@ def _timed(path: Path, how: str) -> Iterator[list[float]]:
         write_atomically(path, _written(known | {how: spent[0]}))
 
 
-def _versions() -> dict[str, str]:
-    import torch
-
-    from biascope import __version__
-
-    return {
-        "biascope": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
 @dataclass(frozen=True)
 class Standing:
     """Where a claim stands, judged today on the committed numbers.
@@ -141,7 +121,7 @@ class Standing:
     record: Record | None
 
     @property
-    def measured(self) -> Estimate | None:
+    def measured(self) -> Number | None:
         """The number that decides."""
         return None if self.record is None else self.record.statistics[self.claim.statistic]
 
@@ -154,9 +134,11 @@ class Standing:
         """What differs from the claim as it stood when its number was measured, in words."""
         if self.record is None:
             return []
-        stored = [pair for pair in self.record.claims if pair[0].statement == self.claim.statement]
+        terms = (self.claim.statistic, self.claim.comparator)
+        stored = [pair for pair in self.record.claims if (pair[0].statistic, pair[0].comparator) == terms]
         if not stored:
             return ["the claim was written after its number was measured"]
+        stored.sort(key=lambda pair: pair[0].statement != self.claim.statement)  # of two on one number, its own
         before = {**dataclasses.asdict(stored[0][0]), "verdict": stored[0][1]}
         now = {**dataclasses.asdict(self.claim), "verdict": self.verdict}
         return [
@@ -265,9 +247,9 @@ def merge(source: Path | str, *, results: Path | None = None, gallery: Path | No
     results, drawn_into = destination(results)
     gallery = gallery or drawn_into
     outcomes = []
-    for name, finding, arrays in _findings(Path(source)):
+    for name, finding, beside in _findings(Path(source)):
         try:
-            outcomes.append(Merged(name, *_merge_one(name, finding, arrays, results, gallery)))
+            outcomes.append(Merged(name, *_merge_one(name, finding, beside, results, gallery)))
         except Exception as error:  # a damaged file or a picture that fails must not keep the others out
             told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             outcomes.append(Merged(name, "refused", told))
@@ -299,25 +281,33 @@ def checkout() -> Path | None:
     return root if (root / "pyproject.toml").is_file() and (root / "src" / "biascope").is_dir() else None
 
 
-def _findings(source: Path) -> Iterator[tuple[str, bytes, bytes | None]]:
-    """Name, content and arrays of every finding in a folder or an archive; nothing is unpacked to disk."""
+def _findings(source: Path) -> Iterator[tuple[str, bytes, Mapping[str, bytes]]]:
+    """Name and content of every finding in a folder or an archive, and the files beside it; nothing is unpacked to disk."""
     if source.is_dir():
-        for path in sorted(path for path in source.rglob("finding.json") if path.is_file()):
-            arrays = path.with_name("arrays.npz")
-            yield str(path), path.read_bytes(), arrays.read_bytes() if arrays.exists() else None
+        for path in sorted(path for path in source.rglob(DOCUMENT) if path.is_file()):
+            yield (
+                str(path),
+                path.read_bytes(),
+                {each.name: each.read_bytes() for each in path.parent.glob("arrays*.npz")},
+            )
         return
     try:
         with tarfile.open(source) as archive:
-            wanted = {"finding.json", "arrays.npz"}
-            members = [member for member in archive if member.isfile() and Path(member.name).name in wanted]
+            members = [member for member in archive if member.isfile() and _wanted(Path(member.name).name)]
             content = {str(Path(member.name)): _member(archive, member) for member in members}
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise ValueError(
             f"{source} must be a folder or a whole .tar.gz of one, and could not be read: {error}."
         ) from error
     for name in sorted(content):
-        if Path(name).name == "finding.json":
-            yield f"{source}:{name}", content[name], content.get(str(Path(name).with_name("arrays.npz")))
+        if Path(name).name == DOCUMENT:
+            folder = Path(name).parent
+            beside = {Path(other).name: data for other, data in content.items() if Path(other).parent == folder}
+            yield f"{source}:{name}", content[name], beside
+
+
+def _wanted(name: str) -> bool:
+    return name == DOCUMENT or (name.startswith("arrays") and name.endswith(".npz"))
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -325,8 +315,10 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return b"" if stream is None else stream.read()
 
 
-def _merge_one(name: str, finding: bytes, arrays: bytes | None, results: Path, gallery: Path | None) -> tuple[str, str]:
-    record = Record.read(finding, name)
+def _merge_one(
+    name: str, finding: bytes, beside: Mapping[str, bytes], results: Path, gallery: Path | None
+) -> tuple[str, str]:
+    document, record = Record.parsed(finding, name)
     figure = papers.figure(record.paper, record.figure)
     entries = committed(figure, results=results)
     before = entries.get(record.effort)
@@ -336,7 +328,7 @@ def _merge_one(name: str, finding: bytes, arrays: bytes | None, results: Path, g
         return "kept", f"{words}: {same} is committed"
     drawn = None
     if gallery is not None and all(effort_rank(effort) <= effort_rank(record.effort) for effort in entries):
-        drawn = picture(figure, record.finding(_arrays(arrays, name)))
+        drawn = picture(figure, record.finding(_arrays(document, beside, name)))
     entries[record.effort] = record
     ordered = {effort: entries[effort].as_json() for effort in sorted(entries, key=effort_rank)}
     path = _committed_file(figure, results)
@@ -353,14 +345,9 @@ def _merge_one(name: str, finding: bytes, arrays: bytes | None, results: Path, g
     return "replaced", f"{words}, for one of {before.date} on {before.device}{remark}"
 
 
-def _arrays(data: bytes | None, name: str) -> dict[str, np.ndarray]:
-    try:
-        with np.load(io.BytesIO(data or b""), allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{name} must have a whole arrays.npz beside it, and has not. Run the figure again."
-        ) from error
+def _arrays(document: Mapping[str, Any], beside: Mapping[str, bytes], name: str) -> dict[str, np.ndarray]:
+    stored = store.arrays_name(document)
+    return store.parsed_arrays(beside.get(stored, b""), str(Path(name).with_name(stored)))
 
 
 def _written(document: Any) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from biascope.results.estimate import Estimate
+from biascope.results import store
+from biascope.results.estimate import Estimate, Number
+from biascope.results.result import KEY
+from biascope.results.store import plain
+from biascope.results.wording import snake
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 EFFORTS = ("smoke", "laptop", "paper")  # from least to most; smoke only shows that everything runs
 COMPARATORS = ("about", "at least", "at most")
 VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not run")
-FORMAT = 1  # of finding.json; raised when an old reader could misread a new file
+DOCUMENT = "finding.json"
+FORMAT = 2  # of a record; raised when an old reader could misread a new file
 
 
 def effort_rank(effort: str) -> int:
@@ -43,7 +47,7 @@ class Claim:
 
     Attributes:
         statement: What the paper says, in one plain sentence.
-        statistic: Name of the number in :attr:`Finding.statistics` that decides it.
+        statistic: Key of the number in :attr:`Finding.statistics` that decides it.
         comparator: ``"about"``, ``"at least"`` or ``"at most"``.
         published: The paper's number, or its words where it gives none.
         tolerance: For ``"about"`` the largest distance from the published number; otherwise the bound itself.
@@ -66,6 +70,10 @@ class Claim:
 
     def __post_init__(self) -> None:
         effort_rank(self.minimum_effort)
+        if not KEY.fullmatch(self.statistic):
+            raise ValueError(
+                f"statistic must be a key in snake_case, got {self.statistic!r}. Pass statistic={snake(self.statistic)!r}."
+            )
         if self.comparator not in COMPARATORS:
             known = ", ".join(map(repr, COMPARATORS))
             raise ValueError(f"comparator must be one of {known}, got {self.comparator!r}. Pass comparator='about'.")
@@ -150,22 +158,27 @@ class Finding:
     """What a figure function found.
 
     Attributes:
-        statistics: The numbers that decide claims, and others worth quoting; what was not run is left out.
+        statistics: The numbers that decide claims, and others worth quoting, each under a key that never changes; what was not
+            run is left out.
         arrays: All that the picture needs.
         settings: Seeds, sizes, epochs, directions …: whatever tells what was run.
         notes: Remarks to be read beside the verdicts: a deviation from the text, a reason.
     """
 
-    statistics: dict[str, Estimate]
+    statistics: dict[str, Number]
     arrays: dict[str, np.ndarray]
     settings: dict[str, Any]
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, number in self.statistics.items():
-            if not isinstance(number, Estimate):
+            if not isinstance(number, Number) or not number.label:
                 kind = type(number).__name__
-                raise ValueError(f"statistic {name!r} must be an Estimate, got {kind}. Pass Estimate.exact(number).")
+                raise ValueError(
+                    f"statistic {name!r} must be a Number with a label, got {kind}. Pass Estimate.exact(number).named(label)."
+                )
+            if not KEY.fullmatch(name):
+                raise ValueError(f"statistic {name!r} must have a key in snake_case. Pass {snake(name)!r}.")
         for name, array in self.arrays.items():
             if np.asarray(array) is not array or array.dtype.hasobject:
                 raise ValueError(f"array {name!r} must be a NumPy array of plain numbers or text. Convert it first.")
@@ -227,7 +240,7 @@ def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -
     Example:
         >>> @figure("1", title="A coin", claims=[Claim("Fair.", "heads", "about", 0.5, 0.1)], draw=lambda finding, dark: None)
         ... def figure_1(effort, run):
-        ...     return Finding({"heads": Estimate.exact(0.5)}, {}, {"tosses": 2})
+        ...     return Finding({"heads": Estimate.exact(0.5).named("share of heads", "share")}, {}, {"tosses": 2})
         >>> figure_1.claims[0].verdict(figure_1("laptop", None).statistics["heads"], "laptop")
         'reproduced'
     """
@@ -248,7 +261,7 @@ def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of a figure that was run, without its arrays: ``finding.json``.
+    """What is kept of a figure that was run, without its arrays.
 
     Attributes:
         paper: Id of the paper.
@@ -275,7 +288,7 @@ class Record:
     seconds: float
     date: str
     versions: dict[str, str]
-    statistics: dict[str, Estimate]
+    statistics: dict[str, Number]
     settings: dict[str, Any]
     notes: tuple[str, ...]
     claims: tuple[tuple[Claim, str], ...]
@@ -291,7 +304,7 @@ class Record:
             title=figure.title,
             effort=effort,
             statistics=numbers,
-            settings=_plain(finding.settings),
+            settings=plain(finding.settings),
             notes=finding.notes,
             claims=tuple(judged),
             **circumstances,
@@ -304,24 +317,21 @@ class Record:
     def as_json(self) -> dict[str, Any]:
         """As plain JSON; nan is null, an infinite number is a string."""
         values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        numbers = {name: number.as_dict() for name, number in self.statistics.items()}
-        values["statistics"] = numbers
-        values["claims"] = [
-            {**dataclasses.asdict(claim), "measured": numbers.get(claim.statistic), "verdict": verdict}
-            for claim, verdict in self.claims
-        ]
-        document: dict[str, Any] = _plain({"format": FORMAT, **values})
+        values["statistics"] = {key: number.as_dict() for key, number in self.statistics.items()}
+        values["claims"] = [{**dataclasses.asdict(claim), "verdict": verdict} for claim, verdict in self.claims]
+        document: dict[str, Any] = plain({"format": FORMAT, **values})
         return document
 
     @staticmethod
-    def read(text: str | bytes, source: Path | str) -> Record:
-        """The record in the text of a ``finding.json``.
+    def parsed(data: bytes, source: Path | str) -> tuple[dict[str, Any], Record]:
+        """The document in the bytes of a ``finding.json``, and the record in it.
 
         Raises:
             ValueError: If it is damaged, foreign or of a newer version, naming the source.
         """
         try:
-            return Record.from_json(json.loads(text))
+            document = store.parsed(data, source)
+            return document, Record.from_json(document.get("record", document))  # before 0.2 it was the document itself
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(
@@ -341,25 +351,24 @@ class Record:
         content["seconds"] = float(content["seconds"])
         content["versions"], content["settings"] = dict(content["versions"]), dict(content["settings"])
         content["notes"] = tuple(map(str, content["notes"]))
-        content["statistics"] = {
-            name: Estimate(**{key: math.nan if value is None else float(value) for key, value in numbers.items()})
-            for name, numbers in content["statistics"].items()
-        }
+        if document["format"] == 1:  # before 0.2, numbers were known by their words
+            content["statistics"] = {snake(name): _named(name, each) for name, each in content["statistics"].items()}
+        content["statistics"] = {key: Number.from_dict(each) for key, each in content["statistics"].items()}
         terms = [entry.name for entry in dataclasses.fields(Claim)]
         content["claims"] = tuple(
-            (Claim(**{term: claim[term] for term in terms}), str(claim["verdict"])) for claim in content["claims"]
+            (
+                Claim(**{term: claim[term] for term in terms} | {"statistic": snake(claim["statistic"])}),
+                str(claim["verdict"]),
+            )
+            for claim in content["claims"]
         )
         return Record(**content)
 
 
-def _plain(value: Any) -> Any:
-    """Only what JSON knows; nan becomes null, an infinite number a string that ``float`` reads."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | range):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+_UNITS = ("%", "dB", "points")
+
+
+def _named(name: str, number: Mapping[str, Any]) -> dict[str, Any]:
+    """A number with the words and the unit that its name had."""
+    words, comma, unit = name.rpartition(", ")
+    return {**number, "label": words if comma and unit in _UNITS else name, "unit": unit if unit in _UNITS else ""}

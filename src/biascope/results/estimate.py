@@ -1,12 +1,16 @@
-"""Estimate: a number with its uncertainty, and the grouped jackknife that gives it one."""
+"""Estimate: a number with its uncertainty, and the ways to find one. Number: an estimate with a name and a unit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
+
+#: The unit of a number between 0 and 1 that is printed in percent.
+SHARE = "share"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,23 @@ class Estimate:
         reach = float(t.ppf(0.5 + confidence / 2, samples - 1)) * standard_error
         return Estimate(value, standard_error, value - reach, value + reach, confidence)
 
+    @staticmethod
+    def from_draws(value: float, draws: np.ndarray) -> Estimate:
+        """A number with the 95 % percentile interval of its values on resampled samples; the interval holds the number itself."""
+        low, high = np.quantile(draws, [0.025, 0.975])
+        error = float(draws.std())
+        return Estimate(float(value), error if error > 1e-12 else 0.0, float(min(low, value)), float(max(high, value)))
+
+    def minus(self, other: Estimate) -> Estimate:
+        """A difference with its normal interval, the two taken as independent: too wide where they share samples.
+
+        Example:
+            >>> Estimate(5.0, 0.3).minus(Estimate(3.0, 0.4))
+            2.0 ± 0.50 (95 %: 1.02 to 2.98)
+        """
+        value, error = self.value - other.value, math.hypot(self.standard_error, other.standard_error)
+        return Estimate(value, error, value - 1.96 * error, value + 1.96 * error)
+
     def contains(self, value: float) -> bool:
         """Whether the interval contains a value."""
         return self.low <= value <= self.high
@@ -55,20 +76,82 @@ class Estimate:
         low, high = sorted((slope * self.low + offset, slope * self.high + offset))
         return Estimate(slope * self.value + offset, abs(slope) * self.standard_error, low, high, self.confidence)
 
-    def as_dict(self) -> dict[str, float]:
-        """The numbers under their names, for JSON."""
-        return {name: float(getattr(self, name)) for name in self.__dataclass_fields__}
+    def in_percent(self) -> Estimate:
+        """A share in percent."""
+        return self.map_linear(100.0)
+
+    def named(self, label: str, unit: str = "") -> Number:
+        """The same with a name and a unit, as it is printed and written."""
+        return Number(self.value, self.standard_error, self.low, self.high, self.confidence, label=label, unit=unit)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields under their names, as JSON has them: nan is null."""
+        return {entry.name: _as_json(getattr(self, entry.name)) for entry in fields(self)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """What :meth:`as_dict` gave.
+
+        Example:
+            >>> Estimate.from_dict(Estimate(40.0).as_dict())
+            40 (spread unknown)
+        """
+        texts = ("label", "unit")  # any other text is an infinite number, which JSON does not know
+        return cls(
+            **{
+                name: value if name in texts else math.nan if value is None else float(value)
+                for name, value in content.items()
+            }
+        )
 
     def __repr__(self) -> str:
+        return self._text("")
+
+    def _text(self, unit: str) -> str:
         if self.confidence == 1.0:
-            return f"{self.value:.4g}"
+            return f"{self.value:.4g}{unit}"
         if not math.isfinite(self.standard_error):
-            return f"{self.value:.4g} (spread unknown)"
+            return f"{self.value:.4g}{unit} (spread unknown)"
         digits = max(0, 1 - math.floor(math.log10(self.standard_error))) if self.standard_error > 0 else 3
         form = f".{digits}f" if digits <= 8 else ".3e"  # the squared gradients of deep networks can be tiny
         shown = [f"{number:{form}}" for number in (self.standard_error, self.low, self.high)]
         value = f"{self.value:.{max(digits - 1, 0)}f}" if digits <= 8 else f"{self.value:{form}}"
-        return f"{value} ± {shown[0]} ({self.confidence:.0%}: {shown[1]} to {shown[2]})".replace("%", " %")
+        interval = f"({100 * self.confidence:.0f} %: {shown[1]} to {shown[2]})"
+        return f"{value} ± {shown[0]}{unit} {interval}"
+
+
+def _as_json(value: float | str) -> float | str | None:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+@dataclass(frozen=True, repr=False)
+class Number(Estimate):
+    """An estimate as a person and a program read it: with a label and a unit.
+
+    In a result or a finding it stands under a key, which never changes; its label may name settings.
+
+    Attributes:
+        label: What it is, in words.
+        unit: ``""`` for a pure number, ``"share"`` for one between 0 and 1, which is printed in percent; otherwise as printed.
+
+    Example:
+        >>> Estimate(0.9, 0.01, 0.88, 0.92).named("test accuracy", "share")
+        90 ± 1.0 % (95 %: 88.0 to 92.0)
+        >>> Estimate.exact(31.5).named("PSNR", "dB")
+        31.5 dB
+    """
+
+    label: str = ""
+    unit: str = ""
+
+    @property
+    def printed(self) -> tuple[Estimate, str]:
+        """The numbers as they are printed, and their unit."""
+        return (self.in_percent(), "%") if self.unit == SHARE else (self, self.unit)
+
+    def __repr__(self) -> str:
+        shown, unit = self.printed
+        return Estimate._text(shown, f" {unit}" if unit else "")
 
 
 def jackknife(full: float, left_out: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -120,17 +203,21 @@ def bootstrapped(statistic: Callable[..., float], *arrays: np.ndarray, resamples
     finite = np.array(draws)[np.isfinite(draws)]
     if len(finite) < resamples // 2:
         return Estimate(value)
-    low, high = np.quantile(finite, [0.025, 0.975])
-    return Estimate(value, float(finite.std()), float(min(low, value)), float(max(high, value)))
+    return Estimate.from_draws(value, finite)
 
 
-def proportion(accuracy: float, samples: int) -> Estimate:
-    """An accuracy in percent with Wilson's interval for so many test samples."""
-    z, p = 1.96, min(max(float(accuracy), 0.0), 1.0)
+def proportion(share: float, samples: int) -> Estimate:
+    """A share of so many samples with Wilson's interval; it may be a mean over repeats, which is no whole number of them.
+
+    Example:
+        >>> proportion(1.0, 100).named("accuracy", "share")
+        100.0 ± 0.50 % (95 %: 96.30 to 100.00)
+    """
+    z, p = 1.96, min(max(float(share), 0.0), 1.0)
     centre = (p + z * z / (2 * samples)) / (1 + z * z / samples)
     reach = z * math.sqrt(p * (1 - p) / samples + z * z / (4 * samples**2)) / (1 + z * z / samples)
     error = math.sqrt(max(p * (1 - p), 0.25 / samples) / samples)
-    return Estimate(100 * p, 100 * error, 100 * min(centre - reach, p), 100 * max(centre + reach, p))
+    return Estimate(p, error, min(centre - reach, p), max(centre + reach, p))
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> float:

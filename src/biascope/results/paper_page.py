@@ -44,7 +44,7 @@ def write_page(folder: Path) -> Path:
     findings, problems = [], []
     for path in sorted(folder.rglob("finding.json"), key=lambda path: natural_order(str(path.relative_to(folder)))):
         try:
-            record = Record.read(path.read_bytes(), path.relative_to(folder))
+            _, record = Record.parsed(path.read_bytes(), path.relative_to(folder))
         except (OSError, ValueError) as error:
             problems.append(str(error))
             continue

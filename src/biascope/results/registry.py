@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from biascope.results.result import Result, read_document, recorded
+from biascope.results import store
+from biascope.results.result import Result, recorded
 
 PAPERS = {
     "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
@@ -47,6 +48,7 @@ class Measurement(Generic[P, R]):
         network: Settings that the command line passes to one of our networks where the user does not.
         checks: Looks for reasons to distrust it on the family at hand, such as derivatives that do not fit the forward pass; the
             result carries its sentences as warnings.
+        command: The command that runs it, ``"biascope match"``, where ``biascope measure`` cannot make what it needs.
     """
 
     function: Callable[P, R]
@@ -56,6 +58,7 @@ class Measurement(Generic[P, R]):
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
     network: dict[str, Any] = dataclasses.field(default_factory=dict)
     checks: Checks | None = None
+    command: str = ""
 
     @property
     def name(self) -> str:
@@ -162,6 +165,7 @@ def measurement(
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
     network: dict[str, Any] | None = None,
     checks: Checks | None = None,
+    command: str = "",
 ) -> Callable[[Callable[P, R]], Measurement[P, R]]:
     """Register a function as a measurement.
 
@@ -172,8 +176,9 @@ def measurement(
         example: Gives a small case, ``((family, probe), {"draws": 8})``, for the contract test.
         network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
         checks: Looks for reasons to distrust it; :func:`biascope.kernels.selftest.derivative_checks` for one that differentiates.
+        command: The command that runs it, ``"biascope match"``, if ``biascope measure`` cannot.
     """
-    return lambda function: Measurement(function, result, title, paper, example, network or {}, checks)
+    return lambda function: Measurement(function, result, title, paper, example, network or {}, checks, command)
 
 
 def names() -> tuple[str, ...]:
@@ -213,7 +218,7 @@ def find(name: str) -> Measurement[..., Any]:
 def load(folder: Path | str) -> Result:
     """A saved result, as its own class."""
     folder = Path(folder)
-    document = read_document(folder)
+    document = store.read(folder)
     name, kind = str(document.get("measurement")), _kind_of(str(document.get("class", "")))
     if kind is None and name not in names():
         raise ValueError(

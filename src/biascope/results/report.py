@@ -9,7 +9,6 @@ import inspect
 import io
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.results import draw
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
 from biascope.results.figures import MARK
 from biascope.results.planes import distinct, joint_views, live_view
 from biascope.results.registry import PAPERS, find, names
 from biascope.results.result import Beside, Result
 from biascope.results.wording import listed
+from biascope.runs.files import write_atomically
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -92,9 +92,7 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
         raise ValueError(f"A report must stay below 5 MB, got {len(page):,} bytes. Pass fewer results.")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(page)
-    os.replace(temporary, path)
+    write_atomically(path, page)
     return path
 
 
@@ -118,7 +116,7 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
                 "title": _title(result),
                 "sentence": result.sentence(),
                 "warnings": result.warnings,
-                "numbers": [(name, *_in_words(estimate)) for name, estimate in result.headline().items()],
+                "numbers": [(number.label, *_in_words(number)) for number in result.headline().values()],
                 "pictures": pictures,
                 "plane": view,
                 "left_out": not fits,
@@ -338,7 +336,7 @@ def _paper(result: Result) -> str:
 
 
 def _in_words(estimate: Estimate) -> tuple[str, str]:
-    """An estimate as value with standard error, and its interval.
+    """An estimate as value with standard error and unit, and its interval.
 
     Example:
         >>> _in_words(Estimate(209.58, 5.7, 197.96, 221.21))
@@ -347,7 +345,15 @@ def _in_words(estimate: Estimate) -> tuple[str, str]:
         ('(−1.167 ± 0.015) × 10⁻⁴', '(−1.197 to −1.137) × 10⁻⁴')
         >>> _in_words(Estimate(12.0)), _in_words(Estimate.exact(12.0))
         (('12', 'unknown'), ('12', 'exact'))
+        >>> _in_words(Estimate(0.5, 0.01, 0.48, 0.52).named("share of them", "share"))
+        ('50.0 ± 1.0 %', '48.0 to 52.0')
     """
+    shown_as, unit = estimate.printed if isinstance(estimate, Number) else (estimate, "")
+    pair, interval = _pair(shown_as)
+    return f"{pair} {unit}".rstrip(), interval
+
+
+def _pair(estimate: Estimate) -> tuple[str, str]:
     value, error = estimate.value, estimate.standard_error
     if estimate.confidence == 1.0 or not (math.isfinite(error) and error > 0):
         return f"{value:.4g}".replace("-", "−"), "exact" if estimate.confidence == 1.0 else "unknown"

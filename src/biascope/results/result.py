@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 import html
-import io
-import json
 import math
 import platform
-import zipfile
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +16,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from biascope.results.estimate import Estimate
-from biascope.runs.files import write_atomically
+from biascope.results import store
+from biascope.results.estimate import Estimate, Number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from biascope.runs.run import Run
 
-FORMAT = 2  # of the files; raised when an old reader could misread a new file
+KEY = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*(:.+)?")
+
+
+def software() -> dict[str, str]:
+    """The versions of what numbers depend on."""
+    import torch
+
+    from biascope import __version__
+
+    own = {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__}
+    return own | {"python": platform.python_version()}
+
+
+def now() -> str:
+    """The time, in an order that sorts."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def recorded(
@@ -43,20 +55,15 @@ def recorded(
         run: Device and precision, where they matter.
         facts: Whatever else identifies it: data, hashes.
     """
-    import torch
-
-    from biascope import __version__
-
-    versions = {"biascope": __version__, "torch": torch.__version__, "numpy": np.__version__}
     return {
         "measurement": measurement,
         "paper": paper,
         **facts,
         "settings": dict(settings),
         **({} if run is None else {"run": run.describe()}),
-        "versions": versions | {"python": platform.python_version()},
+        "versions": software(),
         "seconds": round(seconds, 3),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": now(),
     }
 
 
@@ -128,8 +135,12 @@ class Result(ABC):
     provenance: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     @abstractmethod
-    def headline(self) -> dict[str, Estimate]:
-        """The few numbers to quote."""
+    def headline(self) -> dict[str, Number]:
+        """The few numbers to quote, each under a key in snake_case that no setting changes.
+
+        A number that exists once for each of several things (models, sizes) has one key for each: ``"test_accuracy:network"``, the
+        name of the thing after the colon.
+        """
 
     @abstractmethod
     def sentence(self) -> str:
@@ -201,143 +212,56 @@ class Result(ABC):
                     f"The plane {name!r} must have two axes and the shape of the others, got {sorted(shapes)}. "
                     "Report this as a defect."
                 )
-        for name, estimate in self.headline().items():
-            if not math.isfinite(estimate.value):
+        for key, number in self.headline().items():
+            if not KEY.fullmatch(key) or not number.label:
                 raise ValueError(
-                    f"{self.measurement} gave a {name} that is not a number: the gradients may all be zero. "
+                    f"A number must have a key in snake_case and a label, got {key!r} with {number.label!r}. Report this as a defect."
+                )
+            if not math.isfinite(number.value):
+                raise ValueError(
+                    f"{self.measurement} gave a {number.label} that is not a number: the gradients may all be zero. "
                     "Check the network's output, or pass more draws."
                 )
         return self
 
     def save(self, folder: Path | str) -> Path:
-        """Write the result to a folder, whole or not at all; return the folder.
-
-        Arrays lie in ``arrays-DIGEST.npz``, everything else in ``result.json``, which names that file. So the last write decides:
-        a process that is killed in between leaves the result that was there before.
-        """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        values: dict[str, Any] = {}
-        arrays: dict[str, np.ndarray] = {}
-        for entry in dataclasses.fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, np.ndarray):
-                arrays[entry.name] = value
-            elif isinstance(value, Estimate):
-                values[entry.name] = {"estimate": _finite(value.as_dict())}
-            else:
-                values[entry.name] = _finite(value)
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        data, before = buffer.getvalue(), _arrays_file(folder)
-        stored = f"arrays-{_digest(data)}.npz"
-        write_atomically(folder / stored, data)
+        """Write the result to a folder, whole or not at all; return the folder."""
+        content = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        arrays = {name: value for name, value in content.items() if isinstance(value, np.ndarray)}
+        values = {name: value for name, value in content.items() if name not in arrays}
         place = f"{type(self).__module__}:{type(self).__qualname__}"
-        document = {"measurement": self.measurement, "class": place, "values": values, "arrays": stored}
-        sealed = {"format": FORMAT, **document, "digest": _digest(json.dumps(document, sort_keys=True).encode())}
-        write_atomically(folder / "result.json", json.dumps(sealed, indent=1, allow_nan=False).encode())
-        if before is not None and before.name != stored:
-            before.unlink(missing_ok=True)
-        return folder
+        return store.write(Path(folder), {"measurement": self.measurement, "class": place, "values": values}, arrays)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """Read what :meth:`save` wrote."""
-        folder = Path(folder)
-        document = read_document(folder)
-        values = document["values"]
-        known = {entry.name: str(entry.type) for entry in dataclasses.fields(cls)}
-        content: dict[str, Any] = {}
-        for name, value in values.items():
-            if isinstance(value, dict) and set(value) == {"estimate"}:
-                numbers = {key: math.nan if number is None else number for key, number in value["estimate"].items()}
-                content[name] = Estimate(**numbers)
-            else:
-                content[name] = tuple(value) if known.get(name, "").startswith("tuple") else value
-        return cls(**content | _read_arrays(folder / str(document.get("arrays", _ARRAYS_BEFORE))))
+        document = store.read(Path(folder))
+        kinds = {entry.name: str(entry.type) for entry in dataclasses.fields(cls)}
+        values = {
+            name: _typed(value, kinds.get(name, "")) for name, value in store.restored(document["values"]).items()
+        }
+        return cls(**values | store.read_arrays(Path(folder), document))
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} of {self.subject}"]
-        lines += [f"  {name}: {estimate!r}" for name, estimate in self.headline().items()]
+        lines += [f"  {number.label}: {number!r}" for number in self.headline().values()]
         lines += [f"  Warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(repr(estimate))}</td></tr>"
-            for name, estimate in self.headline().items()
+            f"<tr><td>{html.escape(number.label)}</td><td>{html.escape(repr(number))}</td></tr>"
+            for number in self.headline().values()
         )
         title = html.escape(f"{type(self).__name__} of {self.subject}")
         warnings = "".join(f"<p><strong>Warning:</strong> {html.escape(warning)}</p>" for warning in self.warnings)
         return f"<strong>{title}</strong>{warnings}<p>{html.escape(self.sentence())}</p><table>{rows}</table>"
 
 
-def read_document(folder: Path) -> dict[str, Any]:
-    """The JSON part of a saved result.
-
-    Raises:
-        ValueError: If there is none, it is damaged, or it was written by a newer version.
-    """
-    path = folder / "result.json"
-    try:
-        document = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"{folder} must hold a saved result, and has no result.json. Pass a run folder of biascope."
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ValueError(f"{path} must be a saved result, and could not be read. Run the measurement again.") from error
-    if not isinstance(document, dict) or not isinstance(document.get("format"), int) or document["format"] > FORMAT:
-        raise ValueError(f"{path} must be of format {FORMAT} or older. Install a newer biascope.")
-    if document["format"] > 1:
-        digest, content = document.pop("digest", None), {key: document[key] for key in document if key != "format"}
-        if digest != _digest(json.dumps(content, sort_keys=True).encode()):
-            raise ValueError(
-                f"{path} must have the content that its digest says, and does not. Run the measurement again."
-            )
-    return document
-
-
-_ARRAYS_BEFORE = "arrays.npz"  # in format 1, which had no digests
-
-
-def _arrays_file(folder: Path) -> Path | None:
-    """The arrays of the result that lies in a folder."""
-    try:
-        return folder / str(read_document(folder).get("arrays", _ARRAYS_BEFORE))
-    except ValueError:
-        return None
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Arrays of a result.
-
-    Raises:
-        ValueError: If the file is missing or damaged.
-    """
-    try:
-        data = path.read_bytes()
-        if path.name not in (_ARRAYS_BEFORE, f"arrays-{_digest(data)}.npz"):
-            raise ValueError("another content")
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        message = f"{path} must be a whole result file and is missing or damaged. Run the measurement again."
-        raise ValueError(message) from error
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: it becomes null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, np.generic):
-        return _finite(value.item())
-    return value
+def _typed(value: Any, kind: str) -> Any:
+    """A value of JSON as its field declares it: JSON has no tuples, no nan and no infinite numbers."""
+    if kind.startswith("tuple") and isinstance(value, list):
+        return tuple(value)
+    if kind.split(" ")[0] == "float" and isinstance(value, str):
+        return float(value)
+    return math.nan if kind == "float" and value is None else value

@@ -14,7 +14,7 @@ import torch
 from biascope.derivatives.operators import EstimatedOperator
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import side_by_side
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Beside, Result
 from biascope.tasks.bases import spatial_frequency
 
@@ -127,11 +127,12 @@ class CovarianceResult(Result, ABC):
             )
         return pictures
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        squared = "mixed derivative" if self.mixed else "gradient"
         return {
-            f"effective rank of {self.size} ({self.estimator})": self.effective_rank,
-            "anisotropy": self.anisotropy,
-            f"mean squared {'mixed derivative' if self.mixed else 'gradient'}": self.trace,
+            "effective_rank": self.effective_rank.named(f"effective rank of {self.size} ({self.estimator})"),
+            "anisotropy": self.anisotropy.named("anisotropy"),
+            "trace": self.trace.named(f"mean squared {squared}"),
         }
 
     def frequency_energy(self) -> np.ndarray | None:
