@@ -1,9 +1,9 @@
-"""SHOW: results as text or JSON on standard output."""
+"""SHOW: what a command found, as text or in the one JSON shape of all commands, on standard output."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from biascope.results.estimate import Number
     from biascope.results.result import Result
 
+VERSION = 1  # of the JSON shape; raised when a key is renamed, removed or means something else
+
+
+def print_json(**content: Any) -> None:
+    """A document of any command: ``{"version": 1, ...}``."""
+    from biascope.results.store import plain
+
+    typer.echo(json.dumps(plain({"version": VERSION, **content}), indent=1, ensure_ascii=False))
+
 
 def print_results(results: Sequence[Result], report: Path | None, as_json: bool) -> None:
     """What was found, and where the report is."""
     if as_json:
-        typer.echo(
-            json.dumps({"results": [_as_json(result) for result in results], "report": str(report or "")}, indent=1)
-        )
+        print_json(results=[result_as_json(result) for result in results], report=str(report or ""))
         return
     for result in results:
         typer.echo(f"\n{result.sentence()}")
@@ -31,29 +38,40 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool)
         typer.echo(f"\nReport: {report}")
 
 
-def _as_json(result: Result) -> dict[str, Any]:
+def result_as_json(result: Result) -> dict[str, Any]:
+    """A result as every command prints it."""
     return {
-        "subject": result.subject,
         "measurement": result.measurement,
-        "numbers": [number_as_json(key, number) for key, number in result.headline().items()],
+        "subject": result.subject,
+        "sentence": result.sentence(),
+        "numbers": numbers_as_json(result.headline()),
+        "tables": {name: [_row(row) for row in rows] for name, rows in result.tables().items()},
+        "facts": result.facts(),
         "warnings": result.warnings,
         "provenance": result.provenance,
     }
 
 
-def number_as_json(key: str, number: Number) -> dict[str, Any]:
-    """A number as every command prints it: its key, of which thing it is, words, value, error, interval and unit."""
-    stem, _, case = key.partition(":")
+def numbers_as_json(numbers: Mapping[str, Number]) -> list[dict[str, Any]]:
+    """Numbers with their keys, each of one thing or, by its case, of one of several."""
+    parts = ((key.partition(":"), number) for key, number in numbers.items())
+    return [{"key": key, "case": case, **_number(number)} for (key, _, case), number in parts]
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    from biascope.results.estimate import Estimate
+
+    return {name: _number(cell) if isinstance(cell, Estimate) else cell for name, cell in row.items()}
+
+
+def _number(number: Any) -> dict[str, Any]:
     known = number.as_dict()
-    ends = [known.pop("low"), known.pop("high")]
-    label, unit, confidence = known.pop("label"), known.pop("unit"), known.pop("confidence")
-    interval = None if None in ends else ends
+    ends = [known["low"], known["high"]]
     return {
-        "key": stem,
-        "case": case,
-        "label": label,
-        **known,
-        "interval": interval,
-        "confidence": confidence,
-        "unit": unit,
+        "label": known.get("label", ""),
+        "value": known["value"],
+        "standard_error": known["standard_error"],
+        "interval": None if None in ends else ends,
+        "confidence": known["confidence"],
+        "unit": known.get("unit", ""),
     }

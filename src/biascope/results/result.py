@@ -150,6 +150,14 @@ class Result(ABC):
     def plots(self, dark: bool = False) -> dict[str, Figure]:
         """Every picture under its caption."""
 
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Tables by name, for programs: rows with the same snake_case columns, whose cells are plain values or numbers; most have none."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """What was found that is no number, for programs, under snake_case keys: a verdict, the quantity that ranks; most have none."""
+        return {}
+
     def planes(self) -> dict[str, Plane]:
         """Planes of frequencies by name, all of one shape, which a report makes live; most results have none."""
         return {}
