@@ -151,11 +151,11 @@ class Result(ABC):
         """Every picture under its caption."""
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """Tables by name, for programs: rows with the same snake_case columns, whose cells are plain values or numbers; most have none."""
+        """Tables by name, for programs: rows of the same snake_case columns, with plain values or numbers in them; most have none."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """What was found that is no number, for programs, under snake_case keys: a verdict, the quantity that ranks; most have none."""
+        """What was found that is no number, for programs, under snake_case keys: a verdict, what ranks; most have none."""
         return {}
 
     def planes(self) -> dict[str, Plane]:
