@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from biascope.results.estimate import Estimate, jackknife
+from biascope.results.estimate import Estimate, Number, jackknife, proportion
 
 
 def test_an_exact_number_has_no_spread():
@@ -112,3 +112,49 @@ def test_the_error_falls_with_the_root_of_the_sample():
     sizes = [8, 32, 128]
     slope = np.polyfit(np.log(sizes), np.log([error(size) for size in sizes]), 1)[0]
     assert slope == pytest.approx(-0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_proportion_is_a_share_inside_its_interval(share):
+    found = proportion(share, 100)
+    assert 0 <= found.low <= share == found.value <= found.high <= 1
+    assert 0.03 < found.high - found.low < 0.2
+
+
+def test_wilsons_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(5)
+    hits = sum(proportion(rng.binomial(60, 0.07) / 60, 60).contains(0.07) for _ in range(1000))
+    assert 930 <= hits <= 990
+
+
+def test_an_interval_of_draws_is_theirs_and_holds_the_number():
+    found = Estimate.from_draws(0.5, np.linspace(0, 1, 1001))
+    assert (found.low, found.high) == pytest.approx((0.025, 0.975))
+    assert Estimate.from_draws(2.0, np.linspace(0, 1, 1001)).high == 2.0
+    assert Estimate.from_draws(1.0, np.ones(8)) == Estimate(1.0, 0.0, 1.0, 1.0)
+
+
+def test_the_difference_of_independent_numbers_covers_as_often_as_it_says():
+    rng = np.random.default_rng(6)
+    errors = 0.3, 0.4
+    pairs = rng.normal((5.0, 3.0), errors, size=(1000, 2))
+    hits = sum(Estimate(one, errors[0]).minus(Estimate(two, errors[1])).contains(2.0) for one, two in pairs)
+    assert 930 <= hits <= 970
+
+
+def test_a_share_is_printed_in_percent_and_stays_a_share():
+    number = Estimate(0.25, 0.01, 0.23, 0.27).named("accuracy", "share")
+    assert repr(number) == "25 ± 1.0 % (95 %: 23.0 to 27.0)"
+    assert number.value == 0.25
+    assert number.printed[0].high == pytest.approx(27.0)
+
+
+@pytest.mark.parametrize("number", [Estimate(math.inf, 0.1).named("ratio"), Estimate(1.0).named("PSNR", "dB")])
+def test_a_number_comes_back_from_json(number):
+    import json
+
+    from biascope.results.store import plain
+
+    again = Number.from_dict(json.loads(json.dumps(plain(number.as_dict()))))
+    assert repr(again) == repr(number)
+    assert (again.label, again.unit) == (number.label, number.unit)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from biascope.measures.covariance import CovarianceResult
 from biascope.results import report
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import find
 from biascope.results.report import write_report
 from biascope.results.result import Result
@@ -123,9 +123,9 @@ def test_it_says_what_was_found_with_intervals_and_estimator(
     text = Page(write_report([anisotropy, geometry], tmp_path / "report.html")).text
     for result in (anisotropy, geometry):
         assert result.sentence() in text
-        for name, estimate in result.headline().items():
-            value, interval = report._in_words(estimate)
-            assert f"{name} {value} {interval}" in text
+        for number in result.headline().values():
+            value, interval = report._in_words(number)
+            assert f"{number.label} {value} {interval}" in text
     assert "Anisotropy directions" in text
     assert "exact gradients" in text
 
@@ -304,8 +304,8 @@ def test_no_results_no_report(tmp_path: Path) -> None:
 class Plain(Result):
     """A result with nothing but a number."""
 
-    def headline(self) -> dict[str, Estimate]:
-        return {"answer": Estimate.exact(42.0)}
+    def headline(self) -> dict[str, Number]:
+        return {"answer": Estimate.exact(42.0).named("answer")}
 
     def sentence(self) -> str:
         return "It is so."

@@ -11,7 +11,7 @@ import biascope.measures
 from biascope.measures.anisotropy_directions import Anisotropy
 from biascope.measures.covariance import CovarianceResult
 from biascope.measures.covariance.compare import common_directions
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import find, load, names, settings_from
 from biascope.results.result import Plane, Result
 from biascope.runs import files
@@ -205,7 +205,7 @@ def test_a_result_is_the_old_one_or_the_new_one_whenever_its_writer_is_killed(
         written.append(path.name)
         write(path, data)
 
-    monkeypatch.setattr("biascope.results.result.write_atomically", dying)
+    monkeypatch.setattr("biascope.results.store.write_atomically", dying)
     with pytest.raises(KeyboardInterrupt):
         other.save(folder)
     monkeypatch.undo()
@@ -237,3 +237,42 @@ def test_results_written_before_digests_still_load(result: Anisotropy, tmp_path:
     assert np.array_equal(load(folder).eigenvalues, result.eigenvalues)  # type: ignore[attr-defined]
     load(folder).save(folder)
     assert not (folder / "arrays.npz").exists()
+
+
+def test_numbers_that_json_does_not_know_come_back(tmp_path: Path) -> None:
+    found = Lacking(math.inf, math.nan, ("a", "b"), Estimate(1.0), provenance={"limit": math.inf})
+    again = Lacking.load(found.save(tmp_path))
+    assert again.high == math.inf
+    assert math.isnan(again.low)
+    assert again.words == ("a", "b")
+    assert math.isnan(again.mean.standard_error)
+    assert again.provenance == {"limit": "inf"}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Lacking(Result):
+    """A result with a field of every kind that JSON lacks."""
+
+    high: float
+    low: float
+    words: tuple[str, ...]
+    mean: Estimate
+
+    def headline(self) -> dict[str, Number]:
+        return {"high": self.mean.named("high")}
+
+    def sentence(self) -> str:
+        return "It is so."
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
+        return {}
+
+
+@pytest.mark.parametrize("key", ["effective rank", "Rank", "rank:", "_rank", ""])
+def test_a_number_must_have_a_key_that_programs_can_use(key: str) -> None:
+    class Sentence(Lacking):
+        def headline(self) -> dict[str, Number]:
+            return {key: self.mean.named("high")}
+
+    with pytest.raises(ValueError, match="key in snake_case"):
+        Sentence(1.0, 2.0, (), Estimate(1.0)).check()

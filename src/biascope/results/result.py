@@ -244,7 +244,7 @@ class Result(ABC):
     def load(cls, folder: Path | str) -> Self:
         """Read what :meth:`save` wrote."""
         document = store.read(Path(folder))
-        kinds = {entry.name: str(entry.type) for entry in dataclasses.fields(cls)}
+        kinds = {entry.name: getattr(entry.type, "__name__", str(entry.type)) for entry in dataclasses.fields(cls)}
         values = {
             name: _typed(value, kinds.get(name, "")) for name, value in store.restored(document["values"]).items()
         }
