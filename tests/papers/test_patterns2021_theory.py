@@ -86,8 +86,8 @@ def test_networks_that_do_not_shatter_are_seen(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(pattern_theory, "shattering_network", leaky)
     found = verdicts(theory.theorem_51, theory.theorem_51("smoke", CPU))
-    assert found["least share of random labellings fitted, %"] == "not reproduced"
-    assert found["largest M⁺_w(1) or M⁻_u(2)"] == "not reproduced"
+    assert found["least_share_of_random_labellings_fitted_percent"] == "not reproduced"
+    assert found["largest_m_w_1_or_m_minus_u_2"] == "not reproduced"
 
 
 @pytest.mark.parametrize(("presence", "bound"), [(0.5, 0.3), (0.5, 0.5), (0.8, 0.0), (1.0, 0.4)])
