@@ -301,7 +301,7 @@ def test_equal_checkpoints_have_no_difference(tmp_path):
     assert found.changed.sum() == 0
     assert "base has the same" in found.sentence()
     assert found.pair_names == ["base and base (2)"]
-    assert set(found.headline()) == {f"distance of {name}, of the weights" for name in found.models}
+    assert set(found.headline()) == {f"task_vector_size:{name}" for name in found.models}
     assert found.plots()
 
 
@@ -317,7 +317,23 @@ def test_results_are_kept_and_drawn(tmp_path):
     assert len(many.pairs) == 10
     for result in (done, found, many):
         assert all(figure.axes for dark in (False, True) for figure in result.plots(dark).values())
-    assert [row["layer"] for row in found.rows()] == list(found.layers)
+    assert [row["layer"] for row in found.tables()["layers"]] == list(found.layers)
+    assert list(done.headline()) == [
+        "edit_size",
+        "rounding_loss",
+        "rounded_away",
+        "task_vector_size:a",
+        "task_vector_size:b",
+    ]
+    layer = done.tables()["layers"][0]
+    assert (layer["edit"], layer["task_vector:a"]) == (done.edit_norms[0], done.task_norms[0, 0])
+    assert set(found.headline()) == {
+        "task_vector_size:a",
+        "task_vector_size:b",
+        "cosine:a and b",
+        "opposite_moves:a and b",
+    }
+    assert found.tables()["layers"][0]["cosine:a and b"] == found.cosines[0, 0]
 
 
 def test_a_sharded_model_of_hugging_face_is_merged_and_loads_again(tmp_path):

@@ -117,8 +117,9 @@ def test_the_loss_to_expect_is_that_of_labels_drawn_as_the_model_says(
     assert told == (MODELS[int(np.argmax([loss.value for loss in checked.losses]))] not in checked.tempered)
     losses = checked.expected_losses
     assert all(loss.low <= loss.value <= loss.high for loss in losses)
-    assert checked.headline()["first, loss of accuracy to expect"] == losses[0]
-    assert checked.document()["models"][1]["expected loss"]["value"] == losses[1].value
+    for row, loss in zip(checked.tables()["models"], losses, strict=True):
+        expected = loss.named(f"{row['model']}, loss of accuracy to expect", "share")
+        assert row["expected_loss"] == checked.headline()[f"expected_loss:{row['model']}"] == expected
 
 
 def test_maps_are_those_of_the_disentanglement_error(found: MergeCheck) -> None:
@@ -154,7 +155,8 @@ def test_weights_changes_of_outputs_and_control_are_the_definition(found: MergeC
     ]
     assert found.control is not None
     assert found.control.tolist() == pytest.approx(np.mean(moved, 1).tolist())
-    assert "changed on set 3 by the merge" in found.headline()
+    assert found.headline()["control_change"].label == "changed on set 3 by the merge"
+    assert found.headline()["control_change_alone:second"].value == pytest.approx(found.control[2])
 
 
 def halves(conflict: bool) -> MergeCheck:
@@ -259,7 +261,14 @@ def test_three_models_and_features() -> None:
 def test_the_same_after_saving_and_from_a_folder(found: MergeCheck, tmp_path) -> None:
     loaded = MergeCheck.load(found.save(tmp_path / "result"))
     assert loaded.sentence() == found.sentence()
-    assert loaded.document() == found.document()
+    assert loaded.facts() == found.facts()
+    assert found.facts()["grade"] == found.grade
+    assert found.facts()["as_good"] == list(found.as_good)
+    assert [row["distance:second"] for row in found.tables()["coefficients"]] == found.apart[1].tolist()
+    assert [row["change"] for row in found.tables()["outputs"]] == found.effects.ravel().tolist()
+    assert [row["layer"] for row in found.tables()["layers"]] == list(found.layers)
+    assert loaded.headline() == found.headline()
+    assert loaded.tables() == found.tables()
     run = dataclasses.replace(CPU64, folder=tmp_path)
     first = ask(control=CONTROL, run=run)
     files = sorted(path for path in (tmp_path / "trials").rglob("*.safetensors"))
@@ -287,18 +296,15 @@ def test_bad_input_is_one_sentence() -> None:
         ask(compared="logits")
     with pytest.raises(ValueError, match=r"grid and resamples must be at least 3 and 2, got 2 and 100"):
         ask(grid=2)
-    for alpha in (float("nan"), -0.5):  # the first of them, the base, is 0
-        with pytest.raises(ValueError, match=rf"alphas must be finite and not negative, got \[{alpha}\]"):
-            ask(alphas=(alpha,))
+    with pytest.raises(ValueError, match=r"alphas must be finite and not negative, got \[-0.5\]"):
+        ask(alphas=(-0.5,))  # the first of them, the base, is 0
     with pytest.raises(ValueError, match=r"The maps must have places within 0 and 1, and from 2 to 3 none of 4 is"):
         ask(reach=(2.0, 3.0))
-    for wrong in (
-        {"threshold": float("nan")},
-        {"threshold": 0.0},
-        {"reach": (0.0, float("inf"))},
-        {"reach": (1.0, 1.0)},
-    ):
+    for wrong in ({"threshold": 0.0}, {"reach": (1.0, 1.0)}):
         with pytest.raises(ValueError, match=r"threshold must be positive and reach an interval"):
+            ask(**wrong)
+    for wrong in ({"threshold": float("nan")}, {"reach": (0.0, float("inf"))}, {"alphas": (float("nan"),)}):
+        with pytest.raises(ValueError, match=rf"^{next(iter(wrong))} of merge_check must be a finite number, got"):
             ask(**wrong)
     one = {model: Head(head.weight[:1], head.bias[:1]) for model, head in HEADS.items()}
     with pytest.raises(ValueError, match=r"The head of first must have two outputs at least to predict classes"):

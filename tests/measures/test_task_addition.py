@@ -113,10 +113,10 @@ def test_intervals_are_over_samples_of_one_seed_and_over_several() -> None:
     table = one.table()
     assert set(table) == {"pre-trained", "non-linear", "post-hoc", "linearised"}
     spread = np.sqrt((one.merged[0, 0] * (1 - one.merged[0, 0]) / 40).sum()) / 3
-    assert table["non-linear"]["absolute"].standard_error == pytest.approx(100 * spread, rel=0.35)
+    assert table["non-linear"]["absolute"].standard_error == pytest.approx(spread, rel=0.35)
     both = repeated([one, measured(1), measured(2)])
     assert both.merged.shape == (3, 3, 3)
-    expected = 100 * np.array([measured(seed).absolute[0, 0] for seed in range(3)])
+    expected = np.array([measured(seed).absolute[0, 0] for seed in range(3)])
     assert both.table()["non-linear"]["absolute"].value == pytest.approx(expected.mean())
     assert both.table()["non-linear"]["absolute"].standard_error == pytest.approx(expected.std(ddof=1) / 3**0.5)
     assert both.check() is both
@@ -134,6 +134,18 @@ def test_the_test_samples_are_seen_at_three_edits_alone(tmp_path: Path) -> None:
 
     sizes = sorted(load_file(path)["outputs"].shape[0] for path in tmp_path.rglob("outputs.safetensors"))
     assert sizes == [3, 3, 3, 22, 22, 22]
+
+
+def test_accuracies_are_shares_under_keys_and_in_a_table() -> None:
+    both = repeated([measured(), measured(1)])
+    assert both.headline()["absolute_accuracy:pre-trained"].unit == "share"
+    assert both.headline()["normalised_accuracy:post-hoc"].value == pytest.approx(both.normalised[:, 1].mean())
+    rows = both.tables()["accuracies"]
+    assert len(rows) == both.merged.size
+    found = {(row["seed"], row["way"], row["task"]): row for row in rows}[1, "post-hoc", "down"]
+    assert found["coefficient"] == both.chosen[1, 1]
+    assert found["pretrained"] == both.pretrained[1, 1]
+    assert (found["single"], found["merged"]) == (both.single[1, 1, 1], both.merged[1, 1, 1])
 
 
 def test_the_sentence() -> None:

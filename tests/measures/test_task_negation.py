@@ -109,9 +109,13 @@ def test_a_control_task_that_no_edit_keeps_forbids_all() -> None:
 def test_the_table_and_repeats() -> None:
     result = measured()
     table = result.table()
-    assert table["pre-trained"]["control"].value == pytest.approx(100 * result.pretrained_control[0])
-    assert table["linearised"]["target"].value == pytest.approx(100 * result.target[0, 2].mean())
+    assert table["pre-trained"]["control"].value == pytest.approx(result.pretrained_control[0])
+    assert table["linearised"]["target"].value == pytest.approx(result.target[0, 2].mean())
     assert all(np.isfinite(each.standard_error) for row in table.values() for each in row.values())
+    assert result.headline()["target_accuracy:linearised"].value == table["linearised"]["target"].value
+    found = {(row["way"], row["task"]): row for row in result.tables()["accuracies"]}["post-hoc", "down"]
+    assert found["coefficient"] == result.chosen[0, 1, 1]
+    assert (found["target"], found["control"]) == (result.target[0, 1, 1], result.control[0, 1, 1])
     both = repeated([result, result])
     assert both.target.shape == (2, 3, 2)
     assert both.table()["linearised"]["target"].standard_error == 0

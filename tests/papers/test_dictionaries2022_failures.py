@@ -33,11 +33,11 @@ def test_every_figure_runs_and_draws_without_data(figure: FigureOfPaper) -> None
 
 def test_structural_claims_hold_at_any_effort() -> None:
     numbers = at_smoke(failures.figure_53).statistics | at_smoke(failures.figure_c1).statistics
-    assert numbers["f₀ = 1: share of energy on odd frequencies"].high < 1e-6
-    assert numbers["f₀ = 0.5: share of energy on odd frequencies"].value > 0.05
-    assert numbers["W = I, ω₀ = 2π: share of energy on odd frequencies"].high < 1e-6
-    assert numbers["W = I, ω₀ = 1: share of energy on odd frequencies"].value > 0.05  # as printed: one radian per unit
-    assert at_smoke(failures.theorem_51).statistics["coefficients for T = 10, K = 2, L = 3"].value == 8361
+    assert numbers["f0_1_share_of_energy_on_odd_frequencies"].high < 1e-6
+    assert numbers["f0_0_5_share_of_energy_on_odd_frequencies"].value > 0.05
+    assert numbers["w_i_omega0_2pi_share_of_energy_on_odd_frequencies"].high < 1e-6
+    assert numbers["w_i_omega0_1_share_of_energy_on_odd_frequencies"].value > 0.05  # as printed: one radian per unit
+    assert at_smoke(failures.theorem_51).statistics["coefficients_for_t_10_k_2_l_3"].value == 8361
 
 
 def test_the_photograph_is_the_middle_of_the_first_found(tmp_path: Path) -> None:

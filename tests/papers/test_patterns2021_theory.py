@@ -41,9 +41,9 @@ def test_a_figure_runs_draws_and_agrees_with_what_is_known(figure: FigureOfPaper
     found = verdicts(figure, finding)
     wrong = {
         "theorem 5.1": set(),
-        "remark E.1": {"inputs of D_vc over shattered points"},
-        "theorem 6.1": {"largest 4b√(log d/m) over 1/(6cd) at the theorem's m"},
-        "theorem 7.1": {"runs with t⁺ = t⁻, %", "F.3: median count over the printed one"},
+        "remark E.1": {"inputs_of_d_vc_over_shattered_points"},
+        "theorem 6.1": {"largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m"},
+        "theorem 7.1": {"runs_with_t_t_minus_percent", "f_3_median_count_over_the_printed_one"},
     }[figure.number]
     assert {name for name, verdict in found.items() if verdict == "not reproduced"} == wrong
     assert "reproduced" in found.values()
@@ -86,8 +86,8 @@ def test_networks_that_do_not_shatter_are_seen(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(pattern_theory, "shattering_network", leaky)
     found = verdicts(theory.theorem_51, theory.theorem_51("smoke", CPU))
-    assert found["least share of random labellings fitted, %"] == "not reproduced"
-    assert found["largest M⁺_w(1) or M⁻_u(2)"] == "not reproduced"
+    assert found["least_share_of_random_labellings_fitted_percent"] == "not reproduced"
+    assert found["largest_m_w_1_or_m_minus_u_2"] == "not reproduced"
 
 
 @pytest.mark.parametrize(("presence", "bound"), [(0.5, 0.3), (0.5, 0.5), (0.8, 0.0), (1.0, 0.4)])

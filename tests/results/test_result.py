@@ -163,7 +163,6 @@ def test_the_register_is_read_from_file_names_and_offers_the_nearest() -> None:
         "advise",
         "covariance",
         "match",
-        "merge_check",
     }  # of several networks, and what two share
     assert set(names()) < leaves
     assert {"anisotropy_directions", "average_geometry"} < set(names())

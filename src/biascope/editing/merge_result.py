@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.result import Result
-from biascope.results.wording import short
+from biascope.results.wording import percent, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,13 +81,16 @@ class Merge(Result):
         """By how much the edit that was written misses the one that was computed, relative to it."""
         return _ratio(_length(self.error_norms), _length(self.edit_norms))
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        lost, away = Estimate.exact(self.error), Estimate.exact(self.lost_share)
         return {
-            "size of the edit, of the weights": Estimate.exact(self.size),
-            "share of the edit that rounding lost": Estimate.exact(self.error),
-            "share of changed numbers rounded away": Estimate.exact(self.lost_share),
+            "edit_size": Estimate.exact(self.size).named("size of the edit, of the weights"),
+            "rounding_loss": lost.named("share of the edit that rounding lost", SHARE),
+            "rounded_away": away.named("share of changed numbers rounded away", SHARE),
             **{
-                f"size of the task vector of {name}, of the weights": Estimate.exact(value)
+                f"task_vector_size:{name}": Estimate.exact(value).named(
+                    f"size of the task vector of {name}, of the weights"
+                )
                 for name, value in zip(self.models, _lengths(self.task_norms) / _length(self.base_norms), strict=True)
                 if math.isfinite(value)
             },
@@ -95,13 +98,15 @@ class Merge(Result):
 
     def sentence(self) -> str:  # noqa: D102
         words = f"{self.base} {self._sum()} is written to {self.file}: {short(float(self.numbers.sum()))} numbers, moved by "
-        words += f"{_percent(self.size)} of their norm"
+        words += f"{percent(self.size)} of their norm"
         relative = self.edit_norms / np.where(self.base_norms > 0, self.base_norms, np.inf)
         if len(self.layers) > 1 and relative.max(initial=0) > 0:
             most = int(relative.argmax())
-            words += f", most in {self.layers[most]} ({_percent(float(relative[most]))})"
-        words += f". In {self.precision}, {_percent(self.lost_share)} of the changed numbers were rounded away, and what was "
-        words += f"written misses the edit by {_percent(self.error)} of its norm."
+            words += f", most in {self.layers[most]} ({percent(float(relative[most]))})"
+        words += (
+            f". In {self.precision}, {percent(self.lost_share)} of the changed numbers were rounded away, and what was "
+        )
+        words += f"written misses the edit by {percent(self.error)} of its norm."
         return " ".join([words, *self.remarks])
 
     def _sum(self) -> str:
@@ -111,9 +116,9 @@ class Merge(Result):
     def _weighted(self) -> list[tuple[str, float]]:
         return list(zip(self.models, map(float, self.coefficients), strict=True))
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The layers as plain values."""
-        return [
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Counts and norms of every layer."""
+        layers = [
             {
                 "layer": layer,
                 "numbers": int(self.numbers[index]),
@@ -121,11 +126,12 @@ class Merge(Result):
                 "edit": float(self.edit_norms[index]),
                 "rounding": float(self.error_norms[index]),
                 "changed": int(self.changed[index]),
-                "rounded away": int(self.lost[index]),
-                **{f"task vector of {name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
+                "rounded_away": int(self.lost[index]),
+                **{f"task_vector:{name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
             }
             for index, layer in enumerate(self.layers)
         ]
+        return {"layers": layers}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
@@ -219,45 +225,47 @@ class Difference(Result):
             for k, (name, (one, two)) in enumerate(zip(self.pair_names, self.pairs, strict=True))
         }
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {
-            f"distance of {name}, of the weights": value
+            f"task_vector_size:{name}": Estimate.exact(float(value)).named(f"distance of {name}, of the weights")
             for name, value in zip(self.models, self.distances, strict=True)
         }
         for name, (cosine, opposed) in self.totals().items():
-            numbers |= {f"cosine of {name}": cosine, f"opposite moves of {name}": opposed}
-        return {name: Estimate.exact(float(value)) for name, value in numbers.items() if math.isfinite(value)}
+            numbers[f"cosine:{name}"] = Estimate.exact(cosine).named(f"cosine of {name}")
+            numbers[f"opposite_moves:{name}"] = Estimate.exact(opposed).named(f"opposite moves of {name}", SHARE)
+        return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
     def sentence(self) -> str:  # noqa: D102
         total = float(self.numbers.sum())
         parts = []
         for name, changed, distance in zip(self.models, self.changed.sum(0), self.distances, strict=True):
-            how = f"differs from {self.base} in {_percent(changed / total)} of {short(total)} numbers, by {_percent(distance)}"
+            how = f"differs from {self.base} in {percent(changed / total)} of {short(total)} numbers, by {percent(distance)}"
             same = f"has the same {short(total)} weights as {self.base}"
             parts.append(f"{name} {f'{how} of their norm' if changed else same}")
         parts += [
-            f"{name} moved it with a cosine of {cosine:.2f} and in opposite directions in {_percent(opposed)} of the numbers that "
+            f"{name} moved it with a cosine of {cosine:.2f} and in opposite directions in {percent(opposed)} of the numbers that "
             "both changed (50 % by chance)"
             for name, (cosine, opposed) in self.totals().items()
             if math.isfinite(cosine)
         ]
         return ". ".join([*parts, *(misfit.rstrip(".") for misfit in self.misfits)]) + "."
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The layers as plain values."""
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Counts, norms, cosines and shares of every layer."""
         cosines, opposed = self.cosines, self.opposed
-        return [
+        layers = [
             {
                 "layer": layer,
                 "numbers": int(self.numbers[index]),
                 "norm": float(self.base_norms[index]),
-                **{f"distance of {name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
-                **{f"changed by {name}": int(self.changed[index, k]) for k, name in enumerate(self.models)},
-                **{f"cosine of {name}": _plain(cosines[index, k]) for k, name in enumerate(self.pair_names)},
-                **{f"opposite moves of {name}": _plain(opposed[index, k]) for k, name in enumerate(self.pair_names)},
+                **{f"task_vector:{name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
+                **{f"changed:{name}": int(self.changed[index, k]) for k, name in enumerate(self.models)},
+                **{f"cosine:{name}": _plain(cosines[index, k]) for k, name in enumerate(self.pair_names)},
+                **{f"opposite_moves:{name}": _plain(opposed[index, k]) for k, name in enumerate(self.pair_names)},
             }
             for index, layer in enumerate(self.layers)
         ]
+        return {"layers": layers}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}
@@ -335,15 +343,3 @@ def _above(values: np.ndarray, base: np.ndarray) -> np.ndarray:
 
 def _plain(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _percent(share: float) -> str:
-    """A share in words.
-
-    Example:
-        >>> _percent(0.1234), _percent(1.4), _percent(3e-9), _percent(0.0), _percent(0.00123)
-        ('12.3 %', '140 %', 'less than 0.001 %', '0 %', '0.123 %')
-    """
-    if share and share < 1e-5:
-        return "less than 0.001 %"
-    return f"{100 * share:.3g} %"

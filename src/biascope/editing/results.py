@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,13 +16,20 @@ PRETRAINED = "pre-trained"
 Repeated = TypeVar("Repeated", bound="RepeatedResult")
 
 
+@dataclass(frozen=True, repr=False)
 class EditingResult(Result):
-    """What is known of an encoder that is edited."""
+    """What is known of an encoder that is edited.
+
+    Attributes:
+        encoder: What it is called.
+    """
+
+    encoder: str = field(default="encoder", kw_only=True)
 
     @property
     def subject(self) -> str:
         """Who was measured."""
-        return str(self.provenance.get("settings", {}).get("name", "encoder"))
+        return self.encoder
 
 
 class RepeatedResult(EditingResult):
@@ -31,16 +39,9 @@ class RepeatedResult(EditingResult):
     methods: tuple[str, ...]
 
 
-def resampled_interval(value: float, draws: np.ndarray) -> Estimate:
-    """A number with the percentile interval of its values on resampled points."""
-    low, high = np.quantile(draws, [0.025, 0.975])
-    error = float(draws.std())
-    return Estimate(float(value), error if error > 1e-12 else 0.0, float(min(low, value)), float(max(high, value)))
-
-
-def in_percent(values: np.ndarray, draws: np.ndarray) -> Estimate:
-    """A share of each repeat, as a percentage: the mean with its interval over repeats; of one, over its resampled points."""
-    return over_repeats(100 * values) if len(values) > 1 else resampled_interval(100 * values[0], 100 * draws)
+def over_seeds_or_samples(values: np.ndarray, draws: np.ndarray) -> Estimate:
+    """The mean of a number over seeds with its interval; of one seed, with the interval over its resampled samples."""
+    return over_repeats(values) if len(values) > 1 else Estimate.from_draws(values[0], draws)
 
 
 def places_inside(alphas: np.ndarray, box: tuple[float, float]) -> np.ndarray:

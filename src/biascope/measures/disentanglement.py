@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from biascope.editing import pictures
 from biascope.editing.heads import Head
 from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import EditingResult, places_inside, resampled_interval
+from biascope.editing.results import EditingResult, places_inside
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
@@ -90,25 +90,35 @@ class Disentanglement(EditingResult):
     def areas(self) -> dict[str, Estimate]:
         """Share of the grid with ξ below the threshold, by way to edit."""
         low = (self.xi < self.threshold).mean((1, 2))
-        return {name: resampled_interval(low[i], self.area[i]) for i, name in enumerate(self.methods)}
+        return {name: Estimate.from_draws(low[i], self.area[i]) for i, name in enumerate(self.methods)}
 
     @property
     def box_errors(self) -> dict[str, Estimate]:
         """Mean ξ in the search box, by way to edit."""
         mean = self.xi[:, self.inside].mean(1)
-        return {name: resampled_interval(mean[i], self.box_error[i]) for i, name in enumerate(self.methods)}
+        return {name: Estimate.from_draws(mean[i], self.box_error[i]) for i, name in enumerate(self.methods)}
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    @property
+    def control_changes(self) -> dict[str, Estimate]:
+        """Mean distance to the pre-trained outputs in the search box, outside both tasks, by way to edit; empty if not looked at."""
+        if self.control is None or self.control_box is None:
+            return {}
+        moved = self.control[:, self.inside].mean(1)
+        return {name: Estimate.from_draws(moved[i], self.control_box[i]) for i, name in enumerate(self.methods)}
+
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         low, high = self.box
-        numbers = {f"mean ξ for α in [{low:g}, {high:g}]², {name}": each for name, each in self.box_errors.items()}
-        numbers |= {f"share of the grid with ξ < {self.threshold:g}, {name}": each for name, each in self.areas.items()}
-        if self.control is not None and self.control_box is not None:
-            moved = self.control[:, self.inside].mean(1)
-            numbers |= {
-                f"change outside both tasks there, {name}": resampled_interval(moved[i], self.control_box[i])
-                for i, name in enumerate(self.methods)
-            }
-        return numbers
+        grid = f"share of the grid with ξ < {self.threshold:g}"
+        unit = SHARE if self.distance == "disagreement" else ""  # of predictions
+        numbers = {
+            f"mean_xi:{name}": each.named(f"mean ξ for α in [{low:g}, {high:g}]², {name}")
+            for name, each in self.box_errors.items()
+        }
+        numbers |= {f"low_xi_share:{name}": each.named(f"{grid}, {name}", SHARE) for name, each in self.areas.items()}
+        return numbers | {
+            f"control_change:{name}": each.named(f"change outside both tasks there, {name}", unit)
+            for name, each in self.control_changes.items()
+        }
 
     def sentence(self) -> str:  # noqa: D102
         first, second = self.tasks
@@ -275,6 +285,7 @@ def disentanglement(
         threshold,
         distance,
         **arrays,
+        encoder=name,
         provenance={"encoder": content_of(encoder), "tasks": list(chosen), "methods": list(ways)},
     )
 

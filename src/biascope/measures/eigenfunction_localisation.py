@@ -18,7 +18,7 @@ from biascope.editing.pictures import local_energy_figure
 from biascope.editing.results import EditingResult
 from biascope.families.family import Network
 from biascope.kernels.gram import tangent_gram
-from biascope.results.estimate import Estimate, bootstrapped
+from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped
 from biascope.results.registry import measurement
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -67,12 +67,14 @@ class EigenfunctionLocalisation(EditingResult):
             for i, state in enumerate(self.states)
         }
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {
-            f"share of the local energy on the task, {state}": each for state, each in self.shares(self.energy).items()
+            f"local_energy_share:{state}": each.named(f"share of the local energy on the task, {state}", SHARE)
+            for state, each in self.shares(self.energy).items()
         }
         return numbers | {
-            f"the same, by singular values, {state}": each for state, each in self.shares(self.weighted).items()
+            f"weighted_energy_share:{state}": each.named(f"the same, by singular values, {state}", SHARE)
+            for state, each in self.shares(self.weighted).items()
         }
 
     def sentence(self) -> str:  # noqa: D102
@@ -180,7 +182,7 @@ def eigenfunction_localisation(
         found.append([_energies(each.double(), cutoff) for each in kernel])
     energy, weighted, ranks = (np.array([[each[part] for each in state] for state in found]) for part in range(3))
     return EigenfunctionLocalisation(
-        (data.name, control.name), tuple(states), count, energy, weighted, ranks,
+        (data.name, control.name), tuple(states), count, energy, weighted, ranks, encoder=name,
         provenance={"control": control.name, "points": count},
     )  # fmt: skip
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from biascope.editing import pictures
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import PRETRAINED, RepeatedResult, in_percent
+from biascope.editing.results import PRETRAINED, RepeatedResult, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
@@ -79,24 +79,24 @@ class TaskAddition(RepeatedResult):
         return np.asarray((self.merged / np.maximum(self.single, 1e-12)).mean(-1))
 
     def table(self) -> dict[str, dict[str, Estimate]]:
-        """In percent, by way to edit: absolute and normalised accuracy, and that of single tasks.
+        """Shares, by way to edit: absolute and normalised accuracy, and that of single tasks.
 
         Intervals are over repeats; of one repeat, over its test samples.
         """
         rows = {"single": self.single.mean(-1), "absolute": self.absolute, "normalised": self.normalised}
-        table = {PRETRAINED: {"absolute": in_percent(self.pretrained.mean(1), self.draws[0, 0, 0])}}
+        table = {PRETRAINED: {"absolute": over_seeds_or_samples(self.pretrained.mean(1), self.draws[0, 0, 0])}}
         for place, name in enumerate(self.methods):
             table[name] = {
-                row: in_percent(each[:, place], self.draws[0, place, 1 + number])
+                row: over_seeds_or_samples(each[:, place], self.draws[0, place, 1 + number])
                 for number, (row, each) in enumerate(rows.items())
             }
         return table
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         table = self.table()
         order = [*self.methods, PRETRAINED]
         return {
-            f"{row} accuracy, {name}, %": table[name][row]
+            f"{row}_accuracy:{name}": table[name][row].named(f"{row} accuracy, {name}", SHARE)
             for row in ("absolute", "normalised", "single")
             for name in order
             if row in table[name]
@@ -105,13 +105,29 @@ class TaskAddition(RepeatedResult):
     def sentence(self) -> str:  # noqa: D102
         table = self.table()
         words = [
-            f"{table[name]['absolute'].value:.1f} % {name} ({table[name]['normalised'].value:.1f} % of single tasks)"
+            f"{100 * table[name]['absolute'].value:.1f} % {name} ({100 * table[name]['normalised'].value:.1f} % of single tasks)"
             for name in self.methods
         ]
         return (
             f"Adding the vectors of {len(self.tasks)} tasks to {self.subject}, one coefficient chosen on validation samples, gives "
-            f"a mean accuracy of {', '.join(words)}, against {table[PRETRAINED]['absolute'].value:.1f} % before."
+            f"a mean accuracy of {', '.join(words)}, against {100 * table[PRETRAINED]['absolute'].value:.1f} % before."
         )
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Accuracies of every seed, way to edit and task."""
+        accuracies = [
+            {
+                "seed": seed,
+                "way": self.methods[way],
+                "task": self.tasks[task],
+                "coefficient": float(self.chosen[seed, way]),
+                "pretrained": float(self.pretrained[seed, task]),
+                "single": float(self.single[seed, way, task]),
+                "merged": float(self.merged[seed, way, task]),
+            }
+            for seed, way, task in np.ndindex(*self.merged.shape)
+        ]
+        return {"accuracies": accuracies}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         chosen = {name: float(self.chosen[:, i].mean()) for i, name in enumerate(self.methods)}
@@ -261,6 +277,7 @@ def task_addition(
         accuracy[None, :, :, 2],
         accuracy[None, :, :, 1],
         draws[None],
+        encoder=name,
         provenance={"encoder": content_of(encoder), "tasks": list(tasks), "methods": list(ways)},
     )
 

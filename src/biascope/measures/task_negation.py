@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from biascope.editing import pictures
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import PRETRAINED, RepeatedResult, in_percent
+from biascope.editing.results import PRETRAINED, RepeatedResult, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
@@ -77,26 +77,51 @@ class TaskNegation(RepeatedResult):
     }
 
     def table(self) -> dict[str, dict[str, Estimate]]:
-        """In percent, by way to edit: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
+        """Shares, by way to edit: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
         start = (self.pretrained.mean(1), self.pretrained_control)
-        table = {PRETRAINED: {row: in_percent(start[i], self.draws[0, 0, 2 * i]) for i, row in enumerate(_ROWS)}}
+        table = {
+            PRETRAINED: {row: over_seeds_or_samples(start[i], self.draws[0, 0, 2 * i]) for i, row in enumerate(_ROWS)}
+        }
         for place, name in enumerate(self.methods):
             means = (self.target[:, place].mean(-1), self.control[:, place].mean(-1))
-            table[name] = {row: in_percent(means[i], self.draws[0, place, 2 * i + 1]) for i, row in enumerate(_ROWS)}
+            table[name] = {
+                row: over_seeds_or_samples(means[i], self.draws[0, place, 2 * i + 1]) for i, row in enumerate(_ROWS)
+            }
         return table
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         table = self.table()
-        return {f"{row} accuracy, {name}, %": table[name][row] for row in _ROWS for name in (*self.methods, PRETRAINED)}
+        return {
+            f"{row}_accuracy:{name}": table[name][row].named(f"{row} accuracy, {name}", SHARE)
+            for row in _ROWS
+            for name in (*self.methods, PRETRAINED)
+        }
 
     def sentence(self) -> str:  # noqa: D102
         table = self.table()
-        words = [f"{table[name]['target'].value:.1f} % {name}" for name in self.methods]
+        words = [f"{100 * table[name]['target'].value:.1f} % {name}" for name in self.methods]
+        start = 100 * table[PRETRAINED]["target"].value
         return (
             f"Subtracting task vectors from {self.subject} lowers the mean accuracy on {len(self.tasks)} "
-            f"{'task' if len(self.tasks) == 1 else 'tasks'} from {table[PRETRAINED]['target'].value:.1f} % to {', '.join(words)}, "
+            f"{'task' if len(self.tasks) == 1 else 'tasks'} from {start:.1f} % to {', '.join(words)}, "
             f"while at least {100 * self.kept:.0f} % of the validation accuracy on {self.control_task} is kept."
         )
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Accuracies of every seed, way to edit and target."""
+        accuracies = [
+            {
+                "seed": seed,
+                "way": self.methods[way],
+                "task": self.tasks[task],
+                "coefficient": float(self.chosen[seed, way, task]),
+                "pretrained": float(self.pretrained[seed, task]),
+                "target": float(self.target[seed, way, task]),
+                "control": float(self.control[seed, way, task]),
+            }
+            for seed, way, task in np.ndindex(*self.target.shape)
+        ]
+        return {"accuracies": accuracies}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, control = (
@@ -261,6 +286,7 @@ def task_negation(
         target[None, :, :, 1],
         retained[None, :, 1:],
         np.array([draws]),
+        encoder=name,
         provenance={"encoder": content_of(encoder), "tasks": list(targets), "methods": list(ways)},
     )
 

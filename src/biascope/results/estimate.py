@@ -217,7 +217,7 @@ def proportion(share: float, samples: int) -> Estimate:
     centre = (p + z * z / (2 * samples)) / (1 + z * z / samples)
     reach = z * math.sqrt(p * (1 - p) / samples + z * z / (4 * samples**2)) / (1 + z * z / samples)
     error = math.sqrt(max(p * (1 - p), 0.25 / samples) / samples)
-    return Estimate(p, error, min(centre - reach, p), max(centre + reach, p))
+    return Estimate(p, error, max(min(centre - reach, p), 0.0), min(max(centre + reach, p), 1.0))
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> float:

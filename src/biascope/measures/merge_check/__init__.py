@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from biascope.editing.heads import Head
 from biascope.editing.outputs import edited_outputs, predicted_classes, require_repeatable, sampled
@@ -24,10 +23,10 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
 from biascope.measures.merge_check.result import BOX, MergeCheck
-from biascope.results.result import recorded
+from biascope.results.registry import measurement
 from biascope.runs.digest import fingerprint
 from biascope.runs.identity import content_of
-from biascope.runs.randomness import seed_of
+from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
@@ -35,6 +34,26 @@ ALPHAS = tuple(step / 20 for step in range(21))
 READINGS = {"classes": "classes", "features": "logits"}  # how outputs are read, by what is compared
 
 
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
+
+    with forked_rng(0):
+        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(2)]
+        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "right")}
+        shifted = {name: torch.randn(60, 4) + shift for name, shift in (("left", 1.0), ("right", -1.0))}
+    tasks = {name: Arrays({"test": (x, torch.zeros(60))}, name=name) for name, x in shifted.items()}
+    vectors = {name: TaskVector.between(encoder.params, end) for name, end in zip(tasks, ends, strict=True)}
+    return (encoder, heads, vectors, tasks), {"points": 40, "grid": 4, "control": tasks["left"], "resamples": 40}
+
+
+@measurement(
+    title="Merge check",
+    paper="task_arithmetic2023",
+    result=MergeCheck,
+    example=_example,
+    command="biascope merge check",
+)
 def merge_check(
     encoder: Network,
     heads: Mapping[str, Head],
@@ -112,7 +131,7 @@ def merge_check(
     Reference:
         Ortiz-Jiménez (2023), thesis, section 6.3; Ilharco et al. (2023). Editing models with task arithmetic. ICLR.
     """
-    run, clock = run or Run(), time.perf_counter()
+    run = run or Run()
     _check(heads, vectors, tasks, alphas, compared, grid, resamples)
     _check_accuracies(accuracies or {}, vectors)
     if not 0 < threshold < np.inf or not -np.inf < reach[0] < reach[1] < np.inf:
@@ -120,11 +139,6 @@ def merge_check(
             f"threshold must be positive and reach an interval of finite numbers, got {threshold} and {reach}. "
             "Pass threshold=0.1, reach=(-1.0, 2.0)."
         )
-    settings = {
-        "split": split, "points": points, "compared": compared, "grid": grid, "reach": reach, "map_points": map_points,
-        "threshold": threshold, "resamples": resamples, "seed": seed,
-        "accuracies": dict(accuracies or {}),
-    }  # fmt: skip
     models = tuple(vectors)
     samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
     if compared == "features" and (few_of := [model for model in models if samples[model].sizes[split] < 2]):
@@ -161,24 +175,17 @@ def merge_check(
         effect_cosines=cosines,
         **maps,
         **_by_layer(encoder, vectors),
-        provenance=recorded(
-            "merge_check",
-            "task_arithmetic2023",
-            settings=settings,
-            seconds=0.0,
-            run=run,
-            data={"name": list(dict.fromkeys(tasks[model].name for model in models))},
-            hashes={
-                "base": content_of(encoder),
-                **{f"task vector of {model}": fingerprint(each.deltas) for model, each in vectors.items()},
-            },
-        ),
+        provenance={
+            "encoder": content_of(encoder),
+            "vectors": {model: fingerprint(each.deltas) for model, each in vectors.items()},
+            "tasks": {model: tasks[model].name for model in models},
+            "accuracies": dict(accuracies or {}),
+        },
     )
-    if control is not None:
-        outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
-        found = _with_control(found, look, heads, outside)
-    found.provenance["seconds"] = round(time.perf_counter() - clock, 3)
-    return found.check()
+    if control is None:
+        return found
+    outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
+    return _with_control(found, look, heads, outside)
 
 
 def _check(

@@ -14,10 +14,10 @@ import numpy as np
 
 from biascope.editing import pictures as merge_pictures
 from biascope.editing.merge_result import Difference
-from biascope.editing.results import places_inside, resampled_interval
+from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
 from biascope.measures.merge_check.verdict import GRADES, best_place, graded, remarks_on, verdict_of
-from biascope.results.estimate import Estimate, proportion
+from biascope.results.estimate import SHARE, Estimate, Number, proportion
 from biascope.results.result import Result
 from biascope.results.wording import listed
 
@@ -143,7 +143,7 @@ class MergeCheck(Result):
     def alpha(self) -> Estimate:
         """The coefficient at which the merged model is nearest to all fine-tuned ones on average; over resampled samples."""
         draws = self.alphas[[best_place(each) for each in self.resampled.mean(0).T]]
-        return resampled_interval(float(self.alphas[self._chosen]), draws)
+        return Estimate.from_draws(float(self.alphas[self._chosen]), draws)
 
     @property
     def as_good(self) -> tuple[float, float]:
@@ -166,7 +166,7 @@ class MergeCheck(Result):
     def mean_loss(self) -> Estimate:
         """Their mean."""
         at = self._chosen
-        return resampled_interval(float(self.apart[:, at].mean()), self.resampled[:, at].mean(0))
+        return Estimate.from_draws(float(self.apart[:, at].mean()), self.resampled[:, at].mean(0))
 
     @property
     def expected_losses(self) -> list[Estimate]:
@@ -175,7 +175,7 @@ class MergeCheck(Result):
             return []
         at, found = self._chosen, []
         for loss, draws, most in zip(self.expected, self.expected_resampled, self.losses, strict=True):
-            known = resampled_interval(float(loss[at]), draws[at])
+            known = Estimate.from_draws(float(loss[at]), draws[at])
             # None of few changed predictions is not none of all: then the interval is that of the bound.
             found.append(most if most.value == 0 else known)
         return found
@@ -190,7 +190,7 @@ class MergeCheck(Result):
         """Share of the distance from the base to the models, on average, that the merge covers."""
         at = self._chosen
         draws = 1 - self.resampled[:, at].mean(0) / np.maximum(self.resampled[:, 0].mean(0), 1e-9)
-        return resampled_interval(1 - float(self.apart[:, at].mean() / max(self.apart[:, 0].mean(), 1e-9)), draws)
+        return Estimate.from_draws(1 - float(self.apart[:, at].mean() / max(self.apart[:, 0].mean(), 1e-9)), draws)
 
     @property
     def grade(self) -> str:
@@ -214,7 +214,7 @@ class MergeCheck(Result):
         if self.xi is None or self.low is None:
             return {}
         shares = (self.xi[:, places_inside(self.map_alphas, BOX)] < self.threshold).mean(1)
-        return {name: resampled_interval(shares[k], self.low[k]) for k, name in enumerate(self.weights.pair_names)}
+        return {name: Estimate.from_draws(shares[k], self.low[k]) for k, name in enumerate(self.weights.pair_names)}
 
     @property
     def _chosen(self) -> int:
@@ -223,63 +223,82 @@ class MergeCheck(Result):
     def _distance(self, task: int, at: int) -> Estimate:
         value = float(self.apart[task, at])
         if self.compared == "classes":  # an interval that knows that none of few is not none of all
-            return _share(value, self.points[task])
-        return resampled_interval(value, self.resampled[task, at])
+            return proportion(value, self.points[task])
+        return Estimate.from_draws(value, self.resampled[task, at])
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        what = "share of its predictions" if self.compared == "classes" else "cosine distance"
-        numbers = {"suggested coefficient α": self.alpha}
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        classes = self.compared == "classes"
+        what, unit = ("share of its predictions", SHARE) if classes else ("cosine distance", "")
+        numbers = {"coefficient": self.alpha.named("suggested coefficient α")}
         likely = self.expected_losses
         for task, name in enumerate(self.models):
-            numbers[f"{name}, {what} that the merge changes"] = self.losses[task]
+            changed, differs = f"{name}, {what} that the merge changes", f"{name}, {what} that differ from the base"
+            numbers[f"predicted_loss:{name}"] = self.losses[task].named(changed, unit)
             if likely:
-                numbers[f"{name}, loss of accuracy to expect"] = likely[task]
-            numbers[f"{name}, {what} that differ from the base"] = self.stakes[task]
+                numbers[f"expected_loss:{name}"] = likely[task].named(f"{name}, loss of accuracy to expect", SHARE)
+            numbers[f"distance_from_base:{name}"] = self.stakes[task].named(differs, unit)
         if self.apart[:, 0].any():
-            numbers["share of the way from the base to the models"] = self.way
-        numbers |= {
-            f"{name}, share of [0, 1]² with ξ < {self.threshold:g}": each for name, each in self.low_shares.items()
-        }
+            numbers["way"] = self.way.named("share of the way from the base to the models", SHARE)
+        for name, each in self.low_shares.items():
+            numbers[f"low_xi_share:{name}"] = each.named(f"{name}, share of [0, 1]² with ξ < {self.threshold:g}", SHARE)
         numbers |= self.weights.headline()
         if self.control is not None:
-            for name, share in zip(("the merge", *self.models), self.control, strict=True):
-                known = _share(share, self.control_points) if self.compared == "classes" else Estimate(float(share))
-                numbers[f"changed on {self.control_data} by {name}"] = known
+            merge, *alone = (
+                proportion(share, self.control_points) if classes else Estimate(float(share)) for share in self.control
+            )
+            on = f"changed on {self.control_data} by"
+            numbers["control_change"] = merge.named(f"{on} the merge", unit)
+            for name, each in zip(self.models, alone, strict=True):
+                numbers[f"control_change_alone:{name}"] = each.named(f"{on} {name}", unit)
         return numbers
 
     def sentence(self) -> str:  # noqa: D102
         return " ".join([verdict_of(self), *remarks_on(self)])
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The layers as plain values."""
-        return self.weights.rows()
-
-    def document(self) -> dict[str, Any]:
-        """Verdict, coefficient, and what was found of every model and pair, as plain values."""
-        (low, high), likely = self.as_good, self.expected_losses
-        control = () if self.control is None else zip(("merge", *self.models), map(float, self.control), strict=True)
+    def facts(self) -> dict[str, Any]:
+        """The verdict, how often resampled samples give each, the coefficients that do as well, and what else to know."""
         return {
             "grade": self.grade,
             "chances": self.chances,
-            "alpha": {**self.alpha.as_dict(), "as good from": low, "as good to": high},
-            "alphas": self.alphas.tolist(),
-            "models": [
-                {
-                    "model": name,
-                    "data": self.data[task],
-                    "samples": self.points[task],
-                    "predicted loss": self.losses[task].as_dict(),
-                    "expected loss": likely[task].as_dict() if likely else None,
-                    "distance from the base": self.stakes[task].as_dict(),
-                    "distances": self.apart[task].tolist(),
-                    "changes of outputs by each": [_number(size) for size in self.effects[task]],
-                    "cosines with its own": [_number(cosine) for cosine in self.effect_cosines[task]],
-                }
-                for task, name in enumerate(self.models)
-            ],
-            "low-ξ shares": {name: each.as_dict() for name, each in self.low_shares.items()},
-            "control": dict(control),
+            "compared": self.compared,
+            "as_good": list(self.as_good),
+            "tempered": list(self.tempered),
+            "remarks": remarks_on(self),
         }
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Models; distances at every coefficient; what each task vector does to the samples of each model; layers."""
+        names, numbers = self.models, self.headline()
+        models = [
+            {
+                "model": name,
+                "data": self.data[task],
+                "samples": self.points[task],
+                "predicted_loss": numbers[f"predicted_loss:{name}"],
+                "expected_loss": numbers.get(f"expected_loss:{name}"),
+                "distance_from_base": numbers[f"distance_from_base:{name}"],
+            }
+            for task, name in enumerate(names)
+        ]
+        coefficients = [
+            {
+                "coefficient": float(alpha),
+                "mean_distance": float(self.apart[:, place].mean()),
+                **{f"distance:{name}": float(self.apart[task, place]) for task, name in enumerate(names)},
+            }
+            for place, alpha in enumerate(self.alphas)
+        ]
+        outputs = [
+            {
+                "samples_of": name,
+                "task_vector_of": other,
+                "change": _number(self.effects[task, place]),
+                "cosine": _number(self.effect_cosines[task, place]),
+            }
+            for task, name in enumerate(names)
+            for place, other in enumerate(names)
+        ]
+        return {"models": models, "coefficients": coefficients, "outputs": outputs, **self.weights.tables()}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures = {
@@ -307,11 +326,6 @@ class MergeCheck(Result):
         )
         layers = self.weights.plots(dark)
         return pictures | {name: layers[name] for name in ("Cosine of task vectors", "Opposite moves")}
-
-
-def _share(value: float, samples: int) -> Estimate:
-    found = proportion(value, samples).map_linear(0.01)
-    return Estimate(found.value, found.standard_error, max(found.low, 0.0), min(found.high, 1.0))
 
 
 def _number(value: float) -> float | None:

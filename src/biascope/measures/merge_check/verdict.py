@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from biascope.results.wording import listed
+from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
     from biascope.measures.merge_check.result import MergeCheck
@@ -119,13 +119,3 @@ def _clash(check: MergeCheck) -> str:
         whose = f", {found.pair_names[pair]}" if len(check.pairs) > 1 else ""
         named.append(f"{check.layers[layer]} (cosine −{-against[layer, pair]:.2f}{whose})")
     return f"Task vectors point against each other most in {listed(named)}."
-
-
-def percent(share: float) -> str:
-    """A share in words.
-
-    Example:
-        >>> percent(0.9731), percent(0.0012), percent(0.0)
-        ('97.3 %', '0.1 %', '0 %')
-    """
-    return f"{100 * share:.1f} %".replace(".0 %", " %")

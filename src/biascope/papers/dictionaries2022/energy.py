@@ -21,8 +21,9 @@ from biascope.measures.dictionary.result import Dictionary, over_draws_and_signa
 from biascope.networks import builder
 from biascope.papers.dictionaries2022.meta import published_siren
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, spearman
 from biascope.results.signal_pictures import atoms_figure, energy_figure, psnr_figure
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -218,32 +219,41 @@ def study(names: Sequence[str], effort: str, run: Run, *, long: bool) -> Study:
     return Study(dictionaries, psnr)
 
 
-def _numbers(found: Study, steps: Sequence[int]) -> dict[str, Estimate]:
+# What the kernels say: the name of the score, its part of a key, and its words.
+_SCORES = (("concentration", "concentration", "concentration"), ("predicted", "predicted_psnr", "predicted PSNR"))
+
+
+def _numbers(found: Study, steps: Sequence[int]) -> dict[str, Number]:
     """What is quoted of every network, and how well the kernel ranks those that start at random."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     random = [name for name in found.psnr if name != META]
     for name, each in found.dictionaries.items():
-        statistics[f"{name}: concentration of the energy"] = over_draws_and_signals(each.concentration)
-        statistics[f"{name}: predicted PSNR, dB"] = over_draws_and_signals(each.predicted_psnr)
+        statistics[f"{snake(name)}_concentration_of_the_energy"] = over_draws_and_signals(each.concentration).named(
+            f"{name}: concentration of the energy"
+        )
+        statistics[f"{snake(name)}_predicted_psnr_db"] = over_draws_and_signals(each.predicted_psnr).named(
+            f"{name}: predicted PSNR", "dB"
+        )
         for step in steps:
             if step in found.psnr[name]:
-                key = f"{name}: test PSNR after {step} iterations, dB"
-                statistics[key] = over_draws_and_signals(found.test(name, step))
+                statistics[f"{snake(name)}_test_psnr_after_{step}_iterations_db"] = over_draws_and_signals(
+                    found.test(name, step)
+                ).named(f"{name}: test PSNR after {step} iterations", "dB")
     for step in (step for step in steps if step in found.iterations):
-        for by, words in (("concentration", "concentration"), ("predicted", "predicted PSNR")):
-            statistics[f"rank correlation of {words} and test PSNR after {step} iterations"] = found.agreement(
+        for by, stem, words in _SCORES:
+            statistics[f"rank_correlation_of_{stem}_and_test_psnr_after_{step}_iterations"] = found.agreement(
                 random, by, step
-            )
-        statistics[f"mean rank correlation of single images, predicted PSNR, after {step} iterations"] = rank_agreement(
+            ).named(f"rank correlation of {words} and test PSNR after {step} iterations")
+        statistics[f"mean_rank_correlation_of_single_images_predicted_psnr_after_{step}_iterations"] = rank_agreement(
             found.scores(random, "predicted", step).T, found.table(random, step).T
-        )
+        ).named(f"mean rank correlation of single images, predicted PSNR, after {step} iterations")
     return statistics
 
 
-def _lead(statistics: dict[str, Estimate], words: str, first: np.ndarray, *others: np.ndarray) -> None:
+def _lead(first: np.ndarray, *others: np.ndarray) -> Estimate:
     """How far a network (draw, image) is ahead of the best of others on average."""
     best = max(others, key=lambda each: float(each.mean()))
-    statistics[words] = over_draws_and_signals(first - best)
+    return over_draws_and_signals(first - best)
 
 
 def _settings(effort: str) -> dict[str, object]:
@@ -287,7 +297,7 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
             Claim(
                 f"The more energy on large eigenvalues, the better the test PSNR after {step} iterations: rank correlation over the "
                 "ReLU MLP and seven SIRENs.",
-                f"rank correlation of concentration and test PSNR after {step} iterations",
+                f"rank_correlation_of_concentration_and_test_psnr_after_{step}_iterations",
                 "at least",
                 "we observe a clear pattern",
                 0.7,
@@ -295,41 +305,47 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
             )
             for step in (3, 10, 100, 1000)
         ),
-        Claim("The energy is most concentrated near ω₀ = 40.", "ω₀ of the largest concentration", "about", 40.0, 20.0),
         Claim(
-            "The test PSNR is best near ω₀ = 40, after 10 iterations.", "ω₀ of the best test PSNR", "about", 40.0, 20.0
+            "The energy is most concentrated near ω₀ = 40.", "omega0_of_the_largest_concentration", "about", 40.0, 20.0
+        ),
+        Claim(
+            "The test PSNR is best near ω₀ = 40, after 10 iterations.",
+            "omega0_of_the_best_test_psnr",
+            "about",
+            40.0,
+            20.0,
         ),
         Claim(
             "A low ω₀ is worse: test PSNR of 40 minus 5 after 10 iterations, dB.",
-            "SIREN-40 minus SIREN-5, dB",
+            "siren_40_minus_siren_5_db",
             "at least",
             "for very low values of ω₀, most of the energy is concentrated on small eigenvalues",
             1.0,
         ),
         Claim(
             "Too high an ω₀ is worse: test PSNR of 40 minus 100 after 10 iterations, dB.",
-            "SIREN-40 minus SIREN-100, dB",
+            "siren_40_minus_siren_100_db",
             "at least",
             "overly high frequency content",
             1.0,
         ),
         Claim(
             "The ReLU MLP is the worst: test PSNR of the next minus its own after 10 iterations, dB.",
-            "next minus ReLU-MLP, dB",
+            "next_minus_relu_mlp_db",
             "at least",
             "least concentrated",
             0.0,
         ),
         Claim(
             "Meta-learning concentrates the energy: concentration, minus the best of the others.",
-            "concentration, SIREN-30-Meta minus the best other",
+            "concentration_siren_30_meta_minus_the_best_other",
             "at least",
             "concentrates most of the energy",
             0.0,
         ),
         Claim(
             "Meta-learned weights give the best test PSNR after 10 iterations: minus the best of the others, dB.",
-            "SIREN-30-Meta minus the best other, dB",
+            "siren_30_meta_minus_the_best_other_db",
             "at least",
             "superior generalization capacity",
             1.0,
@@ -342,19 +358,30 @@ def figure_55(effort: str, run: Run) -> Finding:
     found = study((RELU, *SIRENS, META), effort, run, long=True)
     statistics = _numbers(found, (3, *LATER))
     psnr, area = found.table(SIRENS, 10), found.scores(SIRENS, "concentration", 10)
-    for words, table in (("best test PSNR", psnr), ("largest concentration", area)):
-        statistics[f"ω₀ of the {words}"] = bootstrapped(lambda x: OMEGAS[int(x.mean(0).argmax())], table, resamples=500)
+    for stem, words, table in (
+        ("best_test_psnr", "best test PSNR", psnr),
+        ("largest_concentration", "largest concentration", area),
+    ):
+        statistics[f"omega0_of_the_{stem}"] = bootstrapped(
+            lambda x: OMEGAS[int(x.mean(0).argmax())], table, resamples=500
+        ).named(f"ω₀ of the {words}")
     for other in ("SIREN-5", "SIREN-100"):
-        _lead(statistics, f"SIREN-40 minus {other}, dB", found.test("SIREN-40", 10), found.test(other, 10))
+        lead = _lead(found.test("SIREN-40", 10), found.test(other, 10))
+        statistics[f"siren_40_minus_{snake(other)}_db"] = lead.named(f"SIREN-40 minus {other}", "dB")
     worst = min((found.test(name, 10) for name in SIRENS), key=lambda each: float(each.mean()))
-    _lead(statistics, "next minus ReLU-MLP, dB", worst, found.test(RELU, 10))
+    statistics["next_minus_relu_mlp_db"] = _lead(worst, found.test(RELU, 10)).named("next minus ReLU-MLP", "dB")
     if META in found.psnr:
         others = [name for name in found.psnr if name != META]
         tests = [found.test(name, 10) for name in others]
-        _lead(statistics, "SIREN-30-Meta minus the best other, dB", found.test(META, 10), *tests)
         areas = [found.dictionaries[name].concentration for name in others]
-        words = "concentration, SIREN-30-Meta minus the best other"
-        _lead(statistics, words, found.dictionaries[META].concentration, *areas)
+        statistics |= {
+            "siren_30_meta_minus_the_best_other_db": _lead(found.test(META, 10), *tests).named(
+                "SIREN-30-Meta minus the best other", "dB"
+            ),
+            "concentration_siren_30_meta_minus_the_best_other": _lead(
+                found.dictionaries[META].concentration, *areas
+            ).named("concentration, SIREN-30-Meta minus the best other"),
+        }
     return Finding(statistics, _energy_arrays(found, 10), _settings(effort), (_LENGTH, _PREVIEW, _OVERLAP))
 
 
@@ -382,28 +409,28 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
     claims=[
         Claim(
             "Networks with a better concentration train faster: rank correlation with the training PSNR after 10 iterations.",
-            "rank correlation of concentration and training PSNR after 10 iterations",
+            "rank_correlation_of_concentration_and_training_psnr_after_10_iterations",
             "at least",
             "are the networks that train faster",
             0.7,
         ),
         Claim(
             "They reach the best test performance: rank correlation with the test PSNR after 10 iterations.",
-            "rank correlation of concentration and test PSNR after 10 iterations",
+            "rank_correlation_of_concentration_and_test_psnr_after_10_iterations",
             "at least",
             "and reach the best test performances",
             0.7,
         ),
         Claim(
             "Meta-learned weights converge fastest: training PSNR after 3 iterations minus the best of the others, dB.",
-            "SIREN-30-Meta minus the best other, training, after 3 iterations, dB",
+            "siren_30_meta_minus_the_best_other_training_after_3_iterations_db",
             "at least",
             "results in a very fast speed of convergence",
             1.0,
         ),
         Claim(
             "The ReLU MLP is the slowest: training PSNR of the next minus its own after 10 iterations, dB.",
-            "next minus ReLU-MLP, training, dB",
+            "next_minus_relu_mlp_training_db",
             "at least",
             "speed of reconstruction depends on energy concentration",
             0.0,
@@ -416,18 +443,24 @@ def figure_57(effort: str, run: Run) -> Finding:
     found = study((RELU, *SIRENS, META), effort, run, long=False)
     statistics = _numbers(found, (3, 10))
     random = (RELU, *SIRENS)
-    for by, words in (("concentration", "concentration"), ("predicted", "predicted PSNR")):
-        key = f"rank correlation of {words} and training PSNR after 10 iterations"
-        statistics[key] = found.agreement(random, by, 10, split=1)
+    for by, stem, words in _SCORES:
+        statistics[f"rank_correlation_of_{stem}_and_training_psnr_after_10_iterations"] = found.agreement(
+            random, by, 10, split=1
+        ).named(f"rank correlation of {words} and training PSNR after 10 iterations")
     worst = min((found.psnr[name][10][:, 1] for name in SIRENS), key=lambda each: float(each.mean()))
-    _lead(statistics, "next minus ReLU-MLP, training, dB", worst, found.psnr[RELU][10][:, 1])
+    statistics["next_minus_relu_mlp_training_db"] = _lead(worst, found.psnr[RELU][10][:, 1]).named(
+        "next minus ReLU-MLP, training", "dB"
+    )
     if META in found.psnr:
-        words = "SIREN-30-Meta minus the best other, training, after 3 iterations, dB"
-        _lead(statistics, words, found.psnr[META][3][:, 1], *(found.psnr[name][3][:, 1] for name in random))
+        lead = _lead(found.psnr[META][3][:, 1], *(found.psnr[name][3][:, 1] for name in random))
+        statistics["siren_30_meta_minus_the_best_other_training_after_3_iterations_db"] = lead.named(
+            "SIREN-30-Meta minus the best other, training, after 3 iterations", "dB"
+        )
     for name in found.psnr:
         for step in (3, 10):
-            key = f"{name}: training PSNR after {step} iterations, dB"
-            statistics[key] = over_draws_and_signals(found.psnr[name][step][:, 1])
+            statistics[f"{snake(name)}_training_psnr_after_{step}_iterations_db"] = over_draws_and_signals(
+                found.psnr[name][step][:, 1]
+            ).named(f"{name}: training PSNR after {step} iterations", "dB")
     return Finding(statistics, _curve_arrays(found, FIRST), _settings(effort), (_PREVIEW, _OVERLAP))
 
 
@@ -465,14 +498,14 @@ def _ratio_of_means(first: np.ndarray, second: np.ndarray) -> float:
     claims=[
         Claim(
             "Atoms of SIRENs with a larger ω₀ have higher frequencies: rank correlation of ω₀ and the mean frequency of the first 16.",
-            "rank correlation of ω₀ and frequency",
+            "rank_correlation_of_omega0_and_frequency",
             "at least",
             "the eigenfunctions of the SIRENs with larger ω₀ have higher frequency content",
             0.9,
         ),
         Claim(
             "Mean frequency of the first 16 atoms: ω₀ = 100 over ω₀ = 5.",
-            "frequency, ω₀ = 100 over ω₀ = 5",
+            "frequency_omega0_100_over_omega0_5",
             "at least",
             "higher frequency content",
             2.0,
@@ -480,14 +513,14 @@ def _ratio_of_means(first: np.ndarray, second: np.ndarray) -> float:
         Claim(
             "The first atoms after meta-learning look like faces: energy of the first 16 on 200 principal components of faces, over "
             "that on the same upside down.",
-            "SIREN-30-Meta: likeness to faces",
+            "siren_30_meta_likeness_to_faces",
             "at least",
             "the first eigenfunctions of the meta-learned NTK also look like faces",
             1.1,
         ),
         Claim(
             "Those of a random SIREN do not: the same number for ω₀ = 30.",
-            "SIREN-30: likeness to faces",
+            "siren_30_likeness_to_faces",
             "at most",
             "after meta-learning",
             1.1,
@@ -502,12 +535,19 @@ def figure_56(effort: str, run: Run) -> Finding:
     found = {name: dictionary_of(each, effort, run) for name, each in families.items() if each is not None}
     frequency = {name: each.frequency.mean(1) for name, each in found.items()}  # (draw,)
     statistics = {
-        f"{name}: mean frequency of the first atoms, cycles": over_repeats(each) for name, each in frequency.items()
+        f"{snake(name)}_mean_frequency_of_the_first_atoms_cycles": over_repeats(each).named(
+            f"{name}: mean frequency of the first atoms, cycles"
+        )
+        for name, each in frequency.items()
     }
     table = np.stack([frequency[name] for name in SIRENS], 1)  # (draw, ω₀)
     each_draw = [spearman(row, np.array(OMEGAS)) for row in table]
-    statistics["rank correlation of ω₀ and frequency"] = over_repeats(each_draw, within=(-1.0, 1.0))
-    statistics["frequency, ω₀ = 100 over ω₀ = 5"] = over_repeats(table[:, -1] / table[:, 0], within=(0.0, np.inf))
+    statistics["rank_correlation_of_omega0_and_frequency"] = over_repeats(each_draw, within=(-1.0, 1.0)).named(
+        "rank correlation of ω₀ and frequency"
+    )
+    statistics["frequency_omega0_100_over_omega0_5"] = over_repeats(
+        table[:, -1] / table[:, 0], within=(0.0, np.inf)
+    ).named("frequency, ω₀ = 100 over ω₀ = 5")
     upright, upside_down = components(effort, run)
     flat = np.stack([each.flat[:, 0].double().numpy() for each in faces(effort, run)])
     centred = flat - flat.mean(1, keepdims=True)
@@ -515,9 +555,13 @@ def figure_56(effort: str, run: Run) -> Finding:
         if name in found:
             atoms = found[name].atoms
             held = ((centred @ atoms[:10].T) ** 2).sum(1) / (centred**2).sum(1)
-            statistics[f"{name}: energy of faces on the first 10 atoms"] = over_repeats(held, within=(0.0, 1.0))
+            statistics[f"{snake(name)}_energy_of_faces_on_the_first_10_atoms"] = over_repeats(
+                held, within=(0.0, 1.0)
+            ).named(f"{name}: energy of faces on the first 10 atoms")
             shares = [((atoms @ each.T) ** 2).sum(1) for each in (upright, upside_down)]
-            statistics[f"{name}: likeness to faces"] = bootstrapped(_ratio_of_means, *shares, resamples=500)
+            statistics[f"{snake(name)}_likeness_to_faces"] = bootstrapped(
+                _ratio_of_means, *shares, resamples=500
+            ).named(f"{name}: likeness to faces")
     arrays = {f"atoms: {name}": found[name].atoms.reshape(-1, *found[name].atom_shape) for name in _SHOWN}
     notes = (
         "The atoms of the meta-learned network are measured and not drawn: they show faces of people.",
@@ -537,7 +581,7 @@ def figure_56(effort: str, run: Run) -> Finding:
         *(
             Claim(
                 f"{name}: test PSNR after 3 iterations, dB.",
-                f"{name}: test PSNR after 3 iterations, dB",
+                f"{snake(name)}_test_psnr_after_3_iterations_db",
                 "about",
                 number,
                 1.5,
@@ -546,14 +590,14 @@ def figure_56(effort: str, run: Run) -> Finding:
         ),
         Claim(
             "Networks whose energy is more concentrated perform better: rank correlation with the test PSNR after 3 iterations.",
-            "rank correlation of concentration and test PSNR after 3 iterations",
+            "rank_correlation_of_concentration_and_test_psnr_after_3_iterations",
             "at least",
             "perform much better",
             0.7,
         ),
         Claim(
             "The order is the published one: rank correlation of our test PSNR and the published.",
-            "rank correlation of measured and published PSNR",
+            "rank_correlation_of_measured_and_published_psnr",
             "at least",
             "12.24, 11.53, 11.76, 10.31, 10.23 and 9.13",
             0.8,
@@ -566,9 +610,9 @@ def figure_c2(effort: str, run: Run) -> Finding:
     found = study(tuple(PUBLISHED), effort, run, long=False)
     statistics = _numbers(found, (3, 10))
     published = np.array(list(PUBLISHED.values()))
-    statistics["rank correlation of measured and published PSNR"] = bootstrapped(
+    statistics["rank_correlation_of_measured_and_published_psnr"] = bootstrapped(
         lambda x: spearman(x.mean(0), published), found.table(tuple(PUBLISHED), 3), resamples=500
-    )
+    ).named("rank correlation of measured and published PSNR")
     notes = (
         "The meta-learned FFN of the figure (17.31 dB) has no published weights.",
         "PSNR after 3 iterations starts from what the random network says: other draws of weights differ by about a decibel.",

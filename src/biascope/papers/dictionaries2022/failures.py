@@ -19,9 +19,10 @@ from biascope.measures.recovery import Recovery, recovery
 from biascope.networks import builder
 from biascope.papers.dictionaries2022.sine_expansion import bessel_expansion, sine_network_spectrum
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import Estimate, Number, over_repeats
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.result import Plane
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.harmonics import (
@@ -57,21 +58,21 @@ def _normal(*shape: int, key: str) -> Tensor:
     claims=[
         Claim(
             "The envelope of Jₙ(β) decreases with β: largest ratio of a maximum of |Jₙ| to the one before it, n = 0 to 3.",
-            "largest ratio of successive maxima",
+            "largest_ratio_of_successive_maxima",
             "at most",
             "decreases monotonically with β",
             1.0,
         ),
         Claim(
             "High orders are small: least share of energy on |n| ≤ β + 2, for β up to 30.",
-            "least share of energy up to order β + 2",
+            "least_share_of_energy_up_to_order_beta_2",
             "at least",
             "limited by the decreasing nature of the Bessel coefficients",
             0.98,
         ),
         Claim(
             "A larger β expands the spectrum: bandwidth of sin(β sin x) at β = 20 over β = 2.",
-            "bandwidth at β = 20 over β = 2",
+            "bandwidth_at_beta_20_over_beta_2",
             "at least",
             "has the effect of expanding the spectral support",
             2.0,
@@ -97,9 +98,15 @@ def figure_52(effort: str, run: Run) -> Finding:
     angle = 2 * torch.pi * torch.arange(256, dtype=torch.float64) / 256
     widths = [bandwidth(energy_spectrum(torch.sin(each * torch.sin(angle))[:, None])) for each in (2.0, 20.0)]
     statistics = {
-        "largest ratio of successive maxima": Estimate.exact(float(max(ratios))),
-        "least share of energy up to order β + 2": Estimate.exact(min(shares)),
-        "bandwidth at β = 20 over β = 2": Estimate.exact(widths[1] / widths[0]),
+        "largest_ratio_of_successive_maxima": Estimate.exact(float(max(ratios))).named(
+            "largest ratio of successive maxima"
+        ),
+        "least_share_of_energy_up_to_order_beta_2": Estimate.exact(min(shares)).named(
+            "least share of energy up to order β + 2"
+        ),
+        "bandwidth_at_beta_20_over_beta_2": Estimate.exact(widths[1] / widths[0]).named(
+            "bandwidth at β = 20 over β = 2"
+        ),
     }
     shown = beta <= 15
     arrays = {f"curve: n = {n}": np.stack([beta[shown], values[n, shown]]) for n in orders}
@@ -142,28 +149,28 @@ def _sine_bandwidth(layers: int, width: int, seed: int) -> float:
     claims=[
         Claim(
             "Networks with polynomial activations have no energy outside H(Ω): largest share.",
-            "largest share of energy outside H(Ω)",
+            "largest_share_of_energy_outside_h_omega",
             "at most",
             "can only represent functions of the form (5.4)",
             1e-12,
         ),
         Claim(
             "Storing all coefficients takes O(TK^L) numbers: those for T = 20 over T = 10, with K = 2 and L = 3.",
-            "coefficients for T = 20 over T = 10",
+            "coefficients_for_t_20_over_t_10",
             "about",
             2.0,
             0.5,
         ),
         Claim(
             "The support grows exponentially with depth: factor of the last of six layers, degree 2.",
-            "growth of the support with the last layer",
+            "growth_of_the_support_with_the_last_layer",
             "at least",
             "grows exponentially with depth",
             1.8,
         ),
         Claim(
             "Each layer of a random SIREN splits its input into higher harmonics: bandwidth of the deepest over one layer.",
-            "bandwidth of the deepest random SIREN over one layer",
+            "bandwidth_of_the_deepest_random_siren_over_one_layer",
             "at least",
             "each layer splits its input into higher order harmonics",
             2.0,
@@ -191,14 +198,26 @@ def theorem_51(effort: str, run: Run) -> Finding:
     )
     counts = [harmonic_count(mapping, harmonic_order(2, 3)) for mapping in (10, 20)]
     statistics = {
-        "largest share of energy outside H(Ω)": Estimate.exact(max(outside)),
-        "median share of energy outside H(Ω) of one order less": Estimate.exact(float(np.median(tight))),
-        "coefficients for T = 10, K = 2, L = 3": Estimate.exact(counts[0]),
-        "coefficients for T = 20 over T = 10": Estimate.exact(counts[1] / counts[0]),
-        "growth of the support with the last layer": Estimate.exact(support[-1] / support[-2]),
-        "bandwidth of the deepest random SIREN over one layer": over_repeats(widths[:, -1] / widths[:, 0]),
+        "largest_share_of_energy_outside_h_omega": Estimate.exact(max(outside)).named(
+            "largest share of energy outside H(Ω)"
+        ),
+        "median_share_of_energy_outside_h_omega_of_one_order_less": Estimate.exact(float(np.median(tight))).named(
+            "median share of energy outside H(Ω) of one order less"
+        ),
+        "coefficients_for_t_10_k_2_l_3": Estimate.exact(counts[0]).named("coefficients for T = 10, K = 2, L = 3"),
+        "coefficients_for_t_20_over_t_10": Estimate.exact(counts[1] / counts[0]).named(
+            "coefficients for T = 20 over T = 10"
+        ),
+        "growth_of_the_support_with_the_last_layer": Estimate.exact(support[-1] / support[-2]).named(
+            "growth of the support with the last layer"
+        ),
+        "bandwidth_of_the_deepest_random_siren_over_one_layer": over_repeats(widths[:, -1] / widths[:, 0]).named(
+            "bandwidth of the deepest random SIREN over one layer"
+        ),
         **{
-            f"bandwidth of random SIRENs of {depth} layers": over_repeats(column)
+            f"bandwidth_of_random_sirens_of_{depth}_layers": over_repeats(column).named(
+                f"bandwidth of random SIRENs of {depth} layers"
+            )
             for depth, column in zip(depths, widths.T, strict=True)
         },
     }
@@ -221,14 +240,14 @@ def theorem_51(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             "The expansion is the network, mappings of 1 to 4 frequencies: largest difference.",
-            "largest difference of expansion and network",
+            "largest_difference_of_expansion_and_network",
             "at most",
             "can equivalently be represented as",
             1e-6,
         ),
         Claim(
             "So it is for wide mappings, convolved on the grid of the DFT: largest difference of a coefficient.",
-            "largest difference of the spectra of a wide network",
+            "largest_difference_of_the_spectra_of_a_wide_network",
             "at most",
             "can equivalently be represented as",
             1e-6,
@@ -259,10 +278,12 @@ def equation_57(effort: str, run: Run) -> Finding:
     expected = torch.fft.fft2(said[..., 0]) / side**2
     convolved = sine_network_spectrum(bins, inner, outer, (side, side), tolerance=1e-7)[0]
     statistics = {
-        "largest difference of expansion and network": Estimate.exact(max(errors)),
-        "largest difference of the spectra of a wide network": Estimate.exact(
-            float((convolved - expected).abs().max())
+        "largest_difference_of_expansion_and_network": Estimate.exact(max(errors)).named(
+            "largest difference of expansion and network"
         ),
+        "largest_difference_of_the_spectra_of_a_wide_network": Estimate.exact(
+            float((convolved - expected).abs().max())
+        ).named("largest difference of the spectra of a wide network"),
     }
     settings = {"hidden units": units, "wide mapping": wide, "grid": [side, side], "seed": 0}
     return Finding(statistics, arrays, settings, ("Orders that are even cancel: the network without biases is odd.",))
@@ -339,17 +360,23 @@ def _planes(finding: Finding, dark: bool) -> Figure:
 
 def _spectra(found: dict[str, Recovery], effort: str) -> Finding:
     """What is quoted of every network: odd frequencies, PSNR, energy, detail."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     for name, each in found.items():
-        statistics[f"{name}: share of energy on odd frequencies"] = over_repeats(each.odd, within=(0.0, 1.0))
-        statistics[f"{name}: PSNR, dB"] = over_repeats(each.psnr)
-        statistics[f"{name}: share of energy recovered"] = over_repeats(each.recovered)
-        statistics[f"{name}: detail over that of the image"] = over_repeats(detail(each), within=NEVER)
+        statistics[f"{snake(name)}_share_of_energy_on_odd_frequencies"] = over_repeats(
+            each.odd, within=(0.0, 1.0)
+        ).named(f"{name}: share of energy on odd frequencies")
+        statistics[f"{snake(name)}_psnr_db"] = over_repeats(each.psnr).named(f"{name}: PSNR", "dB")
+        statistics[f"{snake(name)}_share_of_energy_recovered"] = over_repeats(each.recovered).named(
+            f"{name}: share of energy recovered"
+        )
+        statistics[f"{snake(name)}_detail_over_that_of_the_image"] = over_repeats(detail(each), within=NEVER).named(
+            f"{name}: detail over that of the image"
+        )
     first = next(iter(found.values()))
     odd = (np.indices(first.target.shape) % 2).any(0)
-    statistics["the image: share of energy on odd frequencies"] = Estimate.exact(
+    statistics["the_image_share_of_energy_on_odd_frequencies"] = Estimate.exact(
         float(first.target[odd].sum() / first.target.sum())
-    )
+    ).named("the image: share of energy on odd frequencies")
     arrays = {"plane: the image": _plane(first.target)}
     arrays |= {f"plane: {name}": _plane(each.power[0]) for name, each in found.items()}
     side, steps, batch, repeats = _IMAGE[effort]
@@ -374,35 +401,35 @@ def _spectra(found: dict[str, Recovery], effort: str) -> Finding:
     claims=[
         Claim(
             "With f₀ = 1 every coefficient with an odd index is empty: share of energy on odd frequencies.",
-            "f₀ = 1: share of energy on odd frequencies",
+            "f0_1_share_of_energy_on_odd_frequencies",
             "at most",
             "missing all the values of the spectrum at the odd coefficients",
             1e-6,
         ),
         Claim(
             "With f₀ = 0.5 this artifact is gone: share of energy on odd frequencies.",
-            "f₀ = 0.5: share of energy on odd frequencies",
+            "f0_0_5_share_of_energy_on_odd_frequencies",
             "at least",
             "enough to completely get rid of this type of artifact",
             0.05,
         ),
         Claim(
             "With f₀ = 0.5 the image is blurry: detail over that of the image.",
-            "f₀ = 0.5: detail over that of the image",
+            "f0_0_5_detail_over_that_of_the_image",
             "at most",
             "the resulting image is quite blurry",
             0.25,
         ),
         Claim(
             "The FFN is better than f₀ = 1: difference of PSNR, dB.",
-            "FFN minus f₀ = 1, dB",
+            "ffn_minus_f0_1_db",
             "at least",
             "highly distorted",
             3.0,
         ),
         Claim(
             "The FFN is better than f₀ = 0.5: difference of PSNR, dB.",
-            "FFN minus f₀ = 0.5, dB",
+            "ffn_minus_f0_0_5_db",
             "at least",
             "can be greatly alleviated",
             1.0,
@@ -422,10 +449,12 @@ def figure_53(effort: str, run: Run) -> Finding:
     found = {name: _recovered(family, None, effort, run) for name, family in families.items()}
     finding = _spectra(found, effort)
     for name in ("f₀ = 1", "f₀ = 0.5"):
-        finding.statistics[f"FFN minus {name}, dB"] = over_repeats(found["FFN"].psnr - found[name].psnr)
-    finding.statistics["share of the image that f₀ = 1 cannot reach"] = Estimate.exact(
+        finding.statistics[f"ffn_minus_{snake(name)}_db"] = over_repeats(found["FFN"].psnr - found[name].psnr).named(
+            f"FFN minus {name}", "dB"
+        )
+    finding.statistics["share_of_the_image_that_f0_1_cannot_reach"] = Estimate.exact(
         float(found["f₀ = 1"].unreachable[0])
-    )
+    ).named("share of the image that f₀ = 1 cannot reach")
     return finding
 
 
@@ -446,28 +475,28 @@ def _frozen_siren(scale: float, omega: float, width: int) -> nn.Module:
     claims=[
         Claim(
             "With W = I and ω₀ = 2π, which is f₀ = 1, every odd coefficient is empty: share of energy on odd frequencies.",
-            "W = I, ω₀ = 2π: share of energy on odd frequencies",
+            "w_i_omega0_2pi_share_of_energy_on_odd_frequencies",
             "at most",
             "leads to a very imperfect recovery",
             1e-6,
         ),
         Claim(
             "With W = 0.5·I and ω₀ = 2π odd coefficients are not empty: share of energy on odd frequencies.",
-            "W = 0.5·I, ω₀ = 2π: share of energy on odd frequencies",
+            "w_0_5i_omega0_2pi_share_of_energy_on_odd_frequencies",
             "at least",
             "two single frequency mappings",
             0.05,
         ),
         Claim(
             "With W = I and ω₀ = 1, as printed, every odd coefficient is empty: share of energy on odd frequencies.",
-            "W = I, ω₀ = 1: share of energy on odd frequencies",
+            "w_i_omega0_1_share_of_energy_on_odd_frequencies",
             "at most",
             "a set H(Ω) ⊆ {2πk}",
             1e-6,
         ),
         Claim(
             "A rich mapping, ω₀ = 30 with 256 rows, is better than f₀ = 1: difference of PSNR, dB.",
-            "rich mapping minus W = I, ω₀ = 2π, dB",
+            "rich_mapping_minus_w_i_omega0_2pi_db",
             "at least",
             "followed by a rich mapping",
             3.0,
@@ -491,7 +520,9 @@ def figure_c1(effort: str, run: Run) -> Finding:
     found["rich mapping"] = _recovered(Family.initialised(rich, name="rich mapping"), None, effort, run)
     finding = _spectra(found, effort)
     difference = found["rich mapping"].psnr - found["W = I, ω₀ = 2π"].psnr
-    finding.statistics["rich mapping minus W = I, ω₀ = 2π, dB"] = over_repeats(difference)
+    finding.statistics["rich_mapping_minus_w_i_omega0_2pi_db"] = over_repeats(difference).named(
+        "rich mapping minus W = I, ω₀ = 2π", "dB"
+    )
     notes = (
         *finding.notes,
         "sin(ω₀Wr) with W = I has f₀ = 1 where ω₀ = 2π; with ω₀ = 1 it has one radian per unit, 0.32 cycles over [−1, 1), and "
@@ -515,35 +546,35 @@ _TONES: dict[str, dict[str, tuple[int, int, int]]] = {
     claims=[
         Claim(
             "With ω₀ = 300 the reconstruction has a copy at 105 Hz: its amplitude over that at 23 Hz.",
-            "ω₀ = 300: amplitude at 105 Hz over 23 Hz",
+            "omega0_300_amplitude_at_105_hz_over_23_hz",
             "at least",
             "an additional peak at 105 Hz",
             0.05,
         ),
         Claim(
             "It is a peak: amplitude at 105 Hz over the median beyond 64 Hz.",
-            "ω₀ = 300: amplitude at 105 Hz over the median beyond 64 Hz",
+            "omega0_300_amplitude_at_105_hz_over_the_median_beyond_64_hz",
             "at least",
             "an additional peak at 105 Hz",
             5.0,
         ),
         Claim(
             "With ω₀ = 30 there is none: amplitude at 105 Hz over that at 23 Hz.",
-            "ω₀ = 30: amplitude at 105 Hz over 23 Hz",
+            "omega0_30_amplitude_at_105_hz_over_23_hz",
             "at most",
             "this aliased copy disappears",
             0.01,
         ),
         Claim(
             "On the training samples the spectrum is that of the target, ω₀ = 300: relative error.",
-            "ω₀ = 300: relative error on the samples",
+            "omega0_300_relative_error_on_the_samples",
             "at most",
             "perfectly matches the target signal",
             0.01,
         ),
         Claim(
             "A deeper SIREN (4 × 256) with ω₀ = 30 has no copy either: amplitude at 105 Hz over that at 23 Hz.",
-            "4 × 256, ω₀ = 30: amplitude at 105 Hz over 23 Hz",
+            "4_by_256_omega0_30_amplitude_at_105_hz_over_23_hz",
             "at most",
             "this aliased copy disappears",
             0.01,
@@ -555,7 +586,7 @@ _TONES: dict[str, dict[str, tuple[int, int, int]]] = {
 )
 def figure_54(effort: str, run: Run) -> Finding:
     """SIRENs with two first frequencies on one tone."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     steps = 20 if effort == "smoke" else 2000
     for kind, (depth, width, repeats) in _TONES[effort].items():
@@ -565,13 +596,17 @@ def figure_54(effort: str, run: Run) -> Finding:
             build = functools.partial(builder("siren"), bias="uniform", shift=0.0, **settings)
             name = f"{before}ω₀ = {omega:g}"
             found = aliasing(Family.initialised(build, name=name), steps=steps, repeats=repeats, seed=0, run=run.shared)
-            for words, each in (
-                ("amplitude at 105 Hz over 23 Hz", found.ratio),
-                ("amplitude at 105 Hz over the median beyond 64 Hz", found.prominence),
-                ("relative error on the samples", found.error[:, 0]),
-                ("relative error between the samples", found.error[:, 1]),
+            for stem, words, each in (
+                ("amplitude_at_105_hz_over_23_hz", "amplitude at 105 Hz over 23 Hz", found.ratio),
+                (
+                    "amplitude_at_105_hz_over_the_median_beyond_64_hz",
+                    "amplitude at 105 Hz over the median beyond 64 Hz",
+                    found.prominence,
+                ),
+                ("relative_error_on_the_samples", "relative error on the samples", found.error[:, 0]),
+                ("relative_error_between_the_samples", "relative error between the samples", found.error[:, 1]),
             ):
-                statistics[f"{name}: {words}"] = over_repeats(each, within=NEVER)
+                statistics[f"{snake(name)}_{stem}"] = over_repeats(each, within=NEVER).named(f"{name}: {words}")
             arrays[f"curve: {name}"] = np.stack([found.frequencies, found.spectrum.mean(0)])
     notes = (
         "128 samples on [0, 1) without the endpoint: with it the rate would be 127 Hz. The authors' released code has two sine layers "

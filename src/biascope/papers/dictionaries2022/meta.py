@@ -20,8 +20,9 @@ from biascope.families.family import Family, Network
 from biascope.measures.dictionary import dictionary
 from biascope.networks import builder
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, over_repeats, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, SignalTask, psnr_of
@@ -268,42 +269,42 @@ def _settings(effort: str) -> dict[str, Any]:
     claims=[
         Claim(
             "Meta-learning concentrates the energy of faces: concentration of the MAML SIREN minus the random one.",
-            "SIREN: concentration, MAML minus random",
+            "siren_concentration_maml_minus_random",
             "at least",
             "concentrates most of the energy",
             0.02,
         ),
         Claim(
             "Almost no energy is left on small eigenvalues: share below λ₁/1,000, MAML SIREN.",
-            "SIREN: energy below λ₁/1,000, MAML",
+            "siren_energy_below_lamda1_1_000_maml",
             "at most",
             "almost no energy",
             0.02,
         ),
         Claim(
             "It converges very fast: test PSNR after 3 iterations, MAML minus random SIREN, dB.",
-            "SIREN: PSNR after 3 iterations, MAML minus random",
+            "siren_psnr_after_3_iterations_maml_minus_random",
             "at least",
             "very fast speed of convergence and superior generalization capacity",
             2.0,
         ),
         Claim(
             "The first atoms of the MAML SIREN look like faces: contour alignment minus that of the random SIREN.",
-            "SIREN: contour alignment, MAML minus random",
+            "siren_contour_alignment_maml_minus_random",
             "at least",
             "the first eigenfunctions of the meta-learned NTK also look like faces",
             0.05,
         ),
         Claim(
             "So do those of the published weights: contour alignment, ½ by chance.",
-            "published weights: contour alignment",
+            "published_weights_contour_alignment",
             "at least",
             "the first eigenfunctions of the meta-learned NTK also look like faces",
             0.6,
         ),
         Claim(
             "Meta-learned FFN, σ = 1: test PSNR after 3 iterations, dB.",
-            "FFN: PSNR after 3 iterations, MAML",
+            "ffn_psnr_after_3_iterations_maml",
             "about",
             17.31,
             1.0,
@@ -311,7 +312,7 @@ def _settings(effort: str) -> dict[str, Any]:
         ),
         Claim(
             "Meta-learning concentrates the energy for FFNs too: concentration of MAML minus random.",
-            "FFN: concentration, MAML minus random",
+            "ffn_concentration_maml_minus_random",
             "at least",
             "meta-learning does also improve the energy concentration",
             0.0,
@@ -323,7 +324,7 @@ def _settings(effort: str) -> dict[str, Any]:
 def figure_55_meta(effort: str, run: Run) -> Finding:
     """MAML from random SIRENs and FFNs: energy, atoms and reconstruction before and after."""
     images, run, width = faces(effort, run), run.shared, PLANS[effort].width
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     networks = {"SIREN": _siren(width), "FFN": _ffn(width)}
     if effort == "laptop":  # an FFN takes more iterations than a laptop has time for
@@ -333,21 +334,27 @@ def figure_55_meta(effort: str, run: Run) -> Finding:
         seen, psnr = {}, {}
         for name, several, recipe in (("random", found.before, FROM_RANDOM), ("MAML", found.after, FROM_META)):
             seen[name], psnr[name] = _seen(several, images, run), _finetuned(several, images[1], recipe, run)
-            for words, each in (
-                ("concentration", seen[name].concentration),
-                ("energy below λ₁/1,000", seen[name].below(1e-3)),
-                ("contour alignment", seen[name].contours),
+            for stem, words, each in (
+                ("concentration", "concentration", seen[name].concentration),
+                ("energy_below_lamda1_1_000", "energy below λ₁/1,000", seen[name].below(1e-3)),
+                ("contour_alignment", "contour alignment", seen[name].contours),
             ):
-                statistics[f"{kind}: {words}, {name}"] = over_repeats(each, within=(0.0, 1.0))
+                statistics[f"{snake(kind)}_{stem}_{snake(name)}"] = over_repeats(each, within=(0.0, 1.0)).named(
+                    f"{kind}: {words}, {name}"
+                )
             for place, count in enumerate((FEW, recipe.steps)):
-                statistics[f"{kind}: PSNR after {count} iterations, {name}"] = over_repeats(psnr[name][:, place])
+                statistics[f"{snake(kind)}_psnr_after_{count}_iterations_{snake(name)}"] = over_repeats(
+                    psnr[name][:, place]
+                ).named(f"{kind}: PSNR after {count} iterations, {name}")
             arrays[f"curve: {kind}, {name}"] = seen[name].curve
-        for words, after, before in (
-            ("concentration", seen["MAML"].concentration, seen["random"].concentration),
-            ("contour alignment", seen["MAML"].contours, seen["random"].contours),
-            ("PSNR after 3 iterations", psnr["MAML"][:, 0], psnr["random"][:, 0]),
+        for stem, words, after, before in (
+            ("concentration", "concentration", seen["MAML"].concentration, seen["random"].concentration),
+            ("contour_alignment", "contour alignment", seen["MAML"].contours, seen["random"].contours),
+            ("psnr_after_3_iterations", "PSNR after 3 iterations", psnr["MAML"][:, 0], psnr["random"][:, 0]),
         ):
-            statistics[f"{kind}: {words}, MAML minus random"] = over_repeats(after - before)
+            statistics[f"{snake(kind)}_{stem}_maml_minus_random"] = over_repeats(after - before).named(
+                f"{kind}: {words}, MAML minus random"
+            )
     path = data_root(run.data_root) / "published" / "siren_maml_celeba.npz"
     if effort != "smoke" and path.exists():
         there = published_siren(path).to(run.torch_device, torch.float32)
@@ -355,14 +362,14 @@ def figure_55_meta(effort: str, run: Run) -> Finding:
         seen_there = _seen([there], large, run)
         arrays["curve: SIREN, published weights"] = seen_there.curve
         few, many = _finetuned([there], large[1][: PLANS[effort].validation], FROM_META, run)[0]
-        for words, number in (
-            ("concentration", seen_there.concentration[0]),
-            ("energy below λ₁/1,000", seen_there.below(1e-3)[0]),
-            ("contour alignment", seen_there.contours[0]),
-            ("PSNR after 3 iterations", few),
-            ("PSNR after 10 iterations", many),
+        for stem, words, number in (
+            ("concentration", "concentration", seen_there.concentration[0]),
+            ("energy_below_lamda1_1_000", "energy below λ₁/1,000", seen_there.below(1e-3)[0]),
+            ("contour_alignment", "contour alignment", seen_there.contours[0]),
+            ("psnr_after_3_iterations", "PSNR after 3 iterations", few),
+            ("psnr_after_10_iterations", "PSNR after 10 iterations", many),
         ):
-            statistics[f"published weights: {words}"] = Estimate.exact(float(number))
+            statistics[f"published_weights_{stem}"] = Estimate.exact(float(number)).named(f"published weights: {words}")
     notes = (
         "Intervals are over initial weights and the order of faces; the published weights are one network, on 64 × 64 pixels.",
         "At laptop effort networks are 64 wide, faces have 32 × 32 pixels, and 500 iterations at ten times the published rate stand "
@@ -379,21 +386,21 @@ def figure_55_meta(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             "Pre-training on one image shifts the energy of others to small eigenvalues: concentration after the longest minus before.",
-            "concentration, longest pre-training minus none",
+            "concentration_longest_pre_training_minus_none",
             "at most",
             "shifts to the smallest eigenvalues of the pretrained kernel",
             0.0,
         ),
         Claim(
             "The more pre-training, the more it shifts: rank correlation of iterations and concentration.",
-            "rank correlation of iterations and concentration",
+            "rank_correlation_of_iterations_and_concentration",
             "at most",
             "the more we pretrain the networks",
             -0.7,
         ),
         Claim(
             "It hurts fine-tuning: test PSNR after 10 iterations, longest pre-training minus none, dB.",
-            "PSNR after 10 iterations, longest pre-training minus none",
+            "psnr_after_10_iterations_longest_pre_training_minus_none",
             "at most",
             "Single-task pre-training hurts fine-tuning performance",
             0.0,
@@ -408,7 +415,7 @@ def figure_58(effort: str, run: Run) -> Finding:
     recipe = dataclasses.replace(PRE_TRAINING, steps=plan.marks[-1])
     task = _task(images[0][: plan.pretrained_networks], 0.0, run)
     found = pretrained(family, task, recipe=recipe, keep_at=plan.marks, seed=0, run=run).require_finite()
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     concentration, psnr = [], []
     for mark in plan.marks:
@@ -417,18 +424,30 @@ def figure_58(effort: str, run: Run) -> Finding:
         concentration.append(seen.concentration)
         psnr.append(_finetuned(networks, images[1], FROM_RANDOM, run))
         arrays[f"curve: {mark} iterations"] = seen.curve
-        statistics[f"concentration after {mark} iterations"] = over_repeats(concentration[-1], within=(0.0, 1.0))
+        statistics[f"concentration_after_{mark}_iterations"] = over_repeats(concentration[-1], within=(0.0, 1.0)).named(
+            f"concentration after {mark} iterations"
+        )
         for place, count in enumerate((FEW, FROM_RANDOM.steps)):
-            statistics[f"PSNR after {count} iterations, {mark} of pre-training"] = over_repeats(psnr[-1][:, place])
+            statistics[f"psnr_after_{count}_iterations_{mark}_of_pre_training"] = over_repeats(
+                psnr[-1][:, place]
+            ).named(f"PSNR after {count} iterations, {mark} of pre-training")
     table, levels = np.array(concentration), np.array(psnr)  # (mark, R), (mark, R, 2)
-    statistics["concentration, longest pre-training minus none"] = over_repeats(table[-1] - table[0])
+    statistics["concentration_longest_pre_training_minus_none"] = over_repeats(table[-1] - table[0]).named(
+        "concentration, longest pre-training minus none"
+    )
     orders = [spearman(np.array(plan.marks, float), column) for column in table.T]
-    statistics["rank correlation of iterations and concentration"] = over_repeats(orders, within=(-1.0, 1.0))
+    statistics["rank_correlation_of_iterations_and_concentration"] = over_repeats(orders, within=(-1.0, 1.0)).named(
+        "rank correlation of iterations and concentration"
+    )
     for place, count in enumerate((FEW, FROM_RANDOM.steps)):
         change = levels[-1, :, place] - levels[0, :, place]
-        statistics[f"PSNR after {count} iterations, longest pre-training minus none"] = over_repeats(change)
+        statistics[f"psnr_after_{count}_iterations_longest_pre_training_minus_none"] = over_repeats(change).named(
+            f"PSNR after {count} iterations, longest pre-training minus none"
+        )
     fitted = 10 * np.log10(1 / np.maximum(found.losses[-1].double().numpy(), 1e-12))
-    statistics["training PSNR of the pre-training image"] = over_repeats(fitted)
+    statistics["training_psnr_of_the_pre_training_image"] = over_repeats(fitted).named(
+        "training PSNR of the pre-training image"
+    )
     notes = (
         "Each network learns another face, all pixels, with Adam at 1e-4; others are then learned with Adam at 1e-4 from half of their "
         "pixels. The text gives neither. Intervals are over networks.",
@@ -444,21 +463,21 @@ def figure_58(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             "Reptile concentrates the energy of faces: concentration minus that of random SIRENs.",
-            "concentration, Reptile minus random",
+            "concentration_reptile_minus_random",
             "at least",
             "the results agree completely with those found using MAML",
             0.02,
         ),
         Claim(
             "It agrees with MAML: gain of concentration over that of MAML.",
-            "gain of concentration, Reptile over MAML",
+            "gain_of_concentration_reptile_over_maml",
             "at least",
             "the results agree completely with those found using MAML",
             0.5,
         ),
         Claim(
             "It converges fast: test PSNR after 3 iterations, Reptile minus random, dB.",
-            "PSNR after 3 iterations, Reptile minus random",
+            "psnr_after_3_iterations_reptile_minus_random",
             "at least",
             "the results agree completely with those found using MAML",
             2.0,
@@ -472,7 +491,7 @@ def figure_c3(effort: str, run: Run) -> Finding:
     build = _siren(PLANS[effort].width)
     maml = _meta_learned(build, "SIREN", images[0], effort, run)
     reptile = _meta_learned(build, "SIREN", images[0], effort, run, algorithm="reptile", inner_steps=REPTILE_STEPS)
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     concentration, psnr = {}, {}
     for name, several, recipe in (
@@ -482,15 +501,23 @@ def figure_c3(effort: str, run: Run) -> Finding:
     ):
         seen, psnr[name] = _seen(several, images, run), _finetuned(several, images[1], recipe, run)
         concentration[name] = seen.concentration
-        statistics[f"concentration, {name}"] = over_repeats(concentration[name], within=(0.0, 1.0))
-        statistics[f"PSNR after 3 iterations, {name}"] = over_repeats(psnr[name][:, 0])
+        statistics[f"concentration_{snake(name)}"] = over_repeats(concentration[name], within=(0.0, 1.0)).named(
+            f"concentration, {name}"
+        )
+        statistics[f"psnr_after_3_iterations_{snake(name)}"] = over_repeats(psnr[name][:, 0]).named(
+            f"PSNR after 3 iterations, {name}"
+        )
         arrays[f"curve: {name}"] = seen.curve
     gains = {name: concentration[name] - concentration["random"] for name in ("MAML", "Reptile")}
-    statistics["concentration, Reptile minus random"] = over_repeats(gains["Reptile"])
-    statistics["gain of concentration, Reptile over MAML"] = over_repeats(gains["Reptile"] / gains["MAML"])
-    statistics["PSNR after 3 iterations, Reptile minus random"] = over_repeats(
-        psnr["Reptile"][:, 0] - psnr["random"][:, 0]
+    statistics["concentration_reptile_minus_random"] = over_repeats(gains["Reptile"]).named(
+        "concentration, Reptile minus random"
     )
+    statistics["gain_of_concentration_reptile_over_maml"] = over_repeats(gains["Reptile"] / gains["MAML"]).named(
+        "gain of concentration, Reptile over MAML"
+    )
+    statistics["psnr_after_3_iterations_reptile_minus_random"] = over_repeats(
+        psnr["Reptile"][:, 0] - psnr["random"][:, 0]
+    ).named("PSNR after 3 iterations, Reptile minus random")
     notes = (
         f"Reptile takes {REPTILE_STEPS} inner steps, MAML two; the text gives no number for Reptile, and with two it falls "
         "behind MAML. The step to θ − θ_K goes through Adam at MAML's rate. Bounds were set after single trials at laptop size.",

@@ -19,7 +19,8 @@ from biascope.families.family import Family, Network
 from biascope.networks import builder
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
-from biascope.results.estimate import Estimate, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, spearman
+from biascope.results.wording import snake
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -309,7 +310,7 @@ _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
         *(
             Claim(
                 f"Test accuracy after training on {size:,} images, in percent.",
-                f"m = {size}: test accuracy",
+                f"m_{size}_test_accuracy",
                 "about",
                 PUBLISHED[size][0],
                 *_TOLERANCES[size],
@@ -318,28 +319,28 @@ _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
         ),
         Claim(
             "Its standard deviation over runs with 6 images, in points.",
-            "m = 6: standard deviation of the test accuracy",
+            "m_6_standard_deviation_of_the_test_accuracy",
             "about",
             PUBLISHED[6][1],
             6.0,
         ),
         Claim(
             "In all runs SGD gets 100 % train accuracy: the least of all.",
-            "least train accuracy",
+            "least_train_accuracy",
             "at least",
             "in all runs 100 %",
             100.0,
         ),
         Claim(
             "The data can be perfectly classified with k = 1: test accuracy of one blue and one red filter, in percent (2b).",
-            "k = 1, made by hand: test accuracy",
+            "k_1_made_by_hand_test_accuracy",
             "at least",
             "perfectly classifies the data",
             100.0,
         ),
         Claim(
             "SGD finds such filters with k = 1 and 1,000 images: least test accuracy of all runs, in percent (2b).",
-            "k = 1, trained on 1000 images: least test accuracy",
+            "k_1_trained_on_1000_images_least_test_accuracy",
             "at least",
             "perfectly classifies the data",
             99.5,
@@ -352,38 +353,59 @@ def figure_2(effort: str, run: Run) -> Finding:
     test, small, usual, single = PLANS[effort]
     epochs = 2 * PART if effort == "smoke" else EPOCHS
     digits = mnist(run)
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     how: dict[str, Any] = {"test": test, "epochs": epochs, "run": run.shared}
     least: list[float] = []
     for size, runs in small.items():
         found = learned(digits, size, runs, **how)
         title, mean = f"m = {size}", PUBLISHED[size][0]
-        statistics[f"{title}: test accuracy"] = over_repeats(found.test, within=(0.0, 100.0))
-        statistics[f"{title}: standard deviation of the test accuracy"] = bootstrapped(_deviation, found.test)
+        statistics[f"{snake(title)}_test_accuracy"] = over_repeats(found.test, within=(0.0, 100.0)).named(
+            f"{title}: test accuracy"
+        )
+        statistics[f"{snake(title)}_standard_deviation_of_the_test_accuracy"] = bootstrapped(
+            _deviation, found.test
+        ).named(f"{title}: standard deviation of the test accuracy")
         far = Estimate.exact(chance_of_mean(found.test, mean))
-        statistics[f"{title}: chance that ten of our runs have a mean as far off as the published one"] = far
-        statistics[f"{title}: epochs until no loss is left"] = over_repeats(found.epochs)
+        statistics[f"{snake(title)}_chance_that_ten_of_our_runs_have_a_mean_as_far_off_as_the_published_one"] = (
+            far.named(f"{title}: chance that ten of our runs have a mean as far off as the published one")
+        )
+        statistics[f"{snake(title)}_epochs_until_no_loss_is_left"] = over_repeats(found.epochs).named(
+            f"{title}: epochs until no loss is left"
+        )
         least.append(float(found.train.min()))
         if found.wrong.any():
             rarer = np.where(found.lean > 0, found.wrong[:, 0], found.wrong[:, 1])[found.lean != 0].sum()
             share = rarer / found.wrong[found.lean != 0].sum()
-            statistics[f"{title}: share of errors on the label that was rarer in training"] = Estimate.exact(share)
+            statistics[f"{snake(title)}_share_of_errors_on_the_label_that_was_rarer_in_training"] = Estimate.exact(
+                share
+            ).named(f"{title}: share of errors on the label that was rarer in training")
             together = bootstrapped(spearman, np.abs(found.lean), found.test)
-            statistics[f"{title}: rank correlation of test accuracy and abs mean label"] = together
+            statistics[f"{snake(title)}_rank_correlation_of_test_accuracy_and_abs_mean_label"] = together.named(
+                f"{title}: rank correlation of test accuracy and abs mean label"
+            )
         arrays |= {f"test accuracy: {title}, small": found.test, f"lean: {title}": found.lean}
-    statistics["least train accuracy"] = Estimate.exact(min(least))
+    statistics["least_train_accuracy"] = Estimate.exact(min(least)).named("least train accuracy")
     for size, runs in usual.items():
         found = learned(digits, size, runs, scale=USUAL, **how)
-        statistics[f"m = {size}, σ_g = {USUAL:.3f}: test accuracy"] = over_repeats(found.test, within=(0.0, 100.0))
+        name = f"m = {size}, σ_g = {USUAL:.3f}"
+        statistics[f"{snake(name)}_test_accuracy"] = over_repeats(found.test, within=(0.0, 100.0)).named(
+            f"{name}: test accuracy"
+        )
         arrays[f"test accuracy: m = {size}, usual"] = found.test
-    statistics["k = 1, made by hand: test accuracy"] = Estimate.exact(constructed(digits, test, run))
+    statistics["k_1_made_by_hand_test_accuracy"] = Estimate.exact(constructed(digits, test, run)).named(
+        "k = 1, made by hand: test accuracy"
+    )
     for size, runs in single.items():
         # So many times the rate, since so many times fewer filters add up to the output.
         found = learned(digits, size, runs, k=1, rate=K * RATE, **how)
         name = f"k = 1, trained on {size} images"
-        statistics[f"{name}: least test accuracy"] = Estimate.exact(float(found.test.min()))
-        statistics[f"{name}: test accuracy"] = over_repeats(found.test, within=(0.0, 100.0))
+        statistics[f"{snake(name)}_least_test_accuracy"] = Estimate.exact(float(found.test.min())).named(
+            f"{name}: least test accuracy"
+        )
+        statistics[f"{snake(name)}_test_accuracy"] = over_repeats(found.test, within=(0.0, 100.0)).named(
+            f"{name}: test accuracy"
+        )
     settings = {"digits": digits.name, "test images": test, "runs by m": small, "runs by m, usual scale": usual}
     settings |= {"runs by m, k = 1": single, "k": K, "rate": RATE, "batch": "min(10, m)", "epochs": epochs}
     settings |= {"σ_g": SMALL, "usual σ_g": USUAL, "rate of k = 1": K * RATE, "pixels": "0 to 1", "seed": 0}

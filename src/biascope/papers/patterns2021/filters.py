@@ -17,7 +17,8 @@ from biascope.networks import builder
 from biascope.papers.patterns2021.digits import EPOCHS, PART, PLANS, SIZES, SMALL, K, Learned, learned, mnist
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import Estimate, Number, over_repeats
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.patterns import BLUE, GREEN, RED, PatternDistribution
@@ -130,7 +131,7 @@ _GAP = "this difference should increase with the data size m"
         *(
             Claim(
                 f"Filters come in three colours, {size:,} images: share that has over 90 % of its positive energy in one.",
-                f"m = {size}: share of filters of one colour",
+                f"m_{size}_share_of_filters_of_one_colour",
                 "at least",
                 "the filters come in three colors",
                 0.9,
@@ -140,7 +141,7 @@ _GAP = "this difference should increase with the data size m"
         *(
             Claim(
                 f"Green filters darken from {first:,} to {then:,} images: ratio of their brightness.",
-                f"green filters: brightness at m = {then} over m = {first}",
+                f"green_filters_brightness_at_m_{then}_over_m_{first}",
                 "at most",
                 _DARKER,
                 1.0,
@@ -149,14 +150,14 @@ _GAP = "this difference should increase with the data size m"
         ),
         Claim(
             "Red and blue filters stay bright from 6 to 1,000 images: ratio of their brightness.",
-            "red and blue filters: brightness at m = 1000 over m = 6",
+            "red_and_blue_filters_brightness_at_m_1000_over_m_6",
             "at least",
             "the red and blue maintain a bright color",
             0.9,
         ),
         Claim(
             "Detectors of green digits have a smaller dot product with them than the others, 1,000 images: ratio.",
-            "m = 1000: dot product of green over red and blue detectors",
+            "m_1000_dot_product_of_green_over_red_and_blue_detectors",
             "at most",
             "large for discriminative patterns and low for spurious",
             0.5,
@@ -164,7 +165,7 @@ _GAP = "this difference should increase with the data size m"
         *(
             Claim(
                 f"The gap between these dot products grows from {first:,} to {then:,} images: one ratio over the other.",
-                f"dot product of green over red and blue: m = {then} over m = {first}",
+                f"dot_product_of_green_over_red_and_blue_m_{then}_over_m_{first}",
                 "at most",
                 _GAP,
                 1.0,
@@ -184,7 +185,7 @@ def figure_5_to_7(effort: str, run: Run) -> Finding:
 
 def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Finding:
     """What the filters of trained networks say, by training size."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     groups = {"red and blue filters": True, "green filters": False}
     for size, one in found.items():
@@ -192,23 +193,41 @@ def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Find
         alive = one.brightness > DARK
         added = np.arange(alive.shape[1]) < alive.shape[1] // 2
         wrong = np.where(added, one.colours == RED, one.colours == BLUE)
-        for words, chosen in (
-            ("of one colour", one.purity > PURE),
-            ("that are green", one.colours == GREEN),
-            ("that are red though added, or blue though subtracted", wrong),
-            ("of the colour that they answer most to", one.colours == one.seen),
+        for stem, words, chosen in (
+            ("of_one_colour", "of one colour", one.purity > PURE),
+            ("that_are_green", "that are green", one.colours == GREEN),
+            (
+                "that_are_red_though_added_or_blue_though_subtracted",
+                "that are red though added, or blue though subtracted",
+                wrong,
+            ),
+            (
+                "of_the_colour_that_they_answer_most_to",
+                "of the colour that they answer most to",
+                one.colours == one.seen,
+            ),
         ):
             shares = (chosen & alive).sum(1) / alive.sum(1)
-            statistics[f"{title}: share of filters {words}"] = over_repeats(shares, within=(0.0, 1.0))
-        statistics[f"{title}: share of filters that are black"] = over_repeats(1 - alive.mean(1), within=(0.0, 1.0))
+            statistics[f"{snake(title)}_share_of_filters_{stem}"] = over_repeats(shares, within=(0.0, 1.0)).named(
+                f"{title}: share of filters {words}"
+            )
+        statistics[f"{snake(title)}_share_of_filters_that_are_black"] = over_repeats(
+            1 - alive.mean(1), within=(0.0, 1.0)
+        ).named(f"{title}: share of filters that are black")
         for name, coloured in groups.items():
             bright = brightness_of(one, coloured)
-            statistics[f"{title}: brightness of {name}"] = _mean(bright, (0.0, 1.0))
+            statistics[f"{snake(title)}_brightness_of_{snake(name)}"] = _mean(bright, (0.0, 1.0)).named(
+                f"{title}: brightness of {name}"
+            )
         quotient = response_of(one, False) / response_of(one, True)
-        statistics[f"{title}: dot product of green over red and blue detectors"] = _mean(quotient, (0.0, math.inf))
+        statistics[f"{snake(title)}_dot_product_of_green_over_red_and_blue_detectors"] = _mean(
+            quotient, (0.0, math.inf)
+        ).named(f"{title}: dot product of green over red and blue detectors")
         lengths = np.sqrt(one.energies.sum(-1))
         masses = (lengths * (one.colours == GREEN)).sum(1) / (lengths * (one.colours != GREEN)).sum(1)
-        statistics[f"{title}: length of all green over all red and blue filters"] = _mean(masses, (0.0, math.inf))
+        statistics[f"{snake(title)}_length_of_all_green_over_all_red_and_blue_filters"] = _mean(
+            masses, (0.0, math.inf)
+        ).named(f"{title}: length of all green over all red and blue filters")
         arrays[f"filters: {title}"] = one.energies[0]
         arrays[f"all filters: {title}"] = one.energies
         arrays[f"dot products: {title}"] = one.responses
@@ -217,12 +236,15 @@ def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Find
         if first not in found or then not in found:
             continue
         for name, coloured in groups.items():
-            key = f"{name}: brightness at m = {then} over m = {first}"
-            statistics[key] = ratio(*(brightness_of(found[size], coloured) for size in (then, first)))
+            statistics[f"{snake(name)}_brightness_at_m_{then}_over_m_{first}"] = ratio(
+                *(brightness_of(found[size], coloured) for size in (then, first))
+            ).named(f"{name}: brightness at m = {then} over m = {first}")
         quotients = [response_of(found[size], False) / response_of(found[size], True) for size in (then, first)]
-        statistics[f"dot product of green over red and blue: m = {then} over m = {first}"] = ratio(*quotients)
+        statistics[f"dot_product_of_green_over_red_and_blue_m_{then}_over_m_{first}"] = ratio(*quotients).named(
+            f"dot product of green over red and blue: m = {then} over m = {first}"
+        )
     for name in groups:
-        each = [statistics[f"m = {size}: brightness of {name}"] for size in found]
+        each = [statistics[f"m_{size}_brightness_of_{snake(name)}"] for size in found]
         arrays[f"brightness: {name}"] = np.array([[one.value, np.nan_to_num(one.high - one.value)] for one in each]).T
     notes = (
         "Brightness is the length of a filter's positive part relative to the longest of its network. Means over filters of a colour "
@@ -293,28 +315,28 @@ def _framed(axes: Axes, place: int, colour: str) -> None:
     claims=[
         Claim(
             "Patterns are orthogonal: largest absolute product of two.",
-            "largest absolute product of two patterns",
+            "largest_absolute_product_of_two_patterns",
             "at most",
             "25 possible orthogonal patterns",
             1e-6,
         ),
         Claim(
             "Positive examples contain the pattern of P₊, once, and not that of P₋; negative ones the other way round: share.",
-            "share of inputs with the pattern of their class alone",
+            "share_of_inputs_with_the_pattern_of_their_class_alone",
             "at least",
             "the positive examples contain the pattern in P₊",
             1.0,
         ),
         Claim(
             "All other patterns of an input are from the spurious set, without repetition: share of inputs.",
-            "share of inputs with 15 different spurious patterns",
+            "share_of_inputs_with_15_different_spurious_patterns",
             "at least",
             "all other patterns in an image are from the set of spurious patterns",
             1.0,
         ),
         Claim(
             "The network with k = 1, w = p₁ and u = p₂ classifies all of them: accuracy in percent.",
-            "accuracy of w = p₁, u = p₂",
+            "accuracy_of_w_p1_u_p2",
             "at least",
             "can perfectly fit the distribution",
             100.0,
@@ -338,15 +360,25 @@ def figure_4(effort: str, run: Run) -> Finding:
     right = correct(network.to(torch.device("cpu"), torch.float64)(images), (samples.labels == 1).long())
     places, size = found[..., :2].any(-1).double(), len(images)
     statistics = {
-        "largest absolute product of two patterns": Estimate.exact(float((gram - gram.diag().diag()).abs().max())),
-        "largest distance of a norm from 1": Estimate.exact(float((gram.diag().sqrt() - 1).abs().max())),
-        "share of inputs with the pattern of their class alone": Estimate.exact(float(own.double().mean())),
-        "share of inputs with 15 different spurious patterns": Estimate.exact(float(spurious.double().mean())),
-        "accuracy of w = p₁, u = p₂": Estimate.exact(100 * float(right.double().mean())),
-        "share of positive inputs": over_repeats((samples.labels == 1).double().numpy(), within=(0, 1)),
-        "largest minus least share of a place of the marking pattern": Estimate.exact(
-            float(np.ptp(places.mean(0).numpy()))
+        "largest_absolute_product_of_two_patterns": Estimate.exact(
+            float((gram - gram.diag().diag()).abs().max())
+        ).named("largest absolute product of two patterns"),
+        "largest_distance_of_a_norm_from_1": Estimate.exact(float((gram.diag().sqrt() - 1).abs().max())).named(
+            "largest distance of a norm from 1"
         ),
+        "share_of_inputs_with_the_pattern_of_their_class_alone": Estimate.exact(float(own.double().mean())).named(
+            "share of inputs with the pattern of their class alone"
+        ),
+        "share_of_inputs_with_15_different_spurious_patterns": Estimate.exact(float(spurious.double().mean())).named(
+            "share of inputs with 15 different spurious patterns"
+        ),
+        "accuracy_of_w_p1_u_p2": Estimate.exact(100 * float(right.double().mean())).named("accuracy of w = p₁, u = p₂"),
+        "share_of_positive_inputs": over_repeats((samples.labels == 1).double().numpy(), within=(0, 1)).named(
+            "share of positive inputs"
+        ),
+        "largest_minus_least_share_of_a_place_of_the_marking_pattern": Estimate.exact(
+            float(np.ptp(places.mean(0).numpy()))
+        ).named("largest minus least share of a place of the marking pattern"),
     }
     few = torch.cat([(samples.labels == label).nonzero()[:4, 0] for label in (1, -1)])
     arrays = {"images": images[few, 0].float().numpy(), "labels": samples.labels[few].numpy()}

@@ -14,7 +14,8 @@ from biascope.measures.pattern_statistics import pattern_statistics, published_b
 from biascope.measures.pattern_statistics.pictures import constants_against_figure, ratios_figure
 from biascope.measures.pattern_statistics.result import LAWS, PatternStatistics
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, spearman
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
@@ -71,23 +72,26 @@ def _trained(run: Run, quick: bool, **settings: Any) -> PatternStatistics:
     return pattern_statistics(**settings, seed=0, run=run.shared)
 
 
-def _gathered(found: Sequence[PatternStatistics]) -> dict[str, Estimate]:
+def _gathered(found: Sequence[PatternStatistics]) -> dict[str, Number]:
     """Numbers of all runs of a figure together."""
     constants = np.concatenate([one.constants() for one in found])
     converged = np.concatenate([one.converged for one in found])
     runs = len(constants)
+    mean = over_repeats(constants[converged]) if converged.sum() > 1 else Estimate.exact(float("nan"))
     return {
-        "largest c*": Estimate.exact(float(constants.max())),
-        "share of runs with c* below 1": Estimate.exact(float((constants < 1).mean())),
-        "runs": Estimate.exact(float(runs)),
-        "runs that did not converge": Estimate.exact(float((~converged).sum())),
-        "runs with an error on fresh inputs": Estimate.exact(float(sum((one.test_errors > 0).sum() for one in found))),
-        "share of runs certified to err nowhere": Estimate.exact(
-            float(np.concatenate([one.certified for one in found]).mean())
+        "largest_c_star": Estimate.exact(float(constants.max())).named("largest c*"),
+        "share_of_runs_with_c_star_below_1": Estimate.exact(float((constants < 1).mean())).named(
+            "share of runs with c* below 1"
         ),
-        "mean c* of those that converged": over_repeats(constants[converged])
-        if converged.sum() > 1
-        else (Estimate.exact(float("nan"))),
+        "runs": Estimate.exact(float(runs)).named("runs"),
+        "runs_that_did_not_converge": Estimate.exact(float((~converged).sum())).named("runs that did not converge"),
+        "runs_with_an_error_on_fresh_inputs": Estimate.exact(
+            float(sum((one.test_errors > 0).sum() for one in found))
+        ).named("runs with an error on fresh inputs"),
+        "share_of_runs_certified_to_err_nowhere": Estimate.exact(
+            float(np.concatenate([one.certified for one in found]).mean())
+        ).named("share of runs certified to err nowhere"),
+        "mean_c_star_of_those_that_converged": mean.named("mean c* of those that converged"),
     }
 
 
@@ -118,14 +122,14 @@ def _stragglers(found: dict[str, PatternStatistics]) -> str:
     claims=[
         Claim(
             "Across all experiments c* is below 1: the largest.",
-            "largest c*",
+            "largest_c_star",
             "at most",
             "across all experiments, the value of c* is less than 1",
             1.0,
         ),
         Claim(
             "All trainings converge: how many do not.",
-            "runs that did not converge",
+            "runs_that_did_not_converge",
             "at most",
             "stopped at a loss below 0.00001 or after 50,000 epochs",
             0.0,
@@ -171,11 +175,11 @@ def _swept(effort: str, run: Run, name: str, plan: tuple[tuple[int, int], tuple[
     rows = _rows(places, found)
     at, constants = np.repeat(rows[0][None], runs, 0), rows[1:]
     statistics = _gathered(found)
-    statistics["rank correlation of c*"] = bootstrapped(
+    statistics["rank_correlation_of_c_star"] = bootstrapped(
         lambda picked: spearman(np.log(at[picked]).ravel(), constants[picked].ravel()), np.arange(runs)
-    )
-    statistics["mean c* at the largest"] = over_repeats(constants[:, -1])
-    statistics["mean c* at the smallest"] = over_repeats(constants[:, 0])
+    ).named("rank correlation of c*")
+    statistics["mean_c_star_at_the_largest"] = over_repeats(constants[:, -1]).named("mean c* at the largest")
+    statistics["mean_c_star_at_the_smallest"] = over_repeats(constants[:, 0]).named("mean c* at the smallest")
     arrays = {"c*: D_u": rows, "epochs: D_u": np.stack([one.epochs for one in found], 1).astype(float)}
     settings = {"n": n, "d": patterns, name: list(places), other: fixed, "runs": runs, "b": 2, "seed": 0}
     settings |= _how(places if name == "k" else [fixed])
@@ -187,19 +191,19 @@ def _swept_claims(what: str) -> list[Claim]:
     return [
         Claim(
             f"c* is at most slightly correlated with {what}: rank correlation over runs.",
-            "rank correlation of c*",
+            "rank_correlation_of_c_star",
             "at most",
             f"c* is at most slightly correlated with {what}",
             0.3,
         ),
         Claim(
             f"c* is low where {what} is large: its mean there.",
-            "mean c* at the largest",
+            "mean_c_star_at_the_largest",
             "at most",
             f"has low value for large {what}",
             0.5,
         ),
-        Claim("c* is below 1: the largest.", "largest c*", "at most", "less than 1", 1.0),
+        Claim("c* is below 1: the largest.", "largest_c_star", "at most", "less than 1", 1.0),
     ]
 
 
@@ -236,19 +240,19 @@ def _drawn_ratios(finding: Finding, dark: bool) -> Figure:
     claims=[
         Claim(
             "Detection ratios grow with max(−s_i/s_1, 0): rank correlation over p_3 and p_4 of all trainings.",
-            "rank correlation for p₃ and p₄",
+            "rank_correlation_for_p3_and_p4",
             "at least",
             "clearly shows a positive correlation between these quantities",
             0.5,
         ),
         Claim(
             "A pattern of nearly all inputs of the other label has a ratio near 1: mean ratio where −s_i/s_1 is above 0.9.",
-            "mean ratio where −s_i/s_1 is above 0.9",
+            "mean_ratio_where_minus_s_i_s_1_is_above_0_9",
             "about",
             1.0,
             0.3,
         ),
-        Claim("c* of each training is below 1: the largest.", "largest c*", "at most", "less than 1", 1.0),
+        Claim("c* of each training is below 1: the largest.", "largest_c_star", "at most", "less than 1", 1.0),
     ],
     draw=_drawn_ratios,
 )
@@ -263,15 +267,16 @@ def figure_1c(effort: str, run: Run) -> Finding:
     groups = {"p₁": [0], "p₃ and p₄": [2, 3], "other spurious": list(range(4, patterns))}
     arrays = {name: np.stack([lean[:, places].ravel(), ratio[:, places].ravel()]) for name, places in groups.items()}
     statistics = _gathered(found)
-    statistics["rank correlation for p₃ and p₄"] = _correlation(lean[:, 2:4], ratio[:, 2:4])
-    statistics["rank correlation for all"] = _correlation(
-        lean[:, [0, *range(2, patterns)]], ratio[:, [0, *range(2, patterns)]]
+    statistics["rank_correlation_for_p3_and_p4"] = _correlation(lean[:, 2:4], ratio[:, 2:4]).named(
+        "rank correlation for p₃ and p₄"
     )
+    statistics["rank_correlation_for_all"] = _correlation(
+        lean[:, [0, *range(2, patterns)]], ratio[:, [0, *range(2, patterns)]]
+    ).named("rank correlation for all")
     high = np.nanmean(np.where(lean[:, 2:4] > 0.9, ratio[:, 2:4], np.nan)) if (lean[:, 2:4] > 0.9).any() else np.nan
     chosen = ratio[:, 2:4][lean[:, 2:4] > 0.9]
-    statistics["mean ratio where −s_i/s_1 is above 0.9"] = (
-        over_repeats(chosen) if len(chosen) > 1 else Estimate.exact(float(high))
-    )
+    mean = over_repeats(chosen) if len(chosen) > 1 else Estimate.exact(float(high))
+    statistics["mean_ratio_where_minus_s_i_s_1_is_above_0_9"] = mean.named("mean ratio where −s_i/s_1 is above 0.9")
     arrays["epochs"] = np.stack([one.epochs for one in found]).astype(float)
     settings = {
         "n": n,
@@ -311,15 +316,15 @@ def _drawn_largest(finding: Finding, dark: bool) -> Figure:
     claims=[
         Claim(
             "All detection ratios are below 1/d: the largest times d.",
-            "largest ratio times d",
+            "largest_ratio_times_d",
             "at most",
             "Eq. 9 holds for all spurious patterns",
             1.0,
         ),
-        Claim("The test error is 0: the largest.", "largest test error", "at most", "0 test error", 0.0),
+        Claim("The test error is 0: the largest.", "largest_test_error", "at most", "0 test error", 0.0),
         Claim(
             "Networks are certified to err on no input: share of runs.",
-            "share of runs certified to err nowhere",
+            "share_of_runs_certified_to_err_nowhere",
             "at least",
             "the conditions in the proof of theorem 6.1",
             1.0,
@@ -349,9 +354,13 @@ def figure_d(effort: str, run: Run) -> Finding:
         size_of = one.statistics.shape[1]
         arrays[f"ratios: {title}"] = np.stack([_leaning(one)[:, 2:].ravel(), one.positive[:, 2:].ravel()])
         both = size_of * float(max(np.nanmax(one.positive), np.nanmax(one.negative)))
-        statistics[f"{title}: largest ratio times d"] = Estimate.exact(both)
+        statistics[f"{snake(title)}_largest_ratio_times_d"] = Estimate.exact(both).named(
+            f"{title}: largest ratio times d"
+        )
         largest = max(largest, both)
-    statistics["largest ratio times d"] = Estimate.exact(largest)
-    statistics["largest test error"] = Estimate.exact(float(max(one.test_errors.max() for one in found.values())))
+    statistics["largest_ratio_times_d"] = Estimate.exact(largest).named("largest ratio times d")
+    statistics["largest_test_error"] = Estimate.exact(
+        float(max(one.test_errors.max() for one in found.values()))
+    ).named("largest test error")
     settings = {"k": widths[-1], "m": samples[-1], "runs": runs, "seed": 0, "laws": list(found)}
     return Finding(statistics, arrays, settings | _how(widths[-1:]), (RATE, STOP, _stragglers(found)))

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.measures.pattern_statistics import drawn_samples, pattern_statistics
+from biascope.measures.pattern_statistics import drawn_samples, pattern_statistics, published_batch, published_rate
 from biascope.measures.pattern_statistics.lookup import initial_tables, trained_tables
 from biascope.papers.patterns2021 import models as theory
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, line_colours, panel, plain
-from biascope.results.estimate import Estimate, over_repeats, proportion
+from biascope.results.estimate import Estimate, Number, over_repeats, proportion
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.pattern_ratios import (
@@ -40,16 +41,16 @@ _VALUES = 2**24  # numbers held at a time
 
 
 def claims_of(rows: Sequence[tuple[Any, ...]], effort: str = "laptop") -> list[Claim]:
-    """Rows of what the paper says, the number that decides it, comparator and tolerance; for "about", the published number."""
+    """Rows of what the paper says, the number that decides it as a key and in words, comparator, tolerance, published for "about"."""
     return [
-        Claim(f"{said}: {number}.", number, how, rest[0] if rest else said, bound, effort)
-        for said, number, how, bound, *rest in rows
+        Claim(f"{said}: {words}.", key, how, rest[0] if rest else said, bound, effort)
+        for said, key, words, how, bound, *rest in rows
     ]
 
 
 def share(flags: Tensor) -> Estimate:
     """How many are true, in percent, with the interval of so many."""
-    return proportion(float(flags.double().mean()), flags.numel())
+    return proportion(float(flags.double().mean()), flags.numel()).in_percent()
 
 
 def signs(seed: int, *shape: int) -> Tensor:
@@ -121,12 +122,42 @@ def _drawn_shattering(finding: Finding, dark: bool) -> Figure:
     title="Networks that fit every labelling of 2^(d/2 − 1) inputs, and do not satisfy PSI",
     claims=claims_of(
         [
-            ("VC(H) ≥ 2^(d/2 − 1)", "least share of labellings fitted where every one was tried, %", "at least", 100.0),
-            ("Any labelling can be achieved", "least share of random labellings fitted, %", "at least", 100.0),
-            ("N(x_I) = y_I", "largest distance of an output from its label", "at most", 1e-9),
-            ("M⁺_w(1) = M⁻_u(2) = 0", "largest M⁺_w(1) or M⁻_u(2)", "at most", 0.0),
-            ("PSI is not satisfied for these networks", "networks with infinite c* at b = 10⁶, %", "at least", 100.0),
-            ("VC(H) ≤ C(d, n)", "largest number of inputs up to order over C(d, n)", "at most", 1.0),
+            (
+                "VC(H) ≥ 2^(d/2 − 1)",
+                "least_share_of_labellings_fitted_where_every_one_was_tried_percent",
+                "least share of labellings fitted where every one was tried, %",
+                "at least",
+                100.0,
+            ),
+            (
+                "Any labelling can be achieved",
+                "least_share_of_random_labellings_fitted_percent",
+                "least share of random labellings fitted, %",
+                "at least",
+                100.0,
+            ),
+            (
+                "N(x_I) = y_I",
+                "largest_distance_of_an_output_from_its_label",
+                "largest distance of an output from its label",
+                "at most",
+                1e-9,
+            ),
+            ("M⁺_w(1) = M⁻_u(2) = 0", "largest_m_w_1_or_m_minus_u_2", "largest M⁺_w(1) or M⁻_u(2)", "at most", 0.0),
+            (
+                "PSI is not satisfied for these networks",
+                "networks_with_infinite_c_star_at_b_106_percent",
+                "networks with infinite c* at b = 10⁶, %",
+                "at least",
+                100.0,
+            ),
+            (
+                "VC(H) ≤ C(d, n)",
+                "largest_number_of_inputs_up_to_order_over_c_d_n",
+                "largest number of inputs up to order over C(d, n)",
+                "at most",
+                1.0,
+            ),
         ]
     ),
     draw=_drawn_shattering,
@@ -134,7 +165,7 @@ def _drawn_shattering(finding: Finding, dark: bool) -> Figure:
 def theorem_51(effort: str, run: Run) -> Finding:
     """The constructed networks, on all labellings of few points and random ones of many."""
     whole, large, count = _LABELLED[effort]
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     fits: dict[bool, list[float]] = {True: [], False: []}
     distance, mass, networks, infinite = 0.0, 0.0, 0, 0
     for size, every in [(size, True) for size in whole] + [(size, False) for size in large]:
@@ -152,19 +183,30 @@ def theorem_51(effort: str, run: Run) -> Finding:
             infinite += int((constant == math.inf).sum())
         fits[every].append(fitted / tried)
         networks += tried
-        statistics[f"n = {size}: points, with {tried:,} labellings tried"] = Estimate.exact(len(points))
+        key = f"n_{size}_points_with_{snake(f'{tried:,}')}_labellings_tried"
+        statistics[key] = Estimate.exact(len(points)).named(f"n = {size}: points, with {tried:,} labellings tried")
     least = {every: Estimate.exact(100 * min(values)) for every, values in fits.items()}
     sizes = np.arange(2, max(large) + 1)
     bounds = [theory.vc_dimension_bounds(int(size), int(2 * size)) for size in sizes]
     inputs = [PatternDistribution("uniform", int(size), int(2 * size)).support for size in sizes]
     crowded = max(count / high for count, (_, high) in zip(inputs, bounds, strict=True))
     statistics |= {
-        "least share of labellings fitted where every one was tried, %": least[True],
-        "least share of random labellings fitted, %": least[False],
-        "largest distance of an output from its label": Estimate.exact(distance),
-        "largest M⁺_w(1) or M⁻_u(2)": Estimate.exact(mass),
-        "networks with infinite c* at b = 10⁶, %": Estimate.exact(100 * infinite / networks),
-        "largest number of inputs up to order over C(d, n)": Estimate.exact(crowded),
+        "least_share_of_labellings_fitted_where_every_one_was_tried_percent": least[True].named(
+            "least share of labellings fitted where every one was tried", "%"
+        ),
+        "least_share_of_random_labellings_fitted_percent": least[False].named(
+            "least share of random labellings fitted", "%"
+        ),
+        "largest_distance_of_an_output_from_its_label": Estimate.exact(distance).named(
+            "largest distance of an output from its label"
+        ),
+        "largest_m_w_1_or_m_minus_u_2": Estimate.exact(mass).named("largest M⁺_w(1) or M⁻_u(2)"),
+        "networks_with_infinite_c_star_at_b_106_percent": Estimate.exact(100 * infinite / networks).named(
+            "networks with infinite c* at b = 10⁶", "%"
+        ),
+        "largest_number_of_inputs_up_to_order_over_c_d_n": Estimate.exact(crowded).named(
+            "largest number of inputs up to order over C(d, n)"
+        ),
     }
     points, labels = theory.shattered_points(_SHOWN), signs(SEED, 2 ** (_SHOWN - 1))
     shown = theory.shattering_network(points, labels)
@@ -224,12 +266,49 @@ def _drawn_remark(finding: Finding, dark: bool) -> Figure:
     title="Two networks without training errors: one that overfits by construction, one trained by SGD on the same samples of D_vc",
     claims=claims_of(
         [
-            ("There exists a network with 0 training error", "constructed: largest training error, %", "at most", 0.0),
-            ("It has arbitrarily high test error", "constructed: least test error, %", "at least", 99.0),
-            ("SGD optimises the training error", "SGD: largest training error, %", "at most", 0.0),
-            ("SGD satisfies PSI", f"SGD: runs with c* below 1 from m = {_FEW} on, %", "at least", 90.0),
-            ("Good generalization performance", f"SGD: test error from m = {_FEW} on, %", "at most", 0.5),
-            ("The support of D_vc is the shattered set", "inputs of D_vc over shattered points", "about", 0.0, 1.0),
+            (
+                "There exists a network with 0 training error",
+                "constructed_largest_training_error_percent",
+                "constructed: largest training error, %",
+                "at most",
+                0.0,
+            ),
+            (
+                "It has arbitrarily high test error",
+                "constructed_least_test_error_percent",
+                "constructed: least test error, %",
+                "at least",
+                99.0,
+            ),
+            (
+                "SGD optimises the training error",
+                "sgd_largest_training_error_percent",
+                "SGD: largest training error, %",
+                "at most",
+                0.0,
+            ),
+            (
+                "SGD satisfies PSI",
+                f"sgd_runs_with_c_star_below_1_from_m_{_FEW}_on_percent",
+                f"SGD: runs with c* below 1 from m = {_FEW} on, %",
+                "at least",
+                90.0,
+            ),
+            (
+                "Good generalization performance",
+                f"sgd_test_error_from_m_{_FEW}_on_percent",
+                f"SGD: test error from m = {_FEW} on, %",
+                "at most",
+                0.5,
+            ),
+            (
+                "The support of D_vc is the shattered set",
+                "inputs_of_d_vc_over_shattered_points",
+                "inputs of D_vc over shattered points",
+                "about",
+                0.0,
+                1.0,
+            ),
         ]
     ),
     draw=_drawn_remark,
@@ -261,17 +340,33 @@ def remark_e1(effort: str, run: Run) -> Finding:
     late = [at for at, many in enumerate(samples) if many >= _FEW]
     held = np.concatenate([constants[samples[at]] < 1 for at in late]) if late else np.zeros(0)
     statistics = {
-        "constructed: largest training error, %": Estimate.exact(float(np.max(trained["constructed to overfit"]))),
-        "constructed: least test error, %": Estimate.exact(float(np.min(wrong["constructed to overfit"]))),
-        "SGD: largest training error, %": Estimate.exact(float(np.max(trained["trained by SGD"]))),
-        "inputs of D_vc over shattered points": Estimate.exact(law.support / 2 ** (size - 1)),
+        "constructed_largest_training_error_percent": Estimate.exact(
+            float(np.max(trained["constructed to overfit"]))
+        ).named("constructed: largest training error", "%"),
+        "constructed_least_test_error_percent": Estimate.exact(float(np.min(wrong["constructed to overfit"]))).named(
+            "constructed: least test error", "%"
+        ),
+        "sgd_largest_training_error_percent": Estimate.exact(float(np.max(trained["trained by SGD"]))).named(
+            "SGD: largest training error", "%"
+        ),
+        "inputs_of_d_vc_over_shattered_points": Estimate.exact(law.support / 2 ** (size - 1)).named(
+            "inputs of D_vc over shattered points"
+        ),
     }
     if late:
         every = np.concatenate([wrong["trained by SGD"][at] for at in late])
-        statistics[f"SGD: test error from m = {_FEW} on, %"] = over_repeats(every, within=(0, 100))
-        statistics[f"SGD: runs with c* below 1 from m = {_FEW} on, %"] = proportion(float(held.mean()), held.size)
+        statistics[f"sgd_test_error_from_m_{_FEW}_on_percent"] = over_repeats(every, within=(0, 100)).named(
+            f"SGD: test error from m = {_FEW} on", "%"
+        )
+        statistics[f"sgd_runs_with_c_star_below_1_from_m_{_FEW}_on_percent"] = (
+            proportion(float(held.mean()), held.size)
+            .in_percent()
+            .named(f"SGD: runs with c* below 1 from m = {_FEW} on", "%")
+        )
     for at, many in enumerate(samples):
-        statistics[f"SGD: test error at m = {many}, %"] = over_repeats(wrong["trained by SGD"][at], within=(0, 100))
+        statistics[f"sgd_test_error_at_m_{many}_percent"] = over_repeats(
+            wrong["trained by SGD"][at], within=(0, 100)
+        ).named(f"SGD: test error at m = {many}", "%")
     arrays = {name: np.concatenate([np.array([samples], float), np.stack(each, 1)]) for name, each in wrong.items()}
     plan = {"n": size, "d": 2 * size, "m": samples, "runs": runs, "k": k, "rate": rate or "as published", "seed": SEED}
     notes: tuple[str, ...] = (
@@ -410,30 +505,69 @@ def _drawn_theorem_61(finding: Finding, dark: bool) -> Figure:
     title="How many samples make the pattern statistics small enough for the certificate",
     claims=claims_of(
         [
-            ("(8) as printed", "largest 4b√(log d/m) over 1/(6cd) at the theorem's m", "at most", 1.0),
-            ("(8) with 2√2 for 4", "largest 2√2·b√(log d/m) over 1/(6cd) at the theorem's m", "at most", 1.0),
+            (
+                "(8) as printed",
+                "largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
+                "largest 4b√(log d/m) over 1/(6cd) at the theorem's m",
+                "at most",
+                1.0,
+            ),
+            (
+                "(8) with 2√2 for 4",
+                "largest_2_root_2b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
+                "largest 2√2·b√(log d/m) over 1/(6cd) at the theorem's m",
+                "at most",
+                1.0,
+            ),
             (
                 "All spurious abs(s_i) are small but for 2/d³",
+                "exact_chance_of_failure_over_2_d3_spurious",
                 "exact chance of failure over 2/d³, spurious",
                 "at most",
                 1.0,
             ),
-            ("abs(s_1) ≥ 1/3 but for 1/d³", "exact chance of s_1 < 1/3 over 1/d³", "at most", 1.0),
+            (
+                "abs(s_1) ≥ 1/3 but for 1/d³",
+                "exact_chance_of_s_1_below_1_3_over_1_d3",
+                "exact chance of s_1 < 1/3 over 1/d³",
+                "at most",
+                1.0,
+            ),
             (
                 "b abs(s_i/s_1) ≤ 1/(2cd) for all patterns",
+                "training_sets_as_balanced_as_9_needs_percent",
                 "training sets as balanced as (9) needs, %",
                 "at least",
                 99.0,
             ),
             (
                 "Small detection ratios imply perfect classification",
+                "certified_networks_that_err_on_an_input",
                 "certified networks that err on an input",
                 "at most",
                 0.0,
             ),
-            ("Certificates are met", "least margin minus the certified bound", "at least", -1e-9),
-            ("A(S) has 0 test error", "SGD at the theorem's m: runs that err nowhere, %", "at least", 80.0),
-            ("All ratios are below 1/d", "SGD at the theorem's m: runs with all ratios below 1/P, %", "at least", 80.0),
+            (
+                "Certificates are met",
+                "least_margin_minus_the_certified_bound",
+                "least margin minus the certified bound",
+                "at least",
+                -1e-9,
+            ),
+            (
+                "A(S) has 0 test error",
+                "sgd_at_the_theorem_s_m_runs_that_err_nowhere_percent",
+                "SGD at the theorem's m: runs that err nowhere, %",
+                "at least",
+                80.0,
+            ),
+            (
+                "All ratios are below 1/d",
+                "sgd_at_the_theorem_s_m_runs_with_all_ratios_below_1_p_percent",
+                "SGD at the theorem's m: runs with all ratios below 1/P, %",
+                "at least",
+                80.0,
+            ),
         ]
     ),
     draw=_drawn_theorem_61,
@@ -442,7 +576,7 @@ def theorem_61(effort: str, run: Run) -> Finding:
     """Concentration at the theorem's own number of samples, and certificates against all inputs."""
     sets, count, runs, k = _DRAWN[effort]
     arrays: dict[str, np.ndarray] = {}
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     roots, lost, low, balanced = [], [], [], []
     for patterns, many in sets.items():
         samples = least_samples(patterns)
@@ -460,42 +594,72 @@ def theorem_61(effort: str, run: Run) -> Finding:
             part for part, value in zip(_PARTS, shares.tolist(), strict=True) if value >= 100 * (1 - 4 / patterns**3)
         ]
         if held:
-            statistics[f"P = {patterns}: least part of the theorem's m with a share of 1 − 4/P³"] = Estimate.exact(
+            statistics[f"p_{patterns}_least_part_of_the_theorem_s_m_with_a_share_of_1_minus_4_p3"] = Estimate.exact(
                 held[0]
-            )
+            ).named(f"P = {patterns}: least part of the theorem's m with a share of 1 − 4/P³")
         worst = float(leaning[-1].max())
-        statistics[f"P = {patterns}: largest 2P abs(s_i/s_1) of {many} training sets"] = Estimate.exact(worst)
+        statistics[f"p_{patterns}_largest_2p_abs_s_i_s_1_of_{many}_training_sets"] = Estimate.exact(worst).named(
+            f"P = {patterns}: largest 2P abs(s_i/s_1) of {many} training sets"
+        )
     networks = judged_networks(count, run)
     arrays |= {name: each.numpy() for name, each in networks.items()}
     bound, margin = torch.cat(list(networks.values()), 1)
     sure = bound > 0
-    found = pattern_statistics(
-        per_input=_FEWEST // 2,
-        patterns=_FEWEST,
-        samples=sample_size_bound(_FEWEST, slope=2, constant=1).samples,
-        k=k,
-        runs=runs,
-        rate=1e-2 if effort == "smoke" else None,
-        seed=SEED,
-        run=run,
-    )
-    statistics |= {
-        "largest 4b√(log d/m) over 1/(6cd) at the theorem's m": Estimate.exact(4 * max(roots)),
-        "largest 2√2·b√(log d/m) over 1/(6cd) at the theorem's m": Estimate.exact(_REFERENCE * max(roots)),
-        "exact chance of failure over 2/d³, spurious": Estimate.exact(max(lost)),
-        "exact chance of s_1 < 1/3 over 1/d³": Estimate.exact(max(low)),
-        "training sets as balanced as (9) needs, %": share(torch.cat(balanced)),
-        "networks judged": Estimate.exact(len(bound)),
-        "networks certified": Estimate.exact(int(sure.sum())),
-        "certified networks that err on an input": Estimate.exact(int((margin[sure] <= 0).sum())),
-        "networks that err nowhere and are not certified": Estimate.exact(int((margin[~sure] > 0).sum())),
-        "least margin minus the certified bound": Estimate.exact(float((margin - bound).min())),
-        "SGD at the theorem's m: runs that err nowhere, %": proportion(float((found.test_errors == 0).mean()), runs),
-        "SGD at the theorem's m: runs with all ratios below 1/P, %": proportion(float(found.small.mean()), runs),
-        "SGD at the theorem's m: largest c* at b = 2": Estimate.exact(float(found.constants().max())),
+    training: dict[str, Any] = {
+        "law": "uniform",
+        "per_input": _FEWEST // 2,
+        "patterns": _FEWEST,
+        "samples": sample_size_bound(_FEWEST, slope=2, constant=1).samples,
+        "k": k,
+        "runs": runs,
+        "slope": 2.0,
+        "rate": 1e-2 if effort == "smoke" else published_rate(k),
+        "batch": published_batch(k),
+        "epochs": 50_000,
+        "tolerance": 1e-5,
+        "scale": 1e-6,
+        "test": 1000,
+        "seed": SEED,
     }
-    settings = {"training sets by P": sets, "b": 1, "c": 1, "networks of a kind": count, "seed": SEED}
-    settings |= {"SGD": found.provenance["settings"]}
+    found = pattern_statistics(**training, run=run)
+    statistics |= {
+        "largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m": Estimate.exact(4 * max(roots)).named(
+            "largest 4b√(log d/m) over 1/(6cd) at the theorem's m"
+        ),
+        "largest_2_root_2b_root_log_d_m_over_1_6cd_at_the_theorem_s_m": Estimate.exact(_REFERENCE * max(roots)).named(
+            "largest 2√2·b√(log d/m) over 1/(6cd) at the theorem's m"
+        ),
+        "exact_chance_of_failure_over_2_d3_spurious": Estimate.exact(max(lost)).named(
+            "exact chance of failure over 2/d³, spurious"
+        ),
+        "exact_chance_of_s_1_below_1_3_over_1_d3": Estimate.exact(max(low)).named(
+            "exact chance of s_1 < 1/3 over 1/d³"
+        ),
+        "training_sets_as_balanced_as_9_needs_percent": share(torch.cat(balanced)).named(
+            "training sets as balanced as (9) needs", "%"
+        ),
+        "networks_judged": Estimate.exact(len(bound)).named("networks judged"),
+        "networks_certified": Estimate.exact(int(sure.sum())).named("networks certified"),
+        "certified_networks_that_err_on_an_input": Estimate.exact(int((margin[sure] <= 0).sum())).named(
+            "certified networks that err on an input"
+        ),
+        "networks_that_err_nowhere_and_are_not_certified": Estimate.exact(int((margin[~sure] > 0).sum())).named(
+            "networks that err nowhere and are not certified"
+        ),
+        "least_margin_minus_the_certified_bound": Estimate.exact(float((margin - bound).min())).named(
+            "least margin minus the certified bound"
+        ),
+        "sgd_at_the_theorem_s_m_runs_that_err_nowhere_percent": proportion(float((found.test_errors == 0).mean()), runs)
+        .in_percent()
+        .named("SGD at the theorem's m: runs that err nowhere", "%"),
+        "sgd_at_the_theorem_s_m_runs_with_all_ratios_below_1_p_percent": proportion(float(found.small.mean()), runs)
+        .in_percent()
+        .named("SGD at the theorem's m: runs with all ratios below 1/P", "%"),
+        "sgd_at_the_theorem_s_m_largest_c_star_at_b_2": Estimate.exact(float(found.constants().max())).named(
+            "SGD at the theorem's m: largest c* at b = 2"
+        ),
+    }
+    settings = {"training sets by P": sets, "b": 1, "c": 1, "networks of a kind": count, "seed": SEED, "SGD": training}
     notes = (
         "Exact chances come from the binomial law; the simulated shares show how much Hoeffding's inequality and the union give away.",
         "SGD at the theorem's m is seen at P = 6 alone, with b = 2 and c = 1; its test inputs are all 12 there are, many times. "

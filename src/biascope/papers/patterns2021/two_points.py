@@ -19,6 +19,7 @@ from biascope.papers.patterns2021.theory import SEED, claims_of, share
 from biascope.results.claim import Finding, figure
 from biascope.results.draw import PALETTE, blank, legend_below, line_colours, panel
 from biascope.results.estimate import Estimate, bootstrapped
+from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -95,11 +96,24 @@ def _drawn_theorem_71(finding: Finding, dark: bool) -> Figure:
     claims=[
         *claims_of(
             [
-                ("Gradient descent converges to a global minimum", "runs that converge, %", "at least", 99.0),
-                ("1/(c_η γ) ≤ T ≤ 3/(c_η γ)", "runs with T within its bounds, %", "at least", 95.0),
+                (
+                    "Gradient descent converges to a global minimum",
+                    "runs_that_converge_percent",
+                    "runs that converge, %",
+                    "at least",
+                    99.0,
+                ),
+                (
+                    "1/(c_η γ) ≤ T ≤ 3/(c_η γ)",
+                    "runs_with_t_within_its_bounds_percent",
+                    "runs with T within its bounds, %",
+                    "at least",
+                    95.0,
+                ),
                 *(
                     (
                         "PSI holds with b = 1 and c = √18 c_η",
+                        f"runs_below_3c_eta_at_c_eta_{snake(f'{rate:g}')}_at_the_largest_width_percent",
                         f"runs below 3c_η at c_η = {rate:g}, at the largest width, %",
                         "at least",
                         95.0,
@@ -108,28 +122,56 @@ def _drawn_theorem_71(finding: Finding, dark: bool) -> Figure:
                 ),
                 (
                     "Put right, PSI holds so once k n c_η² ≥ 1",
+                    "runs_below_3c_eta_where_k_n_c_eta2_1_percent",
                     "runs below 3c_η where k n c_η² ≥ 1, %",
                     "at least",
                     95.0,
                 ),
                 (
                     "Far below that, a closed form",
+                    "ratio_over_its_closed_form_where_k_n_c_eta2_0_003",
                     "ratio over its closed form where k n c_η² ≤ 0.003",
                     "about",
                     0.1,
                     1.0,
                 ),
-                ("t⁺ = t⁻", "runs with t⁺ = t⁻, %", "at least", 95.0),
-                ("Weights move as lemma F.5 says", "least share of channels that follow F.5, %", "at least", 99.9),
+                ("t⁺ = t⁻", "runs_with_t_t_minus_percent", "runs with t⁺ = t⁻, %", "at least", 95.0),
+                (
+                    "Weights move as lemma F.5 says",
+                    "least_share_of_channels_that_follow_f_5_percent",
+                    "least share of channels that follow F.5, %",
+                    "at least",
+                    99.9,
+                ),
                 (
                     "abs(A_w) is about (1 − 2⁻ⁿ)k",
+                    "f_1_standard_errors_from_the_expected_count_at_most",
                     "F.1: standard errors from the expected count at most",
                     "at most",
                     5.0,
                 ),
-                ("abs(W⁺(i)) is about γk", "F.2: standard errors from the expected count at most", "at most", 5.0),
-                ("Lemma F.3 as printed", "F.3: median count over the printed one", "about", 0.05, 1.0),
-                ("Lemma F.3 put right", "F.3: standard errors from the expected count at most", "at most", 5.0),
+                (
+                    "abs(W⁺(i)) is about γk",
+                    "f_2_standard_errors_from_the_expected_count_at_most",
+                    "F.2: standard errors from the expected count at most",
+                    "at most",
+                    5.0,
+                ),
+                (
+                    "Lemma F.3 as printed",
+                    "f_3_median_count_over_the_printed_one",
+                    "F.3: median count over the printed one",
+                    "about",
+                    0.05,
+                    1.0,
+                ),
+                (
+                    "Lemma F.3 put right",
+                    "f_3_standard_errors_from_the_expected_count_at_most",
+                    "F.3: standard errors from the expected count at most",
+                    "at most",
+                    5.0,
+                ),
             ]
         )
     ],
@@ -142,30 +184,50 @@ def theorem_71(effort: str, run: Run) -> Finding:
     scale = {id(one): one.width * one.per_input * one.rate**2 for one in found}
     within = [(one.steps >= one.step_bounds[0]) & (one.steps <= one.step_bounds[1]) for one in found]
     statistics = {
-        "runs that converge, %": share(torch.cat([one.converged for one in found])),
-        "runs with T within its bounds, %": share(torch.cat(within)),
-        "runs below 3c_η, all, %": share(torch.cat([one.holds for one in found])),
-        "runs with t⁺ = t⁻, %": share(torch.cat([one.together for one in found])),
-        "least share of channels that follow F.5, %": Estimate.exact(
-            100 * min(float(one.followed.min()) for one in found)
+        "runs_that_converge_percent": share(torch.cat([one.converged for one in found])).named(
+            "runs that converge", "%"
         ),
-        "largest initial weight over a step": Estimate.exact(max(float(one.start.max()) for one in found)),
+        "runs_with_t_within_its_bounds_percent": share(torch.cat(within)).named("runs with T within its bounds", "%"),
+        "runs_below_3c_eta_all_percent": share(torch.cat([one.holds for one in found])).named(
+            "runs below 3c_η, all", "%"
+        ),
+        "runs_with_t_t_minus_percent": share(torch.cat([one.together for one in found])).named(
+            "runs with t⁺ = t⁻", "%"
+        ),
+        "least_share_of_channels_that_follow_f_5_percent": Estimate.exact(
+            100 * min(float(one.followed.min()) for one in found)
+        ).named("least share of channels that follow F.5", "%"),
+        "largest_initial_weight_over_a_step": Estimate.exact(max(float(one.start.max()) for one in found)).named(
+            "largest initial weight over a step"
+        ),
     }
     for rate, width in itertools.product(rates, widths):
         flags = torch.cat([one.holds for one in found if (one.rate, one.width) == (rate, width)])
-        where = "at the largest width" if width == max(widths) else f"at k = {width}"
-        statistics[f"runs below 3c_η at c_η = {rate:g}, {where}, %"] = share(flags)
+        key, where = f"at_k_{width}", f"at k = {width}"
+        if width == max(widths):
+            key, where = "at_the_largest_width", "at the largest width"
+        statistics[f"runs_below_3c_eta_at_c_eta_{snake(f'{rate:g}')}_{key}_percent"] = share(flags).named(
+            f"runs below 3c_η at c_η = {rate:g}, {where}", "%"
+        )
     if wide := [one.holds for one in found if scale[id(one)] >= _ENOUGH * (1 - 1e-9)]:
-        statistics["runs below 3c_η where k n c_η² ≥ 1, %"] = share(torch.cat(wide))
+        statistics["runs_below_3c_eta_where_k_n_c_eta2_1_percent"] = share(torch.cat(wide)).named(
+            "runs below 3c_η where k n c_η² ≥ 1", "%"
+        )
     if narrow := [one for one in found if scale[id(one)] <= _TOO_FEW]:
         against = torch.cat([one.largest / one.limit for one in narrow]).numpy()
         middle = bootstrapped(lambda values: float(np.median(values)), against)
-        statistics["ratio over its closed form where k n c_η² ≤ 0.003"] = middle
+        statistics["ratio_over_its_closed_form_where_k_n_c_eta2_0_003"] = middle.named(
+            "ratio over its closed form where k n c_η² ≤ 0.003"
+        )
     for lemma in ("F.1", "F.2", "F.3"):
         worst = max(errors_away(one)[lemma] for one in found)
-        statistics[f"{lemma}: standard errors from the expected count at most"] = Estimate.exact(worst)
+        statistics[f"{snake(lemma)}_standard_errors_from_the_expected_count_at_most"] = Estimate.exact(worst).named(
+            f"{lemma}: standard errors from the expected count at most"
+        )
     printed = np.array([printed_crossings(one) for one in found])
-    statistics["F.3: median count over the printed one"] = Estimate.exact(float(np.median(printed)))
+    statistics["f_3_median_count_over_the_printed_one"] = Estimate.exact(float(np.median(printed))).named(
+        "F.3: median count over the printed one"
+    )
     arrays = {
         f"c_η = {rate:g}": np.concatenate(
             [

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.editing.pictures import local_energy_figure, map_figure
-from biascope.editing.results import resampled_interval
 from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.measures.eigenfunction_localisation import eigenfunction_localisation
 from biascope.papers.task_arithmetic2023.tasks import (
@@ -22,19 +21,19 @@ from biascope.papers.task_arithmetic2023.tasks import (
     VIT,
     WAYS,
     Study,
-    apart,
     how,
     study,
     untrained,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_THRESHOLD = 0.1  # ξ below which a place of the grid counts as disentangled
+_THRESHOLD = 0.1  # ξ below which a place of the grid counts as disentangled; keys of numbers say it too
 _PLACE = 1 / 400  # of the grid: a region counts as larger from one place on
 _PAIRS = {
     "smoke": (("mnist", "gtsrb"),),
@@ -54,35 +53,46 @@ def _mapped(found: Study, pair: tuple[str, str], effort: str, run: Run) -> Disen
     )  # fmt: skip
 
 
-def _numbers(key: str, found: Disentanglement) -> dict[str, Estimate]:
+def _numbers(title: str, found: Disentanglement) -> dict[str, Number]:
     """Areas and errors by way to edit, and their differences, resampled alike."""
-    numbers = {f"{key}: share of the grid with ξ < {_THRESHOLD:g}, {way}": each for way, each in found.areas.items()}
-    numbers |= {f"{key}: mean ξ for coefficients from 0 to 1, {way}": each for way, each in found.box_errors.items()}
+    stem = snake(title)
+    numbers = {
+        f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": each.named(
+            f"{title}: share of the grid with ξ < {_THRESHOLD:g}, {way}"
+        )
+        for way, each in found.areas.items()
+    }
+    numbers |= {
+        f"{stem}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}": each.named(
+            f"{title}: mean ξ for coefficients from 0 to 1, {way}"
+        )
+        for way, each in found.box_errors.items()
+    }
     low = (found.xi < _THRESHOLD).mean((1, 2))
     for way in ("post-hoc", "linearised"):
         one, other = found.methods.index(way), found.methods.index("non-linear")
-        numbers[f"{key}: low-ξ share, {way} minus non-linear"] = resampled_interval(
+        numbers[f"{stem}_low_xi_share_{snake(way)}_minus_non_linear"] = Estimate.from_draws(
             low[one] - low[other], found.area[one] - found.area[other]
-        )
+        ).named(f"{title}: low-ξ share, {way} minus non-linear")
     if found.control is not None and found.control_box is not None:
         moved = found.control[:, found.inside].mean(1)
         numbers |= {
-            f"{key}: predictions changed on {CONTROL} there, {way}": resampled_interval(
+            f"{stem}_predictions_changed_on_{snake(CONTROL)}_there_{snake(way)}": Estimate.from_draws(
                 moved[place], found.control_box[place]
-            )
+            ).named(f"{title}: predictions changed on {CONTROL} there, {way}")
             for place, way in enumerate(found.methods)
         }
     return numbers
 
 
-def _key(name: str, pair: Sequence[str]) -> str:
+def _title(name: str, pair: Sequence[str]) -> str:
     return f"{name}, {pair[0]} and {pair[1]}"
 
 
 def _ahead(name: str, pair: tuple[str, str], way: str, said: str) -> Claim:
     return Claim(
-        f"{_key(name, pair)}: the low-ξ region is larger, {way} minus non-linear, share of the grid.",
-        f"{_key(name, pair)}: low-ξ share, {way} minus non-linear",
+        f"{_title(name, pair)}: the low-ξ region is larger, {way} minus non-linear, share of the grid.",
+        f"{snake(_title(name, pair))}_low_xi_share_{snake(way)}_minus_non_linear",
         "at least",
         said,
         _PLACE,
@@ -100,7 +110,7 @@ def _drawn_maps(finding: Finding, dark: bool) -> Figure:
 
 
 def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...]], *, random: bool = False) -> Finding:
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, pairs in wanted.items():
         if name not in PLANS[effort].encoders:
@@ -110,8 +120,8 @@ def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...
         )
         for pair in pairs:
             result = _mapped(found, pair, effort, run)
-            statistics |= _numbers(_key(name, pair), result)
-            arrays |= {_key(name, pair): result.xi, "coefficients": result.alphas}
+            statistics |= _numbers(_title(name, pair), result)
+            arrays |= {_title(name, pair): result.xi, "coefficients": result.alphas}
     settings: dict[str, Any] = how(effort)
     return Finding(statistics, arrays, settings | {"ways": list(WAYS), "points": PLANS[effort].points}, NOTES)
 
@@ -140,8 +150,8 @@ def figure_64(effort: str, run: Run) -> Finding:
     title="Disentanglement error of a CNN and of a text encoder",
     claims=[
         Claim(
-            f"{_key(TEXT, _TEXT_PAIRS['paper'][0])}: a disentangled region lies about the pre-trained weights: non-linear share.",
-            f"{_key(TEXT, _TEXT_PAIRS['paper'][0])}: share of the grid with ξ < {_THRESHOLD:g}, non-linear",
+            f"{_title(TEXT, _TEXT_PAIRS['paper'][0])}: a disentangled region lies about the pre-trained weights: non-linear share.",
+            f"{snake(_title(TEXT, _TEXT_PAIRS['paper'][0]))}_share_of_the_grid_with_xi_below_0_1_non_linear",
             "at least",
             "a notable region around the pre-trained checkpoint",
             0.05,
@@ -149,8 +159,8 @@ def figure_64(effort: str, run: Run) -> Finding:
         ),
         _ahead(TEXT, _TEXT_PAIRS["paper"][0], "linearised", "not shown for text; as for images"),
         Claim(
-            f"{_key(CNN, _PAIRS['paper'][0])}: so it does for a CNN: non-linear share of the grid.",
-            f"{_key(CNN, _PAIRS['paper'][0])}: share of the grid with ξ < {_THRESHOLD:g}, non-linear",
+            f"{_title(CNN, _PAIRS['paper'][0])}: so it does for a CNN: non-linear share of the grid.",
+            f"{snake(_title(CNN, _PAIRS['paper'][0]))}_share_of_the_grid_with_xi_below_0_1_non_linear",
             "at least",
             "a notable region around the pre-trained checkpoint",
             0.05,
@@ -170,7 +180,7 @@ def figure_d2(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             f"{name}: random weights are less disentangled: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained.",
-            f"{name}: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained",
+            f"{snake(name)}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}_random_minus_pre_trained",
             "at least",
             "the disentanglement error is much larger",
             0.0,
@@ -189,17 +199,18 @@ def figure_610(effort: str, run: Run) -> Finding:
     statistics = dict(finding.statistics)
     for name in (each for each in (VIT, CNN) if each in PLANS[effort].encoders):
         for way in WAYS:
-            key = f"{_key(name, pair)}: mean ξ for coefficients from 0 to 1, {way}"
-            statistics[f"{name}: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained"] = apart(
-                finding.statistics[key], trained.statistics[key]
+            mean = f"mean_xi_for_coefficients_from_0_to_1_{snake(way)}"
+            here, there = (each.statistics[f"{snake(_title(name, pair))}_{mean}"] for each in (finding, trained))
+            statistics[f"{snake(name)}_{mean}_random_minus_pre_trained"] = here.minus(there).named(
+                f"{name}: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained"
             )
     return Finding(statistics, finding.arrays, finding.settings, finding.notes)
 
 
-_LOCAL = "share of the local energy on the task"
+_LOCAL, _LOCAL_KEY = "share of the local energy on the task", "share_of_the_local_energy_on_the_task"
 
 
-def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Estimate], dict[str, np.ndarray], int]:
+def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Number], dict[str, np.ndarray], int]:
     pair = _PAIRS[effort][0]
     found = study(name, effort, run, only=pair)
     task, control = (found.tasks[each] for each in pair)
@@ -208,9 +219,21 @@ def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Estimate], d
         found.encoder, found.heads[pair[0]], task, control, random=untrained(name, effort, run), points=points,
         classes=3 if effort == "smoke" else 10, name=name, seed=0, run=run.shared,
     )  # fmt: skip
-    numbers = {f"{name}: {key}": each for key, each in result.headline().items()}
-    trained, random = result.shares(result.energy).values()
-    numbers[f"{name}: {_LOCAL}, pre-trained minus random"] = apart(trained, random)
+    local = result.shares(result.energy)
+    numbers = {
+        f"{snake(name)}_{_LOCAL_KEY}_{snake(state)}": each.named(f"{name}: {_LOCAL}, {state}")
+        for state, each in local.items()
+    }
+    numbers |= {
+        f"{snake(name)}_the_same_by_singular_values_{snake(state)}": each.named(
+            f"{name}: the same, by singular values, {state}"
+        )
+        for state, each in result.shares(result.weighted).items()
+    }
+    trained, random = local.values()
+    numbers[f"{snake(name)}_{_LOCAL_KEY}_pre_trained_minus_random"] = trained.minus(random).named(
+        f"{name}: {_LOCAL}, pre-trained minus random"
+    )
     return numbers, dict(zip(result.states, result.energy, strict=True)), result.points
 
 
@@ -230,21 +253,21 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
         for claim in (
             Claim(
                 f"{name}: the eigenfunctions of a task are localised on it: {_LOCAL}.",
-                f"{name}: {_LOCAL}, pre-trained",
+                f"{snake(name)}_{_LOCAL_KEY}_pre_trained",
                 "at least",
                 "concentrated in the points of the task",
                 0.75,
             ),
             Claim(
                 f"{name}: at random weights they are less so: {_LOCAL}, pre-trained minus random.",
-                f"{name}: {_LOCAL}, pre-trained minus random",
+                f"{snake(name)}_{_LOCAL_KEY}_pre_trained_minus_random",
                 "at least",
                 "poorer localisation",
                 0.0,
             ),
             Claim(
                 f"{name}: but not absent: {_LOCAL}, at random weights.",
-                f"{name}: {_LOCAL}, random",
+                f"{snake(name)}_{_LOCAL_KEY}_random",
                 "at least",
                 "some localisation",
                 0.5,
@@ -255,7 +278,7 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
 )
 def figure_69(effort: str, run: Run) -> Finding:
     """Local energy of the eigenfunctions of a task at its points and at those of another one."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     count = 0
     for name in (each for each in PLANS[effort].encoders if each != TEXT):

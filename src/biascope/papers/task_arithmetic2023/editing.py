@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +22,13 @@ from biascope.papers.task_arithmetic2023.tasks import (
     VIT,
     WAYS,
     Study,
-    apart,
     how,
     over_seeds,
     study,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
@@ -62,11 +63,17 @@ def _negated(found: Study, run: Run) -> TaskNegation:
     )  # fmt: skip
 
 
-def _table(name: str, rows: dict[str, dict[str, Estimate]]) -> dict[str, Estimate]:
-    return {f"{name}: {way}, {row}, %": each for way, row_of in rows.items() for row, each in row_of.items()}
+def _table(name: str, rows: dict[str, dict[str, Estimate]]) -> dict[str, Number]:
+    return {
+        f"{snake(name)}_{snake(way)}_{row}_percent": each.in_percent().named(f"{name}: {way}, {row}", "%")
+        for way, row_of in rows.items()
+        for row, each in row_of.items()
+    }
 
 
-def _differences(name: str, values: np.ndarray, what: str, merged: np.ndarray | None = None) -> dict[str, Estimate]:
+def _differences(
+    name: str, values: np.ndarray, stem: str, words: str, merged: np.ndarray | None = None
+) -> dict[str, Number]:
     """Differences between ways to edit, paired by seed, in points; values are (seed, way).
 
     Where a merge is asked for (``merged``, likewise) and every search of both ways ended at the coefficient 0, there is nothing to
@@ -78,17 +85,20 @@ def _differences(name: str, values: np.ndarray, what: str, merged: np.ndarray | 
         one, other = (WAYS.index(way) for way in pair)
         none = merged is not None and not merged[:, [one, other]].any()
         points = 100 * (values[:, one] - values[:, other])
-        found[f"{name}: {what}, {pair[0]} minus {pair[1]}"] = Estimate(np.nan) if none else over_seeds(points)
+        difference = Estimate(np.nan) if none else over_seeds(points)
+        found[f"{snake(name)}_{stem}_{snake(pair[0])}_minus_{snake(pair[1])}"] = difference.named(
+            f"{name}: {words}, {pair[0]} minus {pair[1]}"
+        )
     return found
 
 
 def _claims_61(name: str) -> list[Claim]:
     vit, said = "for CLIP ViT-B/32", "71.4, 57.1 and 76.5 % for CLIP ViT-B/32"
-    absolute, normalised = f"{name}: absolute accuracy", f"{name}: normalised accuracy"
+    absolute, normalised = f"{snake(name)}_absolute_accuracy", f"{snake(name)}_normalised_accuracy"
     return [
         Claim(
             f"{name}: adding {way} vectors helps: merged accuracy minus that of the pre-trained encoder, points.",
-            f"{absolute}, {way} minus pre-trained",
+            f"{absolute}_{snake(way)}_minus_pre_trained",
             "at least",
             f"48.4 to {merged} % {vit}",
             _AHEAD,
@@ -98,7 +108,7 @@ def _claims_61(name: str) -> list[Claim]:
     ] + [
         Claim(
             f"{name}: linearised fine-tuning merges best: absolute accuracy minus that of non-linear fine-tuning, points.",
-            f"{absolute}, linearised minus non-linear",
+            f"{absolute}_linearised_minus_non_linear",
             "at least",
             said if name != CNN else "79.1 and 81.1 % for CLIP ConvNeXt",
             _AHEAD,
@@ -106,7 +116,7 @@ def _claims_61(name: str) -> list[Claim]:
         ),
         Claim(
             f"{name}: so it does by normalised accuracy, points.",
-            f"{normalised}, linearised minus non-linear",
+            f"{normalised}_linearised_minus_non_linear",
             "at least",
             f"76.5 and 85.4 % {vit}" if name != CNN else "83.6 and 85.7 % for CLIP ConvNeXt",
             _AHEAD,
@@ -114,7 +124,7 @@ def _claims_61(name: str) -> list[Claim]:
         ),
         Claim(
             f"{name}: post-hoc linearisation keeps a larger share of single-task accuracy than the non-linear network, points.",
-            f"{normalised}, post-hoc minus non-linear",
+            f"{normalised}_post_hoc_minus_non_linear",
             "at least",
             f"76.5 and 81.9 % {vit}",
             _AHEAD,
@@ -122,7 +132,7 @@ def _claims_61(name: str) -> list[Claim]:
         ),
         Claim(
             f"{name}: and is worse in absolute terms, points.",
-            f"{absolute}, post-hoc minus non-linear",
+            f"{absolute}_post_hoc_minus_non_linear",
             "at most",
             f"71.4 and 57.1 % {vit}",
             -_AHEAD,
@@ -133,23 +143,23 @@ def _claims_61(name: str) -> list[Claim]:
 
 def _compared(
     name: str, pretrained: np.ndarray, single: np.ndarray, merged: np.ndarray, chosen: np.ndarray
-) -> dict[str, Estimate]:
+) -> dict[str, Number]:
     """Merged encoders against one another and against the start; by seed, way and task."""
     absolute, normalised = merged.mean(-1), (merged / np.maximum(single, 1e-12)).mean(-1)
-    found = _differences(name, absolute, "absolute accuracy", chosen > 0)
-    found |= _differences(name, normalised, "normalised accuracy", chosen > 0)
+    found = _differences(name, absolute, "absolute_accuracy", "absolute accuracy", chosen > 0)
+    found |= _differences(name, normalised, "normalised_accuracy", "normalised accuracy", chosen > 0)
     for way in ("non-linear", "linearised"):
         gain = 100 * (absolute[:, WAYS.index(way)] - pretrained.mean(-1))
-        found[f"{name}: absolute accuracy, {way} minus pre-trained"] = over_seeds(gain)
+        found[f"{snake(name)}_absolute_accuracy_{snake(way)}_minus_pre_trained"] = over_seeds(gain).named(
+            f"{name}: absolute accuracy, {way} minus pre-trained"
+        )
     return found
 
 
 def _drawn_bars(finding: Finding, dark: bool, y: str, reading: str) -> Figure:
     bars: dict[str, dict[str, Estimate]] = {}
-    for key, each in finding.statistics.items():
-        name, _, rest = key.partition(": ")
-        way, _, row = rest.rpartition(", ")[0].rpartition(", ")
-        if rest.endswith(", %") and row == y:
+    for name, way in itertools.product(finding.settings["encoders"], (START, *WAYS)):
+        if (each := finding.statistics.get(f"{snake(name)}_{snake(way)}_{y}_percent")) is not None:
             bars.setdefault(name, {})[way] = each
     return accuracy_bars(bars, y=f"{y} accuracy, %", reading=reading, dark=dark)
 
@@ -158,7 +168,10 @@ def _drawn_61(finding: Finding, dark: bool) -> Figure:
     names = [key.removesuffix(": curves") for key in finding.arrays if key.endswith(": curves")]
     curves = {name: 100 * finding.arrays[f"{name}: curves"].mean((0, 3)) for name in names}  # (way, coefficient)
     groups = {name: dict(zip(WAYS, each, strict=True)) for name, each in curves.items()}
-    chosen = {name: {way: finding.statistics[f"{name}: coefficient, {way}"].value for way in WAYS} for name in names}
+    chosen = {
+        name: {way: finding.statistics[f"{snake(name)}_coefficient_{snake(way)}"].value for way in WAYS}
+        for name in names
+    }
     alphas = np.linspace(0, 1, next(iter(curves.values())).shape[1])
     reading = "Mean accuracy over tasks on validation samples, with α times the sum of all vectors; rings: chosen."
     return coefficient_panels(groups, alphas, chosen, y="accuracy of all tasks, %", reading=reading, dark=dark)
@@ -172,14 +185,16 @@ def _drawn_61(finding: Finding, dark: bool) -> Figure:
 )
 def table_61(effort: str, run: Run) -> Finding:
     """Absolute and normalised accuracy of encoders with the vectors of all tasks added."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in PLANS[effort].encoders:
         result = added(study(name, effort, run), run)
         statistics |= _table(name, result.table())
         statistics |= _compared(name, result.pretrained, result.single, result.merged, result.chosen)
         statistics |= {
-            f"{name}: coefficient, {way}": over_seeds(result.chosen[:, place])
+            f"{snake(name)}_coefficient_{snake(way)}": over_seeds(result.chosen[:, place]).named(
+                f"{name}: coefficient, {way}"
+            )
             for place, way in enumerate(result.methods)
         }
         for kind in ("pretrained", "single", "merged", "curves"):
@@ -208,7 +223,7 @@ def _drawn_63(finding: Finding, dark: bool) -> Figure:
     claims=[
         Claim(
             f"{name}: linearised fine-tuning merges better on most tasks: share of those on which it is ahead, %.",
-            f"{name}: tasks on which linearised is ahead of non-linear, %",
+            f"{snake(name)}_tasks_on_which_linearised_is_ahead_of_non_linear_percent",
             "at least",
             "the linearised polygon lies outside on seven of eight tasks",
             50.0,
@@ -220,17 +235,21 @@ def _drawn_63(finding: Finding, dark: bool) -> Figure:
 )
 def figure_63(effort: str, run: Run) -> Finding:
     """Accuracy of each task after addition."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in (each for each in PLANS[effort].encoders if each != TEXT):
         result = added(study(name, effort, run), run)
-        statistics[f"{name}: tasks on which linearised is ahead of non-linear, %"] = _ahead(
+        statistics[f"{snake(name)}_tasks_on_which_linearised_is_ahead_of_non_linear_percent"] = _ahead(
             result.merged, result.chosen
-        )
+        ).named(f"{name}: tasks on which linearised is ahead of non-linear", "%")
         for place, task in enumerate(result.tasks):
-            statistics[f"{name}: {task}, pre-trained, %"] = over_seeds(100 * result.pretrained[:, place])
+            statistics[f"{snake(name)}_{snake(task)}_pre_trained_percent"] = over_seeds(
+                100 * result.pretrained[:, place]
+            ).named(f"{name}: {task}, pre-trained", "%")
             statistics |= {
-                f"{name}: {task}, {way}, %": over_seeds(100 * result.merged[:, number, place])
+                f"{snake(name)}_{snake(task)}_{snake(way)}_percent": over_seeds(
+                    100 * result.merged[:, number, place]
+                ).named(f"{name}: {task}, {way}", "%")
                 for number, way in enumerate(result.methods)
             }
         arrays |= {f"{name}: pretrained": result.pretrained, f"{name}: merged": result.merged}
@@ -246,7 +265,7 @@ def figure_63(effort: str, run: Run) -> Finding:
         for claim in (
             Claim(
                 f"{name}: there is a non-linear advantage: single-task accuracy, non-linear minus post-hoc, points.",
-                f"{name}: single-task accuracy, non-linear minus post-hoc",
+                f"{snake(name)}_single_task_accuracy_non_linear_minus_post_hoc",
                 "at least",
                 "significantly lower",
                 _AHEAD,
@@ -254,7 +273,7 @@ def figure_63(effort: str, run: Run) -> Finding:
             ),
             Claim(
                 f"{name}: linearised fine-tuning reduces the gap: single-task accuracy, linearised minus post-hoc, points.",
-                f"{name}: single-task accuracy, linearised minus post-hoc",
+                f"{snake(name)}_single_task_accuracy_linearised_minus_post_hoc",
                 "at least",
                 "significantly reduces the single-task performance gap",
                 _AHEAD,
@@ -268,7 +287,7 @@ def figure_63(effort: str, run: Run) -> Finding:
 )
 def figure_62(effort: str, run: Run) -> Finding:
     """Accuracy of each task with its own vector alone."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in PLANS[effort].encoders:
         result = added(study(name, effort, run), run)
@@ -276,10 +295,10 @@ def figure_62(effort: str, run: Run) -> Finding:
         statistics |= _table(
             name, {way: {"single": each["single"]} for way, each in result.table().items() if way != START}
         )
-        statistics |= _differences(name, single, "single-task accuracy")
-        statistics[f"{name}: single-task accuracy, non-linear minus post-hoc"] = over_seeds(
+        statistics |= _differences(name, single, "single_task_accuracy", "single-task accuracy")
+        statistics[f"{snake(name)}_single_task_accuracy_non_linear_minus_post_hoc"] = over_seeds(
             100 * (single[:, 0] - single[:, 1])
-        )
+        ).named(f"{name}: single-task accuracy, non-linear minus post-hoc")
         arrays[f"{name}: single"] = result.single
     return Finding(statistics, arrays, how(effort), NOTES)
 
@@ -293,7 +312,7 @@ def figure_62(effort: str, run: Run) -> Finding:
         for claim in (
             Claim(
                 f"{name}: linearised vectors forget more: target accuracy minus that of non-linear ones, points.",
-                f"{name}: target accuracy, linearised minus non-linear",
+                f"{snake(name)}_target_accuracy_linearised_minus_non_linear",
                 "at most",
                 "24.0 and 10.9 % for CLIP ViT-B/32",
                 -_AHEAD,
@@ -301,7 +320,7 @@ def figure_62(effort: str, run: Run) -> Finding:
             ),
             Claim(
                 f"{name}: so do non-linear vectors in the linearised network: target accuracy minus the non-linear one, points.",
-                f"{name}: target accuracy, post-hoc minus non-linear",
+                f"{snake(name)}_target_accuracy_post_hoc_minus_non_linear",
                 "at most",
                 "24.0 and 14.8 % for CLIP ViT-B/32",
                 -_AHEAD,
@@ -309,7 +328,7 @@ def figure_62(effort: str, run: Run) -> Finding:
             ),
             Claim(
                 f"{name}: subtracting non-linear vectors forgets: target accuracy minus that of the pre-trained encoder, points.",
-                f"{name}: target accuracy, non-linear minus pre-trained",
+                f"{snake(name)}_target_accuracy_non_linear_minus_pre_trained",
                 "at most",
                 "48.4 to 24.0 % for CLIP ViT-B/32",
                 -_AHEAD,
@@ -323,15 +342,17 @@ def figure_62(effort: str, run: Run) -> Finding:
 )
 def table_62(effort: str, run: Run) -> Finding:
     """Target and control accuracy after a task vector is subtracted, CIFAR-10 being the control task."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in (each for each in PLANS[effort].encoders if each != TEXT):
         result = _negated(study(name, effort, run), run)
         statistics |= _table(name, result.table())
         target = result.target.mean(-1)
-        statistics |= _differences(name, target, "target accuracy")
+        statistics |= _differences(name, target, "target_accuracy", "target accuracy")
         fall = 100 * (target[:, 0] - result.pretrained.mean(-1))
-        statistics[f"{name}: target accuracy, non-linear minus pre-trained"] = over_seeds(fall)
+        statistics[f"{snake(name)}_target_accuracy_non_linear_minus_pre_trained"] = over_seeds(fall).named(
+            f"{name}: target accuracy, non-linear minus pre-trained"
+        )
         for kind in ("pretrained", "pretrained_control", "target", "control"):
             arrays[f"{name}: {kind}"] = getattr(result, kind)
     settings: dict[str, Any] = how(effort)
@@ -344,7 +365,7 @@ def table_62(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             f"{name}: from random weights nothing is gained by adding: merged accuracy minus that of the start, non-linear, points.",
-            f"{name}: absolute accuracy, non-linear minus the start",
+            f"{snake(name)}_absolute_accuracy_non_linear_minus_the_start",
             "at most",
             "5.5 and 5.3 % for ViT-B/32",
             3.0,
@@ -355,7 +376,7 @@ def table_62(effort: str, run: Run) -> Finding:
     + [
         Claim(
             f"{name}: nor with linearised vectors, points.",
-            f"{name}: absolute accuracy, linearised minus the start",
+            f"{snake(name)}_absolute_accuracy_linearised_minus_the_start",
             "at most",
             "3.8 and 5.3 % for ViT-B/32",
             3.0,
@@ -366,7 +387,7 @@ def table_62(effort: str, run: Run) -> Finding:
     + [
         Claim(
             f"{name}: though each task is learned alone: single-task accuracy minus that of the start, {way}, points.",
-            f"{name}: single-task accuracy, {way} minus the start",
+            f"{snake(name)}_single_task_accuracy_{snake(way)}_minus_the_start",
             "at least",
             "single tasks are learned from random weights (figure D.3)",
             _AHEAD,
@@ -381,23 +402,25 @@ def table_62(effort: str, run: Run) -> Finding:
 )
 def table_63(effort: str, run: Run) -> Finding:
     """The same from random weights, on three tasks, one seed."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in (each for each in PLANS[effort].encoders if each != TEXT):
         result = added(study(name, effort, run, random=True), run)
         table = result.table()
         statistics |= _table(name, table)
         for way in ("non-linear", "linearised"):
-            statistics[f"{name}: single-task accuracy, {way} minus the start"] = apart(
-                table[way]["single"], table[START]["absolute"]
+            statistics[f"{snake(name)}_single_task_accuracy_{snake(way)}_minus_the_start"] = (
+                table[way]["single"]
+                .minus(table[START]["absolute"])
+                .in_percent()
+                .named(f"{name}: single-task accuracy, {way} minus the start")
             )
             # One seed: the interval is over test samples, resampled alike with and without the edit.
             place = result.methods.index(way)
-            draws = 100 * (result.draws[0, place, 2] - result.draws[0, place, 0])
-            gain = float(100 * (result.absolute[0, place] - result.pretrained.mean()))
-            low, high = np.quantile(draws, [0.025, 0.975])
-            statistics[f"{name}: absolute accuracy, {way} minus the start"] = Estimate(
-                gain, float(draws.std()), float(min(low, gain)), float(max(high, gain))
+            gain = result.absolute[0, place] - result.pretrained.mean()
+            draws = result.draws[0, place, 2] - result.draws[0, place, 0]
+            statistics[f"{snake(name)}_absolute_accuracy_{snake(way)}_minus_the_start"] = (
+                Estimate.from_draws(gain, draws).in_percent().named(f"{name}: absolute accuracy, {way} minus the start")
             )
         for kind in ("pretrained", "single", "merged"):
             arrays[f"{name}: {kind}"] = getattr(result, kind)

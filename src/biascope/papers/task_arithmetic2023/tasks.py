@@ -140,12 +140,6 @@ def over_seeds(values: np.ndarray) -> Estimate:
     return over_repeats(flat) if len(flat) > 1 else Estimate.exact(float(flat[0]))
 
 
-def apart(one: Estimate, other: Estimate) -> Estimate:
-    """A difference, as if the two were independent: they share samples, so that the interval is rather too wide."""
-    value, error = one.value - other.value, float(np.hypot(one.standard_error, other.standard_error))
-    return Estimate(value, error, value - 1.96 * error, value + 1.96 * error)
-
-
 def how(effort: str) -> dict[str, object]:
     """Settings to be recorded."""
     plan = PLANS[effort]
