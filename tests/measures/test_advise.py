@@ -98,6 +98,13 @@ def test_the_order_is_that_of_training() -> None:
     assert found.points == (16, 64)
     assert "rank correlation" in found.sentence()
     assert "trained 60" in found.table()
+    tables, best = found.tables(), found.tables()["networks"][0]
+    assert list(found.headline())[:5] == [f"predicted_psnr:{row['candidate']}" for row in tables["networks"]]
+    assert found.headline()["agreement:60"].value == found.facts()["agreement"][60] == found.agreement()[60]
+    assert found.headline()[f"predicted_psnr:{best['candidate']}"].unit == best["predicted_psnr"].unit == "dB"
+    assert best["predicted_psnr"].value == found.score(0).value
+    assert [row["iterations"] for row in tables["trainings"][:4]] == [2, 6, 20, 60]
+    assert tables["trainings"][3]["trained_psnr"].value == found.trained[3, 0]
 
 
 def test_frequencies_far_beyond_the_samples_are_warned_of_as_aliasing() -> None:
@@ -236,5 +243,7 @@ def test_the_result_is_saved_drawn_and_reported(tmp_path: Path) -> None:
         assert words in page
     one = advise(image(), sirens(20), run=HERE, **SMALL)
     assert one.trained is None
+    assert list(one.headline()) == ["predicted_psnr:siren=20"]
+    assert list(one.tables()) == ["networks"]
     assert one.agreement() == {}
     assert one.sentence().startswith("For image and 100 iterations take SIREN ω₀=20")

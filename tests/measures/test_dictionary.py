@@ -290,5 +290,6 @@ def test_from_the_command_line_on_images_of_a_set_and_on_a_sound(tmp_path: Path)
         assert done.exit_code == 0, done.output
         result = json.loads(done.stdout)["results"][0]
         assert result["provenance"]["settings"]["signals"] == words
-        assert 0 < result["headline"]["concentration of the energy"]["value"] <= 1
+        numbers = {number["key"]: number["value"] for number in result["numbers"]}
+        assert 0 < numbers["concentration"] <= 1
     assert "Dictionary" in (tmp_path / "run" / "report.html").read_text()
