@@ -17,6 +17,7 @@ from biascope.measures.advise import advise
 from biascope.measures.advise.candidates import Candidate, parse_candidates, usual_candidates
 from biascope.measures.advise.kernels import TIMES, SignalKernels, _spectrum
 from biascope.measures.advise.result import Advice
+from biascope.results.registry import load
 from biascope.results.report import write_report
 from biascope.runs.randomness import generator_for
 from biascope.runs.trials import Trials
@@ -233,8 +234,8 @@ def test_a_network_that_diverges_is_last() -> None:
 
 def test_the_result_is_saved_drawn_and_reported(tmp_path: Path) -> None:
     found = advise(image(), [*sirens(5, 20, 60), Candidate("relu")], steps=2, check=True, run=HERE, **SMALL)
-    found.save(tmp_path / "advice")
-    again = Advice.load(tmp_path / "advice")
+    found.save(tmp_path / "advise")
+    again = Advice.load(tmp_path / "advise")
     assert again.sentence() == found.sentence()
     assert again.table() == found.table()
     assert again.warnings == found.warnings
@@ -247,3 +248,21 @@ def test_the_result_is_saved_drawn_and_reported(tmp_path: Path) -> None:
     assert list(one.tables()) == ["networks"]
     assert one.agreement() == {}
     assert one.sentence().startswith("For image and 100 iterations take SIREN ω₀=20")
+
+
+def test_what_was_saved_as_advice_before_it_was_a_measurement_still_loads(tmp_path: Path) -> None:
+    found = advise(image(), sirens(5, 20), run=HERE, **SMALL)
+    assert found.provenance["measurement"] == "advise"
+    assert found.provenance["data"] == {"name": "image", "shape": [16, 20, 1]}
+    before = dataclasses.replace(found, provenance={**found.provenance, "measurement": "advice"})
+    again = load(before.save(tmp_path / "advice"))
+    assert isinstance(again, Advice)
+    assert again.measurement == "advice"
+    assert again.table() == found.table()
+    assert "Which network" not in write_report([again], tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_warnings_are_told_once() -> None:
+    found = advise(tones(12), sirens(4, 16, 64), run=HERE, **SMALL)
+    assert len(set(found.warnings)) == len(found.warnings) > 0
+    assert "warnings" not in found.provenance
