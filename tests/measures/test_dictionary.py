@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from biascope.derivatives.gradients import weight_jacobian
 from biascope.families.family import Family, Network
-from biascope.measures.dictionary import LOWEST, RIDGES, dictionary, mean_frequency
+from biascope.measures.dictionary import dictionary
+from biascope.measures.dictionary.kernels import LOWEST, RIDGES, mean_frequency
 from biascope.measures.dictionary.result import Dictionary, over_draws_and_signals, rank_agreement, ranking
 from biascope.networks import builder
 from biascope.results import signal_pictures as pictures
