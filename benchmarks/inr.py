@@ -25,7 +25,7 @@ import torch
 from torch.func import functional_call, jacrev, vmap
 
 from biascope import Family, Recipe, Run, fit, network, tangent_gram
-from biascope.measures.dictionary import all_eigenpairs
+from biascope.measures.dictionary.kernels import all_eigenpairs
 from biascope.tasks.signals import Signal, SignalTask, coordinate_grid
 from biascope.training.fit import joined
 

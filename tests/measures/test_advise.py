@@ -17,6 +17,7 @@ from biascope.measures.advise import advise
 from biascope.measures.advise.candidates import Candidate, parse_candidates, usual_candidates
 from biascope.measures.advise.kernels import TIMES, SignalKernels, _spectrum
 from biascope.measures.advise.result import Advice
+from biascope.results.registry import load
 from biascope.results.report import write_report
 from biascope.runs.randomness import generator_for
 from biascope.runs.trials import Trials
@@ -98,6 +99,13 @@ def test_the_order_is_that_of_training() -> None:
     assert found.points == (16, 64)
     assert "rank correlation" in found.sentence()
     assert "trained 60" in found.table()
+    tables, best = found.tables(), found.tables()["networks"][0]
+    assert list(found.headline())[:5] == [f"predicted_psnr:{row['candidate']}" for row in tables["networks"]]
+    assert found.headline()["agreement:60"].value == found.facts()["agreement"][60] == found.agreement()[60]
+    assert found.headline()[f"predicted_psnr:{best['candidate']}"].unit == best["predicted_psnr"].unit == "dB"
+    assert best["predicted_psnr"].value == found.score(0).value
+    assert [row["iterations"] for row in tables["trainings"][:4]] == [2, 6, 20, 60]
+    assert tables["trainings"][3]["trained_psnr"].value == found.trained[3, 0]
 
 
 def test_frequencies_far_beyond_the_samples_are_warned_of_as_aliasing() -> None:
@@ -226,8 +234,8 @@ def test_a_network_that_diverges_is_last() -> None:
 
 def test_the_result_is_saved_drawn_and_reported(tmp_path: Path) -> None:
     found = advise(image(), [*sirens(5, 20, 60), Candidate("relu")], steps=2, check=True, run=HERE, **SMALL)
-    found.save(tmp_path / "advice")
-    again = Advice.load(tmp_path / "advice")
+    found.save(tmp_path / "advise")
+    again = Advice.load(tmp_path / "advise")
     assert again.sentence() == found.sentence()
     assert again.table() == found.table()
     assert again.warnings == found.warnings
@@ -236,5 +244,25 @@ def test_the_result_is_saved_drawn_and_reported(tmp_path: Path) -> None:
         assert words in page
     one = advise(image(), sirens(20), run=HERE, **SMALL)
     assert one.trained is None
+    assert list(one.headline()) == ["predicted_psnr:siren=20"]
+    assert list(one.tables()) == ["networks"]
     assert one.agreement() == {}
     assert one.sentence().startswith("For image and 100 iterations take SIREN ω₀=20")
+
+
+def test_what_was_saved_as_advice_before_it_was_a_measurement_still_loads(tmp_path: Path) -> None:
+    found = advise(image(), sirens(5, 20), run=HERE, **SMALL)
+    assert found.provenance["measurement"] == "advise"
+    assert found.provenance["data"] == {"name": "image", "shape": [16, 20, 1]}
+    before = dataclasses.replace(found, provenance={**found.provenance, "measurement": "advice"})
+    again = load(before.save(tmp_path / "advice"))
+    assert isinstance(again, Advice)
+    assert again.measurement == "advice"
+    assert again.table() == found.table()
+    assert "Which network" not in write_report([again], tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_warnings_are_told_once() -> None:
+    found = advise(tones(12), sirens(4, 16, 64), run=HERE, **SMALL)
+    assert len(set(found.warnings)) == len(found.warnings) > 0
+    assert "warnings" not in found.provenance

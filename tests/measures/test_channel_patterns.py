@@ -385,13 +385,15 @@ def test_without_labels_to_tell_apart_the_detectors_alone_are_shown():
     assert not result.labelled
     assert not result.weighted
     assert result.markers == ()
-    assert set(result.rows()[0]) == {"pattern", "channels", "strength", "presence"}
-    assert set(result.channel_rows()[0]) == {"channel", "pattern", "response", "selectivity"}
+    tables = result.tables()
+    assert set(tables["patterns"][0]) == {"pattern", "channels", "strength", "presence"}
+    assert set(tables["channels"][0]) == {"draw", "channel", "pattern", "response", "selectivity"}
+    assert len(tables["channels"]) == result.weights.size
     assert list(result.plots()) == [
         "Which patterns the channels detect",
         "Responses of channels to patterns, of the first network",
     ]
-    assert next(iter(result.headline())) == "mean selectivity"
+    assert next(iter(result.headline())) == "mean_selectivity"
 
 
 def test_known_statistics_and_noise_do_without_data():
@@ -403,7 +405,7 @@ def test_known_statistics_and_noise_do_without_data():
     assert np.isnan(result.presence).all()
     assert result.markers == ("sky", "fur")
     assert result.provenance["settings"]["patches"] == "mine"
-    assert "presence" not in result.rows()[0]
+    assert "presence" not in result.tables()["patterns"][0]
     again = channel_patterns(family, None, patches, shape=(1, 8, 8), draws=3, run=CPU, markers=("edge", "fur"))
     assert again.markers == ("edge", "fur")
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from biascope.derivatives.gradients import weight_jacobian
 from biascope.families.family import Family, Network
-from biascope.measures.dictionary import LOWEST, RIDGES, dictionary, mean_frequency
+from biascope.measures.dictionary import dictionary
+from biascope.measures.dictionary.kernels import LOWEST, RIDGES, mean_frequency
 from biascope.measures.dictionary.result import Dictionary, over_draws_and_signals, rank_agreement, ranking
 from biascope.networks import builder
 from biascope.results import signal_pictures as pictures
@@ -290,5 +291,6 @@ def test_from_the_command_line_on_images_of_a_set_and_on_a_sound(tmp_path: Path)
         assert done.exit_code == 0, done.output
         result = json.loads(done.stdout)["results"][0]
         assert result["provenance"]["settings"]["signals"] == words
-        assert 0 < result["headline"]["concentration of the energy"]["value"] <= 1
+        numbers = {number["key"]: number["value"] for number in result["numbers"]}
+        assert 0 < numbers["concentration"] <= 1
     assert "Dictionary" in (tmp_path / "run" / "report.html").read_text()

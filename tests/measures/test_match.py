@@ -144,7 +144,7 @@ def test_equal_architectures_cannot_be_told_apart():
     assert found.places == [1, 1]
     np.testing.assert_array_equal(found.ahead, np.full((2, 2), 0.5))
     assert "cannot tell the 2 architectures apart" in found.sentence()
-    assert found.rows()[0]["chance that the next is better"] == 0.5
+    assert [row["chance_next_is_better"] for row in found.tables()["architectures"]] == [0.5, None]
 
 
 def test_principal_directions_are_the_same_from_few_and_from_many_samples():
@@ -203,7 +203,12 @@ def test_a_ranking_resumes_and_comes_back_from_disk(tmp_path):
     assert loaded.names == found.names
     assert loaded.sentence() == found.sentence()
     np.testing.assert_array_equal(loaded.ahead, found.ahead)
-    assert "parameters, " in next(iter(loaded.headline()))
+    assert list(loaded.headline()) == ["gain:along", "gain:even"]
+    assert "parameters, " in loaded.headline()["gain:along"].label
+    row = loaded.tables()["architectures"][0]
+    assert row["overlap_class_means"].value == loaded.headline()["gain:along"].value == loaded.gain(0).value
+    assert {"overlap_data", "overlap_fisher", "effective_rank", "flops"} < set(row)
+    assert loaded.facts() == {"ranked_by": "class means", "ahead": found.ahead.tolist()}
     pictures = [loaded.plots(dark) for dark in (False, True)]
     assert (
         list(pictures[0])
@@ -306,9 +311,15 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
         "mlp hidden=(20, 20) activation=tanh": str(49 * 20 + 21 * 20 + 21 * 3),
     }
     again = invoke(*models, "--data", "small", "--draws", "64", "--out", "run", "--json")
-    document = json.loads(again.output)
-    assert document["ranked by"] == "class means"
-    assert [row["architecture"] for row in document["architectures"]] == [row["architecture"] for row in rows]
+    document = json.loads(again.output)["results"][0]
+    assert document["facts"]["ranked_by"] == "class means"
+    ranked = [row["architecture"] for row in document["tables"]["architectures"]]
+    assert ranked == [row["architecture"] for row in rows]
+    assert [family["name"] for family in document["provenance"]["families"]] == [
+        "own",
+        "logistic_regression",
+        "mlp hidden=(20, 20) activation=tanh",
+    ]
     assert Match.load("run/match").draws == 64
 
 

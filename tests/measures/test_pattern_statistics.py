@@ -163,7 +163,7 @@ def test_runs_that_do_not_converge_are_counted(tmp_path: Path) -> None:
     assert found.epochs.tolist() == [2, 2, 2]
     sentence = assert_it_shows_itself(found, tmp_path, 3)
     assert "3 did not converge" in sentence
-    assert found.headline()["runs that converged, %"].value == 0
+    assert found.headline()["runs_converged"].value == 0
 
 
 def test_a_label_without_a_detector_makes_its_ratios_infinite(tmp_path: Path) -> None:
@@ -175,9 +175,10 @@ def test_a_label_without_a_detector_makes_its_ratios_infinite(tmp_path: Path) ->
     sentence = assert_it_shows_itself(found, tmp_path, 3)
     assert f"in {lost.sum()}, a label has no detector of its own pattern" in sentence
     assert "theorem 6.1" not in sentence
-    assert "c*" not in found.headline()
-    share = found.headline()["runs with c* below 1, %"].value
-    assert share == pytest.approx(100 * (found.constants() < 1).mean())
+    assert "psi_constant" not in found.headline()
+    share = found.headline()["runs_below_one"]
+    assert share.value == pytest.approx((found.constants() < 1).mean())
+    assert share.unit == "share"
 
 
 def test_nothing_but_infinite_ratios_is_drawn_too(tmp_path: Path) -> None:
@@ -259,7 +260,8 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     found = json.loads(done.stdout)["results"][0]
     assert found["measurement"] == "pattern_statistics"
     assert found["provenance"]["settings"]["rate"] == 0.01
-    assert found["headline"]["runs that converged, %"]["value"] == 100
+    numbers = {number["key"]: number for number in found["numbers"]}
+    assert numbers["runs_converged"]["value"] == 1
     kept = load(tmp_path / "pattern_statistics")
     assert isinstance(kept, PatternStatistics)
     assert kept.statistics.shape == (3, 6)

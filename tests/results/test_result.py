@@ -159,11 +159,7 @@ def test_the_register_is_read_from_file_names_and_offers_the_nearest() -> None:
     leaves = {path.stem for path in folder.glob("[!_]*.py")} | {
         path.parent.name for path in folder.glob("*/__init__.py")
     }
-    assert leaves - set(names()) == {
-        "advise",
-        "covariance",
-        "match",
-    }  # of several networks, and what two share
+    assert leaves - set(names()) == {"covariance"}  # what two share
     assert set(names()) < leaves
     assert {"anisotropy_directions", "average_geometry"} < set(names())
     assert find("anisotropy-directions").name == "anisotropy_directions"

@@ -15,10 +15,11 @@ from torch import nn
 
 from biascope.families.family import Family
 from biascope.results.draw import PALETTE
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
+from biascope.results.wording import listed, percent
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -83,22 +84,22 @@ class Aliasing(Result):
         floor = np.median(self.spectrum[:, self.frequencies > self.sampling / 2], axis=1)
         return np.asarray(self.copy_amplitudes.max(1) / np.maximum(floor, 1e-12))
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        return {
-            "amplitude of the copies over that of the tones": over_repeats(self.ratio, within=(0.0, math.inf)),
-            "largest copy over the median beyond Nyquist": over_repeats(self.prominence, within=(0.0, math.inf)),
-            "relative error on the training samples": over_repeats(self.error[:, 0], within=(0.0, math.inf)),
-            "relative error between them": over_repeats(self.error[:, 1], within=(0.0, math.inf)),
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        found = {
+            "copies_over_tones": (self.ratio, "amplitude of the copies over that of the tones"),
+            "prominence": (self.prominence, "largest copy over the median beyond Nyquist"),
+            "error_on_samples": (self.error[:, 0], "relative error on the training samples"),
+            "error_between_samples": (self.error[:, 1], "relative error between them"),
         }
+        return {key: over_repeats(each, within=(0.0, math.inf)).named(label) for key, (each, label) in found.items()}
 
     def sentence(self) -> str:  # noqa: D102
         ratio, (trained, between) = self.ratio.mean(), self.error.mean(0)
-        heard, copies = (_listed(each) for each in (self.tones, self.copies))
-        told = (
+        heard, copies = (listed([f"{number:g}" for number in each]) for each in (self.tones, self.copies))
+        return (
             f"{self.subject}, trained on {heard} Hz sampled at {self.sampling:g} Hz, has copies at {copies} Hz of "
-            f"{100 * ratio:.{0 if ratio >= 0.01 else 2}f} % of the amplitude"
+            f"{percent(ratio)} of the amplitude; its error is {percent(trained)} on the samples and {percent(between)} between them."
         )
-        return f"{told}; its error is {100 * trained:.2g} % on the samples and {100 * between:.2g} % between them."
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves = {
@@ -111,10 +112,6 @@ class Aliasing(Result):
             for place in places:
                 drawn.axes[0].axvline(place, color=PALETTE[dark].muted, linestyle=style, linewidth=1, zorder=0)
         return {"Spectrum of the reconstruction": drawn}
-
-
-def _listed(numbers: np.ndarray) -> str:
-    return " and ".join(f"{number:g}" for number in numbers) or "no frequency"
 
 
 def tone_signal(tones: Sequence[float], at: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from biascope.families.family import Family
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Plane, Result
@@ -87,16 +87,20 @@ class Recovery(Result):
         """Radius in cycles that holds 99 % of the energy: of each reconstruction, and last of the signal."""
         return np.array([bandwidth(torch.as_tensor(each)) for each in (*self.power, self.target)])
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         widths = self.bandwidths
+        bandwidth = over_repeats(widths[:-1] / max(widths[-1], 1.0))
         numbers = {
-            "PSNR, dB": over_repeats(self.psnr),
-            "share of the signal's energy recovered": over_repeats(self.recovered),
-            "bandwidth of the reconstruction over that of the signal": over_repeats(widths[:-1] / max(widths[-1], 1.0)),
+            "psnr": over_repeats(self.psnr).named("PSNR", "dB"),
+            "energy_recovered": over_repeats(self.recovered).named("share of the signal's energy recovered", SHARE),
+            "bandwidth_ratio": bandwidth.named("bandwidth of the reconstruction over that of the signal"),
         }
         if self.mapped:
-            numbers["share of the signal's energy that no harmonic reaches"] = over_repeats(self.unreachable)
-            numbers["share of the reconstruction's energy there"] = over_repeats(self.outside)
+            unreachable, outside = over_repeats(self.unreachable), over_repeats(self.outside)
+            numbers |= {
+                "energy_unreachable": unreachable.named("share of the signal's energy that no harmonic reaches", SHARE),
+                "energy_outside": outside.named("share of the reconstruction's energy there", SHARE),
+            }
         return numbers
 
     def sentence(self) -> str:  # noqa: D102

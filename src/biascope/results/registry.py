@@ -84,19 +84,25 @@ class Measurement(Generic[P, R]):
         arguments = dict(bound.arguments)
         run = arguments.pop("run", None)
         family, probe, basis, data = (arguments.pop(name, None) for name in ("family", "probe", "basis", "data"))
+        families, signal = (arguments.pop(name, None) for name in ("families", "signal"))
         # What the function settled itself (a default estimator, draws made) overrides what it was asked for.
         settled = {key: value for key, value in result.provenance.items() if key != "warnings"}
         settings = {key: value for key, value in arguments.items() if _plain(value)} | settled
         record = recorded(self.name, self.paper, settings=settings, seconds=seconds, run=run)
         if family is not None:
-            record["family"] = {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
+            record["family"] = _identity(family)
+        if families is not None:
+            record["families"] = [_identity(each) for each in families]
         if probe is not None:
             record["probe"] = probe.description
         if basis is not None:
             record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
         if data is not None:
             record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
-        warnings = [*result.warnings, *self._doubts(family, probe, data, settings, run)]
+        if signal is not None:
+            record["data"] = {"name": signal.name, "shape": [*signal.shape, signal.channels]}
+        # Not result.warnings: a result may add sentences of its own to those that are recorded.
+        warnings = [*result.provenance.get("warnings", ()), *self._doubts(family, probe, data, settings, run)]
         return record | ({"warnings": warnings} if warnings else {})
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
@@ -105,6 +111,10 @@ class Measurement(Generic[P, R]):
             return []
         inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
         return self.checks(family, inputs, settings, run)
+
+
+def _identity(family: Any) -> dict[str, Any]:
+    return {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
 
 
 def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:

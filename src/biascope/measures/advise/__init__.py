@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,7 @@ from biascope.families.family import Family
 from biascope.measures.advise.candidates import Candidate, usual_candidates
 from biascope.measures.advise.kernels import TIMES, SignalKernels
 from biascope.measures.advise.result import Advice
-from biascope.results.result import recorded
+from biascope.results.registry import measurement
 from biascope.runs.run import Run
 from biascope.runs.threads import on_each_core
 from biascope.runs.trials import Group, Outcome, Sweep
@@ -34,6 +33,19 @@ PACE = 10.0  # how many times as fast as at its first gradient Adam goes on the 
 LARGEST_GRID = 2**20  # points up to which harmonics of a fixed mapping are enumerated
 
 
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    wave = Signal(torch.sin(40 * torch.arange(96) / 96)[:, None].double(), "a wave")
+    chosen = [Candidate("relu"), Candidate("siren", 15.0), Candidate("siren", 40.0)]
+    return (wave, chosen), {"points": 64, "draws": 2, "width": 16}
+
+
+@measurement(
+    title="Which network for this signal",
+    paper="dictionaries2022",
+    result=Advice,
+    example=_example,
+    command="biascope inr advise",
+)
 def advise(
     signal: Signal,
     candidates: Sequence[Candidate] | None = None,
@@ -98,9 +110,9 @@ def advise(
         Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural
         representations. CVPR. Thesis, sections 5.3 and 5.4.
     """
-    run, begin = run or Run(), time.perf_counter()
+    run = run or Run()
     chosen = list(candidates) if candidates is not None else usual_candidates(signal.shape)
-    _check(signal, chosen, {"points": points, "draws": draws, "steps": steps, "batch": batch}, rate)
+    _check(signal, chosen, {"points": points, "draws": draws, "steps": steps, "batch": batch}, rate, peak)
     large = min(points, signal.flat.shape[0])
     look = SignalKernels(_varied(signal), (large // SMALLER, large), points, seed)
     with run.tracked("kernels", len(chosen) * draws) as advance:
@@ -141,27 +153,12 @@ def advise(
         named = [each.family(len(signal.shape), outputs=signal.channels, width=width) for each in chosen]
         keyed = {f"{family.name} {family.identity['content']}": family for family in named}
         found = replace(found, trained=_Training(keyed, signal, found.iterations, recipe, peak, seed).psnr(run))
-    settings = {
-        "steps": steps,
-        "rate": rate,
-        "points": points,
-        "draws": draws,
-        "peak": peak,
-        "width": width,
-        "seed": seed,
-    }
-    facts = recorded(
-        "advice",
-        "dictionaries2022",
-        settings={**settings, "check": check},
-        seconds=time.perf_counter() - begin,
-        run=run,
-        data={"name": signal.name, "shape": [*signal.shape, signal.channels]},
-    )
-    return replace(found.ranked(), provenance=facts).check()
+    return found.ranked()
 
 
-def _check(signal: Signal, candidates: Sequence[Candidate], numbers: Mapping[str, int], rate: float) -> None:
+def _check(
+    signal: Signal, candidates: Sequence[Candidate], numbers: Mapping[str, int], rate: float, peak: float
+) -> None:
     total = signal.flat.shape[0]
     if total < LEAST:
         raise ValueError(
@@ -174,6 +171,8 @@ def _check(signal: Signal, candidates: Sequence[Candidate], numbers: Mapping[str
             raise ValueError(f"{name} must be at least 1, got {numbers[name]}. Pass {name}={usual}.")
     if not 0 < rate < math.inf:
         raise ValueError(f"rate must be a positive number, got {rate}. Pass rate=1e-4.")
+    if not 0 < peak < math.inf:
+        raise ValueError(f"peak must be a positive number, got {peak}. Pass peak=1.0 for images from 0 to 1.")
     names = [candidate.name for candidate in candidates]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"Candidates must be one or more, no two alike, got {names}. Rename or drop some.")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from biascope.results import signal_pictures as pictures
-from biascope.results.estimate import Estimate, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, over_repeats, spearman
 from biascope.results.result import Result
-from biascope.results.wording import listed
+from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,16 +150,24 @@ class Advice(Result):
             for step, row in zip(self.iterations, found, strict=True)
         }
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        found = {f"{place}. {name}, predicted dB": self.score(place - 1) for place, name in enumerate(self.names, 1)}
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        found = {
+            f"predicted_psnr:{self._word(index)}": self.score(index).named(f"{index + 1}. {name}, predicted PSNR", "dB")
+            for index, name in enumerate(self.names)
+        }
         if len(self.names) > 1 and math.isfinite(self.stability):
             words = f"rank correlation of the orders on {self.points[0]:,} and {self.points[-1]:,} points"
-            found[words] = Estimate.exact(self.stability)
+            found["stability"] = Estimate.exact(self.stability).named(words)
         for step, value in self.agreement().items():
             if math.isfinite(value):
                 words = f"rank correlation of predicted and trained order after {step} iterations, {len(self.names)} networks"
-                found[words] = Estimate.exact(value)
+                found[f"agreement:{step}"] = Estimate.exact(value).named(words)
         return found
+
+    def _word(self, index: int) -> str:
+        """A candidate as ``--candidates`` has it: ``siren=30``, ``relu``."""
+        kind, value = self.kinds[index], float(self.values[index])
+        return f"{kind}={value:g}" if math.isfinite(value) else kind
 
     def sentence(self) -> str:  # noqa: D102
         return self.summary()
@@ -204,7 +212,7 @@ class Advice(Result):
         for index, name in enumerate(self.names):
             if self.covered[index] < 1 - MUCH_MISSED:
                 found.append(
-                    f"{name}: {_percent(1 - self.covered[index])} of the energy lies on frequencies that no harmonic of its mapping "
+                    f"{name}: {percent(1 - self.covered[index])} of the energy lies on frequencies that no harmonic of its mapping "
                     f"reaches, first {self.missed[index]}; no training recovers them."
                 )
         if slow := self._above(self.slow, MUCH_SLOW):
@@ -221,7 +229,7 @@ class Advice(Result):
 
     def _above(self, shares: np.ndarray, least: float) -> str:
         """Candidates with more than a share, in words: the first few of the ranking, and how many others."""
-        found = [f"{name} ({_percent(share)})" for name, share in zip(self.names, shares, strict=True) if share > least]
+        found = [f"{name} ({percent(share)})" for name, share in zip(self.names, shares, strict=True) if share > least]
         others = f"{len(found) - LISTED} others, see the table"
         return listed(found if len(found) <= LISTED + 1 else [*found[:LISTED], others]) if found else ""
 
@@ -237,24 +245,41 @@ class Advice(Result):
             f"{self.kinds[0]},{self.kinds[0]}={more:g}."
         )
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The table as plain values, a candidate a row."""
-        slow, trained = self.slow, () if self.trained is None else self.trained
-        return [
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Candidates in their order and, with a check, what their trainings gave after so many iterations."""
+        slow, level, fewer = self.slow, self.level, f"predicted PSNR on {self.points[0]:,} points"
+        networks = [
             {
                 "place": index + 1,
                 "network": name,
+                "candidate": self._word(index),
                 "model": self.models[index],
-                "predicted": self.score(index).as_dict(),
-                f"predicted on {self.points[0]} points": self.score(index, 0).as_dict(),
-                "level with the first": self.level[index],
-                "energy not learned": float(slow[index]),
-                "energy on frequencies that are covered": float(self.covered[index]),
-                "energy beyond Nyquist": float(self.beyond[index]),
-                **{f"trained {step}": float(row[index]) for step, row in zip(self.iterations, trained, strict=False)},
+                "predicted_psnr": self.score(index).named("predicted PSNR", "dB"),
+                "predicted_psnr_on_fewer_points": self.score(index, 0).named(fewer, "dB"),
+                "level_with_first": level[index],
+                "energy_not_learned": float(slow[index]),
+                "energy_covered": float(self.covered[index]),
+                "energy_beyond_nyquist": float(self.beyond[index]),
             }
             for index, name in enumerate(self.names)
         ]
+        if self.trained is None:
+            return {"networks": networks}
+        trainings = [
+            {
+                "network": name,
+                "candidate": self._word(index),
+                "iterations": step,
+                "trained_psnr": Estimate(float(row[index])).named("trained PSNR", "dB"),
+            }
+            for index, name in enumerate(self.names)
+            for step, row in zip(self.iterations, self.trained, strict=True)
+        ]
+        return {"networks": networks, "trainings": trainings}
+
+    def facts(self) -> dict[str, Any]:
+        """The advice in words, and the rank correlations of its orders: of two sizes, and with training by iteration."""
+        return {"summary": self.summary(), "stability": self.stability, "agreement": self.agreement()}
 
     def table(self) -> str:
         """The ranking as text."""
@@ -266,7 +291,7 @@ class Advice(Result):
         for index, name in enumerate(self.names):
             score, small = self.score(index), self.score(index, 0)
             spread = f" ± {score.standard_error:.1f}" if math.isfinite(score.standard_error) else ""
-            shares = f"{_percent(slow[index]):>11}{_percent(self.beyond[index]):>9}"
+            shares = f"{percent(round(slow[index], 3)):>11}{percent(round(self.beyond[index], 3)):>9}"
             after = "".join(
                 f"{each:>14.1f}" if math.isfinite(each) else f"{'diverged':>14}" for each in trained[:, index]
             )
@@ -307,7 +332,3 @@ class Advice(Result):
             if len(places) > 2:
                 found[_AXES.get(kind, kind)] = (self.values[places], predicted[places])
         return found
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %" if share >= 0.0005 else "0 %"

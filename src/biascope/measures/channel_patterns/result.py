@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from biascope.results.estimate import Estimate, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over_repeats, spearman
 from biascope.results.result import Result
+from biascope.results.wording import snake
 from biascope.tasks.pattern_ratios import detection, detection_ratios
 
 if TYPE_CHECKING:
@@ -150,17 +151,28 @@ class ChannelPatterns(Result):
             return math.nan
         return float((1 + (np.abs(others) >= np.abs(own).mean()).sum()) / (1 + len(others)))
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        numbers: dict[str, Estimate] = {}
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        numbers: dict[str, Number] = {}
         for name in (VOTES, MASS) if self.labelled else ():
-            numbers[f"correlation of {name} with label statistics"] = self.correlation(name)
-            if self.control:
-                numbers[f"correlation of {name}, {self.control}"] = _known(self.control_correlations[name])
-                numbers[f"share with {name} that correlate as much"] = Estimate.exact(self.chance(name))
-        numbers["mean selectivity"] = over_repeats(self.selectivity.mean(1), within=(0.0, 1.0))
-        numbers["channels that detect a pattern"] = over_repeats((self.detected >= 0).sum(1))
-        numbers["patterns that are detected"] = over_repeats((self.detectors > 0).sum(1))
-        return {name: each for name, each in numbers.items() if math.isfinite(each.value)}
+            numbers |= {f"{key}:{snake(name)}": number for key, number in self._correlation_numbers(name).items()}
+        selectivity = over_repeats(self.selectivity.mean(1), within=(0.0, 1.0))
+        numbers |= {
+            "mean_selectivity": selectivity.named("mean selectivity"),
+            "detecting_channels": over_repeats((self.detected >= 0).sum(1)).named("channels that detect a pattern"),
+            "detected_patterns": over_repeats((self.detectors > 0).sum(1)).named("patterns that are detected"),
+        }
+        return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
+
+    def _correlation_numbers(self, name: str) -> dict[str, Number]:
+        """How votes or detection mass go with the label statistics, here and in the control."""
+        own = {"correlation": self.correlation(name).named(f"correlation of {name} with label statistics")}
+        if not self.control:
+            return own
+        others, chance = _known(self.control_correlations[name]), Estimate.exact(self.chance(name))
+        return own | {
+            "control_correlation": others.named(f"correlation of {name}, {self.control}"),
+            "chance": chance.named(f"share with {name} that correlate as much", SHARE),
+        }
 
     def sentence(self) -> str:  # noqa: D102
         draws, channels = self.weights.shape
@@ -188,19 +200,23 @@ class ChannelPatterns(Result):
             return f"{words}, without anything to compare it with."
         return words + (": not to be told from none." if found.contains(0.0) else ".")
 
-    def rows(self) -> list[dict[str, Any]]:
-        """What was found of each pattern, means over draws; only what is known."""
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """What was found of each pattern, means over draws, and of each channel of every draw; only what is known."""
+        channels = [{"draw": draw, **row} for draw in range(len(self.weights)) for row in self._channel_rows(draw)]
+        return {"patterns": self._pattern_rows(), "channels": channels}
+
+    def _pattern_rows(self) -> list[dict[str, Any]]:
         plus, minus = self.masses
         columns: dict[str, np.ndarray] = {"channels": self.detectors.mean(0), "strength": self.strength.mean(0)}
         if self.weighted:
-            columns |= {"mass for": plus.mean(0), "mass against": minus.mean(0), "vote": self.votes.mean(0)}
+            columns |= {"mass_for": plus.mean(0), "mass_against": minus.mean(0), "vote": self.votes.mean(0)}
         if np.isfinite(self.presence).all():
             columns["presence"] = self.presence
         if np.isfinite(self.statistics).all():
             columns["statistic"] = self.statistics
         if self.labelled and self.markers and len(self.names) > 2:
             sides = (side.mean(0) for side in self.ratios)
-            pairs = zip(("positive ratio", "negative ratio"), sides, strict=True)
+            pairs = zip(("positive_ratio", "negative_ratio"), sides, strict=True)
             columns |= {
                 key: each for key, each in pairs if np.isfinite(each).any()
             }  # else no network detects the marker
@@ -209,8 +225,7 @@ class ChannelPatterns(Result):
             for place, name in enumerate(self.names)
         ]
 
-    def channel_rows(self, draw: int = 0) -> list[dict[str, Any]]:
-        """What was found of each channel of one network."""
+    def _channel_rows(self, draw: int) -> list[dict[str, Any]]:
         found = self.detected[draw]
         return [
             {
@@ -225,9 +240,9 @@ class ChannelPatterns(Result):
         ]
 
     def table(self, most: int = 40) -> str:
-        """Both tables as text, patterns that are detected most and channels of the largest weight first."""
-        patterns = sorted(self.rows(), key=lambda row: -row["channels"] * row["strength"])
-        channels = sorted(self.channel_rows(), key=lambda row: -abs(row.get("weight", row["response"])))
+        """Patterns and channels of the first network as text, what is detected most and has the largest weight first."""
+        patterns = sorted(self._pattern_rows(), key=lambda row: -row["channels"] * row["strength"])
+        channels = sorted(self._channel_rows(0), key=lambda row: -abs(row.get("weight", row["response"])))
         return "\n\n".join(_text(each, most) for each in (patterns, channels))
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -309,7 +324,10 @@ def _correlation_of(first: np.ndarray, second: np.ndarray) -> Estimate:
 
 def _text(rows: list[dict[str, Any]], most: int) -> str:
     """Rows as aligned columns."""
-    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows[:most])]
+    cells = [
+        [name.replace("_", " ") for name in rows[0]],
+        *([_cell(value) for value in row.values()] for row in rows[:most]),
+    ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
     return "\n".join(lines + [f"… and {len(rows) - most} more"] * (len(rows) > most))

@@ -1,33 +1,25 @@
 """Dictionary: the tangent kernel of an implicit representation on a grid, and how much of signals lies on its first atoms."""
 
-# n points · m signals · d coordinates · T thresholds · R ridges · k atoms
+# n points · N points of the grid · m signals · d coordinates
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import torch
 from torch import Tensor, nn
 
 from biascope.families.family import Family
-from biascope.kernels.gram import tangent_gram
+from biascope.measures.dictionary.kernels import CPU, LOWEST, RIDGES, THRESHOLDS, GridKernels, mean_frequency
 from biascope.measures.dictionary.result import Dictionary
 from biascope.results.registry import measurement
-from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
-from biascope.runs.trials import Outcome, Trials
-from biascope.tasks.signals import Signal, coordinate_grid, outputs_at, psnr
-
-CPU = torch.device("cpu")
-LOWEST = 1e-10  # of the thresholds: below it a float64 kernel is known to too few digits
-CANDIDATES = 4  # windows of which the most varied is taken: a piece of empty sky says nothing
-RIDGES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+from biascope.runs.trials import Outcome
+from biascope.tasks.signals import Signal, coordinate_grid
 
 
 class _Small(nn.Module):
@@ -113,27 +105,60 @@ def dictionary(
         Yüce, Ortiz-Jiménez, Besbinar, Frossard (2022). A structured dictionary perspective on implicit neural
         representations. CVPR. Thesis, section 5.4 and appendix C.4: figures 5.5–5.8 and C.2, equation (5.14) with ⟨f, f⟩ below.
     """
-    run = run or Run()
-    exact = replace(run, precision="float64", folder=None, on=None)
-    if isinstance(signals, Tensor):
-        signals = [Signal(each[..., None].double(), "signals") for each in signals]
-    several = [signals] if isinstance(signals, Signal) else list(signals)
-    if len({each.values.shape for each in several}) != 1:
-        listed = ", ".join(sorted({str(tuple(each.values.shape)) for each in several})) or "none"
-        raise ValueError(f"signals must be at least one and of one shape, got {listed}. Pass signals of one size.")
+    several = _of_one_shape(signals)
     sizes, flat = several[0].shape, torch.cat([each.flat.T for each in several]).double().cpu()  # (m, N)
     words = several[0].name if len(several) == 1 else f"{len(several)} {several[0].name}"
     if choice not in ("window", "random"):
         raise ValueError(f"choice must be 'window' or 'random', got {choice!r}. Pass choice='window'.")
-    whole = flat.shape[1] <= points
-    draws = 1 if whole and family.law == "point" else draws
-    atoms = min(atoms, points, flat.shape[1])
-    checks: dict[str, tuple[float, float, float]] = {
-        "points": (min(points, flat.shape[1]), 4, math.inf),
+    total = flat.shape[1]
+    draws = 1 if total <= points and family.law == "point" else draws
+    atoms = min(atoms, points, total)
+    _check_settings(min(points, total), atoms, draws, decades, held_out, ridge)
+    grid = coordinate_grid(sizes, low=low, high=high)
+    _check_network(family, grid)
+    if not bool((flat.std(1) > 1e-9 * flat.abs().amax(1)).all()):
+        raise ValueError("signals must vary, got one value everywhere. Pass signals with something to reconstruct.")
+    kernels = GridKernels(
+        grid=grid,
+        sizes=sizes,
+        signals=flat,
+        points=points,
+        choice=choice,
+        atoms=atoms,
+        decades=decades,
+        held_out=held_out,
+        peak=peak,
+        seed=seed,
+    )
+    return _gathered(kernels, kernels.outcomes(family, draws, run or Run()), words, ridge)
+
+
+def _of_one_shape(signals: Signal | Sequence[Signal] | Tensor) -> list[Signal]:
+    """What was passed as a list of signals.
+
+    Raises:
+        ValueError: If there are none, or their shapes differ.
+    """
+    if isinstance(signals, Tensor):
+        signals = [Signal(each[..., None].double(), "signals") for each in signals]
+    several = [signals] if isinstance(signals, Signal) else list(signals)
+    shapes = sorted({str(tuple(each.values.shape)) for each in several})
+    if len(shapes) != 1:
+        raise ValueError(
+            f"signals must be at least one and of one shape, got {', '.join(shapes) or 'none'}. Pass signals of one size."
+        )
+    return several
+
+
+def _check_settings(points: int, atoms: int, draws: int, decades: float, held_out: float, ridge: float | None) -> None:
+    """A sentence for the first setting out of its range."""
+    ranges: dict[str, tuple[float, float, float]] = {
+        "points": (points, 4, math.inf),
         "atoms": (atoms, 1, math.inf),
+        "draws": (draws, 1, math.inf),
+        "decades": (decades, 0.1, -math.log10(LOWEST)),
     }
-    checks |= {"draws": (draws, 1, math.inf), "decades": (decades, 0.1, -math.log10(LOWEST))}
-    for name, (number, least, largest) in checks.items():
+    for name, (number, least, largest) in ranges.items():
         if not least <= number <= largest:
             span = f"from {least} to {largest:g}" if largest < math.inf else f"at least {least}"
             raise ValueError(f"{name} must be {span}, got {number}. Pass such a number.")
@@ -141,150 +166,35 @@ def dictionary(
         raise ValueError(f"held_out must be a share between 0 and 1, got {held_out}. Pass held_out=0.5.")
     if ridge is not None and not any(math.isclose(ridge, each) for each in RIDGES):
         raise ValueError(f"ridge must be one of {', '.join(map(str, RIDGES))}, got {ridge}. Pass ridge=0.001.")
-    grid = coordinate_grid(sizes, low=low, high=high)
-    _check(family, grid)
-    if not bool((flat.std(1) > 1e-9 * flat.abs().amax(1)).all()):
-        raise ValueError("signals must vary, got one value everywhere. Pass signals with something to reconstruct.")
-    thresholds = torch.logspace(0, math.log10(LOWEST), 101, dtype=torch.float64)
-    networks = functools.cache(lambda: family.draw(draws, seed=seed, run=exact))
 
-    def measured(key: str) -> Outcome:
-        draw = int(key.split()[-1])
-        network, part = networks().member(draw), _part(flat, sizes, points, choice, seed, draw)
-        r, here = grid[part.places], flat[:, part.places]
-        kernel = tangent_gram(network, r, run=exact, label=key).matrix
-        values, vectors = (each.flip(-1) for each in all_eigenpairs(kernel))
-        values = values.clamp_min(0)
-        relative = values / values[0].clamp_min(1e-300)
-        centred = (here - here.mean(1, keepdim=True)).to(kernel)
-        energy = (centred @ vectors).square() / centred.square().sum(1, keepdim=True).clamp_min(1e-300)  # (m, n)
-        # E at a threshold: what lies on the eigenvalues before the first that is below it.
-        before = torch.searchsorted(-relative, -thresholds.to(kernel) * (1 - 1e-12), right=True)
-        summed = torch.cat([torch.zeros_like(energy[:, :1]), energy.cumsum(1)], 1)
-        height = (1 + relative.clamp_min(1e-300).log10() / decades).clamp_min(0)
-        first = vectors[:, :atoms]
-        if part.shown is not None:  # carried to a grid by φ(r) = Σ_i k(r, r_i)φ_i/λ
-            first = tangent_gram(network, grid[part.shown], r, run=exact).matrix @ (
-                first / values[:atoms].clamp_min(1e-300)
-            )
-        start = outputs_at(network, r, run=exact).flatten().to(kernel)
-        order = torch.randperm(len(r), generator=generator_for(CPU, seed, "held out"))  # as SignalTask does
-        left, kept = order[: round(held_out * len(r))], order[round(held_out * len(r)) :]
-        outcome = {
-            "eigenvalues": values / len(values),
-            "energy": summed[:, before],
-            "concentration": energy @ height,
-            "predicted": _predicted(kernel, here.to(kernel), start, kept, left, peak),
-            "atoms": (first / first.norm(dim=0).clamp_min(1e-300)).T,
-        }
-        return {name: tensor.cpu() for name, tensor in outcome.items()}
 
-    trials = Trials(
-        "dictionary",
-        replace(run, precision="float64"),
-        code=measured,
-        at=grid.float(),
-        family=family,
-        signals=flat,
-        sizes=sizes,
-        seed=seed,
-        kernel=(points, atoms, decades, held_out, low, high, peak),
-        choice=None if whole else choice,
-    )
-    found = list(trials.outcomes([f"network {i}" for i in range(draws)], measured))
+def _gathered(kernels: GridKernels, found: list[Outcome], signals: str, ridge: float | None) -> Dictionary:
+    """What the kernels of all networks said, as one result."""
+    parts = [kernels.part(draw) for draw in range(len(found))]
     arrays: Any = {
         name: np.stack([one[name].numpy() for one in found])
         for name in ("eigenvalues", "energy", "concentration", "predicted")
     }
-    parts = [_part(flat, sizes, points, choice, seed, draw) for draw in range(draws)]
+    frequency = [
+        mean_frequency(one["atoms"].reshape(-1, *part.cells), max(kernels.sizes) / part.stride).numpy()
+        for one, part in zip(found, parts, strict=True)
+    ]
     return Dictionary(
-        words,
-        sizes,
+        signals,
+        kernels.sizes,
         np.stack([part.places.numpy() for part in parts]),
-        thresholds.numpy(),
+        THRESHOLDS.numpy().copy(),
         np.array(RIDGES),
         ridge,
         atom_shape=parts[0].cells,
         atoms=found[0]["atoms"].numpy(),
-        frequency=np.stack(
-            [
-                mean_frequency(one["atoms"].reshape(-1, *part.cells), max(sizes) / part.stride).numpy()
-                for one, part in zip(found, parts, strict=True)
-            ]
-        ),
+        frequency=np.stack(frequency),
         **arrays,
-        provenance={"signals": words, "draws": draws},
+        provenance={"signals": signals, "draws": len(found)},
     )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The points of a grid that a kernel is taken on, and those that its atoms are shown on."""
-
-    places: Tensor  # (n,)
-    cells: tuple[int, ...]
-    stride: int = 1
-    shown: Tensor | None = None  # where the two differ
-
-
-def _part(flat: Tensor, sizes: tuple[int, ...], points: int, choice: str, seed: int, draw: int) -> _Part:
-    total, indices = flat.shape[1], torch.arange(flat.shape[1]).reshape(sizes)
-    if total <= points:
-        return _Part(torch.arange(total), sizes)
-    generator = generator_for(CPU, seed, "part", draw)
-    if choice == "random":
-        places = torch.randperm(total, generator=generator)[:points].sort().values
-        stride = next(s for s in range(1, max(sizes) + 1) if math.prod(-(-size // s) for size in sizes) <= points)
-        coarse = indices[tuple(slice(None, None, stride) for _ in sizes)]
-        return _Part(places, tuple(coarse.shape), stride, coarse.flatten())
-    # Of the signals' own proportions.
-    sides = tuple(max(1, math.floor(size * (points / total) ** (1 / len(sizes)))) for size in sizes)
-    windows = []
-    for _ in range(CANDIDATES):
-        corners = [int(torch.randint(n - s + 1, (1,), generator=generator)) for n, s in zip(sizes, sides, strict=True)]
-        windows.append(indices[tuple(slice(c, c + s) for c, s in zip(corners, sides, strict=True))].flatten())
-    return _Part(max(windows, key=lambda places: float(flat[:, places].var(1).mean())), sides)
-
-
-def all_eigenpairs(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """All eigenvalues of a symmetric float64 matrix, smallest first, and its eigenvectors as columns."""
-    if matrix.device.type == "cpu":  # the same LAPACK routine, but SciPy's takes two thirds of the time of PyTorch's
-        values, vectors = scipy.linalg.eigh(matrix.numpy(), driver="evd", check_finite=False)
-        return torch.from_numpy(values), torch.from_numpy(vectors)
-    pairs = torch.linalg.eigh(matrix)
-    return pairs.eigenvalues, pairs.eigenvectors
-
-
-def _predicted(kernel: Tensor, values: Tensor, start: Tensor, kept: Tensor, left: Tensor, peak: float) -> Tensor:
-    """PSNR of kernel ridge regression on the points left out, for each signal and ridge ``(m, R)``."""
-    kept, left = kept.to(kernel.device), left.to(kernel.device)
-    s, u = all_eigenpairs(kernel[kept][:, kept])
-    missing = values - start
-    known, carried = missing[:, kept] @ u, kernel[left][:, kept] @ u
-    said = [(known / (s.clamp_min(0) + ridge * s[-1])) @ carried.T for ridge in RIDGES]
-    return torch.stack([psnr(each, missing[:, left], peak=peak, dim=1) for each in said], 1)
-
-
-def mean_frequency(atoms: Tensor, per_side: float) -> Tensor:
-    """Mean radius of the spectrum of atoms ``(k, …)``, in cycles over a side of so many points.
-
-    Atoms are mirrored at their edges: left and right edges of a smooth one need not meet, and their jump has all frequencies.
-
-    Example:
-        >>> wave = torch.cos(2 * torch.pi * 3 * (torch.arange(12) + 0.5) / 12)[None]
-        >>> round(float(mean_frequency(wave, 12)), 6)
-        3.0
-    """
-    for axis in range(1, atoms.dim()):
-        atoms = torch.cat([atoms, atoms.flip(axis)], axis)
-    energy = torch.fft.fftn(atoms.double(), dim=tuple(range(1, atoms.dim()))).abs().square().flatten(1)
-    axes = [torch.fft.fftfreq(cells, dtype=torch.float64) for cells in atoms.shape[1:]]
-    radius = per_side * torch.cartesian_prod(*axes).reshape(-1, len(axes)).norm(dim=1)
-    mean: Tensor = (energy @ radius) / energy.sum(1).clamp_min(1e-300)
-    return mean
-
-
-def _check(family: Family, r: Tensor) -> None:
+def _check_network(family: Family, r: Tensor) -> None:
     """A sentence where the network does not take these coordinates or says several numbers."""
     try:
         said = family.template.to(CPU, torch.float32)(r[:2].float())

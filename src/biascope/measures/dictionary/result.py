@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from biascope.results import signal_pictures as pictures
-from biascope.results.estimate import Estimate, over_repeats, spearman
+from biascope.results.estimate import SHARE, Estimate, Number, over_repeats, spearman
 from biascope.results.result import Result
 
 if TYPE_CHECKING:
@@ -96,15 +96,17 @@ class Dictionary(Result):
             raise ValueError(f"by must be 'predicted' or 'concentration', got {by!r}. Pass by='predicted'.")
         return self.predicted_psnr if by == "predicted" else self.concentration
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        psnr, frequency = over_draws_and_signals(self.predicted_psnr), over_repeats(self.frequency.mean(1))
+        concentration = over_draws_and_signals(self.concentration, within=(0.0, 1.0))
+        energy = over_draws_and_signals(self.energy_above(0.01), within=(0.0, 1.0))
+        count = over_repeats((self.relative >= 0.01).sum(1))
         return {
-            "predicted PSNR on points held out, dB": over_draws_and_signals(self.predicted_psnr),
-            "concentration of the energy": over_draws_and_signals(self.concentration, within=(0.0, 1.0)),
-            "energy on eigenvalues above 1 % of the largest": over_draws_and_signals(
-                self.energy_above(0.01), within=(0.0, 1.0)
-            ),
-            "eigenvalues above 1 % of the largest": over_repeats((self.relative >= 0.01).sum(1)),
-            "mean frequency of the first atoms, cycles": over_repeats(self.frequency.mean(1)),
+            "predicted_psnr": psnr.named("predicted PSNR on points held out", "dB"),
+            "concentration": concentration.named("concentration of the energy"),
+            "leading_energy": energy.named("energy on eigenvalues above 1 % of the largest", SHARE),
+            "leading_eigenvalues": count.named("eigenvalues above 1 % of the largest"),
+            "mean_frequency": frequency.named("mean frequency of the first atoms", "cycles"),
         }
 
     def sentence(self) -> str:  # noqa: D102

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.derivatives.gradients import forward_flops
@@ -20,8 +20,7 @@ from biascope.families.family import Family
 from biascope.kernels.selftest import warnings_of
 from biascope.measures.match.result import Match
 from biascope.results.estimate import jackknife
-from biascope.results.registry import check_samples
-from biascope.results.result import recorded
+from biascope.results.registry import check_samples, measurement
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
@@ -131,6 +130,25 @@ def _shrunk(rows: Tensor, size: int) -> Tensor:
     return (1 - share) * covariance + share * trace / size * identity
 
 
+def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def pooled() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+
+    def dense() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.Tanh(), nn.Linear(6, 2))
+
+    images, classes = torch.randn(40, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    data = Arrays({"train": (images + classes[:, None, None, None], classes)}, name="noise, brighter or not")
+    return ([Family.initialised(pooled, name="pooled"), Family.initialised(dense, name="dense")], data), {"draws": 32}
+
+
+@measurement(
+    title="Which architecture fits the data",
+    paper="geometry2025",
+    result=Match,
+    example=_example,
+    command="biascope match",
+)
 def match(
     families: Sequence[Family],
     data: Arrays,
@@ -145,17 +163,18 @@ def match(
 ) -> Match:
     """Rank architectures for a data set before any training, by where their functions can change.
 
-    Definition: ``G = E_{x∼N(0, σ²I)} E_θ[∇_x f ∇_x fᵀ]`` is the average geometry at initialisation. With unit directions ``u_k`` and
-    weights ``w_k`` of sum 1 (see :func:`data_directions`) the overlap is the weighted geometric mean of the freedom along them,
+    Definition:
+        ``G = E_{x∼N(0, σ²I)} E_θ[∇_x f ∇_x fᵀ]`` is the average geometry at initialisation. With unit directions ``u_k`` and
+        weights ``w_k`` of sum 1 (see :func:`data_directions`) the overlap is the weighted geometric mean of the freedom along them,
 
-        log₂ overlap = Σ_k w_k log₂[(1 − ε)·D·u_kᵀG u_k/tr G + ε],   ε = 0.01.
+            log₂ overlap = Σ_k w_k log₂[(1 − ε)·D·u_kᵀG u_k/tr G + ε],   ε = 0.01.
 
-    It depends on the scale of neither weights nor data, and is 1 for an isotropic network, whatever the data. For the principal
-    directions of the data it is largest where G has the shape of their covariance (Gibbs' inequality): geometry in
-    directions where the data do not vary is lost, and variance where the network cannot move costs more than is won elsewhere.
+        It depends on the scale of neither weights nor data, and is 1 for an isotropic network, whatever the data. For the principal
+        directions of the data it is largest where G has the shape of their covariance (Gibbs' inequality): geometry in
+        directions where the data do not vary is lost, and variance where the network cannot move costs more than is won elsewhere.
 
-    Estimated from independent groups of draws; values are corrected for bias, intervals and the probabilities of another order are
-    those of the jackknife over the groups. Ranked by ``class means`` with labels, else by ``data``.
+        Estimated from independent groups of draws; values are corrected for bias, intervals and the probabilities of another order
+        are those of the jackknife over the groups. Ranked by ``class means`` with labels, else by ``data``.
 
     Args:
         families: The architectures, with the law of their initial weights, of different names.
@@ -185,7 +204,7 @@ def match(
     Reference:
         Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, definition 2.1.
     """
-    run, begin = run or Run(), time.perf_counter()
+    run = run or Run()
     names = [family.name for family in families]
     if not families or len(set(names)) < len(names):
         raise ValueError(f"Architectures must be one or more of different names, got {names}. Rename or drop some.")
@@ -222,7 +241,6 @@ def match(
         for name, of in (("overlap", "value"), ("errors", "standard_error"), ("low", "low"), ("high", "high"))
     }
     parameters, flops, ranks = (np.array([facts[i][part] for i in order]) for part in range(3))
-    settings = {"labels": labels, "draws": draws, "inputs": inputs, "scale": scale, "readout": readout, "seed": seed}
     return Match(
         names=tuple(names[i] for i in order),
         kinds=tuple(found),
@@ -234,16 +252,8 @@ def match(
         effective_ranks=ranks,
         draws=draws,
         data=data.name,
-        provenance=recorded(
-            "match",
-            "geometry2025",
-            settings=settings,
-            seconds=time.perf_counter() - begin,
-            run=run,
-            data={"name": data.name, "samples": data.sizes, "shape": list(data.shape)},
-            **({"warnings": warnings} if warnings else {}),
-        ),
-    ).check()
+        provenance={"warnings": warnings},
+    )
 
 
 def _overlaps(covariance: GradientCovariance, directions: Directions) -> tuple[float, np.ndarray]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
-from biascope.results.wording import listed, short
+from biascope.results.wording import listed, percent, short, snake
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,8 +83,11 @@ class Match(Result):
         value, low, high = (2.0 ** float(array[row, index]) for array in (self.overlap, self.low, self.high))
         return Estimate(value, math.log(2) * value * float(self.errors[row, index]), low, high)
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        return {f"{place}. {self._described(i)}": self.gain(i) for i, place in enumerate(self.places)}
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        return {
+            f"gain:{self.names[index]}": self.gain(index).named(f"{place}. {self._described(index)}")
+            for index, place in enumerate(self.places)
+        }
 
     def _described(self, index: int) -> str:
         cost = f"{short(self.parameters[index])} parameters, {short(self.flops[index])} FLOPs"
@@ -109,34 +112,41 @@ class Match(Result):
             words += f". The largest, {self._described(largest)}, comes at {_digits(self.gain(largest).value)} times"
         return f"{words}. {CAVEAT}"
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The table as plain values, an architecture a row: gains with standard error and 95 % interval."""
-        return [
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Architectures in their order: what each costs, and its overlap with each kind of directions."""
+        rows = [
             {
                 "place": place,
                 "architecture": name,
                 "parameters": int(self.parameters[index]),
                 "flops": int(self.flops[index]),
-                "effective rank": float(self.effective_ranks[index]),
-                "chance that the next is better": float(self.ahead[index + 1, index])
-                if index + 1 < len(self.names)
-                else None,
-                **{kind: self.gain(index, kind).as_dict() for kind in self.kinds},
+                "effective_rank": float(self.effective_ranks[index]),
+                "chance_next_is_better": self._chance_of_next(index),
+                **{f"overlap_{snake(kind)}": self.gain(index, kind).named(f"overlap, {kind}") for kind in self.kinds},
             }
             for index, (place, name) in enumerate(zip(self.places, self.names, strict=True))
         ]
+        return {"architectures": rows}
+
+    def facts(self) -> dict[str, Any]:
+        """The kind of directions that ranks, and the probability that one architecture is in truth ahead of another."""
+        return {"ranked_by": self.ranked_by, "ahead": self.ahead.tolist()}
+
+    def _chance_of_next(self, index: int) -> float | None:
+        """Probability that the next architecture of the ranking is in truth better; none of the last."""
+        return float(self.ahead[index + 1, index]) if index + 1 < len(self.names) else None
 
     def table(self) -> str:
         """The ranking as text, with parameters and operations beside it."""
         width = max(map(len, (*self.names, "architecture")))
         head = f"place  {'architecture':{width}}" + "".join(f"{kind:>22}" for kind in self.kinds)
         lines = [head + f"{'or the next':>13}{'parameters':>12}{'FLOPs':>8}"]
-        for index, row in enumerate(self.rows()):
+        for index, (place, name) in enumerate(zip(self.places, self.names, strict=True)):
             cells = "".join(f"{_in_words(self.gain(index, kind)):>22}" for kind in self.kinds)
-            chance = row["chance that the next is better"]
-            shown = "" if chance is None else f"{100 * chance:.0f} %" if chance >= 0.005 else "< 1 %"
-            counts = f"{short(row['parameters']):>12}{short(row['flops']):>8}"
-            lines.append(f"{row['place']:5}  {row['architecture']:{width}}{cells}{shown:>13}{counts}")
+            chance = self._chance_of_next(index)
+            shown = "" if chance is None else percent(round(chance, 2)) if chance >= 0.005 else "< 1 %"
+            counts = f"{short(self.parameters[index]):>12}{short(self.flops[index]):>8}"
+            lines.append(f"{place:5}  {name:{width}}{cells}{shown:>13}{counts}")
         return "\n".join(lines)
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from biascope.measures.pattern_statistics import pictures as pictures
-from biascope.results.estimate import Estimate, over_repeats, proportion
+from biascope.results.estimate import SHARE, Number, over_repeats, proportion
 from biascope.results.result import Result
 from biascope.tasks.pattern_ratios import Sides, leanings, sample_size_bound, smallest_constant
 from biascope.tasks.patterns import PatternDistribution
@@ -97,17 +97,18 @@ class PatternStatistics(Result):
         """Which runs are right on every input for certain (equation 3)."""
         return np.asarray((self.margins > 0).all(1))
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        constants, runs = self.constants(), len(self.epochs)
-        numbers = {"c*": over_repeats(constants, within=(0, math.inf))} if np.isfinite(constants).all() else {}
-        numbers |= {
-            "runs with c* below 1, %": proportion(float((constants < 1).mean()), runs),
-            "runs certified to err nowhere, %": proportion(float(self.certified.mean()), runs),
-            "runs with all ratios below 1/P, %": proportion(float(self.small.mean()), runs),
-            "test error, %": over_repeats(100 * self.test_errors, within=(0, 100)),
-            "runs that converged, %": proportion(float(self.converged.mean()), runs),
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        constants, known = self.constants(), {}
+        if np.isfinite(constants).all():
+            known = {"psi_constant": over_repeats(constants, within=(0, math.inf)).named("c*")}
+        return {
+            **known,
+            "runs_below_one": _share_of_runs(constants < 1, "runs with c* below 1"),
+            "runs_certified": _share_of_runs(self.certified, "runs certified to err nowhere"),
+            "runs_with_small_ratios": _share_of_runs(self.small, "runs with all ratios below 1/P"),
+            "test_error": over_repeats(self.test_errors, within=(0, 1)).named("test error", SHARE),
+            "runs_converged": _share_of_runs(self.converged, "runs that converged"),
         }
-        return numbers
 
     def sentence(self) -> str:  # noqa: D102
         constants, runs, patterns = self.constants(), len(self.epochs), self.statistics.shape[1]
@@ -140,3 +141,7 @@ class PatternStatistics(Result):
                 {"c*": constants[known]}, dark=dark
             )
         return shown
+
+
+def _share_of_runs(held: np.ndarray, label: str) -> Number:
+    return proportion(float(held.mean()), len(held)).named(label, SHARE)
