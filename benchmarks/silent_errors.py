@@ -106,8 +106,8 @@ def edited_helper(folder: Path) -> tuple[object, object]:
     def scanned(out: str) -> float:
         sys.modules.pop(name, None)
         words = ("--input", "1x4x4", "--estimator", "exact", "--json", "--out", folder / out)
-        headline = json.loads(command("scan", f"{folder}/net.py:Net", *words))["results"][0]["headline"]
-        return round(next(number["value"] for name, number in headline.items() if name.startswith("effective rank")), 1)
+        numbers = json.loads(command("scan", f"{folder}/net.py:Net", *words))["results"][0]["numbers"]
+        return round(next(number["value"] for number in numbers if number["key"] == "effective_rank"), 1)
 
     helper.write_text("def squashed(x):\n    return x.relu()\n")
     scanned("run")
@@ -347,7 +347,7 @@ def random_merge(folder: Path) -> tuple[object, object]:
         np.savez(folder / f"{name}.npz", x=np.random.default_rng(0).uniform(size=(200, 1, 2, 2)).astype(np.float32))
     files = [folder / f"{name}.safetensors" for name in ("base", "a", "b")]
     data = ("--data", folder / "a.npz", "--data", folder / "b.npz", "--model", f"{folder}/net.py:Net")
-    out = command("merge", "check", *files, *data, "--report", folder / "out")
+    out = command("merge", "check", *files, *data, "--out", folder / "out")
     return " ".join(out.split())[:100], "no verdict possible"
 
 

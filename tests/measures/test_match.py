@@ -306,9 +306,9 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
         "mlp hidden=(20, 20) activation=tanh": str(49 * 20 + 21 * 20 + 21 * 3),
     }
     again = invoke(*models, "--data", "small", "--draws", "64", "--out", "run", "--json")
-    document = json.loads(again.output)
-    assert document["ranked by"] == "class means"
-    assert [row["architecture"] for row in document["architectures"]] == [row["architecture"] for row in rows]
+    (found,) = json.loads(again.output)["results"]
+    assert found["facts"]["ranked_by"] == "class means"
+    assert [row["architecture"] for row in found["tables"]["architectures"]] == [row["architecture"] for row in rows]
     assert Match.load("run/match").draws == 64
 
 
@@ -329,8 +329,8 @@ def test_match_without_labels_ranks_by_the_data_alone(folder):
         (["mlp", "mlp"], "Architectures must be one or more of different names"),
         (["mlp", "--draws", "2"], "draws must be at least 8"),
         (["mlp", "--data", "absent"], "data set must be one of"),
-        (["mlp", "--data-sizes", "many"], "--data-sizes must be whole numbers"),
-        (["mlp", "--data-sizes", "3"], "Labels must be of two or more classes"),
+        (["mlp", "--samples", "many"], "--samples must be whole numbers"),
+        (["mlp", "--samples", "3"], "Labels must be of two or more classes"),
         (["mlp", "--precision", "float8"], "precision must be one of"),
     ],
 )
