@@ -58,9 +58,9 @@ def test_a_data_set_gives_tables_a_report_and_a_result(folder):
     assert "correlation of votes with label statistics" in done.output
     rows = list(csv.DictReader((folder / "run/patterns.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["pattern"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
-    assert {"channels", "strength", "mass for", "mass against", "vote", "presence", "statistic"} <= set(rows[0])
+    assert {"channels", "strength", "mass_for", "mass_against", "vote", "presence", "statistic"} <= set(rows[0])
     channels = list(csv.DictReader((folder / "run/channels.csv").read_text(encoding="utf-8").splitlines()))
-    assert len(channels) == 6
+    assert len(channels) == 3 * 6  # of every network
     assert (folder / "run/report.html").stat().st_size > 10_000
     result = load(folder / "run/channel_patterns")
     assert result.responses.shape == (3, 6, 6)

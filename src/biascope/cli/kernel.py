@@ -36,7 +36,9 @@ def kernel(
     parameters: Annotated[
         list[str], typer.Option(help="Parameters to differentiate by, names or patterns such as 'conv1.*'.")
     ] = [],  # noqa: B006 - typer copies it
-    kind: Annotated[str, typer.Option("--kernel", help="scalar (one readout) or trace (sum over outputs).")] = "scalar",
+    kind: Annotated[
+        str, typer.Option("--kernel", help="Kernel of one readout (scalar) or summed over outputs (trace).")
+    ] = "scalar",
     readout: Readout = "first",
     draws: Draws = 1,
     matrix: Annotated[Path | None, typer.Option(help="Also write the kernel matrix to this .npy file.")] = None,

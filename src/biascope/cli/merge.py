@@ -99,7 +99,9 @@ def check(
     data: SeveralData,
     how: ReadingOptions,
     accuracy: Annotated[list[float], typer.Option(help=ACCURACY_HELP)] = [],  # noqa: B006 - typer copies it
-    control: Annotated[str | None, typer.Option(help="Samples outside all tasks: what does the merge change?")] = None,
+    control: Annotated[
+        str | None, typer.Option(help="Samples outside all tasks, to see what the merge changes there.")
+    ] = None,
     grid: Grid = 10,
     data_root: DataRoot = None,
     work: SeededWork,

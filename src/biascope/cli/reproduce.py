@@ -24,7 +24,9 @@ def reproduce(
     paper: Annotated[str, typer.Argument(help="A paper's id; without one, papers and figures are listed.")] = "",
     figure: Annotated[str, typer.Argument(help="A figure's number; without one, all of the paper's.")] = "",
     *,
-    effort: Annotated[str, typer.Option(help="smoke (does it run), laptop or paper (the published sizes).")] = "laptop",
+    effort: Annotated[
+        str, typer.Option(help="Effort: smoke (does it run), laptop or paper (the published sizes).")
+    ] = "laptop",
     keep: Annotated[bool, typer.Option("--keep", help="Merge what is found into the committed results.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Print where every claim stands, and stop.")] = False,
     merge: Annotated[
