@@ -114,7 +114,7 @@ def streamed(folder):
     from biascope.cli.merge import apply
 
     models = [f"{folder / name}={weight}" for name, weight in WEIGHTS.items()]
-    apply(folder / "base", models, folder / "streamed", report=folder / "report", as_json=True)
+    apply(folder / "base", models, out=folder / "streamed", report_out=folder / "report", as_json=True)
 
 
 def loaded(folder):

@@ -347,7 +347,7 @@ def random_merge(folder: Path) -> tuple[object, object]:
         np.savez(folder / f"{name}.npz", x=np.random.default_rng(0).uniform(size=(200, 1, 2, 2)).astype(np.float32))
     files = [folder / f"{name}.safetensors" for name in ("base", "a", "b")]
     data = ("--data", folder / "a.npz", "--data", folder / "b.npz", "--model", f"{folder}/net.py:Net")
-    out = command("merge", "check", *files, *data, "--report", folder / "out")
+    out = command("merge", "check", *files, *data, "--out", folder / "out")
     return " ".join(out.split())[:100], "no verdict possible"
 
 

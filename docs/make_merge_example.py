@@ -95,7 +95,7 @@ def checked(folder: Path, pair: tuple[str, str], *more: str) -> MergeCheck:
     command = ["merge", "check", "base.safetensors", *models, *sets, *known, "--model", "lenet", "--pixels", scale]
     print("\n$ biascope " + " ".join([*command, *more]) + "\n", flush=True)
     subprocess.run(
-        [Path(sys.executable).with_name("biascope"), *command, *more, "--report", out], cwd=folder, check=True
+        [Path(sys.executable).with_name("biascope"), *command, *more, "--out", out], cwd=folder, check=True
     )
     return MergeCheck.load(folder / out / "result")
 

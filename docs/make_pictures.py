@@ -11,12 +11,12 @@ and on CIFAR-10
     biascope kernel lenet --samples 4000 --positive 5,6,7,8,9 --draws 4 --out RUNS/kernel_halves
     biascope match logistic_regression mlp lenet "lenet pooling=average" vgg11 resnet18 vit densenet121 --data cifar10 --out RUNS/match
     biascope data score cifar10 --set pooling=average --set activation=gelu --out RUNS/sample_score
-    biascope measure feature_elimination lenet --set pooling=average --set activation=gelu --data cifar10 --data-sizes 4000,2000 \
+    biascope measure feature_elimination lenet --set pooling=average --set activation=gelu --data cifar10 --samples 4000,2000 \
         --positive 2,3,4,5,6,7 --epochs 20 --repeats 3 --out RUNS/feature_elimination
-    biascope measure geometry_motion lenet --set activation=gelu --set pooling=average --data-sizes 1000,1000 --positive 2,3,4,5,6,7 \
+    biascope measure geometry_motion lenet --set activation=gelu --set pooling=average --samples 1000,1000 --positive 2,3,4,5,6,7 \
         --runs 8 --epochs 60 --out RUNS/geometry_motion
-    biascope measure kernel_rotation lenet --data-sizes 4000,1000 --target 50 --epochs 20 --out RUNS/kernel_rotation
-    biascope measure linearized_training lenet --data-sizes 4000,1000 --targets 2,5,10,20,50,100 --at start,trained --epochs 20
+    biascope measure kernel_rotation lenet --samples 4000,1000 --target 50 --epochs 20 --out RUNS/kernel_rotation
+    biascope measure linearized_training lenet --samples 4000,1000 --targets 2,5,10,20,50,100 --at start,trained --epochs 20
         --out RUNS/linearized_training
 
 then

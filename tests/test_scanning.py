@@ -161,7 +161,7 @@ def test_overlaps_of_networks_without_directions_are_not_resolved(
     monkeypatch.chdir(tmp_path)
     Path("flat.py").write_text(ISOTROPIC)
     for table in tables_of(["flat.py:relu", "flat.py:tanh"]):
-        assert table["noise floor"] == pytest.approx(0.218, abs=0.001)
+        assert table["noise_floor"] == pytest.approx(0.218, abs=0.001)
         assert table["overlap"][0][1] == pytest.approx(10 / 64, abs=0.05)  # 0.41 and 0.65 where both had one seed
         assert table["resolved"] == [[False, False], [False, False]]
         assert "The overlap of relu and tanh is not resolved" in table["warnings"][0]

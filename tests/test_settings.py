@@ -17,12 +17,14 @@ from torch import nn
 from typer.testing import CliRunner
 
 from biascope import cli
+from biascope.cli import compare as compare_command
 from biascope.cli import data as data_commands
 from biascope.cli import inr as signal_commands
 from biascope.cli import kernel as kernel_commands
 from biascope.cli import match as match_commands
 from biascope.cli import measure as measure_commands
 from biascope.cli import patterns as pattern_commands
+from biascope.cli import scan as scan_command
 from biascope.families.family import Family, Network
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.results.registry import find, names
@@ -85,8 +87,8 @@ def test_a_measurement_refuses_a_setting_without_meaning(name: str, key: str, va
 
 
 COMMANDS: dict[tuple[str, ...], tuple[Callable[..., None], tuple[str, ...]]] = {
-    ("scan",): (cli.scan, ("net.py:build", "--input", "1x8x8", "--draws", "4")),
-    ("compare",): (cli.compare, ("net.py:build", "net.py:other", "--input", "1x8x8", "--draws", "8")),
+    ("scan",): (scan_command.scan, ("net.py:build", "--input", "1x8x8", "--draws", "4")),
+    ("compare",): (compare_command.compare, ("net.py:build", "net.py:other", "--input", "1x8x8", "--draws", "8")),
     ("kernel",): (kernel_commands.kernel, ("net.py:build", "--data", "s.npz")),
     ("match",): (match_commands.match, ("net.py:build", "net.py:other", "--data", "s.npz")),
     ("patterns",): (pattern_commands.patterns, ("net.py:convolution", "--data", "s.npz")),
@@ -95,7 +97,6 @@ COMMANDS: dict[tuple[str, ...], tuple[Callable[..., None], tuple[str, ...]]] = {
     ("data", "score"): (data_commands.score, ("s.npz", "--model", "net.py:build", "--draws", "4")),
     ("measure",): (measure_commands.measure, ("directional_bias", "net.py:build", "--input", "1x8x8")),
 }
-SPELLED = {("match", "scale"): "--probe-scale"}
 NETWORKS = """
 from torch import nn
 
@@ -117,7 +118,7 @@ def options_without_meaning() -> list[Any]:
                 continue
             for value in values_of(str(hint)):
                 if value not in MEANINGFUL.get(key, ()):
-                    option = f"{SPELLED.get((*words, key), '--' + key.replace('_', '-'))}={value}"
+                    option = f"--{key.replace('_', '-')}={value}"
                     cases.append(pytest.param(words, option, id=f"{' '.join(words)} {option}"))
     return cases
 

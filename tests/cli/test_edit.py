@@ -30,7 +30,7 @@ from biascope.runs.randomness import forked_rng
 
 TINY = VIT | {"depth": 1, "width": 32, "heads": 2, "mlp": 64, "image_size": 16, "patch": 8}
 SIZES = (40, 20, 40)
-QUICK = ("--steps", "6", "--sizes", "40,20,40", "--device", "cpu", "--rate", "0.003", "--linearised-rate", "0.01")
+QUICK = ("--steps", "6", "--samples", "40,20,40", "--device", "cpu", "--rate", "0.003", "--linearised-rate", "0.01")
 SMALL = (*QUICK, "--weights", "tiny.safetensors", "--data-root", ".")
 CURVES = ("--points", "20", "--grid", "3")
 app = typer.Typer()
@@ -86,11 +86,12 @@ def test_all_four_measurements_in_one_report(folder: Path) -> None:
     assert added.methods == ("non-linear", "post-hoc", "linearised")
     assert negated.control_task == "other"
     assert added.subject == "small ViT at tiny"
-    assert added.provenance["fine-tuning"]["rates"] == {"non-linear": 0.003, "linearised": 0.01}
+    assert added.provenance["fine_tuning"]["rates"] == {"non-linear": 0.003, "linearised": 0.01}
     row = added.table()["linearised"]
     shown = next(line for line in output.splitlines() if line.startswith("  linearised"))
     for name in ("single", "absolute", "normalised"):
-        assert f"{row[name].value:.1f} ({row[name].low:.1f} to {row[name].high:.1f})" in shown
+        percent = row[name].in_percent()
+        assert f"{percent.value:.1f} ({percent.low:.1f} to {percent.high:.1f})" in shown
     assert shown.endswith(f"{added.chosen[0, 2]:.2f}")
     for result in (added, negated, measurement.load(run / "disentanglement")):
         assert result.sentence() in output
@@ -163,14 +164,14 @@ def test_the_same_command_goes_on_and_seeds_are_added(folder: Path, monkeypatch:
     fits.clear()
     second = json.loads(said(*words))
     assert fits == []
-    assert first["results"][0]["headline"] == second["results"][0]["headline"]
+    assert first["results"][0]["numbers"] == second["results"][0]["numbers"]
     assert Path(first["report"]) == Path("run/report.html")
     said(*words, "--seeds", "2")
     assert fits == [1, 1]
     found = measurement.load("run/task_addition")
     assert isinstance(found, TaskAddition)
     assert found.single.shape == (2, 2, 2)
-    absolute = 100 * found.absolute[:, 0]
+    absolute = found.absolute[:, 0]
     assert found.table()["non-linear"]["absolute"].standard_error == pytest.approx(abs(absolute[0] - absolute[1]) / 2)
 
 
@@ -186,12 +187,12 @@ def test_localisation_takes_no_tuning(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_from_random_weights(folder: Path) -> None:
-    words = ("--steps", "1", "--sizes", "8,4,4", "--tunings", "non-linear", "--data-root", ".", "--device", "cpu")
+    words = ("--steps", "1", "--samples", "8,4,4", "--tunings", "non-linear", "--data-root", ".", "--device", "cpu")
     assert "small ViT at random weights" in said("vit", "--tasks", "one", "--random", *words)
     found = measurement.load("biascope-runs/edit-vit-random/task_addition")
     assert isinstance(found, TaskAddition)
     assert found.methods == ("non-linear", "post-hoc")
-    assert found.provenance["fine-tuning"]["rates"] == {"non-linear": usual_rates("vit")["non-linear"]}
+    assert found.provenance["fine_tuning"]["rates"] == {"non-linear": usual_rates("vit")["non-linear"]}
 
 
 def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path) -> None:
@@ -236,8 +237,8 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path
     bad(r"^--linearised-rate must be positive, for a tuning that is made", "--tunings", "non-linear")
     bad(r"^image_size must be at least 32 and is for efficientnet_lite0", "--image-size", "64")
     few = ("vit", "--tasks", "one", "--random", "--data-root", ".")
-    refused(folder, r"^--sizes must be positive numbers of training, validation and test", *few, "--sizes", "40,20")
-    refused(folder, r"^--sizes must be whole numbers joined by commas, got 'many'", *few, "--sizes", "many")
+    refused(folder, r"^--samples must be positive numbers of training, validation and test", *few, "--samples", "40,20")
+    refused(folder, r"^--samples must be whole numbers joined by commas, got 'many'", *few, "--samples", "many")
     refused(folder, r"^--steps must be at least 1, got 0\. Pass --steps 500\.$", *few, "--steps", "0")
     refused(folder, r"^device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'tpu'", *few, "--device", "tpu")
     refused(folder, r"^--rate must be positive", *few, "--rate", "-1")

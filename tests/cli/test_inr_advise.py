@@ -49,9 +49,10 @@ def test_numbers_as_json_and_a_sound(tmp_path: Path, monkeypatch: pytest.MonkeyP
     at = torch.arange(3000) / 1000
     save_signal(Signal(0.5 * torch.sin(2 * torch.pi * 40 * at)[:, None], "hum", 1000.0), tmp_path / "hum.wav")
     told = json.loads(advised("hum.wav", "--candidates", "siren=100,siren=3000", *QUICK, "--json"))
-    assert told["provenance"]["data"]["shape"] == [2000, 1]  # two seconds by default
-    assert {row["network"] for row in told["networks"]} == {"SIREN ω₀=100", "SIREN ω₀=3000"}
-    assert told["agreement"] == {}
+    (found,) = told["results"]
+    assert found["provenance"]["data"]["shape"] == [2000, 1]  # two seconds by default
+    assert {row["network"] for row in found["tables"]["networks"]} == {"SIREN ω₀=100", "SIREN ω₀=3000"}
+    assert told["command"].startswith("biascope inr fit hum.wav --model siren --set omega=")
     assert told["report"] == "biascope-runs/advise-hum.wav/report.html"
     assert Path(told["report"]).exists()
 

@@ -153,15 +153,14 @@ def test_what_kernel_cannot_do_is_a_sentence(folder, words, message):
 )
 def test_samples_of_another_shape_are_a_sentence(folder, words):
     (folder / "narrow.py").write_text(MODEL.replace("48", "47"))
-    sizes = ["--data-sizes" if words[0] == "measure" else "--samples", "30,10"]
-    done = invoke(*words, "narrow.py:build", "--data", "small", *sizes, "--device", "cpu")
+    done = invoke(*words, "narrow.py:build", "--data", "small", "--samples", "30,10", "--device", "cpu")
     assert done.exit_code != 0
     assert isinstance(done.exception, ValueError)
     assert "must accept samples of shape" in str(done.exception)
 
 
 def test_measure_takes_data_and_sizes(folder):
-    words = ["measure", "tangent_kernel", "own.py:build", "--data", "small", "--data-sizes", "40,20", "--leading", "4"]
+    words = ["measure", "tangent_kernel", "own.py:build", "--data", "small", "--samples", "40,20", "--leading", "4"]
     done = invoke(*words, "--device", "cpu", "--out", "run")
     assert done.exit_code == 0, done.output
     record = json.loads((folder / "run/tangent_kernel/result.json").read_text())["values"]["provenance"]

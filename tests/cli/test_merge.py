@@ -84,13 +84,13 @@ def test_numbers_as_json_and_shards(folder):
         "merged",
         "--shard-size",
         "80",
-        "--report",
+        "--report-out",
         "page",
         "--json",
     )
-    document = json.loads(said(*words))
-    assert document["headline"]["share of the edit that rounding lost"] < 1e-6
-    assert document["provenance"]["settings"]["base"] == Checkpoint.open("base.safetensors").fingerprint()
+    (found,) = json.loads(said(*words))["results"]
+    assert next(number for number in found["numbers"] if number["key"] == "rounding_loss")["value"] < 1e-6
+    assert found["provenance"]["settings"]["base"] == Checkpoint.open("base.safetensors").fingerprint()
     assert Checkpoint.open("merged").fingerprint() == Checkpoint.open("a.safetensors").fingerprint()
     assert len(list((folder / "merged").glob("*.safetensors"))) == 2
     assert (folder / "page" / "report.html").exists()
@@ -190,8 +190,8 @@ def test_differences_are_told_and_drawn(folder):
     assert all(
         words in page for words in ("Cosine of task vectors", "Opposite moves", "How far each layer is from the base")
     )
-    document = json.loads(said("diff", "a.safetensors", "b.safetensors", "--json", "--report", "two"))
-    assert set(document["headline"]) == {"distance of b, of the weights"}
-    assert [row["layer"] for row in document["layers"]] == ["first", "last"]
+    (found,) = json.loads(said("diff", "a.safetensors", "b.safetensors", "--json", "--out", "two"))["results"]
+    assert [(number["key"], number["case"]) for number in found["numbers"]] == [("task_vector_size", "b")]
+    assert [row["layer"] for row in found["tables"]["layers"]] == ["first", "last"]
     save_file({"strange": torch.ones(2)}, "c.safetensors")
     refused(folder, "must share weights with a.safetensors", "diff", "a.safetensors", "c.safetensors")

@@ -107,6 +107,17 @@ def refused(folder: Path, message: str, *words: str) -> None:
     assert after == before
 
 
+def only(output: str) -> dict:
+    """The one result in what was printed as JSON."""
+    (found,) = json.loads(output)["results"]
+    return found
+
+
+def distances(found: dict, model: str) -> list[float]:
+    """From a merge to a model, by the coefficient of the merge."""
+    return [row[f"distance:{model}"] for row in found["tables"]["coefficients"]]
+
+
 def test_a_verdict_a_report_and_the_next_command(folder):
     output = said(*CHECK, *QUICK, "--data", "a.npz", "--data", "b.npz", "--control", "else.npz")
     found = MergeCheck.load(folder / "biascope-runs" / "check-base" / "result")
@@ -130,14 +141,15 @@ def test_conflicting_models_are_not_to_be_merged(folder, undrawn):
     save_file({name: 2 * base[name] - a[name] for name in base}, "against.safetensors")
     words = [word.replace("b.safetensors", "against.safetensors") for word in CHECK]
     output = said(*words, *QUICK, "--data", "a.npz", "--json")
-    document = json.loads(output)
-    assert document["grade"] == "do not merge"
-    assert document["command"] == ""
-    assert document["headline"]["cosine of a and against"] == pytest.approx(-1.0)
-    assert "point against each other most in first (cosine −1.00)" in document["sentence"]
-    assert [row["data"] for row in document["models"]] == ["a (test)", "a (test)"]
-    assert len(document["models"][0]["distances"]) == len(document["alphas"]) == 21
-    assert document["provenance"]["settings"]["grid"] == 4
+    assert json.loads(output)["command"] == ""
+    found = only(output)
+    assert found["facts"]["grade"] == "do not merge"
+    (cosine,) = [number["value"] for number in found["numbers"] if number["key"] == "cosine"]
+    assert cosine == pytest.approx(-1.0)
+    assert "point against each other most in first (cosine −1.00)" in found["sentence"]
+    assert [row["data"] for row in found["tables"]["models"]] == ["a (test)", "a (test)"]
+    assert len(found["tables"]["coefficients"]) == 21
+    assert found["provenance"]["settings"]["grid"] == 4
 
 
 def test_a_saved_vector_is_as_good_as_a_model_and_the_same_command_continues(folder, undrawn):
@@ -145,10 +157,10 @@ def test_a_saved_vector_is_as_good_as_a_model_and_the_same_command_continues(fol
     TaskVector.between(base, b, source="b").save("vector.safetensors")
     words = [word.replace("b.safetensors", "vector.safetensors") for word in CHECK]
     last = ("--data", "a.npz", "--data", "b.npz", "--json")
-    one = json.loads(said(*CHECK, *QUICK, *last))
+    one = only(said(*CHECK, *QUICK, *last))
     kept = {path: path.stat().st_mtime_ns for path in (folder / "biascope-runs").rglob("trials/*/*.safetensors")}
-    two = json.loads(said(*words, *QUICK, *last))
-    assert two["models"][1]["distances"] == one["models"][1]["distances"]
+    two = only(said(*words, *QUICK, *last))
+    assert distances(two, "vector") == distances(one, "b")
     assert kept
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
@@ -160,7 +172,7 @@ def test_heads_of_their_own(folder, undrawn):
     save_file({**a, "last.weight": normal(5, 8, seed=3).float(), "last.bias": torch.zeros(5)}, "a.safetensors")
     output = said(*CHECK, *QUICK, "--data", "a.npz", "--data", "b.npz", "--head", "last")
     assert "--keep 'last.*' --out merged.safetensors" in output
-    assert json.loads(said(*CHECK, *QUICK, "--data", "a.npz", "--head", "last", "--features", "--json"))["grade"]
+    assert only(said(*CHECK, *QUICK, "--data", "a.npz", "--head", "last", "--features", "--json"))["facts"]["grade"]
     refused(folder, r"--head must name a linear layer of the network, one of first, last, got 'relu'", *CHECK, "--data", "a.npz",
             "--head", "relu")  # fmt: skip
     save_file({**b, "last.weight": torch.zeros(5, 7)}, "b.safetensors")
@@ -179,15 +191,15 @@ def test_a_named_network_takes_its_outputs_from_the_checkpoint(folder, undrawn):
             {key: each + step * normal(*each.shape).float() for key, each in state.items()}, f"{name}.safetensors"
         )
     words = ("check", "base.safetensors", "a.safetensors", "b.safetensors", "--model", "logistic_regression")
-    document = json.loads(said(*words, *QUICK, "--data", "a.npz", "--input", "1x8x8", "--json"))
-    assert document["grade"] == "do not merge"
+    last = (*QUICK, "--data", "a.npz", "--input", "1x8x8", "--json")
+    assert only(said(*words, *last))["facts"]["grade"] == "do not merge"
     one = {key: each[:1] for key, each in state.items()}  # a single output: two classes by its sign
     for name in ("base", "a", "b"):
         save_file(
             {key: each[:1].clone() for key, each in load_file(f"{name}.safetensors").items()}, f"{name}.safetensors"
         )
     assert load_file("base.safetensors")["head.weight"].equal(one["head.weight"])
-    assert json.loads(said(*words, *QUICK, "--data", "a.npz", "--input", "1x8x8", "--json"))["alphas"][-1] == 1.0
+    assert only(said(*words, *last))["tables"]["coefficients"][-1]["coefficient"] == 1.0
 
 
 def test_an_encoder_is_read_through_linear_probes(folder, undrawn):
@@ -198,14 +210,12 @@ def test_an_encoder_is_read_through_linear_probes(folder, undrawn):
         near = {key: each + 0.05 * seed * normal(*each.shape, seed=seed).float() for key, each in state.items()}
         weights.save(near, f"{name}.safetensors", {"settings": json.dumps(sizes)})
     words = ("check", "base.safetensors", "a.safetensors", "b.safetensors", "--model", "vit", *QUICK)
-    document = json.loads(said(*words, "--data", "a.npz", "--control", "else.npz", "--json"))
-    assert [row["samples"] for row in document["models"]] == [40, 40]
-    assert set(document["control"]) == {"merge", "a", "b"}
+    found = only(said(*words, "--data", "a.npz", "--control", "else.npz", "--json"))
+    assert [row["samples"] for row in found["tables"]["models"]] == [40, 40]
+    alone = [number["case"] for number in found["numbers"] if number["key"] == "control_change_alone"]
+    assert alone == ["a", "b"]
     refused(folder, "needs no classes", *words, "--data", "else.npz")
-    assert (
-        json.loads(said(*words, "--data", "else.npz", "--features", "--json"))["provenance"]["settings"]["compared"]
-        == "features"
-    )
+    assert only(said(*words, "--data", "else.npz", "--features", "--json"))["facts"]["compared"] == "features"
     refused(folder, "--head must be left out for an encoder", *words, "--data", "a.npz", "--head", "head")
     half = {key: each.half() for key, each in load_file("b.safetensors").items()}
     weights.save(half, "b.safetensors", {"settings": json.dumps(sizes)})
@@ -238,10 +248,10 @@ def test_a_folder_of_hugging_face_on_texts(folder, undrawn):
     lines = "".join(f"{'sad' if k % 2 else 'glad'}\t{chr(97 + k % 26)} {chr(97 + k * 7 % 26)}\n" for k in range(30))
     for split in ("train", "test"):
         Path("moods", f"{split}.tsv").write_text(f"label\ttext\n{lines}")
-    document = json.loads(said("check", "base", "a", "b", "--data", "moods", *QUICK, "--json"))
-    assert [row["model"] for row in document["models"]] == ["a", "b"]
-    assert document["models"][0]["samples"] == 30
-    assert document["provenance"]["settings"]["compared"] == "classes"
+    found = only(said("check", "base", "a", "b", "--data", "moods", *QUICK, "--json"))
+    assert [row["model"] for row in found["tables"]["models"]] == ["a", "b"]
+    assert found["tables"]["models"][0]["samples"] == 30
+    assert found["facts"]["compared"] == "classes"
 
 
 class Trap:
@@ -306,7 +316,8 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
     bad(r"must take samples of wide", more=("--control", "wide.npz"))
     bad(r"--split must be one of train, test for a\.npz, got dev", more=("--split", "dev"))
     bad(r"--pixels must be own, unit, or MEAN:SPREAD", more=("--pixels", "bright"))
-    bad(r"--points must be at least 2, got 1", more=("--points", "1"))
+    bad(r"--samples must be at least 2, got 1", more=("--samples", "1"))
+    bad(r"--samples must be one number of samples of each set, got '20,10'", more=("--samples", "20,10"))
     bad(r"--grid must be at least 3, or 0 for no maps, got 2", more=("--grid", "2"))
     for scale in ("0.5:0", "nan:0.3", "0.5:-1"):
         bad(r"SPREAD positive, got", more=("--pixels", scale))
@@ -359,7 +370,7 @@ def settled(folder):
     return folder
 
 
-def checked_numbers(*more: str) -> dict:
+def checked(*more: str) -> str:
     words = [
         *CHECK[:4],
         "--model",
@@ -372,14 +383,18 @@ def checked_numbers(*more: str) -> dict:
         *QUICK,
         "--json",
     ]
-    return json.loads(said(*words, *more))
+    return said(*words, *more)
+
+
+def checked_numbers(*more: str) -> dict:
+    return only(checked(*more))
 
 
 def test_another_forward_pass_with_the_same_weights_is_not_read_from_the_folder(settled, undrawn):
     first = checked_numbers()
-    other, fresh = checked_numbers("--set", "act=relu"), checked_numbers("--set", "act=relu", "--report", "elsewhere")
-    assert other["models"] == fresh["models"]
-    assert other["models"][0]["distances"] != first["models"][0]["distances"]
+    other, fresh = checked_numbers("--set", "act=relu"), checked_numbers("--set", "act=relu", "--out", "elsewhere")
+    assert other["tables"] == fresh["tables"]
+    assert distances(other, "a") != distances(first, "a")
 
 
 def test_buffers_that_a_merge_edits_are_edited_and_statistics_of_their_own_are_told(settled, undrawn):
@@ -387,7 +402,8 @@ def test_buffers_that_a_merge_edits_are_edited_and_statistics_of_their_own_are_t
     before = checked_numbers()
     assert "BatchNorm" not in before["sentence"]
     save_file(a | {"shift": torch.full((8,), 3.0)}, "a.safetensors")
-    assert checked_numbers()["models"][0]["distance from the base"] != before["models"][0]["distance from the base"]
+    far, near = (found["tables"]["models"][0]["distance_from_base"] for found in (checked_numbers(), before))
+    assert far != near
     save_file(a | {"norm.running_mean": torch.ones(8)}, "a.safetensors")
     told = checked_numbers()["sentence"]
     assert "BatchNorm statistics of a differ from the base's, which check and merge use throughout" in told
@@ -408,17 +424,17 @@ def test_the_sign_of_a_single_output_counts_through_a_head_too(settled, undrawn)
         state = load_file(f"{name}.safetensors")
         state["last.weight"], state["last.bias"] = state["last.weight"][:1].contiguous(), state["last.bias"][:1]
         save_file(state, f"{name}.safetensors")
-    plain = checked_numbers("--set", "outputs=1", "--report", "plain")
-    through = checked_numbers("--set", "outputs=1", "--head", "last", "--report", "through")
-    assert plain["models"][0]["distances"] == pytest.approx(through["models"][0]["distances"])
-    assert max(plain["models"][0]["distances"]) > 0
+    plain = checked_numbers("--set", "outputs=1", "--out", "plain")
+    through = checked_numbers("--set", "outputs=1", "--head", "last", "--out", "through")
+    assert distances(plain, "a") == pytest.approx(distances(through, "a"))
+    assert max(distances(plain, "a")) > 0
 
 
 def test_the_next_command_is_one_that_works(settled, undrawn):
     state = load_file("base.safetensors")
     for name in ("a", "b"):  # the same far end twice: a merge of half of each is that end, and unrelated to the base
         save_file(state | {"first.weight": 5 * normal(8, 36, seed=1, dtype=torch.float32)}, f"{name}.safetensors")
-    command = checked_numbers("--unrelated")["command"].split()
+    command = json.loads(checked("--unrelated"))["command"].split()
     assert command[-3:] == ["--unrelated", "--out", "merged.safetensors"]
     said(*command[2:])
     assert Path("merged.safetensors").is_file()

@@ -58,9 +58,9 @@ def test_a_data_set_gives_tables_a_report_and_a_result(folder):
     assert "correlation of votes with label statistics" in done.output
     rows = list(csv.DictReader((folder / "run/patterns.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["pattern"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
-    assert {"channels", "strength", "mass for", "mass against", "vote", "presence", "statistic"} <= set(rows[0])
+    assert {"channels", "strength", "mass_for", "mass_against", "vote", "presence", "statistic"} <= set(rows[0])
     channels = list(csv.DictReader((folder / "run/channels.csv").read_text(encoding="utf-8").splitlines()))
-    assert len(channels) == 6
+    assert len(channels) == 3 * 6  # of every network
     assert (folder / "run/report.html").stat().st_size > 10_000
     result = load(folder / "run/channel_patterns")
     assert result.responses.shape == (3, 6, 6)
@@ -68,10 +68,9 @@ def test_a_data_set_gives_tables_a_report_and_a_result(folder):
     assert result.provenance["settings"]["positive"] == [0]
     again = invoke(*words, "--json")
     assert again.exit_code == 0, again.output
-    document = json.loads(again.output)
-    assert document["sentence"] == result.sentence()
-    assert len(document["channels"]) == 3
-    assert len(document["patterns"]) == 6
+    (found,) = json.loads(again.output)["results"]
+    assert found["sentence"] == result.sentence()
+    assert len(found["tables"]["patterns"]) == 6
 
 
 def test_trained_weights_are_compared_with_initialised_networks_or_shuffled_filters(folder):
@@ -135,7 +134,8 @@ def test_json_has_no_infinite_numbers(folder):
     )
     assert done.exit_code == 0, done.output
     document = json.loads(done.output, parse_constant=lambda text: pytest.fail(text))
-    numbers = [value for row in document["patterns"] for value in row.values() if isinstance(value, float)]
+    rows = document["results"][0]["tables"]["patterns"]
+    numbers = [value for row in rows for value in row.values() if isinstance(value, float)]
     assert all(map(math.isfinite, numbers))
 
 
@@ -223,7 +223,7 @@ def test_on_real_images_trained_or_not(data_root, tmp_path, monkeypatch):
         "cifar10",
         "--data-root",
         str(data_root),
-        "--data-sizes",
+        "--samples",
         "200",
         "--positive",
         "0,1,8,9",

@@ -285,7 +285,7 @@ def test_from_the_command_line_on_images_of_a_set_and_on_a_sound(tmp_path: Path)
     np.savez(tmp_path / "waves.npz", x=images)
     np.save(tmp_path / "tone.npy", smooth(1, 40)[0].numpy())
     few = ["--set", "width=16", "--draws", "1", "--device", "cpu", "--json", "--out", str(tmp_path / "run")]
-    on_set = ["--data", "waves", "--data-sizes", "4", "--data-root", str(tmp_path)]
+    on_set = ["--data", "waves", "--samples", "4", "--data-root", str(tmp_path)]
     for where, words in ((on_set, "4 images of waves"), (["--data", str(tmp_path / "tone.npy")], "tone")):
         done = CliRunner().invoke(app, ["measure", "dictionary", "siren", *where, *few])
         assert done.exit_code == 0, done.output

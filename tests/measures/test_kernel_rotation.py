@@ -80,7 +80,7 @@ def test_at_the_start_alignments_are_eigenvalues_over_the_number_of_samples() ->
 
 
 def test_the_last_checkpoint_of_labels_is_that_of_a_dense_jacobian() -> None:
-    result = kernel_rotation(FAMILY, DATA, samples=None, **SMALL)
+    result = kernel_rotation(FAMILY, DATA, kernel_samples=None, **SMALL)
     start, end = walked(FAMILY, DATA, 8, 0.3)
     x, y = DATA.splits["train"]
     signs, first, last = 2 * y.double() - 1, kernel(start, x), kernel(end, x)
@@ -103,7 +103,7 @@ def test_the_last_checkpoint_of_labels_is_that_of_a_dense_jacobian() -> None:
 
 def test_all_eigenvectors_hold_all_of_the_target() -> None:
     for target in (None, 3):
-        result = kernel_rotation(FAMILY, DATA, target=target, **{**SMALL, "energy": 12, "samples": 12})
+        result = kernel_rotation(FAMILY, DATA, target=target, **{**SMALL, "energy": 12, "kernel_samples": 12})
         np.testing.assert_allclose(result.energy, 1.0, rtol=1e-12)
 
 
@@ -119,7 +119,7 @@ def test_the_kernel_turns_to_the_eigenfunction_that_is_learned() -> None:
 def test_batchnorm_has_the_statistics_of_its_time() -> None:
     data = data_of(1, 4, 4)
     family = Family.initialised(normalised_network, name="normalised")
-    result = kernel_rotation(family, data, samples=None, **{**SMALL, "epochs": 3})
+    result = kernel_rotation(family, data, kernel_samples=None, **{**SMALL, "epochs": 3})
     start, end = walked(family, data, 3, 0.3)
     x = data.splits["train"][0]
     frozen = end.with_params(end.params, start.buffers)
@@ -131,7 +131,7 @@ def test_batchnorm_has_the_statistics_of_its_time() -> None:
 def test_a_readout_of_two_outputs_and_classes_set_apart() -> None:
     family = Family.initialised(functools.partial(tanh_network, 2), name="two outputs")
     several = data_of(4, classes=5)
-    result = kernel_rotation(family, several, positive=(1, 3), readout="sum", samples=None, **SMALL)
+    result = kernel_rotation(family, several, positive=(1, 3), readout="sum", kernel_samples=None, **SMALL)
     x, y = several.splits["train"]
     start = family.draw(1, seed=seed_of(0, "repeat", 0), run=CPU64).member(0)
     signs = 2.0 * ((y == 1) | (y == 3)) - 1
@@ -195,7 +195,7 @@ def test_the_sentence_tells_where_the_kernel_turned() -> None:
     ("change", "words"),
     [
         ({"leading": 31}, "leading must be from 1 to 30, got 31"),
-        ({"samples": 6}, "leading must be from 1 to 6, got 8"),
+        ({"kernel_samples": 6}, "leading must be from 1 to 6, got 8"),
         ({"energy": 0}, "energy must be from 1 to 30, got 0"),
         ({"target": 9}, "target must be from 1 to 8, got 9"),
         ({"target": 0}, "target must be from 1 to 8, got 0"),

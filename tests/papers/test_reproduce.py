@@ -237,7 +237,7 @@ def test_the_page_shows_every_finding_and_escapes_every_string(paper: ModuleType
 def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
     rows = reproduction.status()
     assert [tuple(row) for row in rows] == [
-        ("paper", "figure", "claim", "effort", "device", "published", "measured", "tolerance", "verdict")
+        ("paper", "figure", "claim", "statistic", "effort", "device", "published", "measured", "tolerance", "verdict")
     ] * 4
     assert {row["verdict"] for row in rows} == {"not run"}
     assert (
@@ -456,8 +456,8 @@ def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
     assert "  new      fake2024 2, laptop" in out
     code, out, _, _ = call("--status", "--json")
     assert code == 0
-    assert json.loads(out) == reproduction.status()
-    assert [row["verdict"] for row in json.loads(out)] == ["reproduced", "reproduced", "inconclusive", "not run"]
+    assert json.loads(out) == {"version": 1, "rows": reproduction.status()}
+    assert [row["verdict"] for row in reproduction.status()] == ["reproduced", "reproduced", "inconclusive", "not run"]
     code, out, _, _ = call("--status")
     assert "Claims: 2 reproduced, 1 inconclusive, 1 not run." in out
     assert "Changed" not in out
@@ -481,7 +481,7 @@ def test_a_run_printed_as_json(paper: ModuleType, checkout: Path) -> None:
     assert "decided from laptop effort on" in call("fake2024", 2, "--device", "cpu", "--effort", "smoke")[1]
     code, out, _, _ = call("fake2024", 2, "--device", "cpu", "--effort", "smoke", "--json", "--keep")
     assert code == 0
-    assert [row["verdict"] for row in json.loads(out)] == ["inconclusive", "reproduced", "not run"]
+    assert [row["verdict"] for row in json.loads(out)["rows"]] == ["inconclusive", "reproduced", "not run"]
 
 
 def test_merging_from_the_command_line(paper: ModuleType, checkout: Path) -> None:

@@ -95,12 +95,13 @@ def test_the_command_writes_weights_numbers_and_a_reconstruction(tmp_path: Path)
     done = CliRunner().invoke(app, [*words, "--finer", "2", "--device", "cpu", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "dB on train" in done.output
-    numbers = json.loads((tmp_path / "out" / "fit.json").read_text())
-    assert numbers["psnr"]["train"] > 20
+    (found,) = json.loads((tmp_path / "out" / "fit.json").read_text())["results"]
+    psnr = {number["case"]: number["value"] for number in found["numbers"] if number["key"] == "psnr"}
+    assert psnr["train"] > 20
     assert signal_of(tmp_path / "out" / "reconstruction-2x.png").shape == (12, 20)
     again = network("siren")(width=16, depth=2)
     again.load_state_dict(weights.load(tmp_path / "out" / "weights.safetensors"))
-    said = again(coordinate_grid((6, 10)).float()).detach().reshape(6, 10) + numbers["offset"][0]
+    said = again(coordinate_grid((6, 10)).float()).detach().reshape(6, 10) + found["facts"]["offset"][0]
     shown = signal_of(tmp_path / "out" / "reconstruction.png").values[..., 0]
     assert (said.clamp(0, 1) - shown).abs().max() < 1 / 255
 
@@ -110,7 +111,9 @@ def test_a_sound_and_an_array_are_written_in_their_own_form(tmp_path: Path) -> N
     words = ["inr", "fit", str(tmp_path / "line.npy"), "--set", "width=8", "--steps", "5", "--device", "cpu", "--json"]
     done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output.splitlines()[-1])["shape"] == [30]
+    document = json.loads(done.output)
+    assert document["results"][0]["facts"]["shape"] == [30]
+    assert str(tmp_path / "out" / "reconstruction.npy") in document["files"]
     assert np.load(tmp_path / "out" / "reconstruction.npy").shape == (30,)
 
 

@@ -133,7 +133,7 @@ def test_samples_chosen_anew_give_the_same_on_average() -> None:
     x = normal(30, 4, seed=7) * torch.tensor([2.0, 1.0, 1.0, 0.5])
     data = Arrays({"train": (x, torch.arange(30) % 2)}, torch.float64)
     result = geometry_evolution(
-        family, data, draws=2000, samples=3, probes=1, labels=False, geometry_draws=200, run=CPU64
+        family, data, draws=2000, batch=3, probes=1, labels=False, geometry_draws=200, run=CPU64
     )
     assert result.with_reference("S").high < -0.9  # an interval from −1 to 0 would not do
 

@@ -5,141 +5,153 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli.options import (
+    Data,
+    DataOptions,
+    DataRoot,
+    Group,
+    MaybeInputs,
+    MaybeSamples,
+    MaybeScale,
+    NetworkOptions,
+    On,
+    SeededWork,
+    with_groups,
+)
+from biascope.cli.printing import print_results
+
 if TYPE_CHECKING:
+    from biascope.families.family import Family
     from biascope.results.registry import Measurement
     from biascope.tasks.bases import Basis
     from biascope.tasks.signals import Signal
 
-MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
-BASIS_HELP = (
-    "Directions to learn along: fourier (cosines), fourier-im (sines), pixels, random, or a run folder with "
-    "anisotropy directions."
-)
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}  # a measurement's settings are its own
+
 NAME_HELP = (
     "A measurement (biascope list) and, but for a theory, a network: its name, path/to/file.py:build or "
     "package.module:build; LeNet by default, SIREN on signals. The measurement's own settings follow as --setting value."
 )
-DATA_HELP = (
-    "Samples to measure on: a data set (biascope data list), an .npz file or an image folder; for a measurement on signals also "
-    "an image, a .wav sound or an .npy array."
+BASIS_HELP = (
+    "Directions to learn along: fourier (cosines), fourier-im (sines), pixels, random, or a run folder with "
+    "anisotropy directions."
 )
-SIZES_HELP = "Training and test samples to take of it; of signals, how many."
-ON_HELP = "Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."
 
 
+@dataclass(frozen=True)
+class Place(Group):
+    """Where a measurement looks: at inputs, or along directions."""
+
+    inputs: MaybeInputs = None
+    fresh: Annotated[bool, typer.Option(help="Draw new inputs for each network.")] = False
+    scale: MaybeScale = None
+    basis: Annotated[str, typer.Option(help=BASIS_HELP)] = "fourier"
+    every: Annotated[int, typer.Option(help="Use every n-th direction (frequency, down and across) of the basis.")] = 4
+
+    def check(self) -> None:
+        """Refuse numbers without meaning."""
+        if self.inputs is not None and self.inputs < 1:
+            raise ValueError(f"--inputs must be at least 1, got {self.inputs}. Pass --inputs 1.")
+        if self.scale is not None and not 0 < self.scale < math.inf:
+            raise ValueError(f"--scale must be a positive number, got {self.scale}. Pass --scale 1.")
+
+    def given_to(self, wanted: Collection[str], shape: tuple[int, ...], seed: int) -> dict[str, Any]:
+        """What a measurement asks for of it."""
+        if "probe" in wanted:
+            from biascope.tasks.probe import Probe
+
+            how: dict[str, Any] = {"num": self.inputs or 1, "std": self.scale or 1.0, "fresh": self.fresh}
+            return {"probe": Probe.gaussian(shape, seed=seed, **how)}
+        return {"basis": basis_of(self.basis, shape, self.every, seed)} if "basis" in wanted else {}
+
+
+@with_groups
 def measure(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME [MODEL]", help=NAME_HELP)],
-    input: Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")] = "",
-    inputs: Annotated[int, typer.Option(help="Inputs per network.")] = 1,
-    fresh: Annotated[bool, typer.Option(help="Draw inputs afresh for each network.")] = False,
-    std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian inputs.")] = 1.0,
-    basis: Annotated[str, typer.Option(help=BASIS_HELP)] = "fourier",
-    every: Annotated[int, typer.Option(help="Every which direction (frequency, down and across) of the basis.")] = 4,
-    data: Annotated[str, typer.Option(help=DATA_HELP)] = "cifar10",
-    data_sizes: Annotated[str, typer.Option(help=SIZES_HELP)] = "2000,1000",
-    data_root: Annotated[Path | None, typer.Option(help="Folder of data sets; BIASCOPE_DATA by default.")] = None,
-    settings: Annotated[
-        list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")
-    ] = [],  # noqa: B006 - typer copies it
-    weights: Annotated[Path | None, typer.Option(help="Trained weights, safetensors or torch.")] = None,
-    batchnorm: Annotated[
-        str, typer.Option(help="eval: initial or stored statistics; train: those of each input.")
-    ] = "eval",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float64, float32, tf32, float16 or bfloat16.")] = "float32",
-    on: Annotated[str | None, typer.Option(help=ON_HELP)] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for results and report; biascope-runs/MODEL by default.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    *,
+    network: NetworkOptions,
+    data: Data = "cifar10",
+    samples: MaybeSamples = None,
+    data_root: DataRoot = None,
+    place: Place,
+    on: On = None,
+    work: SeededWork,
 ) -> None:
-    """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 4."""
+    """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 4.
+
+    Of a data set 2,000 training and 1,000 test samples are taken by default, of inputs one with standard deviation 1. Where a
+    measurement uses no data set or no such inputs, --samples, --inputs and --scale are its own settings.
+    """
     from biascope import scanning
-    from biascope.cli.printing import print_results
     from biascope.families import source as model_source
     from biascope.results.registry import find, settings_from
-    from biascope.runs.run import Run
+    from biascope.results.report import write_report
 
-    if inputs < 1:
-        raise ValueError(f"--inputs must be at least 1, got {inputs}. Pass --inputs 1.")
-    if not 0 < std < math.inf:
-        raise ValueError(f"--std must be a positive number, got {std}. Pass --std 1.")
+    place.check()
     found = find(name)
+    if found.command:
+        raise ValueError(f"{found.name} is run by {found.command}.")
     wanted = inspect.signature(found.function).parameters
-    if "encoder" in wanted:
-        raise ValueError(
-            f"{found.name} needs an encoder and its task vectors, and measure makes none. "
-            f"Run: biascope edit ENCODER --tasks … --what {found.name.rpartition('_')[2]}."
-        )
     model, words = _model_and_settings(context.args)
-    own = settings_from(found, words)
-    shape = model_source.parse_shape(input) if input else None
-    chosen = model_source.parse_settings(settings)
+    own = settings_from(found, [*words, *_not_shared(wanted, samples, place)])
+    if "seed" in wanted:
+        own["seed"] = work.seed
     if model is not None and "family" not in wanted:
         raise ValueError(f"{found.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     on_signals = "signals" in wanted or "signal" in wanted
     model = model or ("siren" if on_signals else "lenet")
-    samples = signals = None
+    source = DataOptions(data, samples or "2000,1000", data_root)
+    shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
-        from biascope.tasks.samples import samples_of
-
-        samples = samples_of(data, sizes=whole_numbers(data_sizes, "--data-sizes"), root=data_root, seed=0)
-        shape = shape or samples.shape
+        arrays = source.arrays(seed=0)  # whatever the seed: networks that are compared see the same samples
+        shape = shape or arrays.shape
     elif on_signals:
-        signals = _signals(data, whole_numbers(data_sizes, "--data-sizes")[0], data_root)
+        signals = _signals(data, source.sizes[0], data_root)
         shape = shape or (len(signals[0].shape),)
-    family = None
-    if "family" in wanted:
-        # A measurement may need networks of a kind (two outputs for two classes); what the user sets goes before.
-        usual = {} if ":" in model else found.network
-        family = model_source.family_of(
-            model, shape=shape, settings={**usual, **chosen}, weights_file=weights, batchnorm=batchnorm
-        )
-        if weights is None:
-            family = dataclasses.replace(family, name=model_source.label_of(family.name.split(" ")[0], chosen))
-    folder = out or Path("biascope-runs") / (scanning.folder_name(model, chosen, weights) if family else found.name)
-    run = Run(folder=folder, device=device, precision=precision, on=on, data_root=data_root)
-    if on is None:
-        _ = run.torch_device  # a device that is not there is told before any work
+    family = _family(found, model, network, shape) if "family" in wanted else None
+    named = scanning.folder_name(model, network.chosen, network.weights) if family else found.name
+    folder = work.out or Path("biascope-runs") / named
+    run = work.run(folder, on=on, data_root=data_root)
     given = {
         "family": family,
-        "data": samples,
+        "data": arrays,
         "signals": signals,
         "signal": signals and signals[0],
-        **_where(found, shape or model_source.usual_shape(model, chosen), inputs, fresh, std, basis, every, own),
+        **place.given_to(wanted, shape or model_source.usual_shape(model, network.chosen), work.seed),
     }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
     result.save(folder / found.name)
-    from biascope.results.report import write_report
-
-    print_results([result], write_report([result], folder / "report.html"), as_json)
+    print_results([result], write_report([result], folder / "report.html"), work.as_json)
 
 
-def _where(
-    found: Measurement[..., Any],
-    shape: tuple[int, ...],
-    inputs: int,
-    fresh: bool,
-    std: float,
-    basis: str,
-    every: int,
-    own: dict[str, Any],
-) -> dict[str, Any]:
-    """The place that a measurement looks at: inputs, or directions."""
-    wanted = inspect.signature(found.function).parameters
-    seed = int(own.get("seed", 0))
-    if "probe" in wanted:
-        from biascope.tasks.probe import Probe
+def _not_shared(wanted: Collection[str], samples: str | None, place: Place) -> list[str]:
+    """Options of this command that have no use of their own for a measurement: they are words for its settings."""
+    given = {
+        "--samples": None if {"data", "signals", "signal"} & set(wanted) else samples,
+        "--inputs": None if "probe" in wanted else place.inputs,
+        "--scale": None if "probe" in wanted else place.scale,
+    }
+    return [word for option, value in given.items() if value is not None for word in (option, str(value))]
 
-        return {"probe": Probe.gaussian(shape, num=inputs, std=std, fresh=fresh, seed=seed)}
-    return {"basis": basis_of(basis, shape, every, seed)} if "basis" in wanted else {}
+
+def _family(found: Measurement[..., Any], model: str, network: NetworkOptions, shape: tuple[int, ...] | None) -> Family:
+    """The networks to measure, under a name with the user's settings."""
+    from biascope.families import source as model_source
+
+    # A measurement may need networks of a kind (two outputs for two classes); what the user sets goes before.
+    usual = {} if ":" in model else found.network
+    family = network.family(model, shape, usual)
+    if network.weights is None:
+        family = dataclasses.replace(family, name=model_source.label_of(family.name.split(" ")[0], network.chosen))
+    return family
 
 
 def _signals(name_or_path: str, num: int, root: Path | None) -> Sequence[Signal]:
@@ -151,19 +163,6 @@ def _signals(name_or_path: str, num: int, root: Path | None) -> Sequence[Signal]
     if path.is_file() and path.suffix != ".npz":
         return [signal_of(path, grey=True)]
     return grey_signals(name_or_path, num=num, root=root)
-
-
-def whole_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Numbers written as ``2000,1000``.
-
-    Example:
-        >>> whole_numbers("2000,1000", "--data-sizes")
-        (2000, 1000)
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise ValueError(f"{option} must be whole numbers joined by commas, got {text!r}. Pass 2000,1000.") from error
 
 
 def _model_and_settings(words: list[str]) -> tuple[str | None, list[str]]:

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli.options import (
+    DataRoot,
+    Grid,
+    Group,
+    Input,
+    MaybeModel,
+    MaybeSplit,
+    Out,
+    Output,
+    Samples,
+    SeededWork,
+    Settings,
+    SeveralData,
+    whole_numbers,
+    with_groups,
+)
+from biascope.cli.printing import print_results, write_table
+
 if TYPE_CHECKING:
+    from biascope.editing.candidates import Reading
     from biascope.editing.merge_result import Difference, Merge
     from biascope.measures.merge_check.result import MergeCheck
 
@@ -20,81 +38,103 @@ app = typer.Typer(no_args_is_help=True, help="Task arithmetic: check, add, negat
 
 CHECKPOINT = "a .safetensors or torch file, or a folder with shards and index, as Hugging Face writes it"
 MODELS_HELP = f"Fine-tuned models or saved task vectors, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}."
-NETWORK_HELP = (
-    "The network of these weights: a name (biascope list), path/to/file.py:build or package.module:build, whose outputs are class "
-    "scores; or an encoder: efficientnet_lite0, minilm, vit. Not needed where BASE is a folder of CLIP, T5 or BERT."
-)
-SAMPLES_HELP = (
-    "Samples of what each model was tuned on, once for each or once for all: a data set (biascope data list), an .npz file or an "
-    "image folder; for a text encoder a folder with test.tsv. Labels are not looked at, but for an encoder's linear probes."
-)
+HEAD_HELP = "Last linear layer that every model has of its own and that is not merged: head."
+ACCURACY_HELP = "Accuracy of a model on its task, such as 0.93, once for each: the expected loss rests on it."
 PIXELS_HELP = (
     "Scale of images: own (mean 0, variance 1 over the set), unit (0 to 1), or MEAN:SPREAD such as 0.1307:0.3081."
 )
+KEEP_HELP = "Names to take from the base and not to ask for elsewhere: 'classifier.*'; may be repeated."
 _SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+Base = Annotated[Path, typer.Argument(help=f"The pre-trained model: {CHECKPOINT}.")]
+Unrelated = Annotated[bool, typer.Option("--unrelated", help="Accept models that do not seem to come from the base.")]
+
+
+@dataclass(frozen=True)
+class ReadingOptions(Group):
+    """How models and samples are read."""
+
+    model: MaybeModel = None
+    settings: Settings = dataclasses.field(default_factory=list)
+    input: Input = ""
+    head: Annotated[str | None, typer.Option(help=HEAD_HELP)] = None
+    features: Annotated[
+        bool, typer.Option("--features", help="Outputs are no class scores: compare them by their cosine.")
+    ] = False
+    pixels: Annotated[str, typer.Option(help=PIXELS_HELP)] = "own"
+    split: MaybeSplit = None
+    samples: Samples = "1000"
+    unrelated: Unrelated = False
+
+    def reading(self, seed: int) -> Reading:
+        """The same for the models at hand."""
+        from biascope.editing.candidates import Reading
+        from biascope.families.source import parse_settings
+
+        points, *more = whole_numbers(self.samples, "--samples")
+        if more:
+            raise ValueError(
+                f"--samples must be one number of samples of each set, got {self.samples!r}. Pass --samples 1000."
+            )
+        return Reading(
+            self.model,
+            parse_settings(self.settings),
+            self.input,
+            self.head,
+            self.features,
+            self.pixels,
+            self.split,
+            points,
+            self.unrelated,
+            seed,
+        )
 
 
 @app.command()
+@with_groups
 def check(
-    base: Annotated[Path, typer.Argument(help=f"The pre-trained model: {CHECKPOINT}.")],
+    base: Base,
     models: Annotated[list[Path], typer.Argument(help="Models tuned from it, or saved task vectors; two or more.")],
-    data: Annotated[list[str], typer.Option(help=SAMPLES_HELP)],
-    model: Annotated[str | None, typer.Option(help=NETWORK_HELP)] = None,
-    settings: Annotated[
-        list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")
-    ] = [],  # noqa: B006 - typer copies it
-    input: Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32; images are padded.")] = "",
-    head: Annotated[
-        str | None, typer.Option(help="Last linear layer that every model has of its own and that is not merged: head.")
+    *,
+    data: SeveralData,
+    how: ReadingOptions,
+    accuracy: Annotated[list[float], typer.Option(help=ACCURACY_HELP)] = [],  # noqa: B006 - typer copies it
+    control: Annotated[
+        str | None, typer.Option(help="Samples outside all tasks, to see what the merge changes there.")
     ] = None,
-    features: Annotated[
-        bool, typer.Option("--features", help="Outputs are no class scores: compare them by their cosine.")
-    ] = False,
-    accuracy: Annotated[
-        list[float],
-        typer.Option(help="Accuracy of a model on its task, 0.93 say, once for each: the loss to expect rests on it."),
-    ] = [],  # noqa: B006 - typer copies it
-    control: Annotated[str | None, typer.Option(help="Samples outside all tasks: what does the merge change?")] = None,
-    pixels: Annotated[str, typer.Option(help=PIXELS_HELP)] = "own",
-    split: Annotated[str | None, typer.Option(help="Where samples are taken from; test, if there is one.")] = None,
-    points: Annotated[int, typer.Option(help="Samples of each set at most.")] = 1000,
-    grid: Annotated[int, typer.Option(help="Coefficients along a side of the maps of ξ; 0 for no maps.")] = 10,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of data sets; BIASCOPE_DATA by default.")] = None,
-    unrelated: Annotated[
-        bool, typer.Option("--unrelated", help="Accept models that do not seem to come from the base.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Of the choice of samples.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float64, float32, tf32 or bfloat16.")] = "float32",
-    report: Annotated[
-        Path | None, typer.Option(help="Folder of the report; biascope-runs/check-BASE by default.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    grid: Grid = 10,
+    data_root: DataRoot = None,
+    work: SeededWork,
 ) -> None:
-    """Tell before merging whether models may be merged, with which coefficient and at what cost; labels are not needed."""
-    from biascope.editing.candidates import Reading, candidates_of
+    """Tell before merging whether models may be merged, with which coefficient and at what cost; labels are not needed.
+
+    Pass --data once for each model, with samples of what it was tuned on, or once for all; for a text encoder it is a folder with
+    test.tsv. Labels are used only to fit an encoder's linear probes. Images are padded to --input. Samples are of the split test, if
+    there is one.
+
+    --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed where BASE is a folder of CLIP, T5 or BERT.
+    The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
+    """
+    from biascope.editing.candidates import candidates_of
     from biascope.editing.unlabelled import SPLIT
-    from biascope.families.source import parse_settings
     from biascope.measures.merge_check import merge_check
     from biascope.runs.files import make_writable
-    from biascope.runs.run import Run
     from biascope.scanning import path_words
 
-    run = Run(device=device, precision=precision, data_root=data_root)
-    _ = run.torch_device  # a device that is not there is told before any work
+    run = work.run(None, data_root=data_root)
     if grid < 0 or grid in (1, 2):
         raise ValueError(f"--grid must be at least 3, or 0 for no maps, got {grid}. Pass --grid 10.")
     if accuracy and len(accuracy) != len(models):
         raise ValueError(
             f"--accuracy must be given for none or for each of {len(models)} models, got {len(accuracy)}. Repeat it in their order."
         )
-    if accuracy and features:
+    if accuracy and how.features:
         raise ValueError("--accuracy must be left out with --features, which knows no classes. Leave it out.")
     if wrong := [each for each in accuracy if not 0 < each <= 1]:
         raise ValueError(f"--accuracy must lie between 0 and 1, got {wrong[0]:g}. Pass a share, such as 0.93.")
-    reading = Reading(model, parse_settings(settings), input, head, features, pixels, split, points, unrelated, seed)
+    reading = how.reading(work.seed)
     known = candidates_of(base, models, data, reading, control=control, run=run)
-    folder = report or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
+    folder = work.out or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
     make_writable(folder)
     found = merge_check(
         known.network,
@@ -102,23 +142,23 @@ def check(
         known.vectors,
         known.tasks,
         split=SPLIT,
-        points=points,
+        points=reading.points,
         compared=known.compared,
         accuracies=dict(zip(known.vectors, accuracy, strict=True)) if accuracy else None,
         control=known.control,
         grid=grid or None,
         name=known.base,
-        seed=seed,
+        seed=work.seed,
         run=dataclasses.replace(run, folder=folder),
     )
     found = dataclasses.replace(found, notes=known.notes)
     words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{found.alpha.value:g}"]
-    words += ["--keep", f"{head}.*"] if head else []
-    words += ["--unrelated"] if unrelated else []
+    words += ["--keep", f"{how.head}.*"] if how.head else []
+    words += ["--unrelated"] if how.unrelated else []
     then = shlex.join([*words, "--out", "merged.safetensors"])
-    if not found.grade.startswith("merge") or not _fit(base, models, f"{head}." if head else None):
+    if not found.grade.startswith("merge") or not _fit(base, models, f"{how.head}." if how.head else None):
         then = ""
-    _show(found, folder, f"May {found.subject} be merged?", as_json, then)
+    _show(found, folder, f"May {found.subject} be merged?", work, command=then)
 
 
 def _fit(base: Path, models: list[Path], head: str | None) -> bool:
@@ -137,65 +177,71 @@ def _fit(base: Path, models: list[Path], head: str | None) -> bool:
 
 
 @app.command()
+@with_groups
 def apply(
-    base: Annotated[Path, typer.Argument(help=f"The pre-trained model: {CHECKPOINT}.")],
+    base: Base,
     models: Annotated[list[str], typer.Argument(help=MODELS_HELP)],
-    out: Annotated[Path, typer.Option(help="What to write: a .safetensors file, or a folder for shards.")],
-    weight: Annotated[float | None, typer.Option(help="Of every model without one of its own.")] = None,
-    keep: Annotated[
-        list[str],
-        typer.Option(help="Names to take from the base and not to ask for elsewhere: 'classifier.*'; may be repeated."),
-    ] = [],  # noqa: B006 - typer copies it
+    *,
+    out: Annotated[Path, typer.Option("--out", help="Merged model: a .safetensors file, or a folder for shards.")],
+    weight: Annotated[float | None, typer.Option(help="Weight of every model without one of its own.")] = None,
+    keep: Annotated[list[str], typer.Option(help=KEEP_HELP)] = [],  # noqa: B006 - typer copies it
     shard_size: Annotated[str, typer.Option(help="Most bytes of a shard, such as 500MB.")] = "5GB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
-    unrelated: Annotated[
-        bool, typer.Option("--unrelated", help="Accept models that do not seem to come from the base.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Folder of the report; biascope-runs/merge-OUT by default.")
+    unrelated: Unrelated = False,
+    report_out: Annotated[
+        Path | None, typer.Option("--report-out", help="Folder for results and report; in biascope-runs by default.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    output: Output,
 ) -> None:
     """Write the base plus weighted differences of other models to it, without loading any of them whole."""
     from biascope.editing.merge import merge
     from biascope.families.checkpoint import Checkpoint
+    from biascope.runs.run import Run
     from biascope.scanning import path_words
 
     chosen = [weighted(words, weight) for words in models]
     size = bytes_in(shard_size)
-    folder = report or Path("biascope-runs") / f"merge-{path_words(out, '.safetensors')}"
+    folder = report_out or Path("biascope-runs") / f"merge-{path_words(out, '.safetensors')}"
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not near.is_dir():  # told before the merge, not after it
-        raise ValueError(f"--report must name a folder, and {near} is a file. Pass another.")
+        raise ValueError(f"--report-out must name a folder, and {near} is a file. Pass another.")
     opened = [(Checkpoint.open(path), number) for path, number in chosen]
     try:
         found = merge(
-            Checkpoint.open(base), opened, out, keep=keep, unrelated=unrelated, shard_bytes=size, overwrite=overwrite
+            Checkpoint.open(base),
+            opened,
+            out,
+            keep=keep,
+            unrelated=unrelated,
+            shard_bytes=size,
+            overwrite=overwrite,
+            run=Run(progress=not output.quiet),
         )
     except KeyboardInterrupt:
         typer.echo("Stopped, and nothing was written: the same command begins again.", err=True)
         raise typer.Exit(1) from None  # 130 would be told that it goes on
-    _show(found, folder, f"{out.name}: {found.subject}", as_json)
+    _show(found, folder, f"{out.name}: {found.subject}", output)
 
 
 @app.command()
+@with_groups
 def diff(
     base: Annotated[Path, typer.Argument(help=f"The pre-trained model, or the first of two: {CHECKPOINT}.")],
     models: Annotated[list[Path], typer.Argument(help="What to compare with it: models or saved task vectors.")],
-    report: Annotated[
-        Path | None, typer.Option(help="Folder of the report; biascope-runs/diff-BASE by default.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    *,
+    out: Out = None,
+    output: Output,
 ) -> None:
     """What differs between checkpoints: names, types, distances by layer, and whether differences agree."""
     from biascope.editing.merge import differences
     from biascope.families.checkpoint import Checkpoint
+    from biascope.runs.run import Run
     from biascope.scanning import path_words
 
     first, others = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
-    found = differences(first, others)
-    folder = report or Path("biascope-runs") / f"diff-{path_words(base, '.safetensors')}"
-    _show(found, folder, f"How {found.subject} differ", as_json)
+    found = differences(first, others, run=Run(progress=not output.quiet))
+    folder = out or Path("biascope-runs") / f"diff-{path_words(base, '.safetensors')}"
+    _show(found, folder, f"How {found.subject} differ", output)
 
 
 def weighted(words: str, usual: float | None) -> tuple[Path, float]:
@@ -233,34 +279,21 @@ def bytes_in(text: str) -> int:
         raise ValueError(f"--shard-size must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error
 
 
-def _show(found: Merge | Difference | MergeCheck, folder: Path, title: str, as_json: bool, then: str = "") -> None:
-    """Save a result with its table and report, and print it, with the command that comes next."""
-    from biascope.measures.merge_check.result import MergeCheck
+def _show(
+    found: Merge | Difference | MergeCheck, folder: Path, title: str, output: Output, command: str | None = None
+) -> None:
+    """Save a result with its tables and report, and print it; a check also has the command that comes next, or none."""
     from biascope.results.report import write_report
     from biascope.runs.files import make_writable
 
     make_writable(folder)
     found.save(folder / "result")
-    rows = found.rows()
-    with (folder / "layers.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    files = [write_table(rows, folder / f"{name}.csv") for name, rows in found.tables().items() if rows]
     page = write_report([found], folder / "report.html", title=title)
-    if as_json:
-        document: dict[str, Any] = {
-            "sentence": found.sentence(),
-            **(found.document() | {"command": then} if isinstance(found, MergeCheck) else {}),
-            "headline": {name: estimate.value for name, estimate in found.headline().items()},
-            "layers": rows,
-            "provenance": found.provenance,
-            "report": str(page),
-        }
-        typer.echo(json.dumps(document, indent=1))
+    if output.as_json:
+        print_results([found], page, True, files=files, **({} if command is None else {"command": command}))
         return
-    typer.echo(f"\n{found.sentence()}\n")
-    for name, estimate in found.headline().items():
-        typer.echo(f"  {name}: {estimate!r}")
-    if then:
-        typer.echo(f"\nTo merge: {then}")
+    print_results([found], None, False)
+    if command:
+        typer.echo(f"\nTo merge: {command}")
     typer.echo(f"\nReport: {page}, layers: {folder / 'layers.csv'}")

@@ -1,7 +1,9 @@
-"""SHOW: what a command found, as text or in the one JSON shape of all commands, on standard output."""
+"""SHOW: what a command found, as text, in the one JSON shape of all commands, or as CSV files."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from biascope.results.estimate import Number
+    from biascope.results.estimate import Estimate, Number
     from biascope.results.result import Result
 
 VERSION = 1  # of the JSON shape; raised when a key is renamed, removed or means something else
@@ -18,37 +20,78 @@ VERSION = 1  # of the JSON shape; raised when a key is renamed, removed or means
 
 def print_json(**content: Any) -> None:
     """A document of any command: ``{"version": 1, ...}``."""
+    typer.echo(as_document(**content))
+
+
+def as_document(**content: Any) -> str:
+    """The same as text."""
     from biascope.results.store import plain
 
-    typer.echo(json.dumps(plain({"version": VERSION, **content}), indent=1, ensure_ascii=False))
+    return json.dumps(plain(_with_numbers({"version": VERSION, **content})), indent=1, ensure_ascii=False)
 
 
-def print_results(results: Sequence[Result], report: Path | None, as_json: bool) -> None:
-    """What was found, and where the report is."""
+def print_results(results: Sequence[Result], report: Path | None, as_json: bool, **more: Any) -> None:
+    """What was found, and where the report is.
+
+    Args:
+        results: In the order to print them.
+        report: The page, if there is one.
+        as_json: For programs.
+        more: What else the JSON document says; a command prints it as text in words of its own.
+    """
     if as_json:
-        print_json(results=[result_as_json(result) for result in results], report=str(report or ""))
+        print_json(results=[result_as_json(result) for result in results], report=str(report or ""), **more)
         return
     for result in results:
         typer.echo(f"\n{result.sentence()}")
         for number in result.headline().values():
             typer.echo(f"  {number.label}: {number!r}")
-        for warning in result.warnings:
-            typer.echo(f"  Warning: {warning}")
+        print_warnings(result)
     if report is not None:
         typer.echo(f"\nReport: {report}")
 
 
+def print_warnings(result: Result) -> None:
+    """What to read the numbers with."""
+    for warning in result.warnings:
+        typer.echo(f"  Warning: {warning}")
+
+
 def result_as_json(result: Result) -> dict[str, Any]:
     """A result as every command prints it."""
+    return entry(
+        result.measurement,
+        result.subject,
+        result.sentence(),
+        result.headline(),
+        tables=result.tables(),
+        facts=result.facts(),
+        warnings=result.warnings,
+        provenance=result.provenance,
+    )
+
+
+def entry(
+    measurement: str,
+    subject: str,
+    sentence: str,
+    numbers: Mapping[str, Number],
+    *,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+    provenance: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One entry of ``"results"``, all its keys there whether or not there is something to say."""
     return {
-        "measurement": result.measurement,
-        "subject": result.subject,
-        "sentence": result.sentence(),
-        "numbers": numbers_as_json(result.headline()),
-        "tables": {name: [_row(row) for row in rows] for name, rows in result.tables().items()},
-        "facts": result.facts(),
-        "warnings": result.warnings,
-        "provenance": result.provenance,
+        "measurement": measurement,
+        "subject": subject,
+        "sentence": sentence,
+        "numbers": numbers_as_json(numbers),
+        "tables": tables or {},
+        "facts": facts or {},
+        "warnings": warnings,
+        "provenance": provenance or {},
     }
 
 
@@ -58,13 +101,48 @@ def numbers_as_json(numbers: Mapping[str, Number]) -> list[dict[str, Any]]:
     return [{"key": key, "case": case, **_number(number)} for (key, _, case), number in parts]
 
 
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Write a table of a result as CSV, whole or not at all: a number in the columns ``name``, ``name_low`` and ``name_high``.
+
+    Args:
+        rows: As :meth:`biascope.results.result.Result.tables` has them, all with the same columns.
+        path: The file.
+    """
+    from biascope.runs.files import write_atomically
+
+    cells = [_cells(row) for row in rows]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in cells for name in row)))
+    writer.writeheader()
+    writer.writerows(cells)
+    write_atomically(path, text.getvalue().encode())
+    return path
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
     from biascope.results.estimate import Estimate
 
-    return {name: _number(cell) if isinstance(cell, Estimate) else cell for name, cell in row.items()}
+    found: dict[str, Any] = {}
+    for name, cell in row.items():
+        if isinstance(cell, Estimate):
+            found |= {name: cell.value, f"{name}_low": cell.low, f"{name}_high": cell.high}
+        else:
+            found[name] = cell
+    return found
 
 
-def _number(number: Any) -> dict[str, Any]:
+def _with_numbers(value: Any) -> Any:
+    """The same with every estimate in it as JSON has it."""
+    from biascope.results.estimate import Estimate
+
+    if isinstance(value, Estimate):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return {name: _with_numbers(item) for name, item in value.items()}
+    return [_with_numbers(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _number(number: Estimate) -> dict[str, Any]:
     known = number.as_dict()
     ends = [known["low"], known["high"]]
     return {

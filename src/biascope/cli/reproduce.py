@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from collections import Counter
@@ -12,18 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli.options import Work, with_groups
+from biascope.cli.printing import print_json
+
 if TYPE_CHECKING:
-    from biascope.papers.reproduce import Reproduction, Standing
+    from biascope.papers.reproduce import Merged, Reproduction, Standing
     from biascope.results.claim import FigureOfPaper
 
 
+@with_groups
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A paper's id; without one, papers and figures are listed.")] = "",
     figure: Annotated[str, typer.Argument(help="A figure's number; without one, all of the paper's.")] = "",
-    effort: Annotated[str, typer.Option(help="smoke (does it run), laptop or paper (the published sizes).")] = "laptop",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float64, float32, tf32, float16 or bfloat16.")] = "float32",
-    out: Annotated[Path | None, typer.Option(help="Folder for findings; biascope-runs/reproduce by default.")] = None,
+    *,
+    effort: Annotated[
+        str, typer.Option(help="Effort: smoke (does it run), laptop or paper (the published sizes).")
+    ] = "laptop",
     keep: Annotated[bool, typer.Option("--keep", help="Merge what is found into the committed results.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Print where every claim stands, and stop.")] = False,
     merge: Annotated[
@@ -32,43 +35,34 @@ def reproduce(
     results: Annotated[
         Path | None, typer.Option(help="Committed results; those of the source checkout by default.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the rows of --status, or of this run, as JSON.")
-    ] = False,
+    work: Work,
 ) -> None:
     """Run a paper's figures and judge its claims: published against measured, with a verdict."""
     if merge is not None:
-        if not _merged(merge, results):
+        outcomes = _merged(merge, results, work.as_json)
+        if work.as_json:
+            print_json(
+                findings=[{"source": each.source, "outcome": each.outcome, "sentence": each.words} for each in outcomes]
+            )
+        if _refused(outcomes):
             raise typer.Exit(1)
     elif status:
-        _print_status(paper, figure, results, as_json)
+        _print_status(paper, figure, results, work.as_json)
     elif not paper:
-        _print_papers(results)
+        _print_papers(results, work.as_json)
     else:
-        _reproduce(paper, figure, effort, device, precision, out, results, keep, as_json)
+        _reproduce(paper, figure, effort, results, keep, work)
 
 
-def _reproduce(
-    paper: str,
-    number: str,
-    effort: str,
-    device: str,
-    precision: str,
-    out: Path | None,
-    results: Path | None,
-    keep: bool,
-    as_json: bool,
-) -> None:
+def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep: bool, work: Work) -> None:
     from biascope import papers
     from biascope.papers import reproduce as reproduction
     from biascope.results.claim import effort_rank
-    from biascope.runs.run import Run
 
     effort_rank(effort)
     figures = (papers.figure(paper, number),) if number else papers.find(paper).figures
-    run = Run(folder=out, device=device, precision=precision)
-    _ = run.torch_device  # a device or a destination that is not there is told before any work
-    if keep:
+    run = work.run(work.out)
+    if keep:  # a destination that is not there is told before any work
         reproduction.destination(results)
     done: list[Reproduction] = []
     failed: dict[str, str] = {}
@@ -81,13 +75,17 @@ def _reproduce(
             failed[each.number] = _told(error)  # the other figures are still worth having
             typer.echo(f"\nFigure {each.number} failed: {_told(error)}", err=True)
             continue
-        if not as_json:
+        if not work.as_json:
             _print_reproduction(done[-1])
-        if keep and not _merged(done[-1].folder, results, quiet=as_json):
+        if keep and _refused(_merged(done[-1].folder, results, work.as_json)):
             failed[each.number] = "its finding was refused, see above"
-    if as_json:
+    if work.as_json:
         found = [standing for each in done for standing in each.standings()]
-        typer.echo(json.dumps([standing.row() for standing in found], indent=1, ensure_ascii=False))
+        print_json(
+            rows=[standing.row() for standing in found],
+            failures=[{"figure": name, "reason": reason} for name, reason in failed.items()],
+            report=str(done[-1].page or "") if done else "",
+        )
     elif done and done[-1].page is not None:
         typer.echo(f"\nReport: {done[-1].page}")
     if failed:
@@ -103,6 +101,8 @@ def _told(error: Exception) -> str:
 
 
 def _print_reproduction(done: Reproduction) -> None:
+    from biascope.results.wording import duration
+
     record = done.record
     typer.echo(f"\n{record.paper}, figure {record.figure}: {record.title}")
     for standing in done.standings():
@@ -110,7 +110,7 @@ def _print_reproduction(done: Reproduction) -> None:
     for note in record.notes:
         typer.echo(f"  Note: {note}")
     typer.echo(
-        f"  {record.effort} effort, {record.device}, {record.precision}, {_lasting(record.seconds)}: {done.folder}"
+        f"  {record.effort} effort, {record.device}, {record.precision}, {duration(record.seconds)}: {done.folder}"
     )
 
 
@@ -135,7 +135,7 @@ def _print_status(paper: str, number: str, results: Path | None, as_json: bool) 
         wanted = papers.figure(paper, number).number if number else ""
         standings = [each for each in standings if each.figure.paper == name and wanted in ("", each.figure.number)]
     if as_json:
-        typer.echo(json.dumps([each.row() for each in standings], indent=1, ensure_ascii=False))
+        print_json(rows=[each.row() for each in standings])
         return
     shown: FigureOfPaper | None = None
     for each in standings:
@@ -154,36 +154,44 @@ def _counts(standings: Iterable[Standing]) -> str:
     return ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict]) or "none"
 
 
-def _print_papers(results: Path | None) -> None:
+def _print_papers(results: Path | None, as_json: bool) -> None:
     from biascope import papers
     from biascope.papers import reproduce as reproduction
+    from biascope.results.wording import duration
 
+    found = list(map(papers.find, papers.names()))
+    if as_json:
+        rows = [
+            {"paper": paper.name, "title": paper.title, "figure": figure.number, "figure_title": figure.title}
+            for paper in found
+            for figure in paper.figures
+        ]
+        print_json(figures=rows)
+        return
     standings = reproduction.standings(results=results)
-    for paper in map(papers.find, papers.names()):
+    for paper in found:
         typer.echo(f"\n{paper.name}  {paper.title}")
         for figure in paper.figures:
             own = [each for each in standings if each.figure is figure]
             typer.echo(f"  {figure.number:9} {figure.title}")
             typer.echo(f"  {'':9} claims: {_counts(own)}")
             for record in reproduction.committed(figure, results=results).values():
-                typer.echo(f"  {'':9} {record.effort} effort took {_lasting(record.seconds)} on {record.device}")
+                typer.echo(f"  {'':9} {record.effort} effort took {duration(record.seconds)} on {record.device}")
     typer.echo("\nRun one with biascope reproduce PAPER FIGURE [--effort smoke|laptop|paper], or all of a paper's.")
 
 
-def _merged(source: Path, results: Path | None, quiet: bool = False) -> bool:
-    """Whether everything in a folder of findings could be merged; what became of each is printed."""
+def _merged(source: Path, results: Path | None, as_json: bool) -> list[Merged]:
+    """What became of every finding in a folder; it is printed, a refusal in any case."""
     from biascope.papers import reproduce as reproduction
 
     outcomes = reproduction.merge(source, results=results)
     for each in outcomes:
         if each.outcome == "refused":
             typer.echo(f"  refused  {each.source}: {each.words}", err=True)
-        elif not quiet:
+        elif not as_json:
             typer.echo(f"  {each.outcome:8} {each.words}")
-    return all(each.outcome != "refused" for each in outcomes)
+    return outcomes
 
 
-def _lasting(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _refused(outcomes: Iterable[Merged]) -> bool:
+    return any(each.outcome == "refused" for each in outcomes)

@@ -22,10 +22,11 @@ class Downloads:
 
     Args:
         folder: Where files lie while they are incomplete; created when the first byte arrives.
+        progress: Whether to show a progress bar; it is silent anyway where standard error is not a terminal.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, progress: bool = True) -> None:
+        self.folder, self._progress = folder, progress
 
     def file(self, url: str) -> Path:
         """The whole file at an address; what an interrupted call left behind is not fetched again.
@@ -48,6 +49,33 @@ class Downloads:
         """Forget what has been downloaded so far."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    @contextlib.contextmanager
+    def progress(self, label: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
+        """A progress bar in bytes: yields ``advance(count)``; silent where it is not wanted."""
+        if not self._progress or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            yield lambda count: None
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(label, total=total, completed=done)
+            yield lambda count: bar.advance(task, count)
+
     def _go_on(self, url: str, part: Path) -> None:
         done = _size(part)
         request = urllib.request.Request(url, headers={"User-Agent": "biascope"})
@@ -66,33 +94,12 @@ class Downloads:
             length = response.headers.get("Content-Length")
             total = done + int(length) if length else None
             part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("ab" if done else "wb") as out, progress(part.stem, total, done) as advance:
+            with part.open("ab" if done else "wb") as out, self.progress(part.stem, total, done) as advance:
                 while chunk := response.read(_CHUNK):
                     out.write(chunk)
                     advance(len(chunk))
         if total is not None and _size(part) < total:
             raise OSError(f"the connection broke after {_size(part):,} of {total:,} bytes")
-
-
-@contextlib.contextmanager
-def progress(label: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A progress bar in bytes: yields ``advance(count)``; silent where standard error is not a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total, completed=done)
-        yield lambda count: bar.advance(task, count)
 
 
 def _size(path: Path) -> int:

@@ -28,7 +28,9 @@ class Fetched:
     sources: tuple[str, ...]
 
 
-def fetch(published: OfficialSet, root: Path, *, say: Callable[[str], None] = lambda _: None) -> Fetched:
+def fetch(
+    published: OfficialSet, root: Path, *, say: Callable[[str], None] = lambda _: None, progress: bool = True
+) -> Fetched:
     """Make sure that a published set lies whole under a root.
 
     Each file is checked and then moved into place, so a file that is there is whole. Files that are there with the
@@ -38,6 +40,7 @@ def fetch(published: OfficialSet, root: Path, *, say: Callable[[str], None] = la
         published: The set.
         root: The folder of data sets.
         say: Told why a source was passed over.
+        progress: Whether to show a progress bar on a terminal.
 
     Returns:
         Where the set lies and where it came from.
@@ -54,7 +57,7 @@ def fetch(published: OfficialSet, root: Path, *, say: Callable[[str], None] = la
         raise ValueError(
             f"The data folder must be writable, and {root} is not ({error.strerror}). Pass --data-root another folder."
         ) from error
-    downloads = Downloads(root / ".partial" / published.name)
+    downloads = Downloads(root / ".partial" / published.name, progress)
     used, reasons = [], []
     for source, following in itertools.zip_longest(published.sources, published.sources[1:]):
         missing = _missing(published, target)

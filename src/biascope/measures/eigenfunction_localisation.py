@@ -106,6 +106,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="task_arithmetic2023",
     result=EigenfunctionLocalisation,
     example=_example,
+    command="biascope edit --what localisation",
 )
 def eigenfunction_localisation(
     encoder: Network,

@@ -133,7 +133,7 @@ def geometry_evolution(
     loss: str | None = "squared",
     labels: bool = True,
     draws: int = 200,
-    samples: int | None = None,
+    batch: int | None = None,
     probes: int = 8,
     scale: float = 1e-3,
     geometry_draws: int = 1000,
@@ -160,7 +160,7 @@ def geometry_evolution(
         labels: Whether the labels pull, or, with squared loss, every target is 0: at initialisation they add to each draw a part
             that has mean zero (where the last layer is symmetric about 0) and most of the noise.
         draws: Networks, at least 3; hundreds to thousands where the input is large.
-        samples: Training samples that each network is pulled by, chosen anew for each: many networks on few samples tell more than
+        batch: Training samples that each network is pulled by, chosen anew for each: many networks on few samples tell more than
             few on many in the same time; all by default.
         probes: Inputs per network, drawn afresh.
         scale: Their standard deviation; 0.001 is published for smooth activations, 1 for ReLU.
@@ -187,10 +187,10 @@ def geometry_evolution(
     """
     run = run or Run()
     size = int(np.prod(data.shape))
-    least_of = {"draws": 3, "samples": 1, "probes": 1, "geometry_draws": 2}
+    least_of = {"draws": 3, "batch": 1, "probes": 1, "geometry_draws": 2}
     for name, number in (
         ("draws", draws),
-        ("samples", samples),
+        ("batch", batch),
         ("probes", probes),
         ("geometry_draws", geometry_draws),
     ):
@@ -209,7 +209,7 @@ def geometry_evolution(
         y = x.new_zeros(len(x)) if outputs == 1 else x.new_zeros(len(x), outputs)
     geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
     assert geometry is not None  # up to LARGEST it is formed
-    how = {"loss": loss, "labels": labels, "samples": samples, "readout": readout}
+    how = {"loss": loss, "labels": labels, "batch": batch, "readout": readout}
     drawn = _drawn(family, x, y, sampler.probe, draws=draws, seed=seed, run=run, **how)
     covariance = data_covariance(x).to(geometry.device)
     seen, neutral = seen_through(geometry, covariance), torch.eye(size, dtype=torch.float64, device=geometry.device)
@@ -249,7 +249,7 @@ def _drawn(
         if large:
             networks, inputs = networks.member(0), inputs[0]
         generator = generator_for(torch.device("cpu"), seed, "samples", start)
-        few = slice(None) if how["samples"] is None else torch.randperm(len(x), generator=generator)[: how["samples"]]
+        few = slice(None) if how["batch"] is None else torch.randperm(len(x), generator=generator)[: how["batch"]]
         with run.products():
             velocity = weight_velocity(networks, x[few], y[few], loss=how["loss"])
             gradients, moved = gradient_velocity(networks.read(how["readout"]), inputs, velocity, paired=not large)

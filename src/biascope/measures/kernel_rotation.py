@@ -174,7 +174,7 @@ def kernel_rotation(
     positive: tuple[int, ...] | None = None,
     leading: int = 100,
     energy: int = 50,
-    samples: int | None = 2000,
+    kernel_samples: int | None = 2000,
     checkpoints: int = 6,
     epochs: int = 100,
     batch: int = 128,
@@ -199,7 +199,7 @@ def kernel_rotation(
         positive: Classes set against the rest; by default the larger of two.
         leading: Eigenfunctions of ``K_0`` to follow.
         energy: Eigenfunctions of each ``K_t`` that the energy is taken on.
-        samples: Training samples of the energy and, where labels are learned, of the kernel; ``None`` for all.
+        kernel_samples: Training samples of the energy and, where labels are learned, of the kernel; ``None`` for all.
         checkpoints: Kernels along training: at the start, and at epochs in geometric order.
         epochs: Passes over the training set; from here on the published recipe.
         batch: Samples of an iteration.
@@ -233,14 +233,15 @@ def kernel_rotation(
         raise ValueError(
             f"positive must be left out where an eigenfunction is learned, got {positive} and target {target}. Leave one out."
         )
-    if checkpoints < 2 or (samples is not None and samples < 1):
+    if checkpoints < 2 or (kernel_samples is not None and kernel_samples < 1):
         raise ValueError(
-            f"checkpoints and samples must be at least 2 and 1, got {checkpoints} and {samples}. "
-            "Pass checkpoints=6, samples=2000."
+            f"checkpoints and kernel_samples must be at least 2 and 1, got {checkpoints} and {kernel_samples}. "
+            "Pass checkpoints=6, kernel_samples=2000."
         )
     data, device = (data.two_classes(positive) if target is None else data).to(run), run.torch_device
     train = data.sizes["train"]
-    rows = torch.randperm(train, generator=generator_for(torch.device("cpu"), seed, "samples"))[:samples].to(device)
+    order = torch.randperm(train, generator=generator_for(torch.device("cpu"), seed, "samples"))
+    rows = order[:kernel_samples].to(device)
     x = data.batch("train", rows)[0]
     if target is not None:  # an eigenfunction that is to be learned must be known on every sample
         x = torch.cat([data.whole(split)[0] for split in ("train", "test")])

@@ -163,7 +163,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (encoder, heads, vectors, tasks), {"points": 40, "resamples": 40}
 
 
-@measurement(title="Task addition", paper="task_arithmetic2023", result=TaskAddition, example=_example)
+@measurement(
+    title="Task addition",
+    paper="task_arithmetic2023",
+    result=TaskAddition,
+    example=_example,
+    command="biascope edit --what addition",
+)
 def task_addition(
     encoder: Network,
     heads: Mapping[str, Head],

@@ -163,7 +163,13 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (encoder, heads, vectors, tasks), {"control": "control", "points": 40, "resamples": 40, "kept": 0.5}
 
 
-@measurement(title="Task negation", paper="task_arithmetic2023", result=TaskNegation, example=_example)
+@measurement(
+    title="Task negation",
+    paper="task_arithmetic2023",
+    result=TaskNegation,
+    example=_example,
+    command="biascope edit --what negation",
+)
 def task_negation(
     encoder: Network,
     heads: Mapping[str, Head],

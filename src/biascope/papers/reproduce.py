@@ -153,6 +153,7 @@ class Standing:
             "paper": self.figure.paper,
             "figure": self.figure.number,
             "claim": self.claim.statement,
+            "statistic": self.claim.statistic,
             "effort": self.record.effort if self.record else None,
             "device": self.record.device if self.record else None,
             "published": self.claim.published,
@@ -185,7 +186,7 @@ def judged(figure: FigureOfPaper, records: Iterable[Record]) -> list[Standing]:
 
 
 def status(*, results: Path | None = None) -> list[dict[str, Any]]:
-    """One row per claim: paper, figure, claim, effort, device, published, measured, tolerance, verdict."""
+    """One row per claim: paper, figure, claim, statistic, effort, device, published, measured, tolerance, verdict."""
     return [standing.row() for standing in standings(results=results)]
 
 

@@ -73,17 +73,17 @@ class Comparison:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers, for JSON."""
+        """The numbers, for JSON; rows and columns of the overlap are in the order of the subjects."""
         return {
             "measurement": self.measurement,
             "estimator": self.estimator,
             "subjects": [result.subject for result in self.results],
-            "effective rank": [result.effective_rank.as_dict() for result in self.results],
+            "effective_rank": [result.effective_rank.named("effective rank") for result in self.results],
             "leading": self.leading,
-            "overlap": [[float(value) if math.isfinite(value) else None for value in row] for row in self.overlap],
+            "overlap": self.overlap,
             "chance": self.chance,
-            "noise floor": self.floor,
-            "resolved": self.resolved.tolist(),
+            "noise_floor": self.floor,
+            "resolved": self.resolved,
             "warnings": self.warnings(),
         }
 

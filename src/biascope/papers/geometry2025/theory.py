@@ -520,7 +520,7 @@ def figure_a4(effort: str, run: Run) -> Finding:
     statistics: dict[str, Estimate] = {}
     for name in NAMES[effort]:
         title, family = TITLES[name], family_of(name, data.shape, outputs=1, images=True)
-        how: dict[str, Any] = {"draws": draws, "samples": samples, "probes": 1, "scale": probe_scale(name), "seed": 0}
+        how: dict[str, Any] = {"draws": draws, "batch": samples, "probes": 1, "scale": probe_scale(name), "seed": 0}
         how |= {"geometry_draws": geometry_draws, "run": run.shared}
         free = geometry_evolution(family, data, labels=False, **how)
         one, two = (geometry_evolution(family, part, **how).with_reference("GSG") for part in (data, other))

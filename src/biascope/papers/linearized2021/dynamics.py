@@ -157,7 +157,7 @@ def _energies(name: str, effort: str, run: Run) -> tuple[KernelRotation, str]:
         positive=HALF,
         leading=min(50, kernel),
         energy=min(50, kernel),
-        samples=min(kernel, samples.sizes["train"]),
+        kernel_samples=min(kernel, samples.sizes["train"]),
         epochs=epochs,
         seed=0,
         run=training_run(start_of(name, samples.shape), run),

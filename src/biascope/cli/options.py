@@ -1,0 +1,298 @@
+"""Every option that commands share, once: its name, its help, its type. Groups of them are parameters of commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from biascope.families.family import Family
+    from biascope.runs.run import Run
+    from biascope.scanning import Sampling
+    from biascope.tasks.signals import Signal
+    from biascope.tasks.task import Arrays
+
+MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
+
+Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
+SignalPath = Annotated[Path, typer.Argument(help="An image, a .wav sound or an .npy array.")]
+DatasetName = Annotated[str, typer.Argument(help="A published data set, or your own by name or path.")]
+
+_MODEL = typer.Option("--model", help=MODEL_HELP)
+ModelOption = Annotated[str, _MODEL]
+MaybeModel = Annotated[str | None, _MODEL]
+Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
+Settings = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
+Weights = Annotated[Path | None, typer.Option("--weights", help="Trained weights, safetensors or torch.")]
+Batchnorm = Annotated[
+    str, typer.Option("--batchnorm", help="BatchNorm uses initial or stored statistics (eval) or each input's (train).")
+]
+Readout = Annotated[
+    str, typer.Option("--readout", help="Scalar of several outputs: first, sum, mean, margin or random.")
+]
+Draws = Annotated[int, typer.Option("--draws", help="Random initialisations to draw for each network.")]
+Estimator = Annotated[
+    str,
+    typer.Option(
+        "--estimator",
+        help="Gradient estimator: difference, exact, or auto (differences where affordable); "
+        "mixed or mixed_difference for directions.",
+    ),
+]
+Step = Annotated[float, typer.Option("--step", help="Half width h of the differences.")]
+_INPUTS = typer.Option("--inputs", help="Inputs to measure each network on.")
+Inputs = Annotated[int, _INPUTS]
+MaybeInputs = Annotated[int | None, _INPUTS]
+_SCALE = typer.Option("--scale", help="Standard deviation of the Gaussian inputs.")
+Scale = Annotated[float, _SCALE]
+MaybeScale = Annotated[float | None, _SCALE]
+Positive = Annotated[
+    str, typer.Option("--positive", help="Classes to tell from the rest, such as 0,1,8,9; without them, every class.")
+]
+_DATA = typer.Option(
+    "--data",
+    help="Samples to measure on: a data set (biascope data list), an .npz file or an image folder; for signals also an image, "
+    "a .wav sound or an .npy array.",
+)
+Data = Annotated[str, _DATA]
+SeveralData = Annotated[list[str], _DATA]
+_SAMPLES = typer.Option("--samples", help="Samples to take at most, of each split if joined by commas: 2000,1000.")
+Samples = Annotated[str, _SAMPLES]
+MaybeSamples = Annotated[str | None, _SAMPLES]
+_SPLIT = typer.Option("--split", help="Split that samples are taken from, as the data set names it.")
+Split = Annotated[str, _SPLIT]
+MaybeSplit = Annotated[str | None, _SPLIT]
+DataRoot = Annotated[
+    Path | None, typer.Option("--data-root", help="Folder of data sets; else BIASCOPE_DATA, else ~/.cache/biascope.")
+]
+Steps = Annotated[int, typer.Option("--steps", help="Training iterations.")]
+_RATE = typer.Option("--rate", help="Learning rate; of a schedule, the highest.")
+Rate = Annotated[float, _RATE]
+MaybeRate = Annotated[float | None, _RATE]
+Batch = Annotated[int, typer.Option("--batch", help="Points in a training iteration, at most.")]
+Grid = Annotated[int, typer.Option("--grid", help="Coefficients along a side of a map of disentanglement.")]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed for weights, inputs and other draws.")]
+Device = Annotated[str, typer.Option("--device", help="Device to compute on: auto, cpu, cuda or cuda:N.")]
+Precision = Annotated[
+    str, typer.Option("--precision", help="Floating-point precision: float64, float32, tf32, float16 or bfloat16.")
+]
+On = Annotated[
+    str | None,
+    typer.Option("--on", help="Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for results and report; in biascope-runs by default.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result alone, without progress.")]
+
+
+class Group:
+    """Options that go together: a frozen dataclass whose fields are options. Give a parameter of a command this type."""
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters of a :class:`Group` type are replaced by the options in it.
+
+    A default instance of the group sets other defaults for this command. Python calls it with the options as keywords.
+
+    Example:
+        >>> def told(name: str, output: Output) -> None:
+        ...     print(name, output.quiet)
+        >>> with_groups(told)("lenet", quiet=True)
+        lenet True
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type[Group]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        hint = hints[name]
+        if isinstance(hint, type) and issubclass(hint, Group):
+            groups[name] = hint
+            parameters += _options_of(hint, parameter.default)
+        else:
+            parameters.append(parameter.replace(annotation=hint))
+    signature = inspect.Signature(parameters)
+
+    @functools.wraps(command)
+    def called(*args: Any, **options: Any) -> None:
+        bound = signature.bind(*args, **options)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        for name, group in groups.items():
+            given[name] = group(**{option: given.pop(option) for option in _names_of(group)})
+        command(**given)
+
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
+def _options_of(group: type[Group], default: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    found = []
+    for name in _names_of(group):
+        usual = _usual(group, name) if default is inspect.Parameter.empty else getattr(default, name)
+        found.append(inspect.Parameter(name, kind, default=usual, annotation=hints[name]))
+    return found
+
+
+def _usual(group: type[Any], name: str) -> Any:
+    entry = next(each for each in dataclasses.fields(group) if each.name == name)
+    if entry.default_factory is not dataclasses.MISSING:
+        return entry.default_factory()
+    return inspect.Parameter.empty if entry.default is dataclasses.MISSING else entry.default
+
+
+def _names_of(group: type[Any]) -> list[str]:
+    """The options of a group, those of what it extends last."""
+    return [name for kind in group.__mro__ for name in vars(kind).get("__annotations__", ())]
+
+
+@dataclass(frozen=True)
+class Output(Group):
+    """How a command prints."""
+
+    as_json: Json = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class Work(Output):
+    """How a command computes, and where it writes."""
+
+    device: Device = "auto"
+    precision: Precision = "float32"
+    out: Out = None
+
+    def run(self, folder: Path | None, *, on: str | None = None, data_root: Path | None = None) -> Run:
+        """How the work is carried out; a device that is not there is told before any work."""
+        from biascope.runs.run import Run
+
+        found = Run(
+            folder=folder,
+            device=self.device,
+            precision=self.precision,
+            progress=not self.quiet,
+            on=on,
+            data_root=data_root,
+        )
+        if on is None:
+            _ = found.torch_device
+        return found
+
+
+@dataclass(frozen=True)
+class SeededWork(Work):
+    """The same of what is drawn at random."""
+
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class NetworkOptions(Group):
+    """What is known of a network beside its name."""
+
+    input: Input = ""
+    settings: Settings = dataclasses.field(default_factory=list)
+    weights: Weights = None
+    batchnorm: Batchnorm = "eval"
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of one input, where it is given."""
+        return parsed_shape(self.input)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The settings."""
+        from biascope.families.source import parse_settings
+
+        return parse_settings(self.settings)
+
+    def family(self, model: str, shape: tuple[int, ...] | None, usual: Mapping[str, Any] | None = None) -> Family:
+        """The networks of that name; usual settings hold where the user sets none."""
+        from biascope.families.source import family_of
+
+        settings = {**(usual or {}), **self.chosen}
+        return family_of(model, shape=shape, settings=settings, weights_file=self.weights, batchnorm=self.batchnorm)
+
+
+@dataclass(frozen=True)
+class GradientOptions(Group):
+    """How input gradients are taken, and of how many networks."""
+
+    estimator: Estimator = "auto"
+    step: Step = 100.0
+    draws: Draws = 400
+    readout: Readout = "first"
+
+    def sampling(self, seed: int) -> Sampling:
+        """The same for a scan."""
+        from biascope.scanning import Sampling
+
+        return Sampling(None if self.estimator == "auto" else self.estimator, self.step, self.draws, self.readout, seed)
+
+
+@dataclass(frozen=True)
+class DataOptions(Group):
+    """Which samples are measured on."""
+
+    data: Data = "cifar10"
+    samples: Samples = "2000,1000"
+    data_root: DataRoot = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples to take of each split."""
+        return whole_numbers(self.samples, "--samples")
+
+    def arrays(self, seed: int, labelled: bool = True) -> Arrays:
+        """The samples."""
+        from biascope.tasks.samples import samples_of
+
+        return samples_of(self.data, sizes=self.sizes, root=self.data_root, labelled=labelled, seed=seed)
+
+
+@dataclass(frozen=True)
+class SignalOptions(Group):
+    """How a signal is read from its file."""
+
+    longest: Annotated[
+        int | None, typer.Option("--longest", help="Shrink an image until its longer side has so many pixels.")
+    ] = None
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Seconds of a sound to use.")] = None
+    start: Annotated[float, typer.Option("--start", help="Second at which to begin in a sound.")] = 0.0
+    grey: Annotated[bool, typer.Option("--grey/--no-grey", help="Turn an image grey.")] = False
+
+    def read(self, path: Path) -> Signal:
+        """The signal."""
+        from biascope.tasks.signal_files import signal_of
+
+        return signal_of(path, longest=self.longest, seconds=self.seconds, start=self.start, grey=self.grey)
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Numbers written as ``2000,1000``.
+
+    Example:
+        >>> whole_numbers("2000,1000", "--samples")
+        (2000, 1000)
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"{option} must be whole numbers joined by commas, got {text!r}. Pass 2000,1000.") from error
+
+
+def parsed_shape(text: str) -> tuple[int, ...] | None:
+    """An input shape, where one is given."""
+    from biascope.families.source import parse_shape
+
+    return parse_shape(text) if text else None

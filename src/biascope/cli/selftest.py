@@ -1,0 +1,61 @@
+"""SHOW: `biascope selftest`: whether the derivatives of a network can be trusted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from biascope.cli.options import Model, NetworkOptions, Output, Readout, Seed, with_groups
+from biascope.cli.printing import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from biascope.kernels.selftest import Check
+
+
+@with_groups
+def selftest(
+    model: Model = "lenet", *, network: NetworkOptions, readout: Readout = "first", seed: Seed = 0, output: Output
+) -> None:
+    """Check on a network that its derivatives are what they claim to be."""
+    from biascope.families.source import usual_shape
+    from biascope.kernels import selftest as identities
+
+    family = network.family(model, network.shape)
+    shape = network.shape or usual_shape(model, network.chosen)
+    checks = identities.selftest(family, shape, readout=readout, seed=seed)
+    failed = sum(not check.passed for check in checks)
+    if output.as_json:
+        rows = [
+            {
+                "name": check.name,
+                "passed": check.passed,
+                "error": check.error,
+                "tolerance": check.tolerance,
+                "kink": check.kink,
+                "remark": check.remark,
+            }
+            for check in checks
+        ]
+        print_json(subject=family.name, parameters=family.num_parameters, passed=not failed, checks=rows)
+    else:
+        typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}")
+        _print_checks(checks)
+    if failed:
+        typer.echo(f"{failed} of {len(checks)} checks failed: do not trust measurements of this network.", err=True)
+        raise typer.Exit(1)
+
+
+def _print_checks(checks: Sequence[Check]) -> None:
+    for check in checks:
+        mark = "FAILED" if not check.passed else "kink  " if check.kink else "ok    "
+        remark = "" if check.passed else f": {check.remark}"
+        typer.echo(f"  {mark} {check.name} (error {check.error:.1e}, allowed {check.tolerance:.0e}){remark}")
+    if not all(check.passed for check in checks):
+        return
+    for check in checks:
+        if check.kink:
+            typer.echo(f"Slopes on the two sides differ by {100 * check.kink:.2g} %: {check.remark}.")
+    typer.echo(f"All {len(checks)} checks passed.")
