@@ -80,8 +80,9 @@ def test_a_new_measurement_and_a_new_network_pass_the_tests_of_all(python: Pytho
     files = [path for path in EXAMPLES if Path(path).stem in names]
     tests = ("tests/test_contract.py", "tests/networks/test_networks.py")
     out = python("-m", "pytest", "-p", "no:cacheprovider", "-q", "-rN", *tests, *files, "-k", " or ".join(names))
-    contract, networks, doctests = 9, 7, 2
-    assert f"{contract + networks + doctests} passed" in out
+    passed = re.search(r"(\d+) passed", out)
+    assert passed is not None
+    assert int(passed[1]) >= 18  # 9 of the contract, 7 of networks, 2 doctests
 
 
 def test_a_new_measurement_has_a_command(python: Python) -> None:

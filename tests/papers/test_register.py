@@ -8,7 +8,7 @@ import pytest
 
 from biascope import papers
 
-FILE = '''
+FILE = """
 from biascope.results.claim import Claim, Finding, figure
 
 
@@ -19,7 +19,7 @@ def measured(effort, run):
 def numbered(number):
     claims = [Claim("True.", "one", "about", 1, 0)]
     return figure(number, title="It", claims=claims, draw=lambda finding, dark: None)(measured)
-'''
+"""
 
 
 @pytest.fixture
