@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from biascope.families.family import Network
+from biascope.networks import builder
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 
@@ -27,6 +30,13 @@ def network_of(build: Callable[[], nn.Module], *, seed: int = 0, readout: str | 
     with forked_rng(seed):
         network = Network.of(build().double())
     return network if readout is None else network.read(readout)
+
+
+def input_shape(name: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of one input of a network of ours under settings, with the builder's defaults for the others."""
+    known = {key: parameter.default for key, parameter in inspect.signature(builder(name)).parameters.items()}
+    known |= settings
+    return (known["coordinates"],) if "coordinates" in known else (known["channels"], *[known["image_size"]] * 2)
 
 
 def global_states() -> tuple[object, ...]:

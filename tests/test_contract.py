@@ -86,7 +86,7 @@ def test_it_is_frozen_and_shows_itself(name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.provenance = {}  # type: ignore[misc]
     assert result.subject in repr(result)
-    assert all(key in repr(result) for key in result.headline())
+    assert all(number.label in repr(result) for number in result.headline().values())
     hostile = dataclasses.replace(result, provenance={**result.provenance, "family": {"name": "<script>"}})
     assert "<script>" not in hostile._repr_html_()
     assert result.sentence().endswith(".")

@@ -27,7 +27,7 @@ from kernels.test_selftest import (
     WrongSign,
     depthwise_after_relu,
 )
-from networks_under_test import CPU, AttentionNetwork, batchnorm_convnet, relu_convnet, smooth_mlp
+from networks_under_test import CPU, AttentionNetwork, batchnorm_convnet, input_shape, relu_convnet, smooth_mlp
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -92,8 +92,8 @@ def test_a_backward_pass_that_does_not_fit_is_named_with_its_error(build, error,
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in networks.names()]
 )
 def test_published_networks_raise_no_alarm(name):
-    settings = SMALL[name]
-    shape = (settings["coordinates"],) if "coordinates" in settings else (1, *[settings["image_size"]] * 2)
+    settings = SMALL.get(name, {})
+    shape = input_shape(name, settings)
     for seed in range(3):
         assert doubts(lambda: networks.builder(name)(**settings), shape, "input", "weight", seed=seed) == []
 

@@ -17,7 +17,7 @@ it is shown; a folder imports only from those above it::
     papers        figures with claims, one folder each
     cli           the commands
 
-``scanning`` is the main job. A network, a data set, a measurement and a paper are leaves: a new file in its folder is all it takes.
+``scanning`` is the main job. A network, a data set, a measurement, a figure and a command are one file each, found by its folder.
 
 Example:
     >>> import biascope

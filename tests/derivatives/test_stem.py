@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from networks_under_test import CPU64, batchnorm_convnet, network_of, normal, relu_convnet
+from networks_under_test import CPU64, batchnorm_convnet, input_shape, network_of, normal, relu_convnet
 from torch import Tensor, nn
 
 from biascope import networks
@@ -127,10 +127,8 @@ STEMLESS = ("multiplicative_filters",)  # every layer sees the input
 
 @pytest.mark.parametrize("name", sorted({*networks.names()} - {*STEMLESS}))
 def test_every_published_network_has_a_stem(name):
-    settings = PUBLISHED[name]
-    shape = (settings.get("channels", 1), *[settings.get("image_size")] * 2)
-    if "coordinates" in settings:
-        shape = (settings["coordinates"],)
+    settings = PUBLISHED.get(name, {})
+    shape = input_shape(name, settings)
     assert_impulses_equal_differences(lambda: networks.builder(name)(**settings), shape, batches=(200,), members=1)
 
 

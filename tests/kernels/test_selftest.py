@@ -4,7 +4,14 @@ import math
 
 import pytest
 import torch
-from networks_under_test import AttentionNetwork, batchnorm_convnet, global_states, relu_convnet, smooth_mlp
+from networks_under_test import (
+    AttentionNetwork,
+    batchnorm_convnet,
+    global_states,
+    input_shape,
+    relu_convnet,
+    smooth_mlp,
+)
 from torch import Tensor, nn
 
 from biascope import networks
@@ -39,9 +46,9 @@ LARGE = {"densenet121", "resnet18", "vgg11"}
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in networks.names()]
 )
 def test_published_networks_pass(name):
-    settings = SMALL[name]
+    settings = SMALL.get(name, {})
     family = Family.initialised(lambda: networks.builder(name)(**settings), name=name)
-    shape = (settings["coordinates"],) if "coordinates" in settings else (1, *[settings["image_size"]] * 2)
+    shape = input_shape(name, settings)
     checks = selftest(family, shape)
     assert failed(checks) == set()
     assert len(checks) == 10

@@ -63,9 +63,15 @@ class SiteArchive(Source):
 
 @dataclass(frozen=True)
 class SiteFiles(Source):
-    """A web folder that holds each file as NAME.gz."""
+    """A web folder of single files.
+
+    Attributes:
+        address: Of the folder, with a slash at its end.
+        compressed: Whether it holds each file as NAME.gz.
+    """
 
     address: str
+    compressed: bool = True
 
     @property
     def title(self) -> str:
@@ -75,7 +81,10 @@ class SiteFiles(Source):
     def deliver(self, names: Sequence[str], folder: Path, downloads: Downloads) -> Iterator[Path]:
         """The files, uncompressed."""
         for name in names:
-            yield uncompressed(downloads.file(f"{self.address}{name}.gz"), folder / name)
+            if self.compressed:
+                yield uncompressed(downloads.file(f"{self.address}{name}.gz"), folder / name)
+            else:
+                yield Path(shutil.copyfile(downloads.file(f"{self.address}{name}"), folder / name))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""The papers: one file per paper, named by its id, each figure or table one function with its claims.
+"""The papers: one folder per paper, named by its id, each figure or table one function with its claims.
 
-A file put into this folder whose name ends in a year is a paper from then on: `names` reads the folder, and `find`
-imports a file only when its paper is asked for, so that importing this package does not import torch. `results/` holds the
-committed numbers.
+A folder in here whose name ends in a year is a paper, and every figure in its files is a figure of it. `names` reads the names of the
+folders, and `find` imports a paper only when it is asked for, so that importing this package does not import torch. `results/` holds
+the committed numbers.
 
 >>> "papers" in names()
 False
@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from biascope.results.claim import FigureOfPaper
+from biascope.results.wording import natural_order
 
 __all__ = ["Paper", "figure", "find", "names"]
 
@@ -28,8 +29,8 @@ class Paper:
 
     Attributes:
         name: Its id.
-        title: Its reference, the constant ``PAPER`` of its file.
-        figures: In the order of its constant ``FIGURES``, or of the file.
+        title: Its reference, the constant ``PAPER`` of its ``__init__.py``.
+        figures: By number; tables, theorems and other words behind the figures.
     """
 
     name: str
@@ -51,11 +52,13 @@ def find(paper: str) -> Paper:
     """
     name = _nearest("paper", paper, names())
     module = importlib.import_module(f"{__name__}.{name}")
-    found = (value for value in vars(module).values() if isinstance(value, FigureOfPaper))
-    figures = tuple(getattr(module, "FIGURES", found))
-    files = [each.file_name.lower() for each in figures]
-    if len(set(files)) < len(files):
-        raise ValueError(f"The figures of {name} must have different numbers, got {files}. Rename one in its file.")
+    files = pkgutil.iter_modules(getattr(module, "__path__", ()), f"{module.__name__}.")
+    modules = [module, *(importlib.import_module(file.name) for file in files)]
+    found = (value for each in modules for value in vars(each).values() if isinstance(value, FigureOfPaper))
+    figures = tuple(sorted(dict.fromkeys(found), key=_place))  # one that another file imports counts once
+    numbers = [each.file_name.lower() for each in figures]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"The figures of {name} must have different numbers, got {numbers}. Rename one in its file.")
     title = getattr(module, "PAPER", None) or (module.__doc__ or name).strip().splitlines()[0]
     return Paper(name, str(title), figures)
 
@@ -70,6 +73,11 @@ def figure(paper: str, number: str) -> FigureOfPaper:
     by_number = {each.number: each for each in found.figures}
     wanted = re.sub(r"^\s*(figure|fig)\b\.?\s*", "", number, flags=re.IGNORECASE)
     return by_number[_nearest(f"figure of {found.name}", wanted, by_number)]
+
+
+def _place(figure: FigureOfPaper) -> tuple[bool, list[tuple[int, str]]]:
+    """Figures before what begins with a word, 9 before 10 before A.1."""
+    return re.match("[A-Za-z]{2}", figure.number) is not None, natural_order(figure.number)
 
 
 def _nearest(what: str, wanted: str, known: Iterable[str]) -> str:
