@@ -256,8 +256,10 @@ def figure_47(effort: str, run: Run) -> Finding:
     energy, epochs = 100 * found.energy[0], found.epochs.astype(float)
     kernel = _ENERGY[effort]["lenet"][2]
     first, last = _share(float(energy[0]), kernel), _share(float(energy[-1]), kernel)
+    error = (first.standard_error**2 + last.standard_error**2) ** 0.5
+    growth = Estimate.from_error(last.value - first.value, error, kernel)
     statistics = {
-        "growth_of_the_energy": last.minus(first, kernel).named("growth of the energy", "points"),
+        "growth_of_the_energy": growth.named("growth of the energy", "points"),
         "rank_correlation_of_energy_and_epoch": Estimate.exact(spearman(energy, epochs)).named(
             "rank correlation of energy and epoch"
         ),
@@ -508,7 +510,9 @@ def figure_411(effort: str, run: Run) -> Finding:
     ends = {key: float(each.curves[0, -5:].mean()) for key, each in three.items()}
     accuracy = {key: proportion(float(each.accuracy[0]), found["test"]).in_percent() for key, each in three.items()}
     quicker = Estimate.exact(ends["kernel of initialisation"] / max(ends["kernel of the trained network"], 1e-12))
-    worse = accuracy["kernel of initialisation"].minus(accuracy["kernel of the trained network"], found["test"])
+    first, second = accuracy["kernel of initialisation"], accuracy["kernel of the trained network"]
+    error = (first.standard_error**2 + second.standard_error**2) ** 0.5
+    worse = Estimate.from_error(first.value - second.value, error, found["test"])
     statistics = {
         "final_training_loss_kernel_of_initialisation_over_that_of_the_trained_network": quicker.named(
             "final training loss, kernel of initialisation over that of the trained network"

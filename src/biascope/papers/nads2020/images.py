@@ -14,7 +14,7 @@ from biascope import data
 from biascope.papers.nads2020.directions import CNNS, EXACT, directions
 from biascope.papers.nads2020.shared import TITLES, family_of, training_run
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Number, over_repeats, proportion
+from biascope.results.estimate import Estimate, Number, over_repeats, proportion
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.identity import DERIVED
@@ -165,12 +165,14 @@ def figure_7(effort: str, run: Run) -> Finding:
     test = images.sizes["test"]
     accuracy = np.array([float(found[trial]["accuracy/test"]) for trial in trials])
     clean, first, last = (proportion(accuracy[i], test).in_percent() for i in (0, 1, -1))
+    error = (clean.standard_error**2 + last.standard_error**2) ** 0.5
+    loss = Estimate.from_error(clean.value - last.value, error, test)
     statistics = {
         "accuracy_on_clean_images": clean.named("accuracy on clean images", "%"),
         "accuracy_with_the_carrier_on_the_first_direction": first.named(
             "accuracy with the carrier on the first direction", "%"
         ),
-        "loss_with_the_carrier_on_the_last_direction": clean.minus(last, test).named(
+        "loss_with_the_carrier_on_the_last_direction": loss.named(
             "loss with the carrier on the last direction", "points"
         ),
     }
@@ -222,10 +224,12 @@ def figure_8(effort: str, run: Run) -> Finding:
         trials = [Trial(f"{kind}, repeat 0", 0) for kind in ("original", "flipped")]
         found = trained(family, course, trials, seed=0, run=training_run(family, run), label=title)
         original, turned = (proportion(float(found[trial]["accuracy/test"]), test).in_percent() for trial in trials)
+        error = (original.standard_error**2 + turned.standard_error**2) ** 0.5
+        loss = Estimate.from_error(original.value - turned.value, error, test)
         statistics |= {
             f"{key}_accuracy_on_original_images": original.named(f"{title}: accuracy on original images", "%"),
             f"{key}_accuracy_on_flipped_images": turned.named(f"{title}: accuracy on flipped images", "%"),
-            f"{key}_loss_by_flipping": original.minus(turned, test).named(f"{title}: loss by flipping", "points"),
+            f"{key}_loss_by_flipping": loss.named(f"{title}: loss by flipping", "points"),
         }
         arrays[f"accuracy: {title}"] = np.array([[0.0, 1.0], [original.value / 100, turned.value / 100]])
     settings = {"data": words, "epochs and rates": {k: list(v) for k, v in _FLIPPED[effort].items()}, "seed": 0}
