@@ -1,13 +1,15 @@
 """Rewrite the committed results of papers from format 1, where numbers were known by their words, to format 2 with keys.
 
-Values, intervals, settings, dates, claims and verdicts stay as they are. Run once, from the root of the checkout, for version 0.2.0:
+Values, intervals, settings, dates, claims and verdicts stay as they are. A file of format 2 is left alone, so that a second run changes
+nothing. Run once for version 0.2.0, from the root of the checkout, or with the folder of other results:
 
-    python migrations/statistic_keys.py
+    python migrations/statistic_keys.py [FOLDER]
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from biascope.papers.reproduce import RESULTS
@@ -35,5 +37,6 @@ def migrated(path: Path) -> bool:
 
 
 if __name__ == "__main__":
-    files = sorted(RESULTS.rglob("*.json"))
+    folder = Path(sys.argv[1]) if sys.argv[1:] else RESULTS
+    files = sorted(folder.rglob("*.json"))
     print(f"{sum(map(migrated, files))} of {len(files)} files rewritten")

@@ -111,6 +111,7 @@ def test_a_model_that_is_not_its_closed_form_is_seen() -> None:
     right = theory.Theorem(
         "CNN",
         "",
+        "",
         theory.pooled_convolution,
         velocity,
         q @ covariance @ q,

@@ -1,5 +1,6 @@
 """Figures run and judged, the committed results, and the command: on a paper of two figures that exists only here."""
 
+import dataclasses
 import importlib.util
 import json
 import subprocess
@@ -8,6 +9,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from biascope import papers
 from biascope.cli import reproduce as reproduce_commands
 from biascope.papers import reproduce as reproduction
 from biascope.results import paper_page as reproduction_page
+from biascope.results import store
+from biascope.results.claim import DOCUMENT
 from biascope.runs.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,9 +67,10 @@ def figure_2(effort, run):
         return {"share": torch.tensor(STATE["share"])}
 
     shares = [float(outcome["share"]) for outcome in trials.outcomes(["a", "b", "c"], work)]
-    statistics = {"share": Estimate(shares[0], 1.0, shares[0] - 2, shares[0] + 2), "seeds": Estimate.exact(3)}
+    share = Estimate(shares[0], 1.0, shares[0] - 2, shares[0] + 2)
+    statistics = {"share": share.named("share of " + EVIL, "%"), "seeds": Estimate.exact(3).named("seeds")}
     if effort != "smoke" and STATE["parts"]:
-        statistics["parts"] = Estimate(1.0)
+        statistics["parts"] = Estimate(1.0).named("parts")
     return Finding(statistics, {"curve": np.array(shares)}, {"seeds": (0, 1, 2)}, ("a note " + EVIL,))
 
 
@@ -73,7 +78,7 @@ def figure_2(effort, run):
 def figure_s21(effort, run):
     if STATE["fail"]:
         raise RuntimeError("no luck")
-    return Finding({"one": Estimate.exact(1)}, {"curve": np.arange(3)}, {"run": run.folder})
+    return Finding({"one": Estimate.exact(1).named("one")}, {"curve": np.arange(3)}, {"run": run.folder})
 '''.replace("THE_EVIL", repr(EVIL))
 
 
@@ -103,10 +108,27 @@ def run_figure(number: str = "2", effort: str = "laptop", folder: str = "runs") 
     return reproduction.reproduce("fake2024", number, effort=effort, run=Run(folder=Path(folder), device="cpu"))
 
 
+def record_in(folder: Path | str) -> dict[str, Any]:
+    """The record of a finding on disk."""
+    record: dict[str, Any] = store.read(Path(folder), DOCUMENT)["record"]
+    return record
+
+
+def rewrite(done: reproduction.Reproduction, **changes: Any) -> None:
+    """Change the record of a finding on disk, as if it had been written so."""
+    store.write(done.folder, {"record": record_in(done.folder) | changes}, done.finding.arrays, name=DOCUMENT)
+
+
+def rewrite_claim(done: reproduction.Reproduction, place: int, **changes: Any) -> None:
+    """Change the terms of a claim in a finding on disk."""
+    claims = record_in(done.folder)["claims"]
+    claims[place] |= changes
+    rewrite(done, claims=claims)
+
+
 def dated(done: reproduction.Reproduction, date: str) -> None:
     """Change the date of a finding on disk."""
-    path = done.folder / "finding.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"date": date}))
+    rewrite(done, date=date)
 
 
 def outcomes(source: Path | str) -> list[str]:
@@ -153,15 +175,17 @@ def test_a_figure_is_run_judged_and_written(paper: ModuleType) -> None:
     done = run_figure()
     assert done.folder == Path("runs/fake2024/2-laptop")
     document = json.loads((done.folder / "finding.json").read_text())
-    expected = {"format": 1, "paper": "fake2024", "figure": "2", "effort": "laptop", "precision": "float32"}
-    assert {key: document[key] for key in expected} == expected
-    assert document["device"].startswith("cpu (")
-    assert set(document["versions"]) == {"biascope", "torch", "numpy", "python"}
-    assert document["settings"] == {"seeds": [0, 1, 2]}
-    assert document["statistics"]["share"]["high"] == 52
-    assert [claim["verdict"] for claim in document["claims"]] == ["reproduced", "reproduced", "inconclusive"]
-    assert document["seconds"] >= 0
-    with np.load(done.folder / "arrays.npz", allow_pickle=False) as arrays:
+    assert list(document) == ["format", "record", "arrays", "digest"]
+    record = document["record"]
+    expected = {"format": 2, "paper": "fake2024", "figure": "2", "effort": "laptop", "precision": "float32"}
+    assert {key: record[key] for key in expected} == expected
+    assert record["device"].startswith("cpu (")
+    assert set(record["versions"]) == {"biascope", "torch", "numpy", "python"}
+    assert record["settings"] == {"seeds": [0, 1, 2]}
+    assert (record["statistics"]["share"]["high"], record["statistics"]["share"]["unit"]) == (52, "%")
+    assert [claim["verdict"] for claim in record["claims"]] == ["reproduced", "reproduced", "inconclusive"]
+    assert record["seconds"] >= 0
+    with np.load(done.folder / document["arrays"], allow_pickle=False) as arrays:
         assert arrays["curve"].tolist() == [50, 50, 50]
     assert (done.folder / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert done.page == Path("runs/report.html")
@@ -192,7 +216,7 @@ def test_numbers_do_not_need_pictures(paper: ModuleType, monkeypatch: pytest.Mon
     done = run_figure()
     assert done.page is None
     assert sorted(path.name for path in done.folder.iterdir()) == [
-        "arrays.npz",
+        store.read(done.folder, DOCUMENT)["arrays"],
         "finding.json",
         "seconds.json",
         "trials",
@@ -268,11 +292,9 @@ def test_status_takes_the_greatest_effort_that_measured_a_claim(paper: ModuleTyp
 
 def test_the_verdict_is_never_taken_from_the_file(paper: ModuleType, checkout: Path) -> None:
     done = run_figure()
-    path = done.folder / "finding.json"
-    document = json.loads(path.read_text())
-    document["claims"][0] |= {"tolerance": 1.0, "verdict": "inconclusive"}  # as a stricter claim would have said
-    del document["claims"][1]
-    path.write_text(json.dumps(document))
+    rewrite_claim(done, 0, tolerance=1.0, verdict="inconclusive")  # as a stricter claim would have said
+    claims = record_in(done.folder)["claims"]
+    rewrite(done, claims=[claims[0], claims[2]])
     reproduction.merge("runs")
     share, seeds, parts, _ = reproduction.standings()
     assert share.verdict == "reproduced"
@@ -282,6 +304,29 @@ def test_the_verdict_is_never_taken_from_the_file(paper: ModuleType, checkout: P
     ]
     assert seeds.changes() == ["the claim was written after its number was measured"]
     assert parts.changes() == []
+
+
+def test_a_reworded_claim_is_joined_to_its_number_and_told(paper: ModuleType, checkout: Path) -> None:
+    rewrite_claim(run_figure(), 0, statement="Nearly fifty.")
+    reproduction.merge("runs")
+    share, seeds, _, _ = reproduction.standings()
+    assert share.changes() == ["statement was 'Nearly fifty.' when it was measured"]
+    assert seeds.changes() == []
+
+
+def test_another_comparison_of_the_same_number_is_a_new_claim(paper: ModuleType, checkout: Path) -> None:
+    rewrite_claim(run_figure(), 0, comparator="at least")
+    reproduction.merge("runs")
+    assert reproduction.standings()[0].changes() == ["the claim was written after its number was measured"]
+
+
+def test_of_two_claims_on_one_number_each_is_compared_with_its_own(paper: ModuleType) -> None:
+    done = run_figure()
+    figure, record = papers.figure("fake2024", "2"), done.record
+    strict = dataclasses.replace(figure.claims[0], statement="Nearly fifty.", tolerance=3.0)
+    both = dataclasses.replace(record, claims=((strict, "reproduced"), *record.claims))
+    for claim in (figure.claims[0], strict):
+        assert reproduction.Standing(figure, claim, both).changes() == []
 
 
 def test_a_damaged_committed_file_is_named(paper: ModuleType) -> None:
@@ -357,27 +402,53 @@ def test_merge_reads_an_archive_without_unpacking_it(
 
 
 def test_damaged_and_foreign_files_are_named_and_the_others_merged(paper: ModuleType, checkout: Path) -> None:
-    run_figure()
+    done = run_figure()
+    whole, arrays = (done.folder / DOCUMENT).read_text(), store.read(done.folder, DOCUMENT)["arrays"]
     bad = {
-        "a/finding.json": "{",
-        "b/finding.json": json.dumps({"format": 1}),
-        "c/finding.json": Path("runs/fake2024/2-laptop/finding.json").read_text().replace("fake2024", "other2020"),
-        "d/finding.json": Path("runs/fake2024/2-laptop/finding.json").read_text(),  # without arrays
-        "e/finding.json": Path("runs/fake2024/2-laptop/finding.json").read_text(),
+        "a": "{",
+        "b": json.dumps({"format": 1}),
+        "d": whole,  # without arrays
+        "e": whole,
+        "f": whole.replace('"tolerance": 5.0', '"tolerance": 50.0'),
     }
     for name, text in bad.items():
-        path = Path("runs") / name
+        path = Path("runs") / name / DOCUMENT
         path.parent.mkdir()
         path.write_text(text)
-    Path("runs/e/arrays.npz").write_bytes(Path("runs/fake2024/2-laptop/arrays.npz").read_bytes()[:-30])
+    store.write(Path("runs/c"), {"record": record_in(done.folder) | {"paper": "other2020"}}, {}, name=DOCUMENT)
+    Path("runs/e", arrays).write_bytes((done.folder / arrays).read_bytes()[:-30])
     told = {each.source: each for each in reproduction.merge("runs")}
-    for name in bad:
-        assert told[f"runs/{name}"].outcome == "refused"
+    for name in "abcdef":
+        assert told[f"runs/{name}/finding.json"].outcome == "refused"
     assert "runs/a/finding.json must be a finding" in told["runs/a/finding.json"].words
     assert "other2020" in told["runs/c/finding.json"].words
     for name in "de":
-        assert "must have a whole arrays.npz beside it" in told[f"runs/{name}/finding.json"].words
+        assert f"runs/{name}/{arrays} must be a whole result file" in told[f"runs/{name}/finding.json"].words
+    assert "must have the content that its digest says" in told["runs/f/finding.json"].words
     assert told["runs/fake2024/2-laptop/finding.json"].outcome == "new"
+
+
+def test_a_finding_made_before_0_2_is_merged_under_keys(paper: ModuleType, checkout: Path) -> None:
+    done = run_figure()
+    record = record_in(done.folder)
+    numbers = {"Share": record["statistics"]["share"], "Seeds": record["statistics"]["seeds"]}
+    for number in numbers.values():
+        del number["label"], number["unit"]
+    for claim in record["claims"]:
+        claim["statistic"] = claim["statistic"].capitalize()
+    old = Path("old")
+    old.mkdir()
+    (old / "finding.json").write_text(json.dumps(record | {"format": 1, "statistics": numbers}))
+    np.savez_compressed(old / "arrays.npz", **done.finding.arrays)
+    assert outcomes("old") == ["new"]
+    assert (checkout / "docs/gallery/fake2024-2.png").exists()
+    share, seeds, parts, _ = reproduction.standings()
+    assert (share.verdict, seeds.verdict, parts.verdict) == ("reproduced", "reproduced", "not run")
+    assert share.changes() == seeds.changes() == []
+    committed = json.loads((reproduction.RESULTS / "fake2024" / "2.json").read_text())["efforts"]["laptop"]
+    assert committed["format"] == 2
+    assert list(committed["statistics"]) == ["share", "seeds"]
+    assert committed["statistics"]["share"]["label"] == "Share"
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_with_its_numbers(paper: ModuleType, checkout: Path) -> None:
@@ -425,7 +496,7 @@ def test_one_figure_from_the_command_line(paper: ModuleType) -> None:
     assert code == 0
     assert "fake2024, figure 2: Shares" in out
     assert "  reproduced      About fifty." in out
-    assert "measured 50 ± 1.0 (95 %: 48.0 to 52.0), published 50, tolerance ± 5" in out
+    assert "measured 50 ± 1.0 % (95 %: 48.0 to 52.0), published 50, tolerance ± 5" in out
     assert "Note: a note" in out
     assert "Report: here/report.html" in out
     assert Path("here/fake2024/2-laptop/finding.json").exists()
@@ -470,9 +541,7 @@ def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
 
 
 def test_status_shows_what_changed(paper: ModuleType, checkout: Path) -> None:
-    done = run_figure()
-    path = done.folder / "finding.json"
-    path.write_text(path.read_text().replace('"tolerance": 5.0', '"tolerance": 1.0'))
+    rewrite_claim(run_figure(), 0, tolerance=1.0)
     reproduction.merge("runs")
     assert "Changed: tolerance was 1.0 when it was measured" in call("--status")[1]
 
@@ -496,11 +565,11 @@ def test_merging_from_the_command_line(paper: ModuleType, checkout: Path) -> Non
 
 
 def run_date() -> str:
-    return str(json.loads(Path("runs/fake2024/2-laptop/finding.json").read_text())["date"])
+    return str(record_in("runs/fake2024/2-laptop")["date"])
 
 
 def run_device() -> str:
-    return str(json.loads(Path("runs/fake2024/2-laptop/finding.json").read_text())["device"])
+    return str(record_in("runs/fake2024/2-laptop")["device"])
 
 
 def test_a_place_or_device_that_is_not_there_is_told_before_any_work(
@@ -533,7 +602,7 @@ def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: P
     text = make_gallery.page(gallery=gallery)
     assert "### Figure 2: Shares" in text
     assert "![Shares](fake2024-2.png)" in text
-    assert "| About fifty. | 50 | 50 ± 1.0 (95 %: 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu (" in text
+    assert "| About fifty. | 50 | 50 ± 1.0 % (95 %: 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu (" in text
     assert "- Figure S21-S22: Fails at times" in text
     assert "3 not run" not in text
     assert "<script" not in text.replace("\\<", "")

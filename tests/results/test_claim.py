@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from biascope.results.claim import EFFORTS, VERDICTS, Claim, Finding, Record, figure
-from biascope.results.estimate import Estimate
+from biascope.results import store
+from biascope.results.claim import DOCUMENT, EFFORTS, VERDICTS, Claim, Finding, Record, figure
+from biascope.results.estimate import Estimate, Number
 from biascope.runs.run import Run
 
 ABOUT = Claim("About fifty.", "share", "about", 50.0, 5.0)
@@ -112,6 +113,13 @@ def test_terms_in_words() -> None:
         ({"tolerance": -1.0}, "tolerance must be a distance of 0 or more"),
         ({"tolerance": math.nan}, "tolerance must be a finite number"),
         ({"minimum_effort": "none"}, "effort must be one of"),
+        (
+            {"statistic": "LeNet: lowest accuracy, %"},
+            r"statistic must be a key in snake_case, got 'LeNet: lowest accuracy, %'\. "
+            r"Pass statistic='lenet_lowest_accuracy_percent'\.",
+        ),
+        ({"statistic": "linear: lowest accuracy"}, "statistic must be a key in snake_case"),
+        ({"statistic": ""}, "statistic must be a key in snake_case"),
     ],
 )
 def test_a_claim_that_cannot_be_judged_is_refused(terms: dict[str, Any], message: str) -> None:
@@ -119,9 +127,15 @@ def test_a_claim_that_cannot_be_judged_is_refused(terms: dict[str, Any], message
         dataclasses.replace(ABOUT, **terms)
 
 
-def test_a_finding_holds_estimates_and_plain_arrays() -> None:
-    with pytest.raises(ValueError, match="statistic 'a' must be an Estimate, got float"):
+def test_a_finding_holds_numbers_under_keys_and_plain_arrays() -> None:
+    with pytest.raises(ValueError, match="statistic 'a' must be a Number with a label, got float"):
         Finding({"a": 1.0}, {}, {})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="statistic 'a' must be a Number with a label, got Estimate"):
+        Finding({"a": Estimate.exact(1.0)}, {}, {})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="statistic 'a' must be a Number with a label, got Number"):
+        Finding({"a": Estimate.exact(1.0).named("")}, {}, {})
+    with pytest.raises(ValueError, match=r"'Mean ξ' must have a key in snake_case\. Pass 'mean_xi'\."):
+        Finding({"Mean ξ": Estimate.exact(1.0).named("mean ξ")}, {}, {})
     with pytest.raises(ValueError, match="array 'a' must be a NumPy array"):
         Finding({}, {"a": [1.0]}, {})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="array 'a' must be a NumPy array"):
@@ -137,7 +151,7 @@ def no_picture(finding: Finding, dark: bool) -> Any:
 def test_a_decorated_function_is_a_figure() -> None:
     @figure("S21, S22", title="Both", claims=[ABOUT, AT_LEAST], draw=no_picture)
     def both(effort: str, run: Run) -> Finding:
-        return Finding({"share": Estimate.exact(len(effort))}, {}, {"device": run.device})
+        return Finding({"share": Estimate.exact(len(effort)).named("a share")}, {}, {"device": run.device})
 
     assert both.file_name == "S21-S22"
     assert both.claims == (ABOUT, AT_LEAST)
@@ -162,10 +176,10 @@ def test_a_figure_that_returns_something_else_says_so() -> None:
 def example() -> Record:
     both = figure("6", title="Six", claims=[ABOUT, dataclasses.replace(AT_LEAST, statistic="absent")], draw=no_picture)
     statistics = {
-        "share": between(46, 54),
-        "unknown": Estimate(1 / 3),
-        "count": Estimate.exact(7),
-        "never": Estimate(math.inf, math.nan, -math.inf, math.inf),
+        "share": between(46, 54).named("LeNet: share", "%"),
+        "unknown": Estimate(1 / 3).named("unknown"),
+        "count": Estimate.exact(7).named("count"),
+        "never": Estimate(math.inf, math.nan, -math.inf, math.inf).named("never"),
     }
     settings = {"seeds": (1, 2), "rate": np.float32(0.5), "sizes": np.arange(2), "nan": math.nan, "at": Path("a/b")}
     finding = Finding(statistics, {"curve": np.arange(3.0)}, settings, ("a note",))
@@ -179,48 +193,82 @@ def example() -> Record:
     return Record.of(both(lambda effort, run: finding), finding, "laptop", circumstances)
 
 
-def test_a_record_survives_json() -> None:
+def written(record: dict[str, Any], folder: Path) -> bytes:
+    """A record as it lies on disk, sealed."""
+    return (store.write(folder, {"record": record}, {}, name=DOCUMENT) / DOCUMENT).read_bytes()
+
+
+def test_a_record_survives_json(tmp_path: Path) -> None:
     record = example()
-    text = json.dumps(record.as_json(), allow_nan=False)
-    again = Record.read(text, "here")
-    assert again.as_json() == record.as_json()
+    document, again = Record.parsed(written(record.as_json(), tmp_path), "here")
+    assert document["record"] == again.as_json() == record.as_json()
     assert again.statistics["never"].value == math.inf
     assert again.statistics["never"].low == -math.inf
     assert math.isnan(again.statistics["unknown"].low)
     assert again.statistics["share"] == record.statistics["share"]
+    assert repr(again.statistics["share"]) == "50 ± 2.0 % (95 %: 46.0 to 54.0)"
     assert again.settings == {"seeds": [1, 2], "rate": 0.5, "sizes": [0, 1], "nan": None, "at": "a/b"}
     assert [verdict for _, verdict in again.claims] == ["reproduced", "not run"]
     assert again.claims[0][0] == ABOUT
-    document = json.loads(text)
-    assert document["claims"][0]["measured"]["value"] == 50
-    assert document["claims"][1]["measured"] is None
 
 
-def damaged(**changes: Any) -> str:
-    return json.dumps(example().as_json() | changes)
+def before_0_2() -> dict[str, Any]:
+    """The same record as format 1 had it: numbers known by their words, and again beside each claim."""
+    document = example().as_json()
+    numbers = {"LeNet: share, %": document["statistics"]["share"], "mean ξ": document["statistics"]["count"]}
+    for number in numbers.values():
+        del number["label"], number["unit"]
+    for claim, words in zip(document["claims"], ("LeNet: share, %", "ResNet-18: absent"), strict=True):
+        claim |= {"statistic": words, "measured": numbers.get(words)}
+    return document | {"format": 1, "statistics": numbers}
+
+
+def test_a_record_of_format_1_is_read_with_keys_labels_and_units() -> None:
+    document = before_0_2()
+    again = Record.parsed(json.dumps(document).encode(), "here")[1]
+    share = Number(50.0, 2.0, 46.0, 54.0, label="LeNet: share", unit="%")
+    assert again.statistics == {"lenet_share_percent": share, "mean_xi": Estimate.exact(7).named("mean ξ")}
+    assert [claim.statistic for claim, _ in again.claims] == ["lenet_share_percent", "resnet_18_absent"]
+    assert [verdict for _, verdict in again.claims] == ["reproduced", "not run"]
+    assert Record.from_json(again.as_json()) == again  # and is of format 2 from then on
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "Expecting value"),
-        ("{", "Expecting"),
-        (b"\xff\xfe", ""),
-        ("[]", ""),
-        ("{}", "it has no 'format'"),
-        (damaged(format=99), "its format 99 needs a newer biascope"),
-        (damaged(format="1"), ""),
-        (damaged(effort="huge"), "effort must be one of"),
-        (damaged(paper=3), "its paper is not text"),
-        (damaged(statistics=[1]), ""),
-        (damaged(statistics={"share": {"value": "much"}}), "could not convert"),
-        (damaged(statistics={"share": {"worth": 1}}), "worth"),
-        (damaged(claims=[{"statement": "only"}]), "it has no 'statistic'"),
+        (b"", "could not be read"),
+        (b"{", "could not be read"),
+        (b"\xff\xfe", "could not be read"),
+        (b"[]", "must be of format 2 or older"),
+        (b"{}", "must be of format 2 or older"),
+        (b'{"format": 99}', "Install a newer biascope"),
+        (b'{"format": 1}', "it has no 'paper'"),
+        (b'{"format": 2, "record": {}}', "must have the content that its digest says"),
     ],
 )
-def test_a_damaged_or_foreign_record_is_named(text: str | bytes, reason: str) -> None:
+def test_a_damaged_or_foreign_file_is_named(text: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, and is not") as told:
-        Record.read(text, "some/finding.json")
+        Record.parsed(text, "some/finding.json")
+    assert reason in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"format": 99}, "its format 99 needs a newer biascope"),
+        ({"format": "1"}, ""),
+        ({"effort": "huge"}, "effort must be one of"),
+        ({"paper": 3}, "its paper is not text"),
+        ({"statistics": [1]}, ""),
+        ({"statistics": {"share": {"value": "much"}}}, "could not convert"),
+        ({"statistics": {"share": {"worth": 1}}}, "worth"),
+        ({"claims": [{"statement": "only"}]}, "it has no 'statistic'"),
+    ],
+)
+def test_a_record_that_is_none_is_named(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    data = written(example().as_json() | changes, tmp_path)
+    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, and is not") as told:
+        Record.parsed(data, "some/finding.json")
     assert reason in str(told.value)
 
 

@@ -30,6 +30,11 @@ DOCUMENT = "finding.json"
 FORMAT = 2  # of a record; raised when an old reader could misread a new file
 
 
+def _is_key(name: str) -> bool:
+    """Whether a number of a paper may be known by a name; unlike a result's key, it has no case after a colon."""
+    return bool(KEY.fullmatch(name)) and name == snake(name)
+
+
 def effort_rank(effort: str) -> int:
     """The place of an effort, 0 being the least.
 
@@ -70,7 +75,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         effort_rank(self.minimum_effort)
-        if not KEY.fullmatch(self.statistic):
+        if not _is_key(self.statistic):
             raise ValueError(
                 f"statistic must be a key in snake_case, got {self.statistic!r}. Pass statistic={snake(self.statistic)!r}."
             )
@@ -172,12 +177,12 @@ class Finding:
 
     def __post_init__(self) -> None:
         for name, number in self.statistics.items():
-            if not isinstance(number, Number) or not number.label:
+            if not getattr(number, "label", ""):  # a plain number, an Estimate or one without a name
                 kind = type(number).__name__
                 raise ValueError(
                     f"statistic {name!r} must be a Number with a label, got {kind}. Pass Estimate.exact(number).named(label)."
                 )
-            if not KEY.fullmatch(name):
+            if not _is_key(name):
                 raise ValueError(f"statistic {name!r} must have a key in snake_case. Pass {snake(name)!r}.")
         for name, array in self.arrays.items():
             if np.asarray(array) is not array or array.dtype.hasobject:

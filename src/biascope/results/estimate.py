@@ -57,14 +57,20 @@ class Estimate:
         error = float(draws.std())
         return Estimate(float(value), error if error > 1e-12 else 0.0, float(min(low, value)), float(max(high, value)))
 
-    def minus(self, other: Estimate) -> Estimate:
-        """A difference with its normal interval, the two taken as independent: too wide where they share samples.
+    def minus(self, other: Estimate, samples: int | None = None) -> Estimate:
+        """A difference, the two taken as independent: its interval is too wide where they share samples.
+
+        Args:
+            other: What is taken away.
+            samples: How many each was measured on, for Student's interval; without it, the normal one.
 
         Example:
             >>> Estimate(5.0, 0.3).minus(Estimate(3.0, 0.4))
             2.0 ± 0.50 (95 %: 1.02 to 2.98)
         """
         value, error = self.value - other.value, math.hypot(self.standard_error, other.standard_error)
+        if samples is not None:
+            return Estimate.from_error(value, error, samples)
         return Estimate(value, error, value - 1.96 * error, value + 1.96 * error)
 
     def contains(self, value: float) -> bool:

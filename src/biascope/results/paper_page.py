@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from biascope import __version__
-from biascope.results.claim import FigureOfPaper, Finding, Record
+from biascope.results.claim import DOCUMENT, FigureOfPaper, Finding, Record
 from biascope.results.wording import natural_order
 from biascope.runs.files import write_atomically
 
@@ -42,7 +42,7 @@ def write_page(folder: Path) -> Path:
     from jinja2 import Environment, StrictUndefined
 
     findings, problems = [], []
-    for path in sorted(folder.rglob("finding.json"), key=lambda path: natural_order(str(path.relative_to(folder)))):
+    for path in sorted(folder.rglob(DOCUMENT), key=lambda path: natural_order(str(path.relative_to(folder)))):
         try:
             _, record = Record.parsed(path.read_bytes(), path.relative_to(folder))
         except (OSError, ValueError) as error:

@@ -30,7 +30,8 @@ from biascope.papers.geometry2025.learning import (
 from biascope.papers.geometry2025.pictures import Boundary, boundaries_figure
 from biascope.papers.geometry2025.shared import TITLES, family_of, run_of
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, over_repeats, proportion
+from biascope.results.estimate import Number, over_repeats, proportion
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.directions import circles, two_components
@@ -122,7 +123,7 @@ def _circle_claims(title: str, words: str, effort: str) -> list[Claim]:
     return [
         Claim(
             f"{words} learns the circles where u₂ is aligned with its geometry: test accuracy in percent.",
-            f"{title}: accuracy, u₂ early",
+            f"{snake(title)}_accuracy_u2_early",
             "at least",
             "able to achieve generalization on D_A",
             90.0,
@@ -130,7 +131,7 @@ def _circle_claims(title: str, words: str, effort: str) -> list[Claim]:
         ),
         Claim(
             f"{words} fails where u₂ is not aligned with its geometry: test accuracy in percent.",
-            f"{title}: accuracy, u₂ late",
+            f"{snake(title)}_accuracy_u2_late",
             "at most",
             "failing to generalize",
             65.0,
@@ -146,7 +147,7 @@ def _circle_claims(title: str, words: str, effort: str) -> list[Claim]:
         *(
             Claim(
                 f"An MLP learns circles of radii {radii[0]:g} and {radii[1]:g} in either plane: its lower test accuracy in percent.",
-                f"{title}: lower accuracy of the two planes",
+                f"{snake(title)}_lower_accuracy_of_the_two_planes",
                 "at least",
                 "can learn this decision boundary for any orthogonal u₁, u₂",
                 90.0,
@@ -161,23 +162,31 @@ def _circle_claims(title: str, words: str, effort: str) -> list[Claim]:
 )
 def figure_1(effort: str, run: Run) -> Finding:
     """Accuracy and decision boundaries for u₂ among the first and among the last eigenvectors of G."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for title in _CIRCLES[effort]:
         found, places = _on_circles(title, effort, run)
+        key = snake(title)
         repeats = len(found["test"]) // 2
         for index, (word, place) in enumerate(zip(("early", "late"), places, strict=True)):
             part = slice(index * repeats, (index + 1) * repeats)
-            accuracy = 100 * found["test"][part].double().numpy()
-            statistics[f"{title}: accuracy, u₂ {word}"] = over_repeats(accuracy, within=(0.0, 100.0))
-            train = 100 * found["train"][part].double().numpy()
-            statistics[f"{title}: train accuracy, u₂ {word}"] = over_repeats(train, within=(0.0, 100.0))
+            accuracy, train = (100 * found[split][part].double().numpy() for split in ("test", "train"))
+            statistics |= {
+                f"{key}_accuracy_u2_{word}": over_repeats(accuracy, within=(0.0, 100.0)).named(
+                    f"{title}: accuracy, u₂ {word}", "%"
+                ),
+                f"{key}_train_accuracy_u2_{word}": over_repeats(train, within=(0.0, 100.0)).named(
+                    f"{title}: train accuracy, u₂ {word}", "%"
+                ),
+            }
             arrays[f"values: {title}, u₂ = {place}"] = found["values"][part].float().numpy()
             arrays[f"accuracy: {title}, u₂ = {place}"] = accuracy
         for part_name in ("grid", "samples", "labels"):
             arrays[f"{part_name}: {title}"] = found[part_name].numpy()
-        both = [statistics[f"{title}: accuracy, u₂ {word}"] for word in ("early", "late")]
-        statistics[f"{title}: lower accuracy of the two planes"] = min(both, key=lambda each: each.value)
+        both = [statistics[f"{key}_accuracy_u2_{word}"] for word in ("early", "late")]
+        statistics[f"{key}_lower_accuracy_of_the_two_planes"] = min(both, key=lambda each: each.value).named(
+            f"{title}: lower accuracy of the two planes", "%"
+        )
     settings = {"plan": {key: list(map(str, value)) for key, value in _CIRCLES[effort].items()}, "seed": 0}
     settings |= {"draws": DRAWS[effort], "noise": 1.0, **PROTOCOL[effort], "recipe": RECIPE.settings}
     notes = (
@@ -232,7 +241,7 @@ def _component_claims(name: str) -> list[Claim]:
     return [
         Claim(
             f"{title} relies on the linear component while u₁ is early: accuracy on it alone, in percent.",
-            f"{title}: linear alone, first u₁",
+            f"{snake(title)}_linear_alone_first_u1",
             "at least",
             "the linear component has perfect accuracy",
             95.0,
@@ -240,7 +249,7 @@ def _component_claims(name: str) -> list[Claim]:
         ),
         Claim(
             f"{title} then ignores the circles: accuracy on them alone, in percent.",
-            f"{title}: circles alone, first u₁",
+            f"{snake(title)}_circles_alone_first_u1",
             "at most",
             "does not do better than a random guess",
             60.0,
@@ -248,7 +257,7 @@ def _component_claims(name: str) -> list[Claim]:
         ),
         Claim(
             f"{title} relies on the circles when u₁ is late: accuracy on them alone minus that on the linear component, in points.",
-            f"{title}: circles minus linear, last u₁",
+            f"{snake(title)}_circles_minus_linear_last_u1",
             "at least",
             "the model learns the non-linear component",
             10.0,
@@ -264,7 +273,7 @@ def _component_claims(name: str) -> list[Claim]:
         *(claim for name in ("lenet", "resnet18", "vit") for claim in _component_claims(name)),
         Claim(
             "The MLP relies on the linear component wherever u₁ is: lowest accuracy on it alone, in percent.",
-            "MLP: lowest accuracy on the linear component alone",
+            "mlp_lowest_accuracy_on_the_linear_component_alone",
             "at least",
             "the simplicity bias holds where both have equal correlation with G",
             95.0,
@@ -274,11 +283,11 @@ def _component_claims(name: str) -> list[Claim]:
 )
 def figure_5(effort: str, run: Run) -> Finding:
     """Networks trained on both components, tested with either taken away."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     sizes = {key: PROTOCOL[effort][key] for key in ("train", "test")}
     for name, (places, epochs, plane, radii) in _COMPONENTS[effort].items():
-        title, test = TITLES[name], sizes["test"]
+        title, key, test = TITLES[name], snake(TITLES[name]), sizes["test"]
         basis = basis_of(name, DRAWS[effort][name], run)
         course = _Simplicity(basis, **sizes, epochs=epochs, longer=epochs, plane=plane, radii=radii)
         repeats = 3 if effort == "paper" and name in ("mlp", "lenet") else 1
@@ -288,14 +297,21 @@ def figure_5(effort: str, run: Run) -> Finding:
         for part, table in alone.items():
             arrays[f"{title}, {part} alone"] = np.stack([np.array(places, float), table.mean(0)])
             for word, index in (("first", 0), ("last", -1)):
-                value = proportion(float(table[:, index].mean()) / 100, test * repeats)
-                statistics[f"{title}: {part} alone, {word} u₁"] = value
+                value = proportion(float(table[:, index].mean()) / 100, test * repeats).in_percent()
+                statistics[f"{key}_{part}_alone_{word}_u1"] = value.named(f"{title}: {part} alone, {word} u₁", "%")
         last = difference(alone["circles"][:, -1], alone["linear"][:, -1], test)
-        statistics[f"{title}: circles minus linear, last u₁"] = last
-        lowest = proportion(float(alone["linear"].mean(0).min()) / 100, test * repeats)
-        statistics[f"{title}: lowest accuracy on the linear component alone"] = lowest
         both = found["both", RECIPE.rate, "test"]
-        statistics[f"{title}: lowest accuracy on both"] = proportion(float(both.mean(0).min()) / 100, test * repeats)
+        lowest, of_both = (
+            proportion(float(table.mean(0).min()) / 100, test * repeats).in_percent()
+            for table in (alone["linear"], both)
+        )
+        statistics |= {
+            f"{key}_circles_minus_linear_last_u1": last.named(f"{title}: circles minus linear, last u₁", "points"),
+            f"{key}_lowest_accuracy_on_the_linear_component_alone": lowest.named(
+                f"{title}: lowest accuracy on the linear component alone", "%"
+            ),
+            f"{key}_lowest_accuracy_on_both": of_both.named(f"{title}: lowest accuracy on both", "%"),
+        }
     settings = {
         "plan": {key: list(map(str, each)) for key, each in _COMPONENTS[effort].items()},
         "epsilon": 0.5,

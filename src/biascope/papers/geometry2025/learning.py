@@ -19,7 +19,8 @@ from biascope.families.family import Family
 from biascope.papers.geometry2025.pictures import panels_figure
 from biascope.papers.geometry2025.shared import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, bootstrapped, over_repeats, proportion, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.directions import isotropic, labelled_along
@@ -179,37 +180,36 @@ def difference(first: np.ndarray, second: np.ndarray, test: int) -> Estimate:
     """Mean difference of accuracies in percent, one of each per repeat."""
     if len(first) > 1:
         return over_repeats(first - second)
-    one, two = (proportion(float(each[0]) / 100, test) for each in (first, second))
-    return Estimate.from_error(one.value - two.value, math.hypot(one.standard_error, two.standard_error), test)
+    one, two = (proportion(float(each[0]) / 100, test).in_percent() for each in (first, second))
+    return one.minus(two, test)
 
 
-def _falling(title: str, places: Sequence[int], accuracy: np.ndarray, test: int) -> dict[str, Estimate]:
+def _falling(title: str, places: Sequence[int], accuracy: np.ndarray, test: int) -> dict[str, Number]:
     """How accuracy ``(r, p)`` falls from early to late directions."""
-    found = {f"{title}: first minus last accuracy": difference(accuracy[:, 0], accuracy[:, -1], test)}
+    lost = difference(accuracy[:, 0], accuracy[:, -1], test)
+    found = {f"{snake(title)}_first_minus_last_accuracy": lost.named(f"{title}: first minus last accuracy", "points")}
     if len(places) > 4:
-        mean = accuracy.mean(0)
-        found[f"{title}: rank correlation of accuracy and index"] = bootstrapped(
-            spearman, mean, np.array(places, float)
+        fall = bootstrapped(spearman, accuracy.mean(0), np.array(places, float))
+        found[f"{snake(title)}_rank_correlation_of_accuracy_and_index"] = fall.named(
+            f"{title}: rank correlation of accuracy and index"
         )
     return found
 
 
-def _sharper(title: str, tables: dict[str, np.ndarray], test: int) -> dict[str, Estimate]:
+def _sharper(title: str, tables: dict[str, np.ndarray], test: int) -> dict[str, Number]:
     """How much more of its best accuracy (above 50 %) linear labelling keeps on average over the directions than another."""
     kept: dict[str, Estimate] = {}
     for labelling, accuracy in tables.items():
         mean = accuracy.mean(0) - 50
         best = float(mean.max())
         if best > 5:  # else nothing was learned anywhere, and there is nothing to keep
-            errors = [proportion(value / 100, test * len(accuracy)).standard_error for value in accuracy.mean(0)]
-            error = math.sqrt(sum(each**2 for each in errors)) / len(errors) / best
+            each = [proportion(value / 100, test * len(accuracy)).in_percent() for value in accuracy.mean(0)]
+            error = math.sqrt(sum(one.standard_error**2 for one in each)) / len(each) / best
             kept[labelling] = Estimate.from_error(float(mean.mean()) / best, error, test)
     return {
-        f"{title}: share kept, linear minus {other}": Estimate.from_error(
-            kept["linear"].value - kept[other].value,
-            math.hypot(kept["linear"].standard_error, kept[other].standard_error),
-            test,
-        )
+        f"{snake(title)}_share_kept_linear_minus_{other}": kept["linear"]
+        .minus(kept[other], test)
+        .named(f"{title}: share kept, linear minus {other}")
         for other in ("quadratic", "sinusoidal")
         if "linear" in kept and other in kept
     }
@@ -237,7 +237,7 @@ def _claims_of_falling(
     return [
         Claim(
             f"{TITLES[name]}{part}, {labelling} labels: accuracy falls from the first to the last direction, in points.",
-            f"{TITLES[name]}{part}, {labelling}: first minus last accuracy",
+            f"{snake(TITLES[name] + part)}_{labelling}_first_minus_last_accuracy",
             "at least",
             published,
             10.0,
@@ -253,7 +253,7 @@ def _claims_of_order(name: str) -> list[Claim]:
     falling = [
         Claim(
             f"{title}, {labelling} labels: accuracy falls with the index, by rank correlation.",
-            f"{title}, {labelling}: rank correlation of accuracy and index",
+            f"{snake(title)}_{labelling}_rank_correlation_of_accuracy_and_index",
             "at most",
             "a clear correlation between the eigenvalues and the test accuracy",
             -0.6,
@@ -265,7 +265,7 @@ def _claims_of_order(name: str) -> list[Claim]:
         Claim(
             f"{title}: the fall is sharper for {other} than for linear labels: share of the best accuracy above chance that is "
             "kept on average, linear minus the other.",
-            f"{title}: share kept, linear minus {other}",
+            f"{snake(title)}_share_kept_linear_minus_{other}",
             "at least",
             "a 'sharper' impact on generalization for more complex decision boundaries",
             0.0,
@@ -299,7 +299,7 @@ def _images(sizes: tuple[int, int], run: Run) -> Arrays:
 
 def _on_images(
     name: str, plan: tuple[int, int, int, int, int, int], draws: int, run: Run, part: str = "", **settings: Any
-) -> tuple[dict[str, Estimate], dict[str, np.ndarray], str]:
+) -> tuple[dict[str, Number], dict[str, np.ndarray], str]:
     """Images labelled along eigenvectors of G S G."""
     train, test, count, epochs, longer, repeats = plan
     images, title = _images((train, test), run), f"{TITLES[name]}{part}"
@@ -323,7 +323,9 @@ def _on_images(
         statistics |= _falling(f"{title}, {labelling}", places, table, sizes[1])
         arrays[f"{title}, {labelling}"] = np.stack([np.array(places, float), table.mean(0)])
     lowest = min(float(found[labelling, RECIPE.rate, "train"].min()) for labelling in labellings)
-    statistics[f"{title}: lowest train accuracy"] = proportion(lowest / 100, sizes[0])
+    statistics[f"{snake(title)}_lowest_train_accuracy"] = (
+        proportion(lowest / 100, sizes[0]).in_percent().named(f"{title}: lowest train accuracy", "%")
+    )
     return statistics, arrays, images.name
 
 
@@ -340,7 +342,7 @@ def _on_images(
         *(
             Claim(
                 f"{TITLES[name]} reaches 100 % train accuracy on all labellings: the lowest, in percent.",
-                f"{TITLES[name]}: lowest train accuracy",
+                f"{snake(TITLES[name])}_lowest_train_accuracy",
                 "at least",
                 "all models will reach 100 % train accuracy",
                 99.0,
@@ -353,7 +355,7 @@ def _on_images(
 )
 def figure_4(effort: str, run: Run) -> Finding:
     """Linear, quadratic and sinusoidal labels, with label noise."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     words = ""
     for name, plan in _IMAGES[effort].items():
@@ -414,7 +416,7 @@ def _isotropic(
         *(
             Claim(
                 f"The MLP is flat for {labelling} labels: highest minus lowest accuracy over the directions, in points.",
-                f"MLP, {labelling}: highest minus lowest accuracy",
+                f"mlp_{labelling}_highest_minus_lowest_accuracy",
                 "at most",
                 "generalization in all directions with similar quality",
                 10.0,
@@ -426,7 +428,7 @@ def _isotropic(
 )
 def figure_10(effort: str, run: Run) -> Finding:
     """Linear, quadratic and sinusoidal labels along the directions of each network's own geometry."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     test = PROTOCOL[effort]["test"]
     for name, (count, repeats) in _ISOTROPIC[effort].items():
@@ -437,11 +439,14 @@ def figure_10(effort: str, run: Run) -> Finding:
         tables = {labelling: found[labelling, RECIPE.rate, "test"] for labelling in labellings}
         statistics |= _sharper(title, tables, test)
         for labelling, table in tables.items():
-            statistics |= _falling(f"{title}, {labelling}", places, table, test)
+            subject = f"{title}, {labelling}"
+            statistics |= _falling(subject, places, table, test)
             high, low = int(table.mean(0).argmax()), int(table.mean(0).argmin())
             spread = difference(table[:, high], table[:, low], test)
-            statistics[f"{title}, {labelling}: highest minus lowest accuracy"] = spread
-            arrays[f"{title}, {labelling}"] = np.stack([np.array(places, float), table.mean(0)])
+            statistics[f"{snake(subject)}_highest_minus_lowest_accuracy"] = spread.named(
+                f"{subject}: highest minus lowest accuracy", "points"
+            )
+            arrays[subject] = np.stack([np.array(places, float), table.mean(0)])
     settings = {"plan": {key: list(value) for key, value in _ISOTROPIC[effort].items()}, "draws": DRAWS[effort]}
     settings |= {**PROTOCOL[effort], "noise": 1.0, "recipe": RECIPE.settings, "seed": 0}
     notes = (
@@ -485,7 +490,7 @@ def figure_11(effort: str, run: Run) -> Finding:
         table, title = found[labelling, RECIPE.rate, "test"], f"LeNet on isotropic data, {labelling}"
         statistics |= _falling(title, places, table, test)
         arrays[title] = np.stack([np.array(places, float), table.mean(0)])
-    statistics["parameters"] = Estimate.exact(float(family.num_parameters))
+    statistics["parameters"] = Estimate.exact(float(family.num_parameters)).named("parameters")
     settings = {"samples": words, "plan": list(_LARGE[effort]), "hidden": list(SMALL["hidden"]), "seed": 0}
     return Finding(statistics, arrays, {**settings, "recipe": RECIPE.settings}, (ONE_EACH,))
 
@@ -516,7 +521,7 @@ def _drawn_rates(finding: Finding, dark: bool) -> Figure:
         for claim in (
             Claim(
                 f"A very small rate is harmful for {labelling} labels: mean accuracy at 0.1 minus that at 0.001, in points.",
-                f"{labelling}: accuracy at 0.1 minus at 0.001",
+                f"{labelling}_accuracy_at_0_1_minus_at_0_001",
                 "at least",
                 "a very small learning rate has a detrimental effect",
                 2.0,
@@ -524,7 +529,7 @@ def _drawn_rates(finding: Finding, dark: bool) -> Figure:
             ),
             Claim(
                 f"The early direction is preferred at every rate for {labelling} labels: its least lead, in points.",
-                f"{labelling}: least lead of the early direction",
+                f"{labelling}_least_lead_of_the_early_direction",
                 "at least",
                 "in all these cases the model is following the predictions",
                 0.0,
@@ -540,20 +545,33 @@ def figure_14(effort: str, run: Run) -> Finding:
     family, course = _isotropic(name, effort, run, epochs=epochs, longer=epochs)
     places, test = places_of(2), PROTOCOL[effort]["test"]
     found = accuracies(family, course, places, run, labellings=labellings, rates=RATES)
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for labelling in labellings:
         tables = {rate: found[labelling, rate, "test"] for rate in RATES}
         gains = [difference(tables[0.1][:, each], tables[0.001][:, each], test) for each in range(len(places))]
         error = math.hypot(*(gain.standard_error for gain in gains)) / len(gains)
-        gain = sum(each.value for each in gains) / len(gains)
-        statistics[f"{labelling}: accuracy at 0.1 minus at 0.001"] = Estimate.from_error(gain, error, test)
+        gain = Estimate.from_error(sum(each.value for each in gains) / len(gains), error, test)
         leads = {rate: difference(table[:, 0], table[:, -1], test) for rate, table in tables.items()}
-        statistics |= {f"{labelling}: lead of the early direction at {rate:g}": lead for rate, lead in leads.items()}
         least = min(leads.values(), key=lambda lead: lead.value)
-        statistics[f"{labelling}: least lead of the early direction"] = least
         lowest = min(float(found[labelling, rate, "train"].min()) for rate in RATES)
-        statistics[f"{labelling}: lowest train accuracy"] = proportion(lowest / 100, course.train)
+        statistics |= {
+            f"{labelling}_accuracy_at_0_1_minus_at_0_001": gain.named(
+                f"{labelling}: accuracy at 0.1 minus at 0.001", "points"
+            ),
+            **{
+                f"{labelling}_lead_of_the_early_direction_at_{snake(f'{rate:g}')}": lead.named(
+                    f"{labelling}: lead of the early direction at {rate:g}", "points"
+                )
+                for rate, lead in leads.items()
+            },
+            f"{labelling}_least_lead_of_the_early_direction": least.named(
+                f"{labelling}: least lead of the early direction", "points"
+            ),
+            f"{labelling}_lowest_train_accuracy": proportion(lowest / 100, course.train)
+            .in_percent()
+            .named(f"{labelling}: lowest train accuracy", "%"),
+        }
         for index, word in enumerate(("early", "late")):
             accuracy = np.array([tables[rate][0, index] for rate in RATES])
             arrays[f"{labelling}, {word}"] = np.stack([np.array(RATES), accuracy])

@@ -13,8 +13,9 @@ from biascope.derivatives.matrices import flip
 from biascope.measures.geometry_motion import GeometryMotion, geometry_motion
 from biascope.papers.geometry2025.shared import TITLES, cifar_2, family_of, geometry_of, probe_scale, run_of
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import Estimate, Number, over_repeats
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.directions import random_labels
 from biascope.tasks.task import Arrays
@@ -71,7 +72,7 @@ def _moving_claims(names: tuple[str, ...], losses: tuple[str, ...]) -> list[Clai
             claims.append(
                 Claim(
                     f"Early in training the geometry of {title} moves towards GSG: growth of Corr(G^t, GSG) by epoch {EARLY}.",
-                    f"{title}, cross-entropy: early growth of the correlation with GSG",
+                    f"{snake(title)}_cross_entropy_early_growth_of_the_correlation_with_gsg",
                     "at least",
                     "an increasing correlation near the initialization",
                     0.0,
@@ -82,14 +83,14 @@ def _moving_claims(names: tuple[str, ...], losses: tuple[str, ...]) -> list[Clai
             claims.append(
                 Claim(
                     f"Under squared loss Corr(G^t, GSG) of {title} at first falls, as the sign of Δ says: growth in the first epoch.",
-                    f"{title}, squared loss: first growth of the correlation with GSG",
+                    f"{snake(title)}_squared_loss_first_growth_of_the_correlation_with_gsg",
                     "at most",
                     "Δ is negative (theorems 3.1 and 3.2)",
                     0.0,
                     _minimum(name),
                 )
             )
-        lead = f"{title}, cross-entropy: lead of GSG over S"
+        lead = f"{snake(title)}_cross_entropy_lead_of_gsg_over_s"
         if name == "mlp":
             claims.append(
                 Claim(
@@ -150,7 +151,7 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
 def _motion_finding(
     plans: dict[str, Plan], run: Run, losses: tuple[str, ...], *, chance: bool, **settings: Any
 ) -> Finding:
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     words: dict[str, str] = {}
     for name, plan in plans.items():
@@ -164,13 +165,23 @@ def _motion_finding(
         for label in losses:
             slow = {"rate": 1e-3} if label == "squared loss" else {}  # at the published rate it diverges
             motion, rate = _moved(name, plan, data, run, loss=LOSSES[label], **(settings | slow))
-            key, early = f"{TITLES[name]}, {label}", _early(motion)
-            statistics[f"{key}: rate"] = Estimate.exact(rate)
-            statistics[f"{key}: first growth of the correlation with GSG"] = motion.change("GSG", 1)
-            statistics[f"{key}: early growth of the correlation with GSG"] = motion.change("GSG", early)
-            statistics[f"{key}: lead of GSG over S"] = motion.lead(early)
-            statistics[f"{key}: correlation of the identity with GSG"] = Estimate.exact(float(motion.chance[0]))
-            statistics[f"{key}: training accuracy, %"] = over_repeats(100 * motion.train_accuracy[-1], within=(0, 100))
+            title, early = f"{TITLES[name]}, {label}", _early(motion)
+            key, growth = snake(title), "growth of the correlation with GSG"
+            accuracy = over_repeats(100 * motion.train_accuracy[-1], within=(0, 100))
+            statistics |= {
+                f"{key}_rate": Estimate.exact(rate).named(f"{title}: rate"),
+                f"{key}_first_growth_of_the_correlation_with_gsg": motion.change("GSG", 1).named(
+                    f"{title}: first {growth}"
+                ),
+                f"{key}_early_growth_of_the_correlation_with_gsg": motion.change("GSG", early).named(
+                    f"{title}: early {growth}"
+                ),
+                f"{key}_lead_of_gsg_over_s": motion.lead(early).named(f"{title}: lead of GSG over S"),
+                f"{key}_correlation_of_the_identity_with_gsg": Estimate.exact(float(motion.chance[0])).named(
+                    f"{title}: correlation of the identity with GSG"
+                ),
+                f"{key}_training_accuracy_percent": accuracy.named(f"{title}: training accuracy", "%"),
+            }
             for place, reference in ((0, "GSG"), (1, "S")):
                 rows = np.stack([motion.epochs.astype(float), motion.plain[:, place]])
                 arrays[f"curve: {TITLES[name]} with {reference}{'' if label == 'cross-entropy' else ', ' + label}"] = (
@@ -233,7 +244,7 @@ def _covariance_claims(names: tuple[str, ...]) -> list[Claim]:
         claims += [
             Claim(
                 f"The geometry of {title} moves faster on data of covariance G than of flip(G): ratio of mean velocities.",
-                f"{title}: velocity on G over flip(G)",
+                f"{snake(title)}_velocity_on_g_over_flip_g",
                 "at least",
                 "very little change compared to",
                 2.0,
@@ -241,7 +252,7 @@ def _covariance_claims(names: tuple[str, ...]) -> list[Claim]:
             ),
             Claim(
                 f"{title} fits random labels better on data of covariance G than of flip(G): difference of training accuracy.",
-                f"{title}: training accuracy on G minus flip(G)",
+                f"{snake(title)}_training_accuracy_on_g_minus_flip_g",
                 "at least",
                 "much higher",
                 10.0,
@@ -296,7 +307,7 @@ def _drawn_velocity(finding: Finding, dark: bool) -> Figure:
         *_covariance_claims(("lenet", "resnet18", "vit")),
         Claim(
             "The MLP, whose G is near the identity, does not care: difference of training accuracy.",
-            "MLP: training accuracy on G minus flip(G)",
+            "mlp_training_accuracy_on_g_minus_flip_g",
             "about",
             0.0,
             5.0,
@@ -306,11 +317,11 @@ def _drawn_velocity(finding: Finding, dark: bool) -> Figure:
 )
 def figure_3(effort: str, run: Run) -> Finding:
     """Random labels on Gaussian data of two covariances."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, plan in _COVARIANCES[effort].items():
         found, title = _on_covariances(name, *plan, run), TITLES[name]
-        _compare(title, found, statistics)
+        statistics |= _compared(title, found)
         for kind, motion in found.items():
             arrays[f"accuracy: {title}, {kind}"] = np.stack(
                 [motion.epochs.astype(float), motion.train_accuracy.mean(1)]
@@ -320,14 +331,22 @@ def figure_3(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, ("Velocity between checkpoints in geometric order, at fixed inputs.",))
 
 
-def _compare(title: str, found: dict[str, GeometryMotion], statistics: dict[str, Estimate]) -> None:
+def _compared(title: str, found: dict[str, GeometryMotion]) -> dict[str, Number]:
+    key, last = snake(title), {kind: 100 * motion.train_accuracy[-1] for kind, motion in found.items()}
     ratio = found["G"].velocity.mean() / max(float(found["flip(G)"].velocity.mean()), 1e-12)
-    statistics[f"{title}: velocity on G over flip(G)"] = Estimate.exact(float(ratio))
-    for kind, motion in found.items():
-        last = over_repeats(100 * motion.train_accuracy[-1], within=(0, 100))
-        statistics[f"{title}: training accuracy on {kind}, %"] = last
     gap = 100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1])
-    statistics[f"{title}: training accuracy on G minus flip(G)"] = over_repeats(gap)
+    return {
+        f"{key}_velocity_on_g_over_flip_g": Estimate.exact(float(ratio)).named(f"{title}: velocity on G over flip(G)"),
+        **{
+            f"{key}_training_accuracy_on_{snake(kind)}_percent": over_repeats(accuracy, within=(0, 100)).named(
+                f"{title}: training accuracy on {kind}", "%"
+            )
+            for kind, accuracy in last.items()
+        },
+        f"{key}_training_accuracy_on_g_minus_flip_g": over_repeats(gap).named(
+            f"{title}: training accuracy on G minus flip(G)", "points"
+        ),
+    }
 
 
 # Network, training sizes, runs, epochs, networks that G is estimated from.
@@ -340,16 +359,18 @@ _GROWING: dict[str, tuple[str, tuple[int, ...], int, int, int]] = {
 
 def _gap_by_size(effort: str, run: Run, *, growing_batch: bool) -> Finding:
     name, sizes, runs, epochs, draws = _GROWING[effort]
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     gaps, accuracies = [], []
     for size in sizes:
         batch = 128 * size // sizes[0] if growing_batch else 128
         found = _on_covariances(name, size, runs, epochs, draws, run, batch=batch)
-        _compare(f"{TITLES[name]}, {size:,} samples", found, statistics)
+        statistics |= _compared(f"{TITLES[name]}, {size:,} samples", found)
         gaps.append(100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1]))
         accuracies.append([found[kind].train_accuracy[-1].mean() for kind in ("G", "flip(G)")])
     change = over_repeats(gaps[-1] - gaps[0])
-    statistics["gap at the largest size minus gap at the smallest"] = change
+    statistics["gap_at_the_largest_size_minus_gap_at_the_smallest"] = change.named(
+        "gap at the largest size minus gap at the smallest", "points"
+    )
     arrays = {
         f"accuracy: {TITLES[name]}, {kind}": np.stack([np.array(sizes, float), np.array(accuracies)[:, column]])
         for column, kind in enumerate(("G", "flip(G)"))
@@ -369,7 +390,7 @@ def _drawn_sizes(finding: Finding, dark: bool) -> Figure:
     claims=[
         Claim(
             "With more samples the gap between G and flip(G) closes: gap at the largest size minus that at the smallest, points.",
-            "gap at the largest size minus gap at the smallest",
+            "gap_at_the_largest_size_minus_gap_at_the_smallest",
             "at most",
             "the effects are vanishing on the train accuracy",
             -5.0,
@@ -389,7 +410,7 @@ def figure_12(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             "With batches that grow with the data the gap stays: gap at the largest size minus that at the smallest, points.",
-            "gap at the largest size minus gap at the smallest",
+            "gap_at_the_largest_size_minus_gap_at_the_smallest",
             "at least",
             "reverting to the behavior predicted",
             -5.0,

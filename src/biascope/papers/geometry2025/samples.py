@@ -21,8 +21,9 @@ from biascope.measures.sample_score import kept_samples, sample_score
 from biascope.papers.geometry2025.shared import TITLES, cifar_2, cifar_name, family_of, run_of
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import Estimate, Number, over_repeats
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.identity import DERIVED
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, Task
@@ -153,7 +154,8 @@ def _drawn_leads(finding: Finding, dark: bool) -> Figure:
     curves, bands = {}, {}
     for title in sorted(title for title in titles if "clipped" in title) or sorted(titles):
         places = finding.arrays[f"curve: {title}, at random"][0]
-        leads = [finding.statistics[f"{title}, {int(place)} % removed: lead of the score"] for place in places]
+        key = snake(title)
+        leads = [finding.statistics[f"{key}_{int(place)}_percent_removed_lead_of_the_score"] for place in places]
         curves[title] = (places, np.array([one.value for one in leads]))
         bands[title] = (np.array([one.low for one in leads]), np.array([one.high for one in leads]))
     reading = (
@@ -197,24 +199,24 @@ def _two_classes(each: int, test: int, effort: str, run: Run) -> Arrays:
         Claim(
             f"{TITLES[name]}: eliminating features of low geometry costs less accuracy than eliminating random ones of equal "
             f"variance: lead in points, {words}.",
-            f"{TITLES[name]}: {key}",
+            f"{snake(TITLES[name])}_{key}",
             "at least",
             "a lower drop in performance",
             0.0,
             "laptop" if name == "lenet" else "paper",
         )
         for name in ("lenet", "resnet18", "vit")
-        for key, words in (("mean lead", "mean over shares"), ("lead at the largest share", "at the largest share"))
+        for key, words in (("mean_lead", "mean over shares"), ("lead_at_the_largest_share", "at the largest share"))
     ],
     draw=lambda finding, dark: _drawn(finding, dark, "directions removed"),
 )
 def figure_6(effort: str, run: Run) -> Finding:
     """Test accuracy against the number of directions projected out."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     words = ""
     for name, (each, test, shares, runs, epochs) in _FEATURES[effort].items():
-        title, samples = TITLES[name], _two_classes(each, test, effort, run)
+        title, key, samples = TITLES[name], snake(TITLES[name]), _two_classes(each, test, effort, run)
         family, words = family_of(name, samples.shape, outputs=2, images=True), samples.name
         found = feature_elimination(
             family,
@@ -227,13 +229,21 @@ def figure_6(effort: str, run: Run) -> Finding:
             run=run_of(family, run, "bfloat16"),
         )
         touched = found.removed > 0
-        statistics[f"{title}: mean lead"] = over_repeats(found.lead[:, touched].mean(1))
-        statistics[f"{title}: lead at the largest share"] = over_repeats(found.lead[:, -1])
-        for key, accuracy in (("least geometry first", found.accuracy), ("at random", found.accuracy_at_random)):
+        mean, largest = over_repeats(found.lead[:, touched].mean(1)), over_repeats(found.lead[:, -1])
+        statistics |= {
+            f"{key}_mean_lead": mean.named(f"{title}: mean lead", "points"),
+            f"{key}_lead_at_the_largest_share": largest.named(f"{title}: lead at the largest share", "points"),
+        }
+        for order, accuracy in (("least geometry first", found.accuracy), ("at random", found.accuracy_at_random)):
             numbers = [over_runs(100 * column) for column in accuracy.T]
-            arrays[f"curve: {title}, {key}"] = _curve(found.removed, numbers)
-            statistics[f"{title}: accuracy at the largest share, {key}"] = numbers[-1]
-        statistics[f"{title}: accuracy with nothing removed"] = over_runs(100 * found.accuracy[:, 0])
+            arrays[f"curve: {title}, {order}"] = _curve(found.removed, numbers)
+            statistics[f"{key}_accuracy_at_the_largest_share_{snake(order)}"] = numbers[-1].named(
+                f"{title}: accuracy at the largest share, {order}", "%"
+            )
+        untouched = over_runs(100 * found.accuracy[:, 0])
+        statistics[f"{key}_accuracy_with_nothing_removed"] = untouched.named(
+            f"{title}: accuracy with nothing removed", "%"
+        )
         for share, removed, random, variance in zip(
             shares, found.removed, found.removed_at_random, found.variance, strict=True
         ):
@@ -292,14 +302,17 @@ def _claims(table: str) -> list[Claim]:
     claims = []
     for name, row in PUBLISHED.items():
         for removed, clipped in itertools.product(COLUMNS[table], RECIPES[name]):
-            key = f"{TITLES[name]}{clipped}, {removed} % removed"
+            subject = f"{TITLES[name]}{clipped}, {removed} % removed"
+            key = f"{snake(TITLES[name] + clipped)}_{removed}_percent_removed"
             effort = "laptop" if name == "lenet" and removed in _TABLES[table]["laptop"]["lenet"][0] else "paper"
             for words, published in zip(("at random", "by score"), row[removed], strict=True):
-                sentence = f"{key} {words}: test accuracy in percent."
-                claims.append(Claim(sentence, f"{key} {words}", "about", published, 3.0, effort))
+                sentence = f"{subject} {words}: test accuracy in percent."
+                claims.append(Claim(sentence, f"{key}_{snake(words)}", "about", published, 3.0, effort))
             lead = f"{row[removed][1] - row[removed][0]:.2g} points better"
-            sentence = f"{key}: removing by score leaves a better training set than removing at random: lead in points."
-            claims.append(Claim(sentence, f"{key}: lead of the score", "at least", lead, 0.0, effort))
+            sentence = (
+                f"{subject}: removing by score leaves a better training set than removing at random: lead in points."
+            )
+            claims.append(Claim(sentence, f"{key}_lead_of_the_score", "at least", lead, 0.0, effort))
     return claims
 
 
@@ -318,43 +331,60 @@ def _tell(
     title: str,
     columns: Sequence[int],
     accuracy: dict[str, np.ndarray],
-    statistics: dict[str, Estimate],
+    statistics: dict[str, Number],
     arrays: dict[str, np.ndarray],
 ) -> None:
     """Add the rows of one network and recipe."""
+    key = snake(title)
     for by, words in (("random", "at random"), ("score", "by score"), ("balanced", "by score within classes")):
         each = [over_runs(column) for column in accuracy[by].T]
         for removed, one in zip(columns, each, strict=True):
-            statistics[f"{title}, {removed} % removed {words}"] = one
+            statistics[f"{key}_{removed}_percent_removed_{snake(words)}"] = one.named(
+                f"{title}, {removed} % removed {words}", "%"
+            )
         arrays[f"curve: {title}, {words}"] = _curve(columns, each)
     for place, removed in enumerate(columns):
-        lead = accuracy["score"][:, place] - accuracy["random"][:, place]
-        statistics[f"{title}, {removed} % removed: lead of the score"] = over_repeats(lead)
-        lead = accuracy["balanced"][:, place] - accuracy["random"][:, place]
-        statistics[f"{title}, {removed} % removed: lead of the score within classes"] = over_repeats(lead)
+        plain, balanced = (
+            over_repeats(accuracy[by][:, place] - accuracy["random"][:, place]) for by in ("score", "balanced")
+        )
+        statistics |= {
+            f"{key}_{removed}_percent_removed_lead_of_the_score": plain.named(
+                f"{title}, {removed} % removed: lead of the score", "points"
+            ),
+            f"{key}_{removed}_percent_removed_lead_of_the_score_within_classes": balanced.named(
+                f"{title}, {removed} % removed: lead of the score within classes", "points"
+            ),
+        }
     stuck = sum(int((each < 15).sum()) for each in accuracy.values())  # chance is 10 %
     count = sum(each.size for each in accuracy.values())
-    statistics[f"{title}: trainings of {count} that stayed below 15 %"] = Estimate.exact(stuck)
+    statistics[f"{key}_trainings_of_{count}_that_stayed_below_15_percent"] = Estimate.exact(stuck).named(
+        f"{title}: trainings of {count} that stayed below 15 %"
+    )
 
 
 def _table(table: str, effort: str, run: Run) -> Finding:
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     images, draws = _cifar(effort, run), DRAWS[effort]
     for name, (columns, runs, epochs) in _TABLES[table][effort].items():
+        title, key = TITLES[name], snake(TITLES[name])
         family = family_of(name, images.shape, outputs=10, images=True)
         train = dataclasses.replace(images, splits={"train": images.splits["train"]})
         scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)
-        statistics[f"{TITLES[name]}: rank agreement of the scores of two halves of the draws"] = scored.agreement
+        statistics[f"{key}_rank_agreement_of_the_scores_of_two_halves_of_the_draws"] = scored.agreement.named(
+            f"{title}: rank agreement of the scores of two halves of the draws"
+        )
         for removed in columns:
             kept = np.bincount(scored.labels[scored.kept(1 - removed / 100)], minlength=10)
-            key = f"{TITLES[name]}, {removed} % removed: smallest over largest class kept by score"
-            statistics[key] = Estimate.exact(kept.min() / max(1, kept.max()))
+            evenness = Estimate.exact(kept.min() / max(1, kept.max()))
+            statistics[f"{key}_{removed}_percent_removed_smallest_over_largest_class_kept_by_score"] = evenness.named(
+                f"{title}, {removed} % removed: smallest over largest class kept by score"
+            )
         scored_by = (family, draws, "standard deviation 1e-3", "mean")
         for clipped, recipe in RECIPES[name].items():
             course = Pruned(images, scored.scores, dataclasses.replace(recipe, epochs=epochs), scored_by)
             accuracy = _accuracies(family, course, columns, runs, run)
-            _tell(f"{TITLES[name]}{clipped}", columns, accuracy, statistics, arrays)
+            _tell(f"{title}{clipped}", columns, accuracy, statistics, arrays)
     plan = {k: [list(v[0]), *v[1:]] for k, v in _TABLES[table][effort].items()}
     settings = {
         "data": images.name,

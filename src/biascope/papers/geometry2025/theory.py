@@ -25,8 +25,9 @@ from biascope.papers.geometry2025 import models as geometry_models
 from biascope.papers.geometry2025.shared import TITLES, cifar_2, family_of, probe_scale, run_of
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel, plain
-from biascope.results.estimate import Estimate, jackknife
+from biascope.results.estimate import Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -43,10 +44,10 @@ Velocity = Callable[[Network, int], Params]
 
 
 def claims_of(rows: Sequence[tuple[Any, ...]], effort: str = "laptop") -> list[Claim]:
-    """Rows of what the paper says, the number that decides it, comparator and tolerance; for "about", the published number."""
+    """Rows of what the paper says, key and words of what decides it, comparator, tolerance; for "about", the published number."""
     return [
-        Claim(f"{said[0].upper()}{said[1:]}: {number}.", number, how, rest[0] if rest else said, bound, effort)
-        for said, number, how, bound, *rest in rows
+        Claim(f"{said[0].upper()}{said[1:]}: {words}.", key, how, rest[0] if rest else said, bound, effort)
+        for said, key, words, how, bound, *rest in rows
     ]
 
 
@@ -60,8 +61,8 @@ def small_images(side: int, each: int, run: Run) -> Arrays:
 
 def difference(one: Estimate, two: Estimate, samples: int = GROUPS) -> Estimate:
     """The difference, with the error of independent numbers; nan where one of them is not told from noise."""
-    error = math.hypot(one.standard_error, two.standard_error)
-    return Estimate.from_error(one.value - two.value if math.isfinite(error) else math.nan, error, samples)
+    found = one.minus(two, samples)
+    return found if math.isfinite(found.standard_error) else Estimate(math.nan)
 
 
 # Numbers of a matrix that is known from independent estimates of it
@@ -204,10 +205,14 @@ def evolutions(family: Family, shape: Sequence[int], velocity: Velocity, draws: 
 
 @dataclasses.dataclass(frozen=True)
 class Theorem:
-    """A model of figure 7: its networks by width, how they move, and its Δ and abs Corr(Δ, target) by closed forms."""
+    """A model of figure 7: its networks by width, how they move, and its Δ and abs Corr(Δ, target) by closed forms.
+
+    What is said of it is in words, and as the part of a key.
+    """
 
     title: str
     said: str
+    key: str
     build: Callable[[Sequence[int], int], nn.Module]
     velocity: Velocity
     target: np.ndarray
@@ -264,17 +269,86 @@ def curves_figure(finding: Finding, dark: bool, x: str, y: str, log_y: bool = Fa
     title="Correlation of Δ with S and with GSG against width: an MLP and a linear CNN with global average pooling, on CIFAR-2",
     claims=claims_of(
         [
-            ("Δ approaches S up to a constant", "MLP: abs Corr(Δ, S) at the largest width", "at least", 0.9),
-            ("Δ approaches S with the width", "MLP: rise of abs Corr(Δ, S)", "at least", 0.2),
-            ("Δ → S", "MLP: exact abs Corr(Δ, S) at width 2²⁰", "at least", 0.99),
-            ("the rate is O(1/(√D n))", "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰", "at most", -0.9),
-            ("theorem 3.1 put right", "MLP: standard errors from the exact expression at most", "at most", 4.0),
-            ("Δ approaches GSG up to a constant", "CNN: abs Corr(Δ, GSG) at the largest width", "at least", 0.99),
-            ("the rate is O(1/n)", "CNN: slope of 1 − abs Corr, measured", "at most", -0.9),
-            ("1 − abs Corr falls like n⁻²", "CNN: slope of 1 − abs Corr, measured", "about", 0.4, -2.0),
-            ("1 − abs Corr falls like n⁻²", "CNN: slope of 1 − abs Corr, exact, to width 4096", "about", 0.05, -2.0),
-            ("the angle falls like 1/n", "CNN: slope of the angle, exact, to width 4096", "about", 0.05, -1.0),
-            ("theorem 3.2 put right", "CNN: standard errors from the exact expression at most", "at most", 4.0),
+            (
+                "Δ approaches S up to a constant",
+                "mlp_abs_corr_delta_s_at_the_largest_width",
+                "MLP: abs Corr(Δ, S) at the largest width",
+                "at least",
+                0.9,
+            ),
+            (
+                "Δ approaches S with the width",
+                "mlp_rise_of_abs_corr_delta_s",
+                "MLP: rise of abs Corr(Δ, S)",
+                "at least",
+                0.2,
+            ),
+            (
+                "Δ → S",
+                "mlp_exact_abs_corr_delta_s_at_width_220",
+                "MLP: exact abs Corr(Δ, S) at width 2²⁰",
+                "at least",
+                0.99,
+            ),
+            (
+                "the rate is O(1/(√D n))",
+                "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220",
+                "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰",
+                "at most",
+                -0.9,
+            ),
+            (
+                "theorem 3.1 put right",
+                "mlp_standard_errors_from_the_exact_expression_at_most",
+                "MLP: standard errors from the exact expression at most",
+                "at most",
+                4.0,
+            ),
+            (
+                "Δ approaches GSG up to a constant",
+                "cnn_abs_corr_delta_gsg_at_the_largest_width",
+                "CNN: abs Corr(Δ, GSG) at the largest width",
+                "at least",
+                0.99,
+            ),
+            (
+                "the rate is O(1/n)",
+                "cnn_slope_of_1_minus_abs_corr_measured",
+                "CNN: slope of 1 − abs Corr, measured",
+                "at most",
+                -0.9,
+            ),
+            (
+                "1 − abs Corr falls like n⁻²",
+                "cnn_slope_of_1_minus_abs_corr_measured",
+                "CNN: slope of 1 − abs Corr, measured",
+                "about",
+                0.4,
+                -2.0,
+            ),
+            (
+                "1 − abs Corr falls like n⁻²",
+                "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096",
+                "CNN: slope of 1 − abs Corr, exact, to width 4096",
+                "about",
+                0.05,
+                -2.0,
+            ),
+            (
+                "the angle falls like 1/n",
+                "cnn_slope_of_the_angle_exact_to_width_4096",
+                "CNN: slope of the angle, exact, to width 4096",
+                "about",
+                0.05,
+                -1.0,
+            ),
+            (
+                "theorem 3.2 put right",
+                "cnn_standard_errors_from_the_exact_expression_at_most",
+                "CNN: standard errors from the exact expression at most",
+                "at most",
+                4.0,
+            ),
         ]
     ),
     draw=lambda finding, dark: curves_figure(finding, dark, "width", "1 − abs Corr", log_y=True),
@@ -288,43 +362,70 @@ def figure_7(effort: str, run: Run) -> Finding:
     taps = geometry_models.mean_tap_matrix(data.shape[1:], 3, channels=data.shape[0])
     q = taps @ taps.T
     forms = functools.partial(geometry_models.mlp_evolution, s), functools.partial(geometry_models.mlp_alignment, s)
-    mlp = Theorem("MLP", "abs Corr(Δ, S)", perceptron, velocity_on_some(data, samples, run), s, *forms, size)
+    moved = velocity_on_some(data, samples, run)
+    mlp = Theorem("MLP", "abs Corr(Δ, S)", "abs_corr_delta_s", perceptron, moved, s, *forms, size)
     forms = (
         functools.partial(geometry_models.pooled_convolution_evolution, s, taps),
         functools.partial(geometry_models.pooled_convolution_alignment, s, taps),
     )
     moved = velocity_of_linear(covariance, data.shape)
-    cnn = Theorem("CNN", "abs Corr(Δ, GSG)", pooled_convolution, moved, q @ s @ q, *forms, taps.shape[1])
-    statistics: dict[str, Estimate] = {}
+    cnn = Theorem(
+        "CNN", "abs Corr(Δ, GSG)", "abs_corr_delta_gsg", pooled_convolution, moved, q @ s @ q, *forms, taps.shape[1]
+    )
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for model, plan in ((mlp, wide), (cnn, deep)):
-        found, apart, title = [], [], model.title
+        found, apart, title, key = [], [], model.title, snake(model.title)
         for width, draws in plan.items():
             one, off = model.measured(data.shape, width, draws, run)
             found.append(one)
             apart.append(off)
-            key = f"{title}: {model.said} at width {width}"
+            words, stem = f"{title}: {model.said} at width {width}", f"{key}_{model.key}_at_width_{width}"
             scaled = model.alignment(width, weight_std=model.fan_in**-0.5, readout_std=width**-0.5)
-            statistics |= {key: one, f"{key}, exact": Estimate.exact(1 - model.gap(width))}
-            statistics[f"{key}, exact for variances 1/fan-in"] = Estimate.exact(scaled)
-        statistics[f"{title}: {model.said} at the largest width"] = found[-1]
-        statistics[f"{title}: rise of {model.said}"] = difference(found[-1], found[0])
-        statistics[f"{title}: standard errors from the exact expression at most"] = Estimate.exact(max(apart))
+            statistics |= {
+                stem: one.named(words),
+                f"{stem}_exact": Estimate.exact(1 - model.gap(width)).named(f"{words}, exact"),
+                f"{stem}_exact_for_variances_1_fan_in": Estimate.exact(scaled).named(
+                    f"{words}, exact for variances 1/fan-in"
+                ),
+            }
+        statistics |= {
+            f"{key}_{model.key}_at_the_largest_width": found[-1].named(f"{title}: {model.said} at the largest width"),
+            f"{key}_rise_of_{model.key}": difference(found[-1], found[0]).named(f"{title}: rise of {model.said}"),
+            f"{key}_standard_errors_from_the_exact_expression_at_most": Estimate.exact(max(apart)).named(
+                f"{title}: standard errors from the exact expression at most"
+            ),
+        }
         told = [(n, 1 - a.value, a.standard_error) for n, a in zip(plan, found, strict=True)]
         if len(told := [row for row in told if row[1] > 4 * row[2]][-3:]) == 3:  # where noise does not bend it
-            statistics[f"{title}: slope of 1 − abs Corr, measured"] = _slope(*zip(*told, strict=True))
             there = [row[0] for row in told]
-            statistics[f"{title}: slope of 1 − abs Corr, exact, there"] = _slope(there, [model.gap(n) for n in there])
+            statistics |= {
+                f"{key}_slope_of_1_minus_abs_corr_measured": _slope(*zip(*told, strict=True)).named(
+                    f"{title}: slope of 1 − abs Corr, measured"
+                ),
+                f"{key}_slope_of_1_minus_abs_corr_exact_there": _slope(there, [model.gap(n) for n in there]).named(
+                    f"{title}: slope of 1 − abs Corr, exact, there"
+                ),
+            }
         lines = 2.0 ** np.arange(13)
         arrays[f"{title}, exact"] = np.stack([lines, [model.gap(n) for n in lines]])
         rows = [[n, 1 - a.value, 1 - a.high, 1 - a.low] for n, a in zip(plan, found, strict=True)]
         arrays[f"{title}, measured"] = np.array(rows, float).T
     gaps = [cnn.gap(n) for n in _FAR]
-    statistics["MLP: exact abs Corr(Δ, S) at width 2²⁰"] = Estimate.exact(1 - mlp.gap(_HUGE[-1]))
-    slope = _slope(_HUGE, [mlp.gap(n) for n in _HUGE])
-    statistics["MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰"] = slope
-    statistics["CNN: slope of 1 − abs Corr, exact, to width 4096"] = _slope(_FAR, gaps)
-    statistics["CNN: slope of the angle, exact, to width 4096"] = _slope(_FAR, [math.acos(1 - gap) for gap in gaps])
+    statistics |= {
+        "mlp_exact_abs_corr_delta_s_at_width_220": Estimate.exact(1 - mlp.gap(_HUGE[-1])).named(
+            "MLP: exact abs Corr(Δ, S) at width 2²⁰"
+        ),
+        "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220": _slope(_HUGE, [mlp.gap(n) for n in _HUGE]).named(
+            "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰"
+        ),
+        "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096": _slope(_FAR, gaps).named(
+            "CNN: slope of 1 − abs Corr, exact, to width 4096"
+        ),
+        "cnn_slope_of_the_angle_exact_to_width_4096": _slope(_FAR, [math.acos(1 - gap) for gap in gaps]).named(
+            "CNN: slope of the angle, exact, to width 4096"
+        ),
+    }
     settings: dict[str, Any] = {"samples": data.name, "kernel": 3, "samples of an instant": samples, "seed": 0}
     settings |= {"draws of the MLP by width": wide, "draws of the CNN by width": deep, "variances": 1.0}
     notes = (
@@ -388,10 +489,22 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
     claims=[
         *claims_of(
             [
-                ("G of an MLP resembles the identity", "MLP: Corr(G, I)", "at least", 0.99),
-                ("eigenvalues have a much wider range", "LeNet: Corr(G, I)", "at most", 0.6),
-                ("non-zero around the diagonal", f"LeNet: share of ‖G‖² up to {BAND} pixels apart", "at least", 0.8),
-                ("input elements in proximity act together", "LeNet: share of ‖G‖² off the diagonal", "at least", 0.2),
+                ("G of an MLP resembles the identity", "mlp_corr_g_i", "MLP: Corr(G, I)", "at least", 0.99),
+                ("eigenvalues have a much wider range", "lenet_corr_g_i", "LeNet: Corr(G, I)", "at most", 0.6),
+                (
+                    "non-zero around the diagonal",
+                    f"lenet_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart",
+                    f"LeNet: share of ‖G‖² up to {BAND} pixels apart",
+                    "at least",
+                    0.8,
+                ),
+                (
+                    "input elements in proximity act together",
+                    "lenet_share_of_norm_g_norm_2_off_the_diagonal",
+                    "LeNet: share of ‖G‖² off the diagonal",
+                    "at least",
+                    0.2,
+                ),
             ]
         ),
         *claims_of(
@@ -399,9 +512,27 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
                 row
                 for title in ("ResNet-18", "ViT")
                 for row in (
-                    ("eigenvalues have a much wider range", f"{title}: Corr(G, I)", "at most", 0.6),
-                    ("a periodic structure", f"{title}: repeats every {PERIOD} pixels", "at least", 0.5),
-                    ("a cyclic manner", f"{title}: repeats every {PERIOD} minus every {OTHER} pixels", "at least", 0.3),
+                    (
+                        "eigenvalues have a much wider range",
+                        f"{snake(title)}_corr_g_i",
+                        f"{title}: Corr(G, I)",
+                        "at most",
+                        0.6,
+                    ),
+                    (
+                        "a periodic structure",
+                        f"{snake(title)}_repeats_every_{PERIOD}_pixels",
+                        f"{title}: repeats every {PERIOD} pixels",
+                        "at least",
+                        0.5,
+                    ),
+                    (
+                        "a cyclic manner",
+                        f"{snake(title)}_repeats_every_{PERIOD}_minus_every_{OTHER}_pixels",
+                        f"{title}: repeats every {PERIOD} minus every {OTHER} pixels",
+                        "at least",
+                        0.3,
+                    ),
                 )
             ],
             "paper",
@@ -411,26 +542,38 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
 )
 def figure_9(effort: str, run: Run) -> Finding:
     """Identity, band and period, each as a number free of the bias of few draws."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     place = torch.arange(math.prod(GREY))
     steps = [(axis[:, None] - axis).abs() for axis in (place // GREY[-1], place % GREY[-1])]
     near = torch.maximum(*steps) <= BAND
     for name, draws in _DRAWS[effort].items():
-        title, groups = TITLES[name], geometries(name, _gaussian_probe(probe_scale(name)), draws, run)
+        title, key = TITLES[name], snake(TITLES[name])
+        groups = geometries(name, _gaussian_probe(probe_scale(name)), draws, run)
         identity = torch.eye(len(place))
-        statistics[f"{title}: Corr(G, I)"] = corr(groups, identity)
-        statistics[f"{title}: share of ‖G‖² up to {BAND} pixels apart"] = share_within(groups, near)
-        statistics[f"{title}: share of ‖G‖² off the diagonal"] = share_within(groups, 1 - identity)
         one, two = (periodic_share(groups, GREY, period) for period in (PERIOD, OTHER))
-        statistics |= {f"{title}: repeats every {p} pixels": e for p, e in ((PERIOD, one), (OTHER, two))}
-        statistics[f"{title}: repeats every {PERIOD} minus every {OTHER} pixels"] = difference(one, two)
+        statistics |= {
+            f"{key}_corr_g_i": corr(groups, identity).named(f"{title}: Corr(G, I)"),
+            f"{key}_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart": share_within(groups, near).named(
+                f"{title}: share of ‖G‖² up to {BAND} pixels apart"
+            ),
+            f"{key}_share_of_norm_g_norm_2_off_the_diagonal": share_within(groups, 1 - identity).named(
+                f"{title}: share of ‖G‖² off the diagonal"
+            ),
+            f"{key}_repeats_every_{PERIOD}_pixels": one.named(f"{title}: repeats every {PERIOD} pixels"),
+            f"{key}_repeats_every_{OTHER}_pixels": two.named(f"{title}: repeats every {OTHER} pixels"),
+            f"{key}_repeats_every_{PERIOD}_minus_every_{OTHER}_pixels": difference(one, two).named(
+                f"{title}: repeats every {PERIOD} minus every {OTHER} pixels"
+            ),
+        }
         mean = groups.mean(0)
         values = torch.linalg.eigvalsh(mean).flip(0).clamp_min(1e-12)
         arrays[f"eigenvalues: {title}"] = (values / values[0]).cpu().numpy()
         arrays[f"matrix: {title}"] = (mean / mean.diagonal().mean())[_PICTURE, _PICTURE].float().cpu().numpy()
     control = Estimate.exact(float(near.double().mean()))
-    statistics[f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart"] = control
+    statistics[f"a_constant_matrix_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"] = control.named(
+        f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart"
+    )
     settings = {"draws": _DRAWS[effort], "probes of a network": 4, "σ_P": "1 for the MLP, 0.001 otherwise", "seed": 0}
     notes = (
         "Shares and correlations are from products of independent groups of draws, without the noise of so many draws. The drawn "
@@ -442,15 +585,15 @@ def figure_9(effort: str, run: Run) -> Finding:
 
 def dots_figure(finding: Finding, dark: bool) -> Figure:
     """The numbers themselves, with their intervals."""
-    shown = {name: finding.statistics[name] for name in finding.settings["drawn"]}
+    shown = [finding.statistics[snake(key)] for key in finding.settings["drawn"]]  # words, in findings before 0.2
     picture, colours = blank(0.9 + 0.36 * len(shown), "Dots with 95 % intervals."), PALETTE[dark]
     view = panel(picture, dark, xlabel="correlation", yticks=[], ylim=(len(shown) - 0.4, -0.8))
-    for row, (name, one) in enumerate(shown.items()):
+    for row, one in enumerate(shown):
         ends = (one.low, one.high) if math.isfinite(one.low + one.high) else (one.value, one.value)
         view.plot(ends, (row, row), color=colours.lines[0], linewidth=2)
         view.plot(one.value, row, "o", color=colours.lines[0], markersize=5)
         where = view.get_yaxis_transform()
-        view.text(0.01, row - 0.22, plain(name, 70), transform=where, fontsize=8, color=colours.ink)
+        view.text(0.01, row - 0.22, plain(one.label, 70), transform=where, fontsize=8, color=colours.ink)
     view.axvline(0, color=colours.muted, linewidth=0.8)
     return picture
 
@@ -462,23 +605,31 @@ _GOOD = "G(0) is also a relatively good approximation"
     "A.12",
     title="The average geometry at x = 0 against that at random inputs",
     claims=[
-        *claims_of([(_GOOD, f"{title}: Corr(G(0), G)", "at least", 0.95) for title in ("MLP", "LeNet")]),
-        *claims_of([(_GOOD, f"{title}: Corr(G(0), G)", "at least", 0.95) for title in ("ResNet-18", "ViT")], "paper"),
+        claim
+        for titles, effort in ((("MLP", "LeNet"), "laptop"), (("ResNet-18", "ViT"), "paper"))
+        for claim in claims_of(
+            [(_GOOD, f"{snake(title)}_corr_g_0_g", f"{title}: Corr(G(0), G)", "at least", 0.95) for title in titles],
+            effort,
+        )
     ],
     draw=dots_figure,
 )
 def figure_a12(effort: str, run: Run) -> Finding:
     """With σ_P as elsewhere, and for comparison with σ_P = 1."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     for name, draws in _DRAWS[effort].items():
-        title, scale = TITLES[name], probe_scale(name)
+        title, key, scale = TITLES[name], snake(TITLES[name]), probe_scale(name)
         still = geometries(name, Probe.fixed(torch.zeros(1, *GREY)), draws, run, seed=1)  # of other networks
         moving = geometries(name, _gaussian_probe(scale), draws, run)
-        statistics[f"{title}: Corr(G(0), G)"] = corr(still, moving)
-        statistics[f"{title}: Corr(I, G)"] = corr(moving, torch.eye(moving.shape[1]))
+        statistics |= {
+            f"{key}_corr_g_0_g": corr(still, moving).named(f"{title}: Corr(G(0), G)"),
+            f"{key}_corr_i_g": corr(moving, torch.eye(moving.shape[1])).named(f"{title}: Corr(I, G)"),
+        }
         if scale < 1:
             wide = geometries(name, _gaussian_probe(1.0), draws, run)
-            statistics[f"{title}: Corr(G(0), G) with σ_P = 1"] = corr(still, wide)
+            statistics[f"{key}_corr_g_0_g_with_sigma_p_1"] = corr(still, wide).named(
+                f"{title}: Corr(G(0), G) with σ_P = 1"
+            )
     settings = {"draws": _DRAWS[effort], "probes of a network": 4, "seed": 0, "drawn": list(statistics)}
     return Finding(statistics, {}, settings, ("G(0) and G are of different networks, so that they share no noise.",))
 
@@ -502,9 +653,28 @@ _FREE = "Δ is independent of the labels"
             row
             for title in ("MLP", "LeNet")
             for row in (
-                (_FREE, f"{title}: Corr(Δ, GSG) with true minus with random labels", "about", 0.1, 0.0),
-                (_FREE, f"{title}: standard errors between true and random labels", "at most", 3.0),
-                (_FREE, f"{title}: what labels add, left of a network and its mirror image", "at most", 1e-3),
+                (
+                    _FREE,
+                    f"{snake(title)}_corr_delta_gsg_with_true_minus_with_random_labels",
+                    f"{title}: Corr(Δ, GSG) with true minus with random labels",
+                    "about",
+                    0.1,
+                    0.0,
+                ),
+                (
+                    _FREE,
+                    f"{snake(title)}_standard_errors_between_true_and_random_labels",
+                    f"{title}: standard errors between true and random labels",
+                    "at most",
+                    3.0,
+                ),
+                (
+                    _FREE,
+                    f"{snake(title)}_what_labels_add_left_of_a_network_and_its_mirror_image",
+                    f"{title}: what labels add, left of a network and its mirror image",
+                    "at most",
+                    1e-3,
+                ),
             )
         ]
     ),
@@ -517,26 +687,35 @@ def figure_a4(effort: str, run: Run) -> Finding:
     x, y = data.splits["train"]
     mixed = torch.randint(0, 2, (len(y),), generator=torch.Generator().manual_seed(1))
     other = dataclasses.replace(data, splits={"train": (x, mixed)})
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     for name in NAMES[effort]:
-        title, family = TITLES[name], family_of(name, data.shape, outputs=1, images=True)
+        title, key = TITLES[name], snake(TITLES[name])
+        family = family_of(name, data.shape, outputs=1, images=True)
         how: dict[str, Any] = {"draws": draws, "batch": samples, "probes": 1, "scale": probe_scale(name), "seed": 0}
         how |= {"geometry_draws": geometry_draws, "run": run.shared}
         free = geometry_evolution(family, data, labels=False, **how)
         one, two = (geometry_evolution(family, part, **how).with_reference("GSG") for part in (data, other))
-        statistics[f"{title}: Corr(Δ, GSG), true labels"] = one
-        statistics[f"{title}: Corr(Δ, GSG), random labels"] = two
-        statistics[f"{title}: Corr(Δ, GSG), targets 0"] = free.with_reference("GSG")
-        statistics[f"{title}: Corr(I, GSG)"] = Estimate.exact(float(free.chance[1]))
         apart = difference(one, two)
-        statistics[f"{title}: Corr(Δ, GSG) with true minus with random labels"] = apart
+        statistics |= {
+            f"{key}_corr_delta_gsg_true_labels": one.named(f"{title}: Corr(Δ, GSG), true labels"),
+            f"{key}_corr_delta_gsg_random_labels": two.named(f"{title}: Corr(Δ, GSG), random labels"),
+            f"{key}_corr_delta_gsg_targets_0": free.with_reference("GSG").named(f"{title}: Corr(Δ, GSG), targets 0"),
+            f"{key}_corr_i_gsg": Estimate.exact(float(free.chance[1])).named(f"{title}: Corr(I, GSG)"),
+            f"{key}_corr_delta_gsg_with_true_minus_with_random_labels": apart.named(
+                f"{title}: Corr(Δ, GSG) with true minus with random labels"
+            ),
+        }
         if math.isfinite(apart.standard_error):
             far = Estimate.exact(abs(apart.value) / apart.standard_error)
-            statistics[f"{title}: standard errors between true and random labels"] = far
+            statistics[f"{key}_standard_errors_between_true_and_random_labels"] = far.named(
+                f"{title}: standard errors between true and random labels"
+            )
         left = Estimate.exact(_left_of_mirrored(family, data, probe_scale(name), run))
-        statistics[f"{title}: what labels add, left of a network and its mirror image"] = left
+        statistics[f"{key}_what_labels_add_left_of_a_network_and_its_mirror_image"] = left.named(
+            f"{title}: what labels add, left of a network and its mirror image"
+        )
     settings = {"samples": data.name, "samples of an instant": samples, "draws": draws, "draws of G": geometry_draws}
-    settings |= {"outputs": 1, "loss": "squared", "seed": 0, "drawn": [key for key in statistics if "GSG)" in key]}
+    settings |= {"outputs": 1, "loss": "squared", "seed": 0, "drawn": [key for key in statistics if "_gsg" in key]}
     notes = (
         "Both labels use the same networks; errors are added as if they did not, which makes them too large. Labels are most of the "
         "noise: so few draws may not tell Δ from it, and then there is no difference to judge.",

@@ -24,7 +24,8 @@ from biascope.papers.geometry2025.theory import (
     unbiased,
 )
 from biascope.results.claim import Finding, figure
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import Estimate, Number, over_repeats
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -93,7 +94,12 @@ def _energy_within(drawn: DrawnMatrix, basis: Tensor, groups: int) -> Estimate:
     return unbiased(top, whole, whole)
 
 
-_DIRECTIONS = f"share of the {LEADING} leading directions within {WITHIN}"
+# Key and words of each number of conjecture 2; it exists for every network at every time, and by chance.
+_ENERGY = (f"share_of_norm_deltat_norm_2_within_{WITHIN}_directions", f"share of ‖Δᵗ‖² within {WITHIN} directions")
+_DIRECTIONS = (
+    f"share_of_the_{LEADING}_leading_directions_within_{WITHIN}",
+    f"share of the {LEADING} leading directions within {WITHIN}",
+)
 
 
 @figure(
@@ -101,7 +107,13 @@ _DIRECTIONS = f"share of the {LEADING} leading directions within {WITHIN}"
     title="How much of Δᵗ lies within the leading directions of GSG, before and after training on CIFAR-2",
     claims=claims_of(
         [
-            ("Eig(Δᵗ) ⊆ Eig(GSG)", f"{title}, {when}: share of ‖Δᵗ‖² within {WITHIN} directions", "at least", 0.5)
+            (
+                "Eig(Δᵗ) ⊆ Eig(GSG)",
+                f"{snake(title)}_{snake(when)}_{_ENERGY[0]}",
+                f"{title}, {when}: {_ENERGY[1]}",
+                "at least",
+                0.5,
+            )
             for title in ("MLP", "LeNet")
             for when in _WHEN
         ]
@@ -112,7 +124,7 @@ _DIRECTIONS = f"share of the {LEADING} leading directions within {WITHIN}"
 )
 def conjecture_2(effort: str, run: Run) -> Finding:
     """G is that of initialisation throughout, Δᵗ that of the loss trained on; at the start with targets 0."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     draws, starts, probes = _TRAINED[effort][4:7]
     for name in NAMES[effort]:
@@ -123,26 +135,31 @@ def conjecture_2(effort: str, run: Run) -> Finding:
         order, plain_order = _leading(seen_through(geometry, covariance), size), _leading(covariance, WITHIN)
         places = np.unique(np.geomspace(1, size, 40).round().astype(int))
         for when, loss in _WHEN.items():
+            subject, key = f"{title}, {when}", f"{snake(title)}_{snake(when)}"
             if when == "initialised":  # many networks on few samples, without labels, which only add noise
                 networks, few, at = family.draw(starts, seed=1, run=run), x[: 4 * WITHIN], 1
                 targets = few.new_zeros(len(few))
             else:
                 _, _, networks, accuracy = trained_networks(name, loss, effort, run)
                 few, targets, at = x, y, probes
-                statistics[f"{title}, {when}: training accuracy, %"] = accuracy
+                statistics[f"{key}_training_accuracy_percent"] = accuracy.named(f"{subject}: training accuracy", "%")
             probe = Probe.gaussian(data.shape, num=at, std=scale, fresh=True, seed=2)
             drawn, groups = _evolution_of(networks, few, targets, probe, loss, run), _TRAINED[effort][2]
-            within = _energy_within(drawn, order[:WITHIN], groups)
-            statistics[f"{title}, {when}: share of ‖Δᵗ‖² within {WITHIN} directions"] = within
-            beside = _energy_within(drawn, plain_order, groups)
-            statistics[f"{title}, {when}: share of ‖Δᵗ‖² within {WITHIN} directions of S"] = beside
+            within, beside = (_energy_within(drawn, basis, groups) for basis in (order[:WITHIN], plain_order))
             top = _leading(drawn.dense(), LEADING)
             shares = (order @ top.T).square().sum(1).cumsum(0).cpu().numpy() / LEADING
-            statistics[f"{title}, {when}: {_DIRECTIONS}"] = Estimate(float(shares[WITHIN - 1]))
-            arrays[f"{title}, {when}"] = np.stack([places, shares[places - 1]])
+            held = Estimate(float(shares[WITHIN - 1]))
+            statistics |= {
+                f"{key}_{_ENERGY[0]}": within.named(f"{subject}: {_ENERGY[1]}"),
+                f"{key}_{_ENERGY[0]}_of_s": beside.named(f"{subject}: {_ENERGY[1]} of S"),
+                f"{key}_{_DIRECTIONS[0]}": held.named(f"{subject}: {_DIRECTIONS[1]}"),
+            }
+            arrays[subject] = np.stack([places, shares[places - 1]])
         arrays["by chance"] = np.stack([places, places / size])
-        statistics[f"by chance: {_DIRECTIONS}"] = Estimate.exact(WITHIN / size)
-        statistics[f"by chance: share of ‖Δᵗ‖² within {WITHIN} directions"] = Estimate.exact((WITHIN / size) ** 2)
+        statistics |= {
+            f"by_chance_{_DIRECTIONS[0]}": Estimate.exact(WITHIN / size).named(f"by chance: {_DIRECTIONS[1]}"),
+            f"by_chance_{_ENERGY[0]}": Estimate.exact((WITHIN / size) ** 2).named(f"by chance: {_ENERGY[1]}"),
+        }
     settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0}
     notes = (
         "Shares of ‖Δᵗ‖² are from products of different networks. Leading directions are those of the mean over so few networks, "
@@ -177,18 +194,49 @@ _ACCURATE = "an increasingly accurate approximation of the loss curvature"
     title="Curvature of the loss in input space against the average geometry Gᵗ: LeNet on CIFAR-2",
     claims=claims_of(
         [
-            (_ACCURATE, "squared, trained: Corr(curvature, Gᵗ at the same inputs)", "at least", 0.9),
-            (_ACCURATE, "squared: rise of Corr(curvature, Gᵗ at the same inputs)", "at least", 0.0),
-            ("estimated by Gᵗ of P", "squared, trained: Corr(curvature, Gᵗ at random inputs)", "at least", 0.7),
-            ("more than by chance", "squared, trained: Corr with Gᵗ at the same inputs minus with I", "at least", 0.1),
-            (_ACCURATE, "logistic, trained: Corr(curvature, Gᵗ at the same inputs)", "at least", 0.7),
+            (
+                _ACCURATE,
+                "squared_trained_corr_curvature_gt_at_the_same_inputs",
+                "squared, trained: Corr(curvature, Gᵗ at the same inputs)",
+                "at least",
+                0.9,
+            ),
+            (
+                _ACCURATE,
+                "squared_rise_of_corr_curvature_gt_at_the_same_inputs",
+                "squared: rise of Corr(curvature, Gᵗ at the same inputs)",
+                "at least",
+                0.0,
+            ),
+            (
+                "estimated by Gᵗ of P",
+                "squared_trained_corr_curvature_gt_at_random_inputs",
+                "squared, trained: Corr(curvature, Gᵗ at random inputs)",
+                "at least",
+                0.7,
+            ),
+            (
+                "more than by chance",
+                "squared_trained_corr_with_gt_at_the_same_inputs_minus_with_i",
+                "squared, trained: Corr with Gᵗ at the same inputs minus with I",
+                "at least",
+                0.1,
+            ),
+            (
+                _ACCURATE,
+                "logistic_trained_corr_curvature_gt_at_the_same_inputs",
+                "logistic, trained: Corr(curvature, Gᵗ at the same inputs)",
+                "at least",
+                0.7,
+            ),
         ]
     ),
     draw=dots_figure,
 )
 def figure_a3(effort: str, run: Run) -> Finding:
     """Averaged over trained networks and training inputs, for squared and logistic loss."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
+    drawn: list[str] = []
     runs, count = _TRAINED[effort][2], _TRAINED[effort][7]
     for loss in _RATES:
         data, start, end, accuracy = trained_networks("lenet", loss, effort, run)
@@ -207,15 +255,28 @@ def figure_a3(effort: str, run: Run) -> Finding:
                     found.append(slopes.T @ slopes / len(slopes))
             curved, here, there = (torch.stack(each) for each in (bent, same, random))
             neutral, alike = corr(curved, torch.eye(curved.shape[1])), corr(curved, here)
-            statistics[f"{loss}, {when}: Corr(curvature, Gᵗ at the same inputs)"] = alike
-            statistics[f"{loss}, {when}: Corr(curvature, Gᵗ at random inputs)"] = corr(curved, there)
-            statistics[f"{loss}, {when}: Corr(curvature, I)"] = neutral
-        first = statistics[f"{loss}, initialised: Corr(curvature, Gᵗ at the same inputs)"]
-        statistics[f"{loss}, trained: Corr with Gᵗ at the same inputs minus with I"] = difference(alike, neutral, runs)
-        statistics[f"{loss}: rise of Corr(curvature, Gᵗ at the same inputs)"] = difference(alike, first, runs)
-        statistics[f"{loss}: training accuracy, %"] = accuracy
-    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0}
-    settings["drawn"] = [name for name in statistics if ": Corr(" in name]
+            numbers = {
+                f"{loss}_{when}_corr_curvature_gt_at_the_same_inputs": alike.named(
+                    f"{loss}, {when}: Corr(curvature, Gᵗ at the same inputs)"
+                ),
+                f"{loss}_{when}_corr_curvature_gt_at_random_inputs": corr(curved, there).named(
+                    f"{loss}, {when}: Corr(curvature, Gᵗ at random inputs)"
+                ),
+                f"{loss}_{when}_corr_curvature_i": neutral.named(f"{loss}, {when}: Corr(curvature, I)"),
+            }
+            statistics |= numbers
+            drawn += numbers
+        first = statistics[f"{loss}_initialised_corr_curvature_gt_at_the_same_inputs"]
+        statistics |= {
+            f"{loss}_trained_corr_with_gt_at_the_same_inputs_minus_with_i": difference(alike, neutral, runs).named(
+                f"{loss}, trained: Corr with Gᵗ at the same inputs minus with I"
+            ),
+            f"{loss}_rise_of_corr_curvature_gt_at_the_same_inputs": difference(alike, first, runs).named(
+                f"{loss}: rise of Corr(curvature, Gᵗ at the same inputs)"
+            ),
+            f"{loss}_training_accuracy_percent": accuracy.named(f"{loss}: training accuracy", "%"),
+        }
+    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0, "drawn": drawn}
     notes = (
         "Correlations are of expectations, from products of different networks; errors are over networks.",
         "For squared loss ℓ'' is constant and ℓ' goes to 0, so that ℓ''∇f∇fᵀ remains. For logistic loss both go to 0 together, and "

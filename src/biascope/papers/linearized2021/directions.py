@@ -12,11 +12,12 @@ from biascope.families.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.directional_bias import directional_bias
 from biascope.networks import builder
-from biascope.papers.linearized2021.shared import NETWORKS, TITLES, linearised, training_run
+from biascope.papers.linearized2021.shared import NETWORKS, TITLES, fall_and_mean, linearised, training_run
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import directions as drawn_directions
-from biascope.results.estimate import Estimate, bootstrapped, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks import bases
@@ -65,20 +66,20 @@ def _directions(name: str, effort: str, run: Run) -> Basis:
             *(
                 Claim(
                     f"{words}'s accuracy falls with the index of the direction: rank correlation.",
-                    f"{key}: rank correlation of accuracy and index",
+                    f"{snake(title)}_rank_correlation_of_accuracy_and_index",
                     "at most",
                     "perform better on those predictors with a higher kernel alignment",
                     -0.6,
                     "paper" if name == "resnet18" else "laptop",
                 )
-                for words, key in (
+                for words, title in (
                     (TITLES[name], TITLES[name]),
                     (f"Linearised {TITLES[name]}", f"linearised {TITLES[name]}"),
                 )
             ),
             Claim(
                 f"{TITLES[name]} beats its linearisation on linear targets: mean lead in points.",
-                f"{TITLES[name]}: lead over the linearisation",
+                f"{snake(TITLES[name])}_lead_over_the_linearisation",
                 "at least",
                 "a strong non-linear advantage on these tasks",
                 2.0,
@@ -99,12 +100,12 @@ def _directions(name: str, effort: str, run: Run) -> Basis:
 )
 def figure_44(effort: str, run: Run) -> Finding:
     """Accuracy of a network and its linearisation on D(v) along the network's own directions."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, (places, train, test, epochs) in _ALONG[effort].items():
         family, basis = _start(name), _directions(name, effort, run)
         accuracy = {}
-        for key, each in ((TITLES[name], family), (f"linearised {TITLES[name]}", linearised(family))):
+        for title, each in ((TITLES[name], family), (f"linearised {TITLES[name]}", linearised(family))):
             result = directional_bias(
                 each,
                 basis.part(places),
@@ -119,13 +120,14 @@ def figure_44(effort: str, run: Run) -> Finding:
                 seed=0,
                 run=training_run(each, run),
             )
-            accuracy[key] = result.accuracy[0, 0, 0]
+            accuracy[title] = result.accuracy[0, 0, 0]
             index = result.places.astype(float)
-            arrays[f"accuracy: {key}"] = np.stack([index, accuracy[key]])
-            statistics[f"{key}: rank correlation of accuracy and index"] = bootstrapped(spearman, accuracy[key], index)
-            statistics[f"{key}: mean accuracy"] = bootstrapped(np.mean, 100 * accuracy[key])
-        lead = 100 * (accuracy[TITLES[name]] - accuracy[f"linearised {TITLES[name]}"])
-        statistics[f"{TITLES[name]}: lead over the linearisation"] = bootstrapped(np.mean, lead)
+            arrays[f"accuracy: {title}"] = np.stack([index, accuracy[title]])
+            statistics |= fall_and_mean(title, accuracy[title], index)
+        lead = bootstrapped(np.mean, 100 * (accuracy[TITLES[name]] - accuracy[f"linearised {TITLES[name]}"]))
+        statistics[f"{snake(TITLES[name])}_lead_over_the_linearisation"] = lead.named(
+            f"{TITLES[name]}: lead over the linearisation", "points"
+        )
         assert basis.values is not None
         arrays[f"alignment: {TITLES[name]}"] = basis.values.numpy()
     plan: dict[str, Any] = {name: [list(row[0]), *row[1:]] for name, row in _ALONG[effort].items()}
@@ -149,7 +151,7 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
         Claim(
             f"The tangent kernel of {TITLES[name]} has a strong directional bias: share of all alignment on the first tenth of "
             "the directions.",
-            f"{TITLES[name]}: share of alignment on the first tenth",
+            f"{snake(TITLES[name])}_share_of_alignment_on_the_first_tenth",
             "at least",
             "a strong rotational variance",
             0.5,
@@ -161,13 +163,16 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
 )
 def figure_45(effort: str, run: Run) -> Finding:
     """The first directions, and how alignment is spread over all."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in _ALONG[effort]:
+        title = TITLES[name]
         basis = _directions(name, effort, run)
         assert basis.values is not None
         values = basis.values.numpy()
-        arrays[f"first: {TITLES[name]}"] = basis.vectors[:10].numpy()
-        share = float(values[: len(values) // 10].sum() / values.sum())
-        statistics[f"{TITLES[name]}: share of alignment on the first tenth"] = Estimate.exact(share)
+        arrays[f"first: {title}"] = basis.vectors[:10].numpy()
+        share = Estimate.exact(float(values[: len(values) // 10].sum() / values.sum()))
+        statistics[f"{snake(title)}_share_of_alignment_on_the_first_tenth"] = share.named(
+            f"{title}: share of alignment on the first tenth"
+        )
     return Finding(statistics, arrays, {"input": "x = 0", "activation": "gelu", "seed": 0})

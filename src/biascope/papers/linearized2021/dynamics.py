@@ -25,8 +25,9 @@ from biascope.papers.linearized2021.shared import (
     training_run,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, over_repeats, proportion, spearman
+from biascope.results.estimate import Estimate, Number, over_repeats, proportion, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.task import Arrays, Task
@@ -85,7 +86,7 @@ class _Sizes(Targets):
             Claim(
                 f"The advantage of {TITLES[name]} over its linearisation grows with the training set: "
                 "largest minus smallest size, in points.",
-                f"{TITLES[name]}: growth of the advantage",
+                f"{snake(TITLES[name])}_growth_of_the_advantage",
                 "at least",
                 "mostly appears when training on larger datasets",
                 0.0,
@@ -93,7 +94,7 @@ class _Sizes(Targets):
             ),
             Claim(
                 f"{TITLES[name]} travels further in weight space for larger training sets: largest over smallest.",
-                f"{TITLES[name]}: distance at the largest over the smallest size",
+                f"{snake(TITLES[name])}_distance_at_the_largest_over_the_smallest_size",
                 "at least",
                 "closer to their initialization for smaller training set sizes",
                 1.1,
@@ -105,31 +106,37 @@ class _Sizes(Targets):
 )
 def figure_46(effort: str, run: Run) -> Finding:
     """Test accuracy and weight distance of networks and linearisations over training sizes."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     words = ""
     for name, (sizes, repeats, steps) in _SIZES[effort].items():
+        title, key = TITLES[name], snake(TITLES[name])
         samples = images(
             "cifar10", (max(sizes), 2000 if effort == "laptop" else min(10_000, 5 * max(sizes))), run, halves=True
         )
         words = samples.name
-        family = Family.initialised(builder_of(name, samples.shape), name=TITLES[name])
+        family = Family.initialised(builder_of(name, samples.shape), name=title)
         recipe = dataclasses.replace(RECIPE, steps=steps)
         course = _Sizes(samples, {}, recipe)
         trials = {size: [Trial(f"size {size}", repeat) for repeat in range(repeats)] for size in sizes}
         flat = [trial for row in trials.values() for trial in row]
         accuracy: dict[str, np.ndarray] = {}
         distance: dict[str, np.ndarray] = {}
-        for key, each in ((TITLES[name], family), (f"linearised {TITLES[name]}", linearised(family))):
-            found = trained(each, course, flat, seed=0, run=training_run(each, run), label=key)
+        for subject, each in ((title, family), (f"linearised {title}", linearised(family))):
+            found = trained(each, course, flat, seed=0, run=training_run(each, run), label=subject)
             for table, part in ((accuracy, "accuracy/test"), (distance, "distance")):
-                table[key] = np.array([[float(found[trial][part]) for trial in row] for row in trials.values()])
-            arrays[f"curve: {key}"] = np.stack([np.array(sizes, float), 100 * accuracy[key].mean(1)])
-        lead = 100 * (accuracy[TITLES[name]] - accuracy[f"linearised {TITLES[name]}"])  # (size, repeat)
-        statistics[f"{TITLES[name]}: growth of the advantage"] = over_repeats(list(lead[-1] - lead[0]))
-        statistics[f"{TITLES[name]}: advantage at the largest size"] = over_repeats(list(lead[-1]))
-        ratio = distance[TITLES[name]][-1] / distance[TITLES[name]][0]
-        statistics[f"{TITLES[name]}: distance at the largest over the smallest size"] = over_repeats(list(ratio))
+                table[subject] = np.array([[float(found[trial][part]) for trial in row] for row in trials.values()])
+            arrays[f"curve: {subject}"] = np.stack([np.array(sizes, float), 100 * accuracy[subject].mean(1)])
+        lead = 100 * (accuracy[title] - accuracy[f"linearised {title}"])  # (size, repeat)
+        growth, largest = over_repeats(list(lead[-1] - lead[0])), over_repeats(list(lead[-1]))
+        further = over_repeats(list(distance[title][-1] / distance[title][0]))
+        statistics |= {
+            f"{key}_growth_of_the_advantage": growth.named(f"{title}: growth of the advantage", "points"),
+            f"{key}_advantage_at_the_largest_size": largest.named(f"{title}: advantage at the largest size", "points"),
+            f"{key}_distance_at_the_largest_over_the_smallest_size": further.named(
+                f"{title}: distance at the largest over the smallest size"
+            ),
+        }
     settings = {"samples": words, "plan": {k: [list(v[0]), *v[1:]] for k, v in _SIZES[effort].items()}, "seed": 0}
     notes = ("Every size has the same number of iterations, so that small sets are not trained less.",)
     return Finding(statistics, arrays, settings, notes)
@@ -171,7 +178,7 @@ def _energies(name: str, effort: str, run: Run) -> tuple[KernelRotation, str]:
     claims=[
         Claim(
             f"{TITLES[name]}: {words}, in percent.",
-            f"{TITLES[name]}: {key}",
+            f"{snake(TITLES[name])}_{key}",
             "about",
             published,
             tolerance,
@@ -179,31 +186,33 @@ def _energies(name: str, effort: str, run: Run) -> tuple[KernelRotation, str]:
         )
         for name, row in _TABLE.items()
         for key, words, tolerance, published in (
-            ("energy at the start", "energy ‖Φy‖²/‖y‖² on the first 50 at initialisation", 5.0, row[0]),
-            ("energy at the end", "energy ‖Φy‖²/‖y‖² on the first 50 after training", 10.0, row[1]),
-            ("norm at the start", "the same numbers read as ‖Φy‖/‖y‖, at initialisation", 5.0, row[0]),
-            ("norm at the end", "the same numbers read as ‖Φy‖/‖y‖, after training", 10.0, row[1]),
-            ("test accuracy", "test accuracy on CIFAR-2", 4.0, row[2]),
+            ("energy_at_the_start", "energy ‖Φy‖²/‖y‖² on the first 50 at initialisation", 5.0, row[0]),
+            ("energy_at_the_end", "energy ‖Φy‖²/‖y‖² on the first 50 after training", 10.0, row[1]),
+            ("norm_at_the_start", "the same numbers read as ‖Φy‖/‖y‖, at initialisation", 5.0, row[0]),
+            ("norm_at_the_end", "the same numbers read as ‖Φy‖/‖y‖, after training", 10.0, row[1]),
+            ("test_accuracy", "test accuracy on CIFAR-2", 4.0, row[2]),
         )
     ],
     draw=lambda finding, dark: _curves(finding, dark, "epoch", "energy on the first 50, %"),
 )
 def table_41(effort: str, run: Run) -> Finding:
     """Energy concentration of the labels, 12,000 training samples."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     words = ""
-    for name, (_, _, kernel) in _ENERGY[effort].items():
+    for name, ((_, test), _, kernel) in _ENERGY[effort].items():
         found, words = _energies(name, effort, run)
-        title = TITLES[name]
-        statistics[f"{title}: energy at the start"] = _share(100 * found.energy[0, 0], kernel)
-        statistics[f"{title}: energy at the end"] = _share(100 * found.energy[0, -1], kernel)
-        for when in ("start", "end"):
-            energy = statistics[f"{title}: energy at the {when}"]
+        title, key = TITLES[name], snake(TITLES[name])
+        energies = {"start": _share(100 * found.energy[0, 0], kernel), "end": _share(100 * found.energy[0, -1], kernel)}
+        for when, energy in energies.items():
+            statistics[f"{key}_energy_at_the_{when}"] = energy.named(f"{title}: energy at the {when}", "%")
+        for when, energy in energies.items():
             root = 10 * energy.value**0.5  # in percent, of a share in percent
             error = 5 * energy.standard_error / energy.value**0.5
-            statistics[f"{title}: norm at the {when}"] = Estimate.from_error(root, error, kernel)
-        statistics[f"{title}: test accuracy"] = proportion(found.accuracy[0, -1], _ENERGY[effort][name][0][1])
+            norm = Estimate.from_error(root, error, kernel)
+            statistics[f"{key}_norm_at_the_{when}"] = norm.named(f"{title}: norm at the {when}", "%")
+        accuracy = proportion(found.accuracy[0, -1], test).in_percent()
+        statistics[f"{key}_test_accuracy"] = accuracy.named(f"{title}: test accuracy", "%")
         arrays[f"curve: {title}"] = np.stack([found.epochs.astype(float), 100 * found.energy[0]])
     settings = {"samples": words, "plan": {k: [list(v[0]), *v[1:]] for k, v in _ENERGY[effort].items()}, "seed": 0}
     notes = (
@@ -226,14 +235,14 @@ def _share(percent: float, samples: int) -> Estimate:
     claims=[
         Claim(
             "The energy grows over the epochs: end minus start, in points.",
-            "growth of the energy",
+            "growth_of_the_energy",
             "at least",
             "significantly grows during training",
             10.0,
         ),
         Claim(
             "It grows all along: rank correlation of energy and epoch.",
-            "rank correlation of energy and epoch",
+            "rank_correlation_of_energy_and_epoch",
             "at least",
             "grows",
             0.8,
@@ -248,9 +257,12 @@ def figure_47(effort: str, run: Run) -> Finding:
     kernel = _ENERGY[effort]["lenet"][2]
     first, last = _share(float(energy[0]), kernel), _share(float(energy[-1]), kernel)
     error = (first.standard_error**2 + last.standard_error**2) ** 0.5
+    growth = Estimate.from_error(last.value - first.value, error, kernel)
     statistics = {
-        "growth of the energy": Estimate.from_error(last.value - first.value, error, kernel),
-        "rank correlation of energy and epoch": Estimate.exact(spearman(energy, epochs)),
+        "growth_of_the_energy": growth.named("growth of the energy", "points"),
+        "rank_correlation_of_energy_and_epoch": Estimate.exact(spearman(energy, epochs)).named(
+            "rank correlation of energy and epoch"
+        ),
     }
     return Finding(statistics, {"curve: LeNet": np.stack([epochs, energy])}, {"samples": words, "seed": 0})
 
@@ -269,14 +281,14 @@ def _rotation_claims(name: str, single: bool) -> list[Claim]:
         Claim(
             f"After training {title} on an eigenfunction its alignment has grown far more than any other: "
             "its growth over the median of the others.",
-            f"{title}: growth of the target over the others",
+            f"{snake(title)}_growth_of_the_target_over_the_others",
             "at least",
             "much more than for any other eigenfunction",
             3.0,
         ),
         Claim(
             f"All alignments of {title} grow: share of the other eigenfunctions whose alignment grew.",
-            f"{title}: share of the others that grew",
+            f"{snake(title)}_share_of_the_others_that_grew",
             "at least",
             "the absolute values of all alignments have also grown",
             0.9,
@@ -286,7 +298,7 @@ def _rotation_claims(name: str, single: bool) -> list[Claim]:
         claims.append(
             Claim(
                 f"The rise is larger for late eigenfunctions of {title}: growth of the last target over that of the first.",
-                f"{title}: growth of the last over the first target",
+                f"{snake(title)}_growth_of_the_last_over_the_first_target",
                 "at least",
                 "more pronounced for the eigenfunctions corresponding to the lowest eigenvalues",
                 1.0,
@@ -320,10 +332,17 @@ def _rotated(name: str, effort: str, run: Run, *, single: bool) -> Finding:
         against.append(rises[-1] / float(np.nanmedian(others)))
         grown.append(float((others[np.isfinite(others)] > 1).mean()))
         arrays[f"curve: trained on φ_{target}"] = np.stack([np.arange(1, leading + 1, dtype=float), growth])
+    key = snake(title)
     statistics = {
-        f"{title}: growth of the target over the others": Estimate.exact(min(against)),
-        f"{title}: share of the others that grew": Estimate.exact(min(grown)),
-        f"{title}: growth of the last over the first target": Estimate.exact(rises[-1] / rises[0]),
+        f"{key}_growth_of_the_target_over_the_others": Estimate.exact(min(against)).named(
+            f"{title}: growth of the target over the others"
+        ),
+        f"{key}_share_of_the_others_that_grew": Estimate.exact(min(grown)).named(
+            f"{title}: share of the others that grew"
+        ),
+        f"{key}_growth_of_the_last_over_the_first_target": Estimate.exact(rises[-1] / rises[0]).named(
+            f"{title}: growth of the last over the first target"
+        ),
     }
     settings = {
         "samples": samples.name,
@@ -458,14 +477,14 @@ def _with_kernel_of(network: Network, params: Any, buffers: Any) -> Network:
         Claim(
             "The kernel of the trained network converges faster than that of initialisation: final loss of the latter over the "
             "former.",
-            "final training loss, kernel of initialisation over that of the trained network",
+            "final_training_loss_kernel_of_initialisation_over_that_of_the_trained_network",
             "at least",
             "also a faster convergence",
             1.5,
         ),
         Claim(
             "It generalises worse: test accuracy with the kernel of initialisation minus that of the trained network, points.",
-            "test accuracy, kernel of initialisation minus that of the trained network",
+            "test_accuracy_kernel_of_initialisation_minus_that_of_the_trained_network",
             "at least",
             "a much lower test accuracy",
             2.0,
@@ -489,17 +508,19 @@ def figure_411(effort: str, run: Run) -> Finding:
         "kernel of the trained network": last,
     }
     ends = {key: float(each.curves[0, -5:].mean()) for key, each in three.items()}
-    accuracy = {key: proportion(float(each.accuracy[0]), found["test"]) for key, each in three.items()}
+    accuracy = {key: proportion(float(each.accuracy[0]), found["test"]).in_percent() for key, each in three.items()}
+    quicker = Estimate.exact(ends["kernel of initialisation"] / max(ends["kernel of the trained network"], 1e-12))
     first, second = accuracy["kernel of initialisation"], accuracy["kernel of the trained network"]
     error = (first.standard_error**2 + second.standard_error**2) ** 0.5
+    worse = Estimate.from_error(first.value - second.value, error, found["test"])
     statistics = {
-        "final training loss, kernel of initialisation over that of the trained network": Estimate.exact(
-            ends["kernel of initialisation"] / max(ends["kernel of the trained network"], 1e-12)
+        "final_training_loss_kernel_of_initialisation_over_that_of_the_trained_network": quicker.named(
+            "final training loss, kernel of initialisation over that of the trained network"
         ),
-        "test accuracy, kernel of initialisation minus that of the trained network": Estimate.from_error(
-            first.value - second.value, error, found["test"]
+        "test_accuracy_kernel_of_initialisation_minus_that_of_the_trained_network": worse.named(
+            "test accuracy, kernel of initialisation minus that of the trained network", "points"
         ),
-        **{f"test accuracy, {key}": value for key, value in accuracy.items()},
+        **{f"test_accuracy_{snake(key)}": one.named(f"test accuracy, {key}", "%") for key, one in accuracy.items()},
     }
     arrays = {f"loss: {key}": np.stack([each.steps, each.curves[0]]) for key, each in three.items()}
     return Finding(
@@ -514,7 +535,7 @@ def figure_411(effort: str, run: Run) -> Finding:
         Claim(
             "The kernel rotates within the first epochs: share of the whole loss of accuracy that is reached by the third "
             "kernel taken (epoch 5 of 40 or 50).",
-            "share of the loss of accuracy reached early",
+            "share_of_the_loss_of_accuracy_reached_early",
             "at least",
             "decays very rapidly",
             0.5,
@@ -529,12 +550,17 @@ def figure_412(effort: str, run: Run) -> Finding:
     accuracy = [float(found["line"].accuracy[0]), *(float(each.accuracy[0]) for each in found["models"].values())]
     fall = accuracy[0] - accuracy[-1]
     early = accuracy[0] - accuracy[min(3, len(accuracy) - 1)]
-    statistics = {
-        "loss of accuracy from the first to the last kernel, points": Estimate.exact(100 * fall),
-        "test accuracy of the network": proportion(float(found["network"].accuracy[0]), found["test"]),
-    }
+    reached = proportion(float(found["network"].accuracy[0]), found["test"]).in_percent()
     share = early / fall if fall > 0 else 0.0  # where nothing is lost, nothing is lost early
-    statistics["share of the loss of accuracy reached early"] = Estimate.exact(share)
+    statistics = {
+        "loss_of_accuracy_from_the_first_to_the_last_kernel_points": Estimate.exact(100 * fall).named(
+            "loss of accuracy from the first to the last kernel", "points"
+        ),
+        "test_accuracy_of_the_network": reached.named("test accuracy of the network", "%"),
+        "share_of_the_loss_of_accuracy_reached_early": Estimate.exact(share).named(
+            "share of the loss of accuracy reached early"
+        ),
+    }
     network = 100 * float(found["network"].accuracy[0])
     arrays = {
         "curve: linear models": np.stack([np.array(epochs, float), 100 * np.array(accuracy)]),

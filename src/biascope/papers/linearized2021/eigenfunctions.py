@@ -15,14 +15,16 @@ from biascope.papers.linearized2021.shared import (
     RECIPE,
     TITLES,
     eigenfunctions,
+    fall_and_mean,
     images,
     learned,
     linearised,
     start_of,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, bootstrapped, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
@@ -57,11 +59,11 @@ def order_claims(names: tuple[str, ...], *, gap: bool = True) -> list[Claim]:
     claims = []
     for name in names:
         title, effort = TITLES[name], "paper" if name == "resnet18" else "laptop"
-        for words, key in ((title, title), (f"Linearised {title}", f"linearised {title}")):
+        for words, key in ((title, snake(title)), (f"Linearised {title}", f"linearised_{snake(title)}")):
             claims.append(
                 Claim(
                     f"{words}'s accuracy on sign(φ_ρ) falls with ρ: rank correlation.",
-                    f"{key}: rank correlation of accuracy and index",
+                    f"{key}_rank_correlation_of_accuracy_and_index",
                     "at most",
                     "progressively drops with decreasing eigenvalues",
                     -0.6,
@@ -72,7 +74,7 @@ def order_claims(names: tuple[str, ...], *, gap: bool = True) -> list[Claim]:
             claims.append(
                 Claim(
                     f"Linearised {title} does better than {title} on its own eigenfunctions: mean lead in points.",
-                    f"{title}: lead of the linearisation",
+                    f"{snake(title)}_lead_of_the_linearisation",
                     "at least",
                     "the kernels perform comparatively much better",
                     0.0,
@@ -93,7 +95,7 @@ def speed_claims(name: str) -> list[Claim]:
     return [
         Claim(
             f"{TITLES[name]} {what} for later eigenfunctions: rank correlation.",
-            f"{TITLES[name]}: rank correlation of {key} and index",
+            f"{snake(TITLES[name])}_rank_correlation_of_{key}_and_index",
             "at least",
             "grow with the index",
             0.6,
@@ -115,7 +117,7 @@ def accuracies(
 ) -> Finding:
     """Accuracy against the index for networks and linearisations."""
     plans = {name: plan for name, plan in PLANS[effort].items() if name in names}
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     settings: dict[str, Any] = {"recipe": recipe.settings, "seed": 0}
     for name, plan in plans.items():
@@ -124,17 +126,18 @@ def accuracies(
         how = dataclasses.replace(recipe, epochs=plan.epochs)
         settings[name] = {"samples": samples.name, "epochs": plan.epochs, "indices": list(plan.indices)}
         network, line = (learned(each, samples, labels, how, run) for each in (family, linearised(family)))
-        for key, found in ((title, network), (f"linearised {title}", line)):
-            arrays[f"accuracy: {key}"] = np.stack([places, found.accuracy])
-            statistics[f"{key}: rank correlation of accuracy and index"] = bootstrapped(
-                spearman, found.accuracy, places
-            )
-            statistics[f"{key}: mean accuracy"] = bootstrapped(np.mean, 100 * found.accuracy)
+        for subject, found in ((title, network), (f"linearised {title}", line)):
+            arrays[f"accuracy: {subject}"] = np.stack([places, found.accuracy])
+            statistics |= fall_and_mean(subject, found.accuracy, places)
         lead = 100 * (line.accuracy - network.accuracy)
-        statistics[f"{title}: lead of the linearisation"] = bootstrapped(np.mean, lead)
+        statistics[f"{snake(title)}_lead_of_the_linearisation"] = bootstrapped(np.mean, lead).named(
+            f"{title}: lead of the linearisation", "points"
+        )
         crossing = _crossing(places, lead)
         if crossing is not None:
-            statistics[f"{title}: index where the curves cross"] = Estimate.exact(crossing)
+            statistics[f"{snake(title)}_index_where_the_curves_cross"] = Estimate.exact(crossing).named(
+                f"{title}: index where the curves cross"
+            )
     return Finding(statistics, arrays, settings)
 
 
@@ -188,7 +191,7 @@ def figure_b1(effort: str, run: Run) -> Finding:
         *order_claims(("mlp", "lenet"), gap=False),
         Claim(
             "LeNet and its linearisation cross near φ_500 on MNIST: index of the crossing.",
-            "LeNet: index where the curves cross",
+            "lenet_index_where_the_curves_cross",
             "about",
             500.0,
             250.0,
@@ -211,11 +214,14 @@ def _speeds(name: str, effort: str, run: Run) -> Finding:
     network = learned(family, samples, labels, dataclasses.replace(RECIPE, epochs=plan.epochs), run)
     numbers = {"iterations": network.iterations, "distance": network.distance, "turn": network.turn}
     statistics = {
-        f"{title}: rank correlation of {key} and index": bootstrapped(spearman, values, places)
+        f"{snake(title)}_rank_correlation_of_{key}_and_index": bootstrapped(spearman, values, places).named(
+            f"{title}: rank correlation of {key} and index"
+        )
         for key, values in numbers.items()
     }
     for key, values in numbers.items():
-        statistics[f"{title}: {key}, last over first"] = Estimate.exact(float(values[-1] / max(values[0], 1e-12)))
+        ratio = Estimate.exact(float(values[-1] / max(values[0], 1e-12)))
+        statistics[f"{snake(title)}_{key}_last_over_first"] = ratio.named(f"{title}: {key}, last over first")
     arrays = {key: np.stack([places, values]) for key, values in numbers.items()}
     return Finding(statistics, arrays, {"samples": samples.name, "epochs": plan.epochs, "threshold": 0.01, "seed": 0})
 
@@ -252,7 +258,7 @@ def figure_b4(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             "Binarised and plain eigenvectors have an inner product of about 0.78: mean over eigenfunctions.",
-            "inner product of binarised and plain eigenvectors",
+            "inner_product_of_binarised_and_plain_eigenvectors",
             "about",
             0.78,
             0.05,
@@ -276,6 +282,10 @@ def figure_b2_text(effort: str, run: Run) -> Finding:
         products = (functions.abs().mean(1) / functions.square().mean(1).sqrt()).numpy()
         arrays[TITLES[name]] = np.stack([np.arange(1, len(products) + 1, dtype=float), products])
         means.append(torch.from_numpy(products))
-    each = torch.cat(means).double().numpy()
-    statistics = {"inner product of binarised and plain eigenvectors": bootstrapped(np.mean, each)}
+    mean = bootstrapped(np.mean, torch.cat(means).double().numpy())
+    statistics = {
+        "inner_product_of_binarised_and_plain_eigenvectors": mean.named(
+            "inner product of binarised and plain eigenvectors"
+        )
+    }
     return Finding(statistics, arrays, {"samples": settings, "seed": 0})

@@ -22,6 +22,8 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.networks import builder
+from biascope.results.estimate import Number, bootstrapped, spearman
+from biascope.results.wording import snake
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -176,6 +178,17 @@ def learned(family: Family, samples: Arrays, labels: dict[str, Tensor], recipe: 
         gathered("curve"),
         steps,
     )
+
+
+def fall_and_mean(title: str, accuracy: np.ndarray, index: np.ndarray) -> dict[str, Number]:
+    """How accuracies fall with the index of what is learned, and their mean in percent."""
+    fall, mean = bootstrapped(spearman, accuracy, index), bootstrapped(np.mean, 100 * accuracy)
+    return {
+        f"{snake(title)}_rank_correlation_of_accuracy_and_index": fall.named(
+            f"{title}: rank correlation of accuracy and index"
+        ),
+        f"{snake(title)}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
+    }
 
 
 def trained_network(family: Family, network: Network) -> Family:

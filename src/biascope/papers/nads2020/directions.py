@@ -16,8 +16,9 @@ from biascope.papers.nads2020.frequencies import PROTOCOL, learned
 from biascope.papers.nads2020.shared import SHAPE, TITLES, directions_of, family_of
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import directions as drawn_directions
-from biascope.results.estimate import Estimate, bootstrapped, proportion, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, proportion, spearman
 from biascope.results.figures import against_index_figure, lines_figure
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.bases import Basis
 from biascope.tasks.probe import Probe
@@ -80,7 +81,7 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
     claims=[
         Claim(
             "The first directions of ResNet-18 are combs in the Fourier domain: share of energy on a lattice of spacing 4.",
-            "ResNet-18: energy on a comb",
+            "resnet_18_energy_on_a_comb",
             "at least",
             "combs of spikes",
             0.8,
@@ -88,7 +89,7 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
         ),
         Claim(
             "Directions differ by architecture: greatest similarity of two networks' first ten.",
-            "greatest similarity of two networks",
+            "greatest_similarity_of_two_networks",
             "at most",
             "a unique signature of an architecture",
             0.5,
@@ -99,22 +100,26 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
 )
 def figure_5(effort: str, run: Run) -> Finding:
     """The first directions of each network."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     found: dict[str, torch.Tensor] = {}
     for name in (name for name in DRAWS[effort] if name in CNNS):
+        title = TITLES[name]
         found[name] = directions(name, effort, run).vectors
         first = found[name][:20].numpy()
-        arrays[f"first: {TITLES[name]}"] = first
+        arrays[f"first: {title}"] = first
         shares = np.array([comb_share(vector) for vector in first[:10]])
-        statistics[f"{TITLES[name]}: energy on a comb"] = bootstrapped(np.mean, shares)
+        comb = bootstrapped(np.mean, shares).named(f"{title}: energy on a comb")
+        statistics[f"{snake(title)}_energy_on_a_comb"] = comb
     names = list(found)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     if pairs:
         similar = {pair: subspace_similarity(found[pair[0]][:10], found[pair[1]][:10]) for pair in pairs}
         for (a, b), value in similar.items():
-            statistics[f"similarity of {TITLES[a]} and {TITLES[b]}"] = Estimate.exact(value)
-        statistics["greatest similarity of two networks"] = Estimate.exact(max(similar.values()))
+            alike = Estimate.exact(value).named(f"similarity of {TITLES[a]} and {TITLES[b]}")
+            statistics[f"similarity_of_{snake(TITLES[a])}_and_{snake(TITLES[b])}"] = alike
+        greatest = Estimate.exact(max(similar.values())).named("greatest similarity of two networks")
+        statistics["greatest_similarity_of_two_networks"] = greatest
     notes = ("Means over the first ten directions. Similarity is the mean squared cosine of principal angles.", EXACT)
     return Finding(statistics, arrays, {"draws": DRAWS[effort], "seed": 0}, notes)
 
@@ -145,7 +150,7 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
         *(
             Claim(
                 f"Accuracy falls with the index for {TITLES[name]}: rank correlation.",
-                f"{TITLES[name]}: rank correlation of accuracy and index",
+                f"{snake(TITLES[name])}_rank_correlation_of_accuracy_and_index",
                 "at most",
                 "monotonically decreases",
                 -0.6,
@@ -155,7 +160,7 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
         ),
         Claim(
             "Accuracy falls from the first to the last direction of DenseNet-121: points lost.",
-            "DenseNet-121: first minus last accuracy",
+            "densenet_121_first_minus_last_accuracy",
             "at least",
             "monotonically decreases",
             20.0,
@@ -163,7 +168,7 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
         ),
         Claim(
             "The MLP (3 × 500) is flat at 100 %: its lowest accuracy.",
-            "MLP: lowest accuracy",
+            "mlp_lowest_accuracy",
             "at least",
             "always perfectly generalises",
             97.0,
@@ -171,7 +176,7 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
         ),
         Claim(
             "The faster the eigenvalues decay, the earlier the drop: rank correlation of effective rank and index of the drop.",
-            "rank correlation of effective rank and drop",
+            "rank_correlation_of_effective_rank_and_drop",
             "at least",
             "earlier indices",
             0.8,
@@ -182,33 +187,44 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
 )
 def figure_6(effort: str, run: Run) -> Finding:
     """Learning along each network's own directions."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    ranks, drops = [], []
+    ranks, drops, test = [], [], PROTOCOL[effort]["test"]
     for name, count in _ALONG[effort].items():
-        title, basis = TITLES[name], directions(name, effort, run)
+        title, key, basis = TITLES[name], snake(TITLES[name]), directions(name, effort, run)
         result = learned(name, basis.part(_places(count)), effort, run)
         accuracy = result.accuracy[0, 0, 0]
         assert basis.values is not None
         values = basis.values.numpy()
         arrays[f"accuracy: {title}"] = np.stack([result.places.astype(float), accuracy])
         arrays[f"spectrum: {title}"] = values
-        statistics[f"{title}: lowest accuracy"] = proportion(accuracy.min(), PROTOCOL[effort]["test"])
-        statistics[f"{title}: rank correlation of accuracy and index"] = bootstrapped(
-            spearman, accuracy, result.places.astype(float)
+        first, last, lowest = (
+            proportion(share, test).in_percent() for share in (accuracy[0], accuracy[-1], accuracy.min())
         )
-        test = PROTOCOL[effort]["test"]
-        first, last = proportion(accuracy[0], test), proportion(accuracy[-1], test)
-        error = math.hypot(first.standard_error, last.standard_error)
-        statistics[f"{title}: first minus last accuracy"] = Estimate.from_error(first.value - last.value, error, test)
+        fall = bootstrapped(spearman, accuracy, result.places.astype(float))
+        statistics |= {
+            f"{key}_lowest_accuracy": lowest.named(f"{title}: lowest accuracy", "%"),
+            f"{key}_rank_correlation_of_accuracy_and_index": fall.named(
+                f"{title}: rank correlation of accuracy and index"
+            ),
+            f"{key}_first_minus_last_accuracy": first.minus(last, test).named(
+                f"{title}: first minus last accuracy", "points"
+            ),
+        }
         if name in CNNS and len(accuracy) > 4:
             ranks.append(float(values.sum() ** 2 / (values**2).sum()))
             drops.append(_drop(result.places, accuracy))
-            statistics[f"{title}: effective rank of the spectrum shown"] = Estimate.exact(ranks[-1])
-            statistics[f"{title}: index of the drop"] = Estimate.exact(drops[-1])
+            rank, drop = Estimate.exact(ranks[-1]), Estimate.exact(drops[-1])
+            statistics |= {
+                f"{key}_effective_rank_of_the_spectrum_shown": rank.named(
+                    f"{title}: effective rank of the spectrum shown"
+                ),
+                f"{key}_index_of_the_drop": drop.named(f"{title}: index of the drop"),
+            }
     if len(ranks) > 2:
-        statistics["rank correlation of effective rank and drop"] = Estimate.exact(
-            spearman(np.array(ranks), np.array(drops))
+        together = Estimate.exact(spearman(np.array(ranks), np.array(drops)))
+        statistics["rank_correlation_of_effective_rank_and_drop"] = together.named(
+            "rank correlation of effective rank and drop"
         )
     settings = {"draws": DRAWS[effort], "directions": _ALONG[effort], **PROTOCOL[effort], "noise": 3.0, "seed": 0}
     notes = (
@@ -232,7 +248,7 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
         Claim(
             f"The first directions of {TITLES[name]}'s mixed derivative align with those of its gradient covariance: "
             "similarity of the first ten.",
-            f"{TITLES[name]}: similarity of the first ten",
+            f"{snake(TITLES[name])}_similarity_of_the_first_ten",
             "at least",
             "very similar",
             0.3,
@@ -243,7 +259,7 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
     + [
         Claim(
             "They are noisier: agreement of two halves of the draws, mixed derivative minus gradient covariance.",
-            "LeNet: agreement of halves, mixed minus gradient",
+            "lenet_agreement_of_halves_mixed_minus_gradient",
             "at most",
             "noisier",
             0.0,
@@ -254,10 +270,10 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
 def figure_s17(effort: str, run: Run) -> Finding:
     """The mixed derivative's directions (average of its Gram matrix) beside those of the gradient covariance."""
     draws = {"smoke": {"lenet": 2}, "laptop": {"lenet": 32}, "paper": {"lenet": 256, "vgg11": 8, "resnet18": 8}}[effort]
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, count in draws.items():
-        title = TITLES[name]
+        title, key = TITLES[name], snake(TITLES[name])
         mixed = anisotropy_directions(
             family_of(name),
             Probe.gaussian(SHAPE, seed=0),
@@ -270,8 +286,8 @@ def figure_s17(effort: str, run: Run) -> Finding:
         )
         gradient = directions(name, effort, run)
         vectors = torch.as_tensor(mixed.directions)
-        similar = subspace_similarity(vectors[:10].double(), gradient.vectors[:10])
-        statistics[f"{title}: similarity of the first ten"] = Estimate.exact(similar)
+        similar = Estimate.exact(subspace_similarity(vectors[:10].double(), gradient.vectors[:10]))
+        statistics[f"{key}_similarity_of_the_first_ten"] = similar.named(f"{title}: similarity of the first ten")
         arrays[f"first: {title}"] = vectors[:20].numpy()
         if name == "lenet":
             same = anisotropy_directions(
@@ -283,7 +299,9 @@ def figure_s17(effort: str, run: Run) -> Finding:
                 run=run.shared,
             )
             halves = [_agreement(result) for result in (mixed, same)]
-            statistics[f"{title}: agreement of halves, mixed minus gradient"] = Estimate.exact(halves[0] - halves[1])
+            statistics[f"{key}_agreement_of_halves_mixed_minus_gradient"] = Estimate.exact(halves[0] - halves[1]).named(
+                f"{title}: agreement of halves, mixed minus gradient"
+            )
     settings = {"draws": draws, "draws of the gradient covariance": DRAWS[effort], "step": 100.0, "seed": 0}
     notes = (
         "The Gram matrix is averaged, as equation (3) needs; the paper averages the operator, which does not converge.",
@@ -324,7 +342,7 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
         *(
             Claim(
                 f"{TITLES[name]} trains slower on late directions: iterations to a loss of 0.05, last over first.",
-                f"{TITLES[name]}: iterations of last over first",
+                f"{snake(TITLES[name])}_iterations_of_last_over_first",
                 "at least",
                 "much longer",
                 2.0,
@@ -334,7 +352,7 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
         ),
         Claim(
             "ResNet-18's test accuracy is about 100 % throughout (σ = 1): its lowest.",
-            "ResNet-18: lowest accuracy",
+            "resnet_18_lowest_accuracy",
             "at least",
             "almost 100 %",
             97.0,
@@ -345,17 +363,20 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
 )
 def figure_s21(effort: str, run: Run) -> Finding:
     """Loss curves along directions of rising index."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, (places, noise) in _SPEED_PLACES[effort].items():
-        title, basis = TITLES[name], directions(name, effort, run)
+        title, key, basis = TITLES[name], snake(TITLES[name]), directions(name, effort, run)
         result = learned(
             name, basis.part(places), effort, run, noise=(noise,), threshold=0.05, repeats=3 if name == "lenet" else 2
         )
         total = float(result.steps[0, -1])
         iterations = np.nan_to_num(result.iterations[0, 0], nan=total)  # (repeat, direction)
-        statistics[f"{title}: iterations of last over first"] = _ratio(iterations)
-        statistics[f"{title}: lowest accuracy"] = proportion(result.accuracy.min(), PROTOCOL[effort]["test"])
+        lowest = proportion(result.accuracy.min(), PROTOCOL[effort]["test"]).in_percent()
+        statistics |= {
+            f"{key}_iterations_of_last_over_first": _ratio(iterations).named(f"{title}: iterations of last over first"),
+            f"{key}_lowest_accuracy": lowest.named(f"{title}: lowest accuracy", "%"),
+        }
         arrays["steps"] = result.steps[0].astype(float)
         for row, place in enumerate(places):
             if row % max(1, len(places) // 4) == 0:
@@ -389,7 +410,7 @@ def _as_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
         *(
             Claim(
                 f"{TITLES[name]} needs more samples on late directions: accuracy at the middle size, first minus last, in points.",
-                f"{TITLES[name]}: lead of the first direction",
+                f"{snake(TITLES[name])}_lead_of_the_first_direction",
                 "at least",
                 "less training data on the lower directions",
                 10.0,
@@ -399,7 +420,7 @@ def _as_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
         ),
         Claim(
             "ResNet-18 generalises everywhere with enough samples: its lowest accuracy at the largest size.",
-            "ResNet-18: lowest accuracy at the largest size",
+            "resnet_18_lowest_accuracy_at_the_largest_size",
             "at least",
             "perfectly, regardless of the direction",
             95.0,
@@ -428,20 +449,27 @@ def figure_s22(effort: str, run: Run) -> Finding:
             "resnet18": ([0, 289, 1023], (1000, 10_000, 30_000)),
         },
     }
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, (places, sizes) in plan[effort].items():
-        title, basis = TITLES[name], directions(name, effort, run)
+        title, key, basis = TITLES[name], snake(TITLES[name]), directions(name, effort, run)
         results: list[DirectionalBias] = [
             learned(name, basis.part(places), effort, run, samples=(size,)) for size in sizes
         ]
         table = np.array([result.accuracy[0, 0, 0] for result in results])  # (size, direction)
         test = PROTOCOL[effort]["test"]
         middle = table[len(sizes) // 2]
-        first, last = proportion(middle[0], test), proportion(middle[-1], test)
-        error = math.hypot(first.standard_error, last.standard_error)
-        statistics[f"{title}: lead of the first direction"] = Estimate.from_error(first.value - last.value, error, test)
-        statistics[f"{title}: lowest accuracy at the largest size"] = proportion(table[-1].min(), test)
+        first, last, lowest = (
+            proportion(share, test).in_percent() for share in (middle[0], middle[-1], table[-1].min())
+        )
+        statistics |= {
+            f"{key}_lead_of_the_first_direction": first.minus(last, test).named(
+                f"{title}: lead of the first direction", "points"
+            ),
+            f"{key}_lowest_accuracy_at_the_largest_size": lowest.named(
+                f"{title}: lowest accuracy at the largest size", "%"
+            ),
+        }
         for column, place in enumerate(places):
             arrays[f"accuracy: {title} {place}"] = np.stack([np.array(sizes, float), table[:, column]])
     settings = {"plan": _as_plain(plan[effort]), "draws": DRAWS[effort], **PROTOCOL[effort], "noise": 3.0, "seed": 0}
@@ -456,14 +484,14 @@ def figure_s22(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             "The MLP's effective rank is the whole input dimension, 1024.",
-            "effective rank over 1024",
+            "effective_rank_over_1024",
             "about",
             1.0,
             0.02,
         ),
         Claim(
             "The decay seen with finitely many draws is that of Marchenko and Pastur: largest eigenvalue over their edge.",
-            "largest eigenvalue over the Marchenko–Pastur edge",
+            "largest_eigenvalue_over_the_marchenkopastur_edge",
             "about",
             1.0,
             0.1,
@@ -503,9 +531,12 @@ def figure_d3(effort: str, run: Run) -> Finding:
     rank = found.effective_rank.map_linear(1 / 1024)
     # The largest eigenvalue of white noise fluctuates by about n^(−2/3) around its edge (Tracy and Widom).
     spread = draws ** (-2 / 3) * (1 + math.sqrt(1 / ratio)) * (1 + math.sqrt(ratio)) ** (1 / 3) / edge
+    largest = Estimate(top, spread, top - 2 * spread, top + 2 * spread)
     statistics = {
-        "effective rank over 1024": rank,
-        "largest eigenvalue over the Marchenko–Pastur edge": Estimate(top, spread, top - 2 * spread, top + 2 * spread),
+        "effective_rank_over_1024": rank.named("effective rank over 1024"),
+        "largest_eigenvalue_over_the_marchenkopastur_edge": largest.named(
+            "largest eigenvalue over the Marchenko–Pastur edge"
+        ),
     }
     arrays = {"eigenvalues": values, "expected": expected}
     return Finding(statistics, arrays, {"draws": draws, "estimator": "exact", "seed": 0})

@@ -20,6 +20,7 @@ from biascope.papers.nads2020.shared import (
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import (
     Estimate,
+    Number,
     bootstrapped,
     mean_absolute_difference,
     over_repeats,
@@ -29,6 +30,7 @@ from biascope.results.estimate import (
 )
 from biascope.results.figures import completed, lines_figure, plane_figure
 from biascope.results.result import Plane
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.bases import Basis
@@ -94,7 +96,7 @@ _SPREAD_CLAIMS = [
     for claim in (
         Claim(
             f"{TITLES[name]} is near 100 % on some frequencies.",
-            f"{TITLES[name]}: highest accuracy",
+            f"{snake(TITLES[name])}_highest_accuracy",
             "at least",
             _SEEN,
             95.0,
@@ -102,7 +104,7 @@ _SPREAD_CLAIMS = [
         ),
         Claim(
             f"{TITLES[name]} is near 50 % on others.",
-            f"{TITLES[name]}: lowest accuracy",
+            f"{snake(TITLES[name])}_lowest_accuracy",
             "at most",
             _SEEN,
             60.0,
@@ -118,14 +120,14 @@ _SPREAD_CLAIMS = [
     claims=[
         Claim(
             "Logistic regression is at 100 % on every frequency.",
-            "logistic regression: mean accuracy",
+            "logistic_regression_mean_accuracy",
             "about",
             100.0,
             1.0,
         ),
         Claim(
             "LeNet's map is the published one: correlation over frequencies.",
-            "LeNet: correlation with published",
+            "lenet_correlation_with_published",
             "at least",
             "the authors' accuracies",
             0.93,
@@ -133,7 +135,7 @@ _SPREAD_CLAIMS = [
         ),
         Claim(
             "LeNet's map is the published one: mean absolute difference in points.",
-            "LeNet: mean absolute difference",
+            "lenet_mean_absolute_difference",
             "at most",
             "the authors' accuracies",
             2.5,
@@ -141,7 +143,7 @@ _SPREAD_CLAIMS = [
         ),
         Claim(
             "ResNet-18's map is the published one: correlation over frequencies.",
-            "ResNet-18: correlation with published",
+            "resnet_18_correlation_with_published",
             "at least",
             "the authors' accuracies",
             0.9,
@@ -149,7 +151,7 @@ _SPREAD_CLAIMS = [
         ),
         Claim(
             "ResNet-18's map is the published one: mean absolute difference in points.",
-            "ResNet-18: mean absolute difference",
+            "resnet_18_mean_absolute_difference",
             "at most",
             "the authors' accuracies",
             5.0,
@@ -159,7 +161,7 @@ _SPREAD_CLAIMS = [
         *(
             Claim(
                 f"{TITLES[name]} reaches nearly 100 % train accuracy.",
-                f"{TITLES[name]}: mean train accuracy",
+                f"{snake(TITLES[name])}_mean_train_accuracy",
                 "at least",
                 "nearly 100 %",
                 98.0,
@@ -172,33 +174,47 @@ _SPREAD_CLAIMS = [
 )
 def figure_1(effort: str, run: Run) -> Finding:
     """Accuracy maps of the paper's networks, beside the authors' own numbers where they are at hand."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     notes: list[str] = []
     for name, stride in STRIDES[effort].items():
         repeats = 2 if name == "lenet" and effort != "laptop" else 1
         result = learned(name, frequencies(stride), effort, run, repeats=repeats)
-        title, each = TITLES[name], result.accuracy[0, 0]  # (repeat, direction)
+        title, key, each = TITLES[name], snake(TITLES[name]), result.accuracy[0, 0]  # (repeat, direction)
         arrays[f"plane: {title}"] = plane_of(result, 100 * each.mean(0))
         test = PROTOCOL[effort]["test"]
-        statistics[f"{title}: mean accuracy"] = bootstrapped(np.mean, 100 * each.mean(0))
-        statistics[f"{title}: highest accuracy"] = proportion(each[0].max(), test)
-        statistics[f"{title}: lowest accuracy"] = proportion(each[0].min(), test)
-        statistics[f"{title}: mean train accuracy"] = bootstrapped(np.mean, 100 * result.train_accuracy[0, 0, 0])
+        mean, train = (bootstrapped(np.mean, 100 * share) for share in (each.mean(0), result.train_accuracy[0, 0, 0]))
+        highest, lowest = (proportion(share, test).in_percent() for share in (each[0].max(), each[0].min()))
+        statistics |= {
+            f"{key}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
+            f"{key}_highest_accuracy": highest.named(f"{title}: highest accuracy", "%"),
+            f"{key}_lowest_accuracy": lowest.named(f"{title}: lowest accuracy", "%"),
+            f"{key}_mean_train_accuracy": train.named(f"{title}: mean train accuracy", "%"),
+        }
         if repeats > 1:
             first, second = 100 * each[0], 100 * each[1]
-            statistics[f"{title}: correlation between two seeds"] = bootstrapped(pearson, first, second)
-            statistics[f"{title}: mean absolute difference of two seeds"] = bootstrapped(
-                mean_absolute_difference, first, second
-            )
+            statistics |= {
+                f"{key}_correlation_between_two_seeds": bootstrapped(pearson, first, second).named(
+                    f"{title}: correlation between two seeds"
+                ),
+                f"{key}_mean_absolute_difference_of_two_seeds": bootstrapped(
+                    mean_absolute_difference, first, second
+                ).named(f"{title}: mean absolute difference of two seeds", "points"),
+            }
         published = published_accuracies(name, run)
         if published is None:
             notes = [NO_PUBLISHED]
             continue
         ours, theirs = against_published(result.labels, each[0], published)
         arrays[f"published: {title}"] = np.stack([ours, theirs])
-        statistics[f"{title}: correlation with published"] = bootstrapped(pearson, ours, theirs)
-        statistics[f"{title}: mean absolute difference"] = bootstrapped(mean_absolute_difference, ours, theirs)
+        statistics |= {
+            f"{key}_correlation_with_published": bootstrapped(pearson, ours, theirs).named(
+                f"{title}: correlation with published"
+            ),
+            f"{key}_mean_absolute_difference": bootstrapped(mean_absolute_difference, ours, theirs).named(
+                f"{title}: mean absolute difference", "points"
+            ),
+        }
     notes.append("The authors' own LeNet accuracies have a maximum of 81.6 %, not near 100 %.")
     notes.append(
         "Their ResNet-18 lies at 50 to 53 % on a quarter of their frequencies, those with both components 2 more than a "
@@ -227,14 +243,14 @@ _SPEED: dict[str, dict[str, int]] = {
     claims=[
         Claim(
             "LeNet's speed map has the structure of its accuracy map: rank correlation of speed and accuracy.",
-            "LeNet: rank correlation of speed and accuracy",
+            "lenet_rank_correlation_of_speed_and_accuracy",
             "at least",
             "the same kind of structure",
             0.5,
         ),
         Claim(
             "ResNet-18's speed map has the structure of its accuracy map: rank correlation of speed and accuracy.",
-            "ResNet-18: rank correlation of speed and accuracy",
+            "resnet_18_rank_correlation_of_speed_and_accuracy",
             "at least",
             "the same kind of structure",
             0.5,
@@ -242,14 +258,14 @@ _SPEED: dict[str, dict[str, int]] = {
         ),
         Claim(
             "It takes LeNet much longer on some frequencies than on others: ratio of slowest to fastest.",
-            "LeNet: slowest over fastest",
+            "lenet_slowest_over_fastest",
             "at least",
             "much longer",
             3.0,
         ),
         Claim(
             "It takes ResNet-18 much longer on some frequencies than on others: ratio of slowest to fastest.",
-            "ResNet-18: slowest over fastest",
+            "resnet_18_slowest_over_fastest",
             "at least",
             "much longer",
             3.0,
@@ -260,22 +276,21 @@ _SPEED: dict[str, dict[str, int]] = {
 )
 def figure_2(effort: str, run: Run) -> Finding:
     """Speed maps, set against the accuracy maps of figure 1 on the same frequencies."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, stride in _SPEED[effort].items():
-        basis, title = frequencies(stride), TITLES[name]
+        basis, title, key = frequencies(stride), TITLES[name], snake(TITLES[name])
         speed = learned(name, basis, effort, run, noise=(0.5,), stop=True)
         total = float(speed.steps[0, -1])
         iterations = np.nan_to_num(speed.iterations[0, 0, 0], nan=total)  # never in time: as long as was waited
         arrays[f"plane: {title}"] = plane_of(speed, iterations)
-        statistics[f"{title}: slowest over fastest"] = bootstrapped(
-            lambda values: float(np.quantile(values, 0.95) / np.quantile(values, 0.05)), iterations
-        )
+        slowest = bootstrapped(lambda values: float(np.quantile(values, 0.95) / np.quantile(values, 0.05)), iterations)
+        statistics[f"{key}_slowest_over_fastest"] = slowest.named(f"{title}: slowest over fastest")
         if name != "logistic_regression":
             accuracy = learned(name, basis, effort, run).accuracy[0, 0, 0]
-            statistics[f"{title}: rank correlation of speed and accuracy"] = bootstrapped(
+            statistics[f"{key}_rank_correlation_of_speed_and_accuracy"] = bootstrapped(
                 spearman, -iterations, accuracy
-            )
+            ).named(f"{title}: rank correlation of speed and accuracy")
     settings = {"every which frequency": _SPEED[effort], **PROTOCOL[effort], "noise": 0.5, "threshold": 0.01, "seed": 0}
     notes = (
         "Slowest over fastest is the ratio of the 95th to the 5th percentile over frequencies.",
@@ -297,7 +312,7 @@ _UNPOOLED: dict[str, dict[str, int]] = {
     claims=[
         Claim(
             f"Without pooling {TITLES[name]}'s accuracy is nearly equal over frequencies: highest minus lowest, in points.",
-            f"{TITLES[name]}: range without pooling",
+            f"{snake(TITLES[name])}_range_without_pooling",
             "at most",
             "equalised",
             10.0,
@@ -308,14 +323,14 @@ _UNPOOLED: dict[str, dict[str, int]] = {
     + [
         Claim(
             "Without pooling LeNet's accuracy varies less over frequencies than with it: ratio of standard deviations.",
-            "LeNet: deviation without over with pooling",
+            "lenet_deviation_without_over_with_pooling",
             "at most",
             "equalised",
             0.5,
         ),
         Claim(
             "Without pooling LeNet's test accuracy improves, in points.",
-            "LeNet: gain without pooling",
+            "lenet_gain_without_pooling",
             "at least",
             "test accuracy improves",
             5.0,
@@ -325,21 +340,29 @@ _UNPOOLED: dict[str, dict[str, int]] = {
 )
 def figure_3(effort: str, run: Run) -> Finding:
     """Accuracy maps with the pooling layers removed and the linear layers resized."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, stride in _UNPOOLED[effort].items():
-        basis, title = frequencies(stride), TITLES[name]
+        basis, title, key = frequencies(stride), TITLES[name], snake(TITLES[name])
         without = learned(name, basis, effort, run, network={"pooling": "none"})
         accuracy = 100 * without.accuracy[0, 0, 0]
         arrays[f"plane: {title} without pooling"] = plane_of(without, accuracy)
-        statistics[f"{title}: range without pooling"] = bootstrapped(lambda values: float(np.ptp(values)), accuracy)
-        statistics[f"{title}: mean accuracy without pooling"] = bootstrapped(np.mean, accuracy)
+        reach = bootstrapped(lambda values: float(np.ptp(values)), accuracy)
+        mean = bootstrapped(np.mean, accuracy)
+        statistics |= {
+            f"{key}_range_without_pooling": reach.named(f"{title}: range without pooling", "points"),
+            f"{key}_mean_accuracy_without_pooling": mean.named(f"{title}: mean accuracy without pooling", "%"),
+        }
         if name == "lenet":
             pooled = 100 * learned(name, basis, effort, run).accuracy[0, 0, 0]
-            statistics[f"{title}: deviation without over with pooling"] = bootstrapped(
-                lambda one, two: float(one.std() / two.std()), accuracy, pooled
-            )
-            statistics[f"{title}: gain without pooling"] = bootstrapped(np.mean, accuracy - pooled)
+            deviation = bootstrapped(lambda one, two: float(one.std() / two.std()), accuracy, pooled)
+            gain = bootstrapped(np.mean, accuracy - pooled)
+            statistics |= {
+                f"{key}_deviation_without_over_with_pooling": deviation.named(
+                    f"{title}: deviation without over with pooling"
+                ),
+                f"{key}_gain_without_pooling": gain.named(f"{title}: gain without pooling", "points"),
+            }
     settings = {"every which frequency": _UNPOOLED[effort], **PROTOCOL[effort], "noise": 3.0, "seed": 0}
     notes = ("ResNet-18 without pooling drops its global average; the strides of its convolutions stay.",)
     return Finding(statistics, arrays, settings, notes)
@@ -366,21 +389,21 @@ def _drawn_4(finding: Finding, dark: bool) -> Figure:
     claims=[
         Claim(
             "The closed form matches simulation: largest deviation in standard errors over all frequencies.",
-            "largest deviation in standard errors",
+            "largest_deviation_in_standard_errors",
             "at most",
             "matches",
             4.0,
         ),
         Claim(
             "The formula as printed matches simulation: largest deviation in standard errors over all frequencies.",
-            "largest deviation of the printed formula",
+            "largest_deviation_of_the_printed_formula",
             "at most",
             "matches",
             4.0,
         ),
         Claim(
             "Late frequencies train slower: iterations of the highest over the lowest trained frequency.",
-            "iterations of late over early frequencies",
+            "iterations_of_late_over_early_frequencies",
             "at least",
             "slower",
             1.5,
@@ -399,12 +422,15 @@ def figure_4(effort: str, run: Run) -> Finding:
     slow = result.slowdown()
     doubtful = result.errors[0] > 0  # where the best rule is never wrong there is nothing to compare
     printed = (result.simulated[0] - result.accuracy_as_printed)[doubtful] / result.errors[0][doubtful]
+    ours, theirs = (Estimate.exact(float(np.abs(each).max())) for each in (result.deviations()[0], printed))
     statistics = {
-        "largest deviation in standard errors": Estimate.exact(float(np.abs(result.deviations()[0]).max())),
-        "largest deviation of the printed formula": Estimate.exact(float(np.abs(printed).max())),
+        "largest_deviation_in_standard_errors": ours.named("largest deviation in standard errors"),
+        "largest_deviation_of_the_printed_formula": theirs.named("largest deviation of the printed formula"),
     }
     if slow is not None:
-        statistics["iterations of late over early frequencies"] = slow[2]
+        statistics["iterations_of_late_over_early_frequencies"] = slow[2].named(
+            "iterations of late over early frequencies"
+        )
     arrays = {
         "frequencies": result.frequencies,
         "accuracy": result.accuracy[0],
@@ -422,7 +448,7 @@ def figure_4(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             "The Im half looks like the Re half: correlation of LeNet's accuracies at the same frequencies.",
-            "LeNet: correlation of Im and Re",
+            "lenet_correlation_of_im_and_re",
             "at least",
             "the results do not change in nature",
             0.8,
@@ -442,8 +468,10 @@ def figure_s10(effort: str, run: Run) -> Finding:
     ]
     ours = np.array(pairs)
     statistics = {
-        "LeNet: correlation of Im and Re": bootstrapped(pearson, ours[:, 0], ours[:, 1]),
-        "gaps": Estimate.exact(float(len(cosines) - len(sines))),
+        "lenet_correlation_of_im_and_re": bootstrapped(pearson, ours[:, 0], ours[:, 1]).named(
+            "LeNet: correlation of Im and Re"
+        ),
+        "gaps": Estimate.exact(float(len(cosines) - len(sines))).named("gaps"),
     }
     arrays = {
         "plane: LeNet, Im": plane_of(imaginary, 100 * imaginary.accuracy[0, 0, 0]),
@@ -465,7 +493,7 @@ _NOISY: dict[str, dict[str, int]] = {
     claims=[
         Claim(
             "LeNet fails on some frequencies even without noise.",
-            "LeNet: lowest accuracy at σ = 0",
+            "lenet_lowest_accuracy_at_sigma_0",
             "at most",
             "fails to generalise to a few distributions",
             90.0,
@@ -473,7 +501,7 @@ _NOISY: dict[str, dict[str, int]] = {
         *(
             Claim(
                 f"{TITLES[name]} generalises everywhere without noise.",
-                f"{TITLES[name]}: lowest accuracy at σ = 0",
+                f"{snake(TITLES[name])}_lowest_accuracy_at_sigma_0",
                 "at least",
                 "properly generalise when there is no noise",
                 95.0,
@@ -483,7 +511,7 @@ _NOISY: dict[str, dict[str, int]] = {
         ),
         Claim(
             "ResNet-18 is the most robust at σ = 1: its mean accuracy minus that of the next best CNN, in points.",
-            "ResNet-18: lead at σ = 1",
+            "resnet_18_lead_at_sigma_1",
             "at least",
             "slightly more robust",
             0.0,
@@ -491,7 +519,7 @@ _NOISY: dict[str, dict[str, int]] = {
         ),
         Claim(
             "Logistic regression generalises at every noise level.",
-            "logistic regression: lowest accuracy",
+            "logistic_regression_lowest_accuracy",
             "at least",
             "always perfectly",
             98.0,
@@ -501,20 +529,27 @@ _NOISY: dict[str, dict[str, int]] = {
 )
 def figure_s11(effort: str, run: Run) -> Finding:
     """Accuracy at three levels of noise."""
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     at_one: dict[str, np.ndarray] = {}
     test = PROTOCOL[effort]["test"]
     for name, stride in _NOISY[effort].items():
-        title = TITLES[name]
+        title, key = TITLES[name], snake(TITLES[name])
         results = {noise: learned(name, frequencies(stride), effort, run, noise=(noise,)) for noise in (0.0, 1.0, 3.0)}
         for noise, result in results.items():
             accuracy = result.accuracy[0, 0, 0]
             arrays[f"plane: {title}, σ = {noise:g}"] = plane_of(result, 100 * accuracy)
-            statistics[f"{title}: mean accuracy at σ = {noise:g}"] = bootstrapped(np.mean, 100 * accuracy)
-            statistics[f"{title}: lowest accuracy at σ = {noise:g}"] = proportion(accuracy.min(), test)
-        lowest = min(float(result.accuracy.min()) for result in results.values())
-        statistics[f"{title}: lowest accuracy"] = proportion(lowest, test)
+            mean, lowest = bootstrapped(np.mean, 100 * accuracy), proportion(accuracy.min(), test).in_percent()
+            statistics |= {
+                f"{key}_mean_accuracy_at_sigma_{noise:g}": mean.named(f"{title}: mean accuracy at σ = {noise:g}", "%"),
+                f"{key}_lowest_accuracy_at_sigma_{noise:g}": lowest.named(
+                    f"{title}: lowest accuracy at σ = {noise:g}", "%"
+                ),
+            }
+        of_all = min(float(result.accuracy.min()) for result in results.values())
+        statistics[f"{key}_lowest_accuracy"] = (
+            proportion(of_all, test).in_percent().named(f"{title}: lowest accuracy", "%")
+        )
         if name != "logistic_regression":
             labels = [label[-2:] for label in results[1.0].labels]
             coarse = [
@@ -523,7 +558,8 @@ def figure_s11(effort: str, run: Run) -> Finding:
             at_one[name] = 100 * results[1.0].accuracy[0, 0, 0][coarse]
     if "resnet18" in at_one:
         best = max((name for name in at_one if name != "resnet18"), key=lambda name: at_one[name].mean())
-        statistics["ResNet-18: lead at σ = 1"] = bootstrapped(np.mean, at_one["resnet18"] - at_one[best])
+        lead = bootstrapped(np.mean, at_one["resnet18"] - at_one[best])
+        statistics["resnet_18_lead_at_sigma_1"] = lead.named("ResNet-18: lead at σ = 1", "points")
     return Finding(statistics, arrays, {"every which frequency": _NOISY[effort], **PROTOCOL[effort], "seed": 0})
 
 
@@ -533,7 +569,7 @@ def figure_s11(effort: str, run: Run) -> Finding:
     claims=[
         Claim(
             f"{TITLES[name]}'s accuracy is nearly equal along random directions: standard deviation in points.",
-            f"{TITLES[name]}: deviation over directions",
+            f"{snake(TITLES[name])}_deviation_over_directions",
             "at most",
             "the same performance for most of the data sets",
             3.0,
@@ -552,11 +588,15 @@ def figure_s12(effort: str, run: Run) -> Finding:
     """Accuracy along elements of a random orthonormal basis."""
     counts = {"smoke": {"lenet": 3}, "laptop": {"lenet": 12}, "paper": {"lenet": 128, "resnet18": 6}}[effort]
     basis = bases.random(SHAPE, seed=0)
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, count in counts.items():
+        title, key = TITLES[name], snake(TITLES[name])
         accuracy = learned(name, basis.part(range(count)), effort, run).accuracy[0, 0, 0]
-        arrays[TITLES[name]] = accuracy
-        statistics[f"{TITLES[name]}: deviation over directions"] = bootstrapped(np.std, 100 * accuracy)
-        statistics[f"{TITLES[name]}: mean accuracy"] = over_repeats(list(100 * accuracy))
+        arrays[title] = accuracy
+        deviation, mean = bootstrapped(np.std, 100 * accuracy), over_repeats(list(100 * accuracy))
+        statistics |= {
+            f"{key}_deviation_over_directions": deviation.named(f"{title}: deviation over directions", "points"),
+            f"{key}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
+        }
     return Finding(statistics, arrays, {"directions": counts, **PROTOCOL[effort], "noise": 3.0, "seed": 0})

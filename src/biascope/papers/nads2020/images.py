@@ -14,8 +14,9 @@ from biascope import data
 from biascope.papers.nads2020.directions import CNNS, EXACT, directions
 from biascope.papers.nads2020.shared import TITLES, family_of, training_run
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, over_repeats, proportion
+from biascope.results.estimate import Estimate, Number, over_repeats, proportion
 from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
 from biascope.runs.identity import DERIVED
 from biascope.runs.run import Run
 from biascope.tasks.images import SideBySide, flipped, poisoned
@@ -134,14 +135,14 @@ def _drawn(finding: Finding, dark: bool, x: str = "index of the anisotropy direc
     claims=[
         Claim(
             "With the carrier on the first directions test accuracy is very low, in percent.",
-            "accuracy with the carrier on the first direction",
+            "accuracy_with_the_carrier_on_the_first_direction",
             "at most",
             "very low",
             40.0,
         ),
         Claim(
             "With the carrier on the last directions it is almost that of clean images: points lost.",
-            "loss with the carrier on the last direction",
+            "loss_with_the_carrier_on_the_last_direction",
             "at most",
             "almost perfectly generalise",
             5.0,
@@ -163,12 +164,17 @@ def figure_7(effort: str, run: Run) -> Finding:
     found = trained(family, course, trials, seed=0, run=training_run(family, run), label="poisoned")
     test = images.sizes["test"]
     accuracy = np.array([float(found[trial]["accuracy/test"]) for trial in trials])
-    clean, first, last = (proportion(accuracy[i], test) for i in (0, 1, -1))
+    clean, first, last = (proportion(accuracy[i], test).in_percent() for i in (0, 1, -1))
     error = (clean.standard_error**2 + last.standard_error**2) ** 0.5
+    loss = Estimate.from_error(clean.value - last.value, error, test)
     statistics = {
-        "accuracy on clean images": clean,
-        "accuracy with the carrier on the first direction": first,
-        "loss with the carrier on the last direction": Estimate.from_error(clean.value - last.value, error, test),
+        "accuracy_on_clean_images": clean.named("accuracy on clean images", "%"),
+        "accuracy_with_the_carrier_on_the_first_direction": first.named(
+            "accuracy with the carrier on the first direction", "%"
+        ),
+        "loss_with_the_carrier_on_the_last_direction": loss.named(
+            "loss with the carrier on the last direction", "points"
+        ),
     }
     arrays = {
         f"accuracy: {TITLES[name]}, poisoned": np.stack([np.array(places, float), accuracy[1:]]),
@@ -194,7 +200,7 @@ _FLIPPED: dict[str, dict[str, tuple[int, float]]] = {  # epochs and rate
     claims=[
         Claim(
             f"{TITLES[name]}'s accuracy falls when the images are flipped in its directions: points lost.",
-            f"{TITLES[name]}: loss by flipping",
+            f"{snake(TITLES[name])}_loss_by_flipping",
             "at least",
             "significantly lower",
             5.0,
@@ -207,21 +213,24 @@ _FLIPPED: dict[str, dict[str, tuple[int, float]]] = {  # epochs and rate
 def figure_8(effort: str, run: Run) -> Finding:
     """Test accuracy on images and on the same images with their coordinates in reverse order."""
     images, words = cifar(effort, run)
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     test = images.sizes["test"]
     for name, (epochs, rate) in _FLIPPED[effort].items():
-        title, family = TITLES[name], family_of(name, channels=3, outputs=10)
+        title, key, family = TITLES[name], snake(TITLES[name]), family_of(name, channels=3, outputs=10)
         course = _Flipped(
             images, dataclasses.replace(RECIPE, epochs=epochs, rate=rate), directions(name, effort, run).vectors
         )
         trials = [Trial(f"{kind}, repeat 0", 0) for kind in ("original", "flipped")]
         found = trained(family, course, trials, seed=0, run=training_run(family, run), label=title)
-        original, turned = (proportion(float(found[trial]["accuracy/test"]), test) for trial in trials)
+        original, turned = (proportion(float(found[trial]["accuracy/test"]), test).in_percent() for trial in trials)
         error = (original.standard_error**2 + turned.standard_error**2) ** 0.5
-        statistics[f"{title}: accuracy on original images"] = original
-        statistics[f"{title}: accuracy on flipped images"] = turned
-        statistics[f"{title}: loss by flipping"] = Estimate.from_error(original.value - turned.value, error, test)
+        loss = Estimate.from_error(original.value - turned.value, error, test)
+        statistics |= {
+            f"{key}_accuracy_on_original_images": original.named(f"{title}: accuracy on original images", "%"),
+            f"{key}_accuracy_on_flipped_images": turned.named(f"{title}: accuracy on flipped images", "%"),
+            f"{key}_loss_by_flipping": loss.named(f"{title}: loss by flipping", "points"),
+        }
         arrays[f"accuracy: {title}"] = np.array([[0.0, 1.0], [original.value / 100, turned.value / 100]])
     settings = {"data": words, "epochs and rates": {k: list(v) for k, v in _FLIPPED[effort].items()}, "seed": 0}
     notes = (
@@ -249,7 +258,7 @@ _MIXTURE: dict[str, dict[str, tuple[list[int], int, int, float]]] = {  # places,
     claims=[
         Claim(
             "An MLP always uses the linear channel: its lowest accuracy on that channel alone.",
-            "MLP: lowest accuracy on the linear channel alone",
+            "mlp_lowest_accuracy_on_the_linear_channel_alone",
             "at least",
             "always",
             90.0,
@@ -260,7 +269,7 @@ _MIXTURE: dict[str, dict[str, tuple[list[int], int, int, float]]] = {  # places,
             for claim in (
                 Claim(
                     f"{TITLES[name]} uses the linear channel on the first direction: accuracy on it alone.",
-                    f"{TITLES[name]}: accuracy on the linear channel alone, first direction",
+                    f"{snake(TITLES[name])}_accuracy_on_the_linear_channel_alone_first_direction",
                     "at least",
                     "only fits the linear channel",
                     90.0,
@@ -268,7 +277,7 @@ _MIXTURE: dict[str, dict[str, tuple[list[int], int, int, float]]] = {  # places,
                 ),
                 Claim(
                     f"{TITLES[name]} uses the images on the last direction: accuracy on the linear channel alone.",
-                    f"{TITLES[name]}: accuracy on the linear channel alone, last direction",
+                    f"{snake(TITLES[name])}_accuracy_on_the_linear_channel_alone_last_direction",
                     "at most",
                     "prefers to use only the images",
                     60.0,
@@ -276,7 +285,7 @@ _MIXTURE: dict[str, dict[str, tuple[list[int], int, int, float]]] = {  # places,
                 ),
                 Claim(
                     f"{TITLES[name]} uses the images on the last direction: accuracy on them alone.",
-                    f"{TITLES[name]}: accuracy on images alone, last direction",
+                    f"{snake(TITLES[name])}_accuracy_on_images_alone_last_direction",
                     "at least",
                     "prefers to use only the images",
                     65.0,
@@ -290,24 +299,29 @@ _MIXTURE: dict[str, dict[str, tuple[list[int], int, int, float]]] = {  # places,
 def figure_313(effort: str, run: Run) -> Finding:
     """Accuracy with one of the two sources set to zero."""
     images, words = cifar(effort, run)
-    statistics: dict[str, Estimate] = {}
+    statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, (places, repeats, epochs, rate) in _MIXTURE[effort].items():
-        title, family = TITLES[name], family_of(name, channels=4, outputs=2)
+        title, key, family = TITLES[name], snake(TITLES[name]), family_of(name, channels=4, outputs=2)
         recipe = dataclasses.replace(RECIPE, epochs=epochs, rate=rate, clip=0.5)
         source = name if name in CNNS else "lenet"  # an MLP has no order of directions: it is shown along LeNet's
         course = _Underspecified(images, recipe, directions(source, effort, run).vectors)
         trials = [[Trial(f"both, repeat {repeat}", place) for place in places] for repeat in range(repeats)]
         flat = [trial for row in trials for trial in row]
         found = trained(family, course, flat, seed=0, run=training_run(family, run), label=title)
-        for split, which in (("first", "images"), ("second", "the linear channel")):
+        for split, part, which in (
+            ("first", "images", "images"),
+            ("second", "the_linear_channel", "the linear channel"),
+        ):
             table = np.array([[float(found[trial][f"accuracy/test, {split} only"]) for trial in row] for row in trials])
             for column, where in ((0, "first"), (-1, "last")):
-                statistics[f"{title}: accuracy on {which} alone, {where} direction"] = over_repeats(
+                statistics[f"{key}_accuracy_on_{part}_alone_{where}_direction"] = over_repeats(
                     list(100 * table[:, column])
-                )
-            lowest = int(table.mean(0).argmin())
-            statistics[f"{title}: lowest accuracy on {which} alone"] = over_repeats(list(100 * table[:, lowest]))
+                ).named(f"{title}: accuracy on {which} alone, {where} direction", "%")
+            lowest = over_repeats(list(100 * table[:, int(table.mean(0).argmin())]))
+            statistics[f"{key}_lowest_accuracy_on_{part}_alone"] = lowest.named(
+                f"{title}: lowest accuracy on {which} alone", "%"
+            )
             arrays[f"accuracy: {title}, {which}"] = np.stack([np.array(places, float), table.mean(0)])
     settings: dict[str, Any] = {"data": words, "plan": {k: list(v) for k, v in _MIXTURE[effort].items()}, "seed": 0}
     notes = (
