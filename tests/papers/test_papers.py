@@ -86,11 +86,11 @@ def test_bootstrap_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert 86 <= hits <= 100
 
 
-def test_proportions_stay_between_zero_and_hundred() -> None:
+def test_proportions_stay_between_zero_and_one() -> None:
     for accuracy in (0.0, 0.5, 1.0):
         found = estimate.proportion(accuracy, 100)
-        assert 0 <= found.low <= found.value <= found.high <= 100
-        assert found.high - found.low > 1
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        assert found.high - found.low > 0.01
 
 
 def test_a_comb_of_spikes_is_told_from_noise() -> None:
