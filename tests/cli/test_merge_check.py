@@ -115,7 +115,7 @@ def only(output: str) -> dict:
 
 def distances(found: dict, model: str) -> list[float]:
     """From a merge to a model, by the coefficient of the merge."""
-    return [row[f"distance:{model}"] for row in found["tables"]["coefficients"]]
+    return [row["distance"] for row in found["tables"]["coefficients"] if row["model"] == model]
 
 
 def test_a_verdict_a_report_and_the_next_command(folder):

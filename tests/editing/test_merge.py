@@ -326,14 +326,20 @@ def test_results_are_kept_and_drawn(tmp_path):
         "task_vector_size:b",
     ]
     layer = done.tables()["layers"][0]
-    assert (layer["edit"], layer["task_vector:a"]) == (done.edit_norms[0], done.task_norms[0, 0])
+    assert layer["edit"] == done.edit_norms[0]
+    assert done.tables()["layers_by_model"][0] == {
+        "layer": done.layers[0],
+        "model": "a",
+        "task_vector": done.task_norms[0, 0],
+    }
     assert set(found.headline()) == {
         "task_vector_size:a",
         "task_vector_size:b",
         "cosine:a and b",
         "opposite_moves:a and b",
     }
-    assert found.tables()["layers"][0]["cosine:a and b"] == found.cosines[0, 0]
+    pair = found.tables()["layers_by_pair"][0]
+    assert (pair["first"], pair["second"], pair["cosine"]) == ("a", "b", found.cosines[0, 0])
 
 
 def test_a_sharded_model_of_hugging_face_is_merged_and_loads_again(tmp_path):

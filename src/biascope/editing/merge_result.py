@@ -117,7 +117,7 @@ class Merge(Result):
         return list(zip(self.models, map(float, self.coefficients), strict=True))
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """Counts and norms of every layer."""
+        """Counts and norms of every layer, and the norm of each model's task vector there."""
         layers = [
             {
                 "layer": layer,
@@ -127,11 +127,15 @@ class Merge(Result):
                 "rounding": float(self.error_norms[index]),
                 "changed": int(self.changed[index]),
                 "rounded_away": int(self.lost[index]),
-                **{f"task_vector:{name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
             }
             for index, layer in enumerate(self.layers)
         ]
-        return {"layers": layers}
+        vectors = [
+            {"layer": layer, "model": name, "task_vector": float(self.task_norms[index, k])}
+            for index, layer in enumerate(self.layers)
+            for k, name in enumerate(self.models)
+        ]
+        return {"layers": layers, "layers_by_model": vectors}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
@@ -251,21 +255,34 @@ class Difference(Result):
         return ". ".join([*parts, *(misfit.rstrip(".") for misfit in self.misfits)]) + "."
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """Counts, norms, cosines and shares of every layer."""
+        """Counts and norms of every layer; of each model there; cosines and shares of each pair of models there."""
         cosines, opposed = self.cosines, self.opposed
         layers = [
-            {
-                "layer": layer,
-                "numbers": int(self.numbers[index]),
-                "norm": float(self.base_norms[index]),
-                **{f"task_vector:{name}": float(self.task_norms[index, k]) for k, name in enumerate(self.models)},
-                **{f"changed:{name}": int(self.changed[index, k]) for k, name in enumerate(self.models)},
-                **{f"cosine:{name}": _plain(cosines[index, k]) for k, name in enumerate(self.pair_names)},
-                **{f"opposite_moves:{name}": _plain(opposed[index, k]) for k, name in enumerate(self.pair_names)},
-            }
+            {"layer": layer, "numbers": int(self.numbers[index]), "norm": float(self.base_norms[index])}
             for index, layer in enumerate(self.layers)
         ]
-        return {"layers": layers}
+        models = [
+            {
+                "layer": layer,
+                "model": name,
+                "task_vector": float(self.task_norms[index, k]),
+                "changed": int(self.changed[index, k]),
+            }
+            for index, layer in enumerate(self.layers)
+            for k, name in enumerate(self.models)
+        ]
+        pairs = [
+            {
+                "layer": layer,
+                "first": self.models[one],
+                "second": self.models[two],
+                "cosine": _plain(cosines[index, k]),
+                "opposite_moves": _plain(opposed[index, k]),
+            }
+            for index, layer in enumerate(self.layers)
+            for k, (one, two) in enumerate(self.pairs)
+        ]
+        return {"layers": layers, "layers_by_model": models} | ({"layers_by_pair": pairs} if pairs else {})
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}

@@ -281,12 +281,9 @@ class MergeCheck(Result):
             for task, name in enumerate(names)
         ]
         coefficients = [
-            {
-                "coefficient": float(alpha),
-                "mean_distance": float(self.apart[:, place].mean()),
-                **{f"distance:{name}": float(self.apart[task, place]) for task, name in enumerate(names)},
-            }
+            {"coefficient": float(alpha), "model": name, "distance": float(self.apart[task, place])}
             for place, alpha in enumerate(self.alphas)
+            for task, name in enumerate(names)
         ]
         outputs = [
             {
