@@ -148,7 +148,8 @@ class GridKernels:
         if part.shown is not None:  # carried to a grid by φ(r) = Σ_i k(r, r_i)φ_i/λ
             carrying = tangent_gram(network, self.grid[part.shown], self.grid[part.places], run=run).matrix
             first = carrying @ (first / values[: self.atoms].clamp_min(1e-300))
-        return (first / first.norm(dim=0).clamp_min(1e-300)).T
+        unit: Tensor = first / first.norm(dim=0).clamp_min(1e-300)
+        return unit.T
 
 
 def all_eigenpairs(matrix: Tensor) -> tuple[Tensor, Tensor]:
