@@ -148,7 +148,7 @@ def test_conflicting_models_are_not_to_be_merged(folder, undrawn):
     assert cosine == pytest.approx(-1.0)
     assert "point against each other most in first (cosine −1.00)" in found["sentence"]
     assert [row["data"] for row in found["tables"]["models"]] == ["a (test)", "a (test)"]
-    assert len(found["tables"]["coefficients"]) == 21
+    assert len(found["tables"]["coefficients"]) == 2 * 21
     assert found["provenance"]["settings"]["grid"] == 4
 
 
