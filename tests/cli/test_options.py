@@ -6,11 +6,11 @@ import importlib
 import inspect
 import re
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
+from command_tree import COMMANDS
 from typer.testing import CliRunner
 
 from biascope.cli import app, options
@@ -30,18 +30,6 @@ FORMER = {
     "--output",
     "--silent",
 }
-
-
-def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command with its words."""
-    for name, each in group.commands.items():
-        if hasattr(each, "commands"):
-            yield from commands(each, (*words, name))
-        else:
-            yield " ".join((*words, name)), each
-
-
-COMMANDS = dict(commands(typer.main.get_command(app)))
 
 
 def named(command: Any) -> dict[str, str]:
