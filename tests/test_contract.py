@@ -9,8 +9,9 @@ import matplotlib
 import numpy as np
 import pytest
 
+from biascope.results.estimate import Number
 from biascope.results.registry import PAPERS, find, load, names
-from biascope.results.result import Result
+from biascope.results.result import KEY, Result
 from biascope.runs.run import Run
 
 matplotlib.use("Agg")
@@ -51,6 +52,15 @@ def test_a_seed_determines_the_result(name: str) -> None:
     assert first != second
 
 
+def test_its_numbers_have_keys_that_no_setting_changes(name: str) -> None:
+    numbers, others = (measured(name, **changes).headline() for changes in ({}, {"seed": 4}))
+    assert list(numbers) == list(others)
+    for key, number in numbers.items():
+        assert KEY.fullmatch(key), key
+        assert isinstance(number, Number)
+        assert number.label
+
+
 def test_float32_and_float64_agree_to_rounding(name: str) -> None:
     assert_same_numbers(measured(name), measured(name, run=Run(device="cpu", precision="float64")), 1e-3)
 
@@ -86,7 +96,7 @@ def test_it_is_frozen_and_shows_itself(name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.provenance = {}  # type: ignore[misc]
     assert result.subject in repr(result)
-    assert all(key in repr(result) for key in result.headline())
+    assert all(number.label in repr(result) for number in result.headline().values())
     hostile = dataclasses.replace(result, provenance={**result.provenance, "family": {"name": "<script>"}})
     assert "<script>" not in hostile._repr_html_()
     assert result.sentence().endswith(".")

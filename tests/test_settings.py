@@ -219,7 +219,7 @@ def test_trainings_that_diverge_are_left_out_of_accuracies() -> None:
     found = bias_of(range(4))  # the first carries the classes where the network breaks
     assert found.diverged.ravel().tolist() == [True, False, False, False]
     assert np.isnan(found.accuracy.ravel()).tolist() == [True, False, False, False]
-    assert found.headline()["mean test accuracy"].value == pytest.approx(np.nanmean(found.accuracy))
+    assert found.headline()["mean_test_accuracy:noise 0.1, 64 samples"].value == pytest.approx(np.nanmean(found.accuracy))
     assert found.sentence().endswith("1 of 4 trainings diverged and are left out.")
     assert " learns 3 of 4 directions and misses 0" in found.sentence()
 

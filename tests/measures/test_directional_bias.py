@@ -70,7 +70,9 @@ def test_noise_levels_and_training_sizes_are_axes() -> None:
     assert many > few
     assert np.isnan(result.losses[:, 0, :, :, -1]).all()  # fewer samples, fewer iterations
     assert np.isfinite(result.losses[:, 1]).all()
-    assert "mean test accuracy (σ = 4, 400 samples)" in result.headline()
+    number = result.headline()["mean_test_accuracy:noise 4, 400 samples"]
+    assert number.label == "mean test accuracy (σ = 4, 400 samples)"
+    assert number.unit == "share"
 
 
 def test_iterations_are_counted_to_the_threshold_and_stopping_does_not_change_them() -> None:

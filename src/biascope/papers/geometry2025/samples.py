@@ -227,8 +227,8 @@ def figure_6(effort: str, run: Run) -> Finding:
             run=run_of(family, run, "bfloat16"),
         )
         touched = found.removed > 0
-        statistics[f"{title}: mean lead"] = over_repeats(found.lead[:, touched].mean(1))
-        statistics[f"{title}: lead at the largest share"] = over_repeats(found.lead[:, -1])
+        statistics[f"{title}: mean lead"] = over_repeats((100 * found.lead[:, touched]).mean(1))
+        statistics[f"{title}: lead at the largest share"] = over_repeats(100 * found.lead[:, -1])
         for key, accuracy in (("least geometry first", found.accuracy), ("at random", found.accuracy_at_random)):
             numbers = [over_runs(100 * column) for column in accuracy.T]
             arrays[f"curve: {title}, {key}"] = _curve(found.removed, numbers)
