@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch import nn
 
+from biascope import measure
 from biascope.families.family import Family
-from biascope.measures.directional_bias import directional_bias
 from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.training.sweep import Trial, windows
 
 CPU = Run(device="cpu")
+directional_bias = functools.partial(measure, "directional_bias")
 SMALL = {"noise": (0.5,), "samples": (200,), "test": 400, "epochs": 4, "batch": 20}
 
 
@@ -109,13 +110,13 @@ import torch
 torch.set_num_threads(1)
 from biascope.tasks import bases
 from biascope.families.family import Family
-from biascope.measures.directional_bias import directional_bias
+from biascope import measure
 from biascope.networks import builder
 from biascope.runs.run import Run
 import functools
 family = Family.initialised(functools.partial(builder("lenet"), outputs=2), name="LeNet")
 basis = bases.fourier_half((1, 32, 32), stride=16)
-result = directional_bias(family, basis, noise=(1.0,), samples=(128,), test=64, epochs=2, batch=64, run=Run(
+result = measure("directional_bias", family, basis, noise=(1.0,), samples=(128,), test=64, epochs=2, batch=64, run=Run(
     device="cpu", folder=Path(sys.argv[1])))
 torch.save({"accuracy": torch.tensor(result.accuracy), "losses": torch.tensor(result.losses)}, sys.argv[2])
 """
