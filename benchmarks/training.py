@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from biascope import Family, Recipe, Run, fit, network
-from biascope.measures.directional_bias import directional_bias
+from biascope.measures.directional_bias import RECIPE, Problem, directional_bias
 from biascope.tasks import bases
 from biascope.tasks.task import along_directions
 from biascope.training.fit import batches
@@ -133,7 +133,12 @@ def main():
     for count in (len(basis) // 4, len(basis)):
         begin = time.perf_counter()
         found = directional_bias(
-            family, basis.part(range(count)), samples=(options.samples,), epochs=options.epochs, run=run, seed=0
+            family,
+            basis.part(range(count)),
+            problem=Problem(samples=(options.samples,)),
+            recipe=dataclasses.replace(RECIPE, epochs=options.epochs),
+            run=run,
+            seed=0,
         )
         seconds = time.perf_counter() - begin
         new = count - before  # with a folder the first directions are kept, not trained again

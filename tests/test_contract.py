@@ -9,8 +9,9 @@ import matplotlib
 import numpy as np
 import pytest
 
+from biascope.results.estimate import Number
 from biascope.results.registry import PAPERS, find, load, names
-from biascope.results.result import Result
+from biascope.results.result import KEY, Result
 from biascope.runs.run import Run
 
 matplotlib.use("Agg")
@@ -49,6 +50,15 @@ def test_a_seed_determines_the_result(name: str) -> None:
     assert_same_numbers(measured(name, seed=3), measured(name, seed=3), 1e-5)
     first, second = (next(iter(measured(name, seed=seed).headline().values())).value for seed in (3, 4))
     assert first != second
+
+
+def test_its_numbers_have_keys_that_no_setting_changes(name: str) -> None:
+    numbers, others = (measured(name, **changes).headline() for changes in ({}, {"seed": 4}))
+    assert list(numbers) == list(others)
+    for key, number in numbers.items():
+        assert KEY.fullmatch(key), key
+        assert isinstance(number, Number)
+        assert number.label
 
 
 def test_float32_and_float64_agree_to_rounding(name: str) -> None:

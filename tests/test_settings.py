@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import typing
 from collections.abc import Callable
@@ -44,6 +43,8 @@ MEANINGFUL = {
     "low": (-1.0, 0.0),  # where coordinates begin
     "noise": (0.0,),
     "momentum": (0.0,),
+    "betas": (0.0,),
+    "warmup": (0,),
     "weight_decay": (0.0,),
     "cutoff": (0.0,),
     "ridge": (0.0,),
@@ -66,10 +67,10 @@ def values_of(annotation: str) -> tuple[float, ...]:
 def settings_without_meaning() -> list[Any]:
     cases = []
     for name in names():
-        for key, parameter in inspect.signature(find(name).function).parameters.items():
-            if parameter.kind is not parameter.KEYWORD_ONLY or key in ("run", "seed"):
+        for key, setting in find(name).settings.items():
+            if key == "seed":
                 continue
-            annotation = str(parameter.annotation)
+            annotation = setting.annotation
             for value in values_of(annotation):
                 if value in MEANINGFUL.get(key, ()) and not (name == "pooling_theory" and key == "noise"):
                     continue
@@ -83,7 +84,7 @@ def settings_without_meaning() -> list[Any]:
 def test_a_measurement_refuses_a_setting_without_meaning(name: str, key: str, value: Any) -> None:
     args, settings = find(name).example()
     with pytest.raises(ValueError, match=r"(?s)\bgot\b.*\. [A-Z]"):
-        find(name)(*args, **{**settings, key: value})
+        find(name)(*args, **find(name).grouped({**settings, key: value}))
 
 
 COMMANDS: dict[tuple[str, ...], tuple[Callable[..., None], tuple[str, ...]]] = {
@@ -209,9 +210,8 @@ class Breaking(nn.Module):
 
 def bias_of(places: range) -> DirectionalBias:
     family = Family.initialised(Breaking, name="breaking")
-    found = find("directional_bias")(
-        family, bases.canonical((1, 4, 4)).part(places), noise=(0.1,), samples=(64,), test=64, epochs=2, run=CPU
-    )
+    own = find("directional_bias").grouped({"noise": (0.1,), "samples": (64,), "test": 64, "epochs": 2})
+    found = find("directional_bias")(family, bases.canonical((1, 4, 4)).part(places), run=CPU, **own)
     assert isinstance(found, DirectionalBias)
     return found
 
@@ -220,7 +220,9 @@ def test_trainings_that_diverge_are_left_out_of_accuracies() -> None:
     found = bias_of(range(4))  # the first carries the classes where the network breaks
     assert found.diverged.ravel().tolist() == [True, False, False, False]
     assert np.isnan(found.accuracy.ravel()).tolist() == [True, False, False, False]
-    assert found.headline()["mean test accuracy"].value == pytest.approx(np.nanmean(found.accuracy))
+    assert found.headline()["mean_test_accuracy:noise 0.1, 64 samples"].value == pytest.approx(
+        np.nanmean(found.accuracy)
+    )
     assert found.sentence().endswith("1 of 4 trainings diverged and are left out.")
     assert " learns 3 of 4 directions and misses 0" in found.sentence()
 

@@ -157,8 +157,12 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 
 def measure(name: str, /, *args: Any, **settings: Any) -> Any:
-    """Run a measurement by name: ``measure("average_geometry", family, probe, draws=400)``."""
-    return importlib.import_module("biascope.results.registry").find(name)(*args, **settings)
+    """Run a measurement by name: ``measure("average_geometry", family, probe, draws=400)``.
+
+    Settings have the names that the command line and reports have: ``epochs=5`` stands for a recipe of 5 epochs.
+    """
+    found = importlib.import_module("biascope.results.registry").find(name)
+    return found(*args, **found.grouped(settings))
 
 
 def load(folder: Path | str) -> Result:

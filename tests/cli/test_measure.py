@@ -1,5 +1,6 @@
 """`biascope measure` on what each measurement asks for."""
 
+import dataclasses
 import inspect
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from biascope.cli import app
 from biascope.cli.measure import basis_of
 from biascope.families.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
+from biascope.measures.directional_bias import RECIPE, Problem
 from biascope.results.registry import find, names, settings_from
 from biascope.runs.run import Run
 from biascope.tasks import bases
@@ -58,8 +60,10 @@ def test_what_is_no_basis_is_told(text: str, shape: tuple[int, ...], stride: int
 
 
 def test_several_values_of_a_setting_are_separated_by_commas() -> None:
-    own = settings_from(find("directional_bias"), ["--noise", "0,1.5", "--samples=100", "--clip", "none"])
-    assert own == {"noise": (0.0, 1.5), "samples": (100,), "clip": None}
+    own = settings_from(
+        find("directional_bias"), ["--noise", "0,1.5", "--samples=100", "--clip", "none", "--seed", "2"]
+    )
+    assert own == {"problem": Problem((0.0, 1.5), (100,)), "recipe": dataclasses.replace(RECIPE, clip=None), "seed": 2}
 
 
 def test_directional_bias_from_the_command_line(tmp_path: Path) -> None:
@@ -79,8 +83,9 @@ def test_directional_bias_from_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["results"][0]
     assert found["measurement"] == "directional_bias"
-    (accuracy,) = [number for number in found["numbers"] if number["key"] == "mean_test_accuracy"]
-    assert accuracy["value"] > 0.95
+    first = found["numbers"][0]
+    assert (first["key"], first["case"], first["unit"]) == ("mean_test_accuracy", "noise 0.1, 256 samples", "share")
+    assert first["value"] > 0.95
     assert found["provenance"]["basis"]["directions"] == 4
     page = (tmp_path / "report.html").read_text()
     assert 'class="plane' in page

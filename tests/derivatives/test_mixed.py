@@ -550,8 +550,8 @@ def test_results_say_what_they_are_and_compare() -> None:
     assert mixed.estimator == "mixed derivative, gram average"
     assert difference.estimator == "mixed derivative by differences, h = 5, gram average"
     assert operator.estimator == "mixed derivative, operator average"
-    assert "mean squared gradient" in gradient.headline()
-    assert "mean squared mixed derivative" in mixed.headline()
+    assert gradient.headline()["trace"].label == "mean squared gradient"
+    assert mixed.headline()["trace"].label == "mean squared mixed derivative"
     assert mixed.provenance["settings"]["centred"] is None
     assert gradient.provenance["settings"]["centred"] is True
     assert "turn its slope" in mixed.sentence()

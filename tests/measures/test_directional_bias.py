@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch import nn
 
+from biascope import measure
 from biascope.families.family import Family
-from biascope.measures.directional_bias import directional_bias
 from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.training.sweep import Trial, windows
 
 CPU = Run(device="cpu")
+directional_bias = functools.partial(measure, "directional_bias")
 SMALL = {"noise": (0.5,), "samples": (200,), "test": 400, "epochs": 4, "batch": 20}
 
 
@@ -70,7 +71,9 @@ def test_noise_levels_and_training_sizes_are_axes() -> None:
     assert many > few
     assert np.isnan(result.losses[:, 0, :, :, -1]).all()  # fewer samples, fewer iterations
     assert np.isfinite(result.losses[:, 1]).all()
-    assert "mean test accuracy (σ = 4, 400 samples)" in result.headline()
+    number = result.headline()["mean_test_accuracy:noise 4, 400 samples"]
+    assert number.label == "mean test accuracy (σ = 4, 400 samples)"
+    assert number.unit == "share"
 
 
 def test_iterations_are_counted_to_the_threshold_and_stopping_does_not_change_them() -> None:
@@ -107,13 +110,13 @@ import torch
 torch.set_num_threads(1)
 from biascope.tasks import bases
 from biascope.families.family import Family
-from biascope.measures.directional_bias import directional_bias
+from biascope import measure
 from biascope.networks import builder
 from biascope.runs.run import Run
 import functools
 family = Family.initialised(functools.partial(builder("lenet"), outputs=2), name="LeNet")
 basis = bases.fourier_half((1, 32, 32), stride=16)
-result = directional_bias(family, basis, noise=(1.0,), samples=(128,), test=64, epochs=2, batch=64, run=Run(
+result = measure("directional_bias", family, basis, noise=(1.0,), samples=(128,), test=64, epochs=2, batch=64, run=Run(
     device="cpu", folder=Path(sys.argv[1])))
 torch.save({"accuracy": torch.tensor(result.accuracy), "losses": torch.tensor(result.losses)}, sys.argv[2])
 """

@@ -121,7 +121,7 @@ def test_training_sizes_are_an_axis_and_smaller_sets_are_parts_of_larger_ones() 
     assert result.steps[:, :4].tolist() == [[1, 2, 3, 4], [1, 2, 3, 4]]
     assert np.isnan(result.losses[:, :, 0, :, 4:]).all()
     assert np.isfinite(result.losses[:, :, 1, :, :16]).all()
-    assert result.headline()["advantage over the linearisation at the start (40 samples)"].standard_error >= 0
+    assert result.headline()["advantage:linearisation at the start, 40 samples"].standard_error >= 0
     figure = result.plots()["Test accuracy of the network and its linearisation"]
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["10", "40"]
     whole = linearized_training(FAMILY, DATA, repeats=3, **SMALL)
@@ -184,7 +184,7 @@ def test_a_training_that_diverges_is_recorded() -> None:
     one = np.zeros((2, 1, 1, 3), bool)
     one[0, 0, 0, 1] = True
     result = dataclasses.replace(result, accuracy=np.where(one, np.nan, result.accuracy), diverged=one)
-    assert result.headline()["test accuracy of the network"].value == pytest.approx(np.nanmean(result.accuracy[0]))
+    assert result.headline()["test_accuracy:network, 40 samples"].value == pytest.approx(np.nanmean(result.accuracy[0]))
     assert "1 of 6 trainings diverged and are left out." in result.sentence()
     assert result.check() is result
 

@@ -1,6 +1,9 @@
 """The measurements against closed forms, through the whole library: builder, replay, stack, covariance."""
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +11,12 @@ import torch
 from torch import nn
 
 from biascope.families.family import Family
-from biascope.measures.anisotropy_directions import anisotropy_directions
+from biascope.measures.anisotropy_directions import Anisotropy, anisotropy_directions
 from biascope.measures.average_geometry import average_geometry
 from biascope.measures.pooling_theory import models as pooling_models
 from biascope.papers.geometry2025 import models as geometry_models
+from biascope.results import store
+from biascope.results.registry import load
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -151,3 +156,39 @@ def test_differences_of_a_piecewise_linear_network_see_further_than_its_gradient
     )
     assert fine.trace.value == pytest.approx(exact.trace.value, rel=1e-4)
     assert abs(coarse.trace.value - exact.trace.value) > 0.05 * exact.trace.value
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"estimator": "difference", "step": 10.0}, "central differences, h = 10"),
+        ({"estimator": "mixed", "average": "operator"}, "mixed derivative, operator average"),
+        ({"estimator": "tangent"}, "mixed derivative of one network"),
+    ],
+)
+def test_a_result_of_an_earlier_version_is_read_with_what_it_kept_among_its_settings(
+    settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1)), name="mlp")
+    probe = Probe.gaussian((8,), fresh=settings["estimator"] == "tangent", seed=0)
+    result = anisotropy_directions(family, probe, draws=16, seed=3, run=CPU, **settings)
+    assert result.estimator == words
+    added = ("derivative", "step", "average", "seed", "coherence", "kinks")
+    among = {"coherence": result.coherence} if result.coherence is not None else {}
+    among |= {"kinks": list(result.kinks)} if result.tangent else {}
+    record = {**result.provenance, "settings": {**result.provenance["settings"], **among}}
+    arrays = {name: getattr(result, name) for name in result.axes}
+    values = {
+        entry.name: getattr(result, entry.name)
+        for entry in dataclasses.fields(result)
+        if entry.name not in (*added, *arrays)
+    }
+    document = {"measurement": result.measurement, "values": {**values, "provenance": record}}
+    again = load(store.write(tmp_path, document, arrays))
+    assert isinstance(again, Anisotropy)
+    assert again.estimator == words
+    assert again.seed == 3
+    assert again.coherence == result.coherence
+    assert again.kinks == result.kinks
+    assert again.sentence() == result.sentence()
+    assert again.headline() == result.headline()

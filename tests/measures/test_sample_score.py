@@ -126,7 +126,7 @@ def test_more_draws_agree_better() -> None:
 def test_samples_that_are_alike_have_no_ranks_and_no_classes() -> None:
     x = inputs(1, 6).expand(8, 6)
     result = sample_score(LINEAR, Arrays({"train": (x, torch.zeros(8).long())}, torch.float64), draws=20, run=CPU64)
-    assert set(result.headline()) == {"mean score", "spread of the scores over their mean"}
+    assert set(result.headline()) == {"mean_score", "spread"}
     assert "halves" not in result.sentence()
     assert set(result.plots()) == {"Scores in rising order"}
 

@@ -56,7 +56,7 @@ def test_a_linear_model_has_principal_components_for_eigenfunctions() -> None:
     assert result.trace[0] == pytest.approx(float(kernel.trace()) / 40, rel=1e-12)
     assert result.frobenius[0] == pytest.approx(float(torch.linalg.matrix_norm(kernel)) / 40, rel=1e-12)
     rank = float(kernel.trace() ** 2 / kernel.square().sum())
-    assert repr(result.headline()["effective rank of 40"]) == f"{rank:.4g}", "one given network: exact"
+    assert repr(result.headline()["effective_rank"]) == f"{rank:.4g}", "one given network: exact"
     assert result.residuals.max() < 1e-9
     assert result.kernel_error.max() < 1e-14
 
@@ -93,8 +93,8 @@ def test_alignment_agrees_with_the_route_without_a_gram_matrix_and_with_the_whol
     shares = np.diff(result.energy[0, 0], prepend=0.0)
     assert (result.eigenvalues[0] * shares).sum() == pytest.approx(result.alignment[0, 0], rel=1e-9)
     numbers = result.headline()
-    assert numbers["alignment over a random target's"].value == pytest.approx(
-        numbers["alignment of the labels α/‖y‖²"].value / result.eigenvalues[0].mean(), rel=1e-9
+    assert numbers["alignment_over_random"].value == pytest.approx(
+        numbers["labels_alignment"].value / result.eigenvalues[0].mean(), rel=1e-9
     )
 
 
@@ -108,7 +108,8 @@ def test_eigenfunctions_reach_beyond_the_samples_and_are_themselves_on_them() ->
     _, sizes, right = torch.linalg.svd(X, full_matrices=False)
     extended = fresh @ right.T[:, :3] * math.sqrt(40) / sizes[:3]  # φ(x) = √n xᵀv/s
     np.testing.assert_allclose(result.control_energy, extended.square().sum(1), rtol=1e-9)
-    ratio = result.headline()["mean local energy on fresh over that on train"]
+    ratio = result.headline()["local_energy_ratio"]
+    assert ratio.label == "mean local energy on fresh over that on train"
     assert ratio.value == pytest.approx(float(result.control_energy.mean()) / 3, rel=1e-6)
     assert ratio.standard_error > 0
     assert "local energy on fresh" in result.sentence()

@@ -95,7 +95,7 @@ def test_images_stand_side_by_side_with_a_gap_between_the_ends_and_classes_in_th
     assert sides == [
         (kind, orange if kind in ("5", "12") else blue) for kind in ["3", "3", "5", "5", "5", "3", "12", "3"]
     ]
-    assert axes.get_title(loc="left") == "1: 60 % of the kernel, < 0.1 % of the labels"
+    assert axes.get_title(loc="left") == "1: 60 % of the kernel, 0.04 % of the labels"
 
 
 def test_chance_is_drawn_where_it_is() -> None:

@@ -200,7 +200,7 @@ def test_several_subjects_are_compared(anisotropy: CovarianceResult, alone: Path
 
 @pytest.mark.usefixtures("no_pictures")
 def test_estimators_are_never_mixed(anisotropy: CovarianceResult, tmp_path: Path) -> None:
-    other = renamed(anisotropy, "second", estimator="difference", step=100.0)
+    other = dataclasses.replace(renamed(anisotropy, "second"), derivative="difference", step=100.0)
     page = Page(write_report([anisotropy, other], tmp_path / "report.html"))
     assert "Spectra on one scale" not in page.text
     assert "Anisotropy directions (exact gradients)" in page.text

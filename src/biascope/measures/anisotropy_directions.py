@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
@@ -26,25 +26,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-ESTIMATORS = ("difference", "exact", "mixed", "mixed_difference", "tangent")
 _ITERATED = 50  # directions kept by default where they are iterated for
 _KINKED = {"ReLU", "ReLU6", "LeakyReLU", "PReLU", "Hardtanh", "MaxPool1d", "MaxPool2d", "MaxPool3d"}
 
 
 @dataclass(frozen=True, repr=False)
 class Anisotropy(CovarianceResult):
-    """The anisotropy directions of a family at an input, largest variance first."""
+    """The anisotropy directions of a family at an input, largest variance first.
 
-    @property
-    def coherence(self) -> float | None:
-        """For an averaged operator the cosine between the averages of the two halves of the draws; about 0 is noise."""
-        value = self.provenance.get("settings", {}).get("coherence")
-        return None if value is None else float(value)
+    Attributes:
+        coherence: For an averaged operator the cosine between the averages of the two halves of the draws; about 0 is noise.
+        kinks: Layers of the one network of a tangent space whose derivative jumps.
+    """
+
+    coherence: float | None = field(default=None, kw_only=True)
+    kinks: tuple[str, ...] = field(default=(), kw_only=True)
+
+    _AMONG_SETTINGS: ClassVar[Mapping[str, str]] = {
+        **CovarianceResult._AMONG_SETTINGS,
+        **{name: name for name in ("coherence", "kinks")},
+    }
 
     @property
     def tangent(self) -> bool:
         """Whether it is about the tangent space of one network."""
-        return str(self.provenance.get("settings", {}).get("estimator")) == "tangent"
+        return self.derivative == "tangent"
 
     @property
     def alignments(self) -> bool:
@@ -87,8 +93,9 @@ class Anisotropy(CovarianceResult):
         prefers = self.preference()
         words = f"{does} freely in about {rank.value:.0f} of {size} directions"
         words += f"; it prefers {prefers}." if prefers else "."
-        kinks = self.provenance["settings"]["kinks"] if self.alignments else []
-        return words + (f" How the kinks of {' and '.join(kinks)} change its alignments is not seen." if kinks else "")
+        if self.alignments and self.kinks:
+            words += f" How the kinks of {' and '.join(self.kinks)} change its alignments is not seen."
+        return words
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.results import draw
@@ -202,75 +209,177 @@ def anisotropy_directions(
         Ortiz-Jiménez, Moosavi-Dezfooli, Frossard (2021). What can linearized neural networks actually say about
         generalization? NeurIPS. (The tangent space.)
     """
-    run = run or Run()
     if estimator not in (None, *ESTIMATORS):
         known = ", ".join(repr(name) for name in ESTIMATORS)
         raise ValueError(f"estimator must be one of {known}, got {estimator!r}. Pass estimator='difference'.")
-    tangent = estimator == "tangent"
-    if tangent:
-        family, average = _one_network(family, seed, run), "operator"
-        draws = draws if probe.fresh else 2  # given inputs are the same for every draw: two show that nothing varies
-    elif family.size == 1:
+    if family.size == 1 and estimator != "tangent":
         raise ValueError(
             f"Anisotropy directions need a law over weights, and {family.name} is one network. Use average_geometry, or "
             "pass estimator='tangent'."
         )
-    chosen = estimator or default_estimator(family, probe, draws, run)
-    mixed = tangent or chosen.startswith("mixed")
     if leading < 1:
         raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
-    if average not in AVERAGES or (average != "gram" and not mixed):
-        raise ValueError(
-            f"average must be 'gram', or 'operator' for a mixed derivative, got {average!r} with estimator {chosen!r}. "
-            "Pass average='gram'."
+    run = run or Run()
+    chosen = estimator or default_estimator(family, probe, draws, run)
+    asked = _Asked(family, probe, chosen, average, step, draws, centred, readout, stable, leading, keep, seed, run)
+    return ESTIMATORS[chosen](asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is measured, and how. An estimator takes the settings that are its own, and refuses those that are another's."""
+
+    family: Family
+    probe: Probe
+    estimator: str
+    average: str
+    step: float
+    draws: int
+    centred: bool | None
+    readout: str
+    stable: float | None
+    leading: int
+    keep: int | None
+    seed: int
+    run: Run
+
+    @property
+    def label(self) -> str:
+        """What its progress is called."""
+        return f"{self.family.name}: directions"
+
+    def sampler(self, estimator: str) -> GradientSampler:
+        """Draws gradients; making it checks that the network fits the probe."""
+        return GradientSampler(
+            self.family,
+            self.probe,
+            estimator=estimator,
+            step=self.step,
+            readout=self.readout,
+            seed=self.seed,
+            run=self.run,
         )
-    # A sampler of gradients checks the network; the mixed derivative needs no more of it.
-    by = "exact" if mixed else chosen
-    sampler = GradientSampler(family, probe, estimator=by, step=step, readout=readout, seed=seed, run=run)
-    label = f"{family.name}: directions"
-    settled: dict[str, Any] = {"estimator": chosen, "outputs": sampler.outputs}
-    covariance: EstimatedOperator
-    if mixed:
-        if centred is not None:
-            raise ValueError(f"centred must be left out for a mixed derivative, got {centred}. Pass centred=None.")
-        derivative = MixedDerivative(
-            family,
-            probe,
-            estimator="difference" if chosen == "mixed_difference" else "exact",
-            step=step,
-            readout=readout,
-            seed=seed,
-            run=run,
-        )
-        enough = None if stable is None else _stability(stable, leading)
-        covariance = mixed_gram(derivative, draws=draws, average=average, keep=keep, enough=enough, label=label)
-        settled |= {"method": f"{'all' if covariance.dense() is not None else 'leading'} columns of the Gram matrix"}
-        settled |= {"average": average}
-        if tangent:
-            kinds = {type(layer).__name__ for layer in family.template.module.modules()}
-            settled |= {"kinks": sorted(kinds & _KINKED)}
-        sampled = average == "operator" and (probe.fresh or not tangent)
-        if sampled and isinstance(covariance, GramOfMean | MixedDerivativeGram):
-            settled |= {"coherence": covariance.coherence()}
-        if keep is None and covariance.dense() is None:
-            keep = _ITERATED
-    else:
-        settled |= {"centred": centred is not False}
-        covariance = gradient_covariance(
-            sampler,
-            draws=draws,
-            centred=centred is not False,
-            seed=seed,
-            stable=stable,
-            leading=leading,
-            label=label,
-        )
-        settled |= {"method": sampler.method}
-    fields = covariance_fields(covariance, probe.input_shape, keep)
-    if tangent and not probe.fresh and covariance.dense() is not None:
+
+
+def _of_gradients(asked: _Asked) -> Anisotropy:
+    """The first published estimator: the covariance of the gradient, exact or by differences of the output."""
+    _check_average(asked, ("gram",))
+    sampler, centred = asked.sampler(asked.estimator), asked.centred is not False
+    covariance = gradient_covariance(
+        sampler,
+        draws=asked.draws,
+        centred=centred,
+        seed=asked.seed,
+        stable=asked.stable,
+        leading=asked.leading,
+        label=asked.label,
+    )
+    settled = {"estimator": asked.estimator, "outputs": sampler.outputs, "centred": centred, "method": sampler.method}
+    return Anisotropy(
+        **covariance_fields(covariance, asked.probe.input_shape, asked.keep),
+        derivative=asked.estimator,
+        step=asked.step if asked.estimator == "difference" else None,
+        seed=asked.seed,
+        provenance={**settled, "draws": covariance.draws},
+    )
+
+
+def _of_mixed_derivatives(asked: _Asked) -> Anisotropy:
+    """The second published estimator: the mixed derivatives of drawn networks, exact or by differences of weight gradients."""
+    _check_average(asked, AVERAGES)
+    differences = asked.estimator == "mixed_difference"
+    covariance, settled = _mixed_covariance(asked, "difference" if differences else "exact")
+    return Anisotropy(
+        **covariance_fields(covariance, asked.probe.input_shape, _kept(covariance, asked.keep)),
+        derivative=asked.estimator,
+        step=asked.step if differences else None,
+        average=asked.average,
+        seed=asked.seed,
+        coherence=_coherence(covariance) if asked.average == "operator" else None,
+        provenance=settled,
+    )
+
+
+def _of_tangent_space(asked: _Asked) -> Anisotropy:
+    """The third: the mean mixed derivative of one network over inputs."""
+    fresh = asked.probe.fresh
+    alone = replace(
+        asked,
+        family=_one_network(asked.family, asked.seed, asked.run),
+        average="operator",
+        draws=asked.draws if fresh else 2,  # given inputs are the same for every draw: two show that nothing varies
+    )
+    covariance, settled = _mixed_covariance(alone, "exact")
+    fields = covariance_fields(covariance, asked.probe.input_shape, _kept(covariance, asked.keep))
+    if not fresh and covariance.dense() is not None:
         fields |= {name: Estimate.exact(fields[name].value) for name in ("effective_rank", "anisotropy", "trace")}
         fields["eigenvalue_errors"] = 0 * fields["eigenvalues"]
-    return Anisotropy(**fields, provenance={**settled, "draws": covariance.draws})
+    layers = {type(layer).__name__ for layer in alone.family.template.module.modules()}
+    return Anisotropy(
+        **fields,
+        derivative=asked.estimator,
+        average=alone.average,
+        seed=asked.seed,
+        coherence=_coherence(covariance) if fresh else None,
+        kinks=tuple(sorted(layers & _KINKED)),
+        provenance=settled,
+    )
+
+
+#: Every estimator by its name.
+ESTIMATORS: dict[str, Callable[[_Asked], Anisotropy]] = {
+    "difference": _of_gradients,
+    "exact": _of_gradients,
+    "mixed": _of_mixed_derivatives,
+    "mixed_difference": _of_mixed_derivatives,
+    "tangent": _of_tangent_space,
+}
+
+
+def _check_average(asked: _Asked, known: tuple[str, ...]) -> None:
+    if asked.average not in known:
+        raise ValueError(
+            f"average must be 'gram', or 'operator' for a mixed derivative, got {asked.average!r} with estimator "
+            f"{asked.estimator!r}. Pass average='gram'."
+        )
+
+
+def _mixed_covariance(asked: _Asked, by: str) -> tuple[EstimatedOperator, dict[str, Any]]:
+    """The average over mixed derivatives, exact or by differences, and what was settled of how it is taken."""
+    if asked.centred is not None:
+        raise ValueError(f"centred must be left out for a mixed derivative, got {asked.centred}. Pass centred=None.")
+    outputs = asked.sampler("exact").outputs  # the mixed derivative needs no more of it than its checks
+    derivative = MixedDerivative(
+        asked.family,
+        asked.probe,
+        estimator=by,
+        step=asked.step,
+        readout=asked.readout,
+        seed=asked.seed,
+        run=asked.run,
+    )
+    enough = None if asked.stable is None else _stability(asked.stable, asked.leading)
+    covariance = mixed_gram(
+        derivative, draws=asked.draws, average=asked.average, keep=asked.keep, enough=enough, label=asked.label
+    )
+    columns = "all" if covariance.dense() is not None else "leading"
+    return covariance, {
+        "estimator": asked.estimator,
+        "outputs": outputs,
+        "method": f"{columns} columns of the Gram matrix",
+        "average": asked.average,
+        "draws": covariance.draws,
+    }
+
+
+def _kept(covariance: EstimatedOperator, keep: int | None) -> int | None:
+    """How many directions to keep: where they are iterated for, a few by default."""
+    return _ITERATED if keep is None and covariance.dense() is None else keep
+
+
+def _coherence(covariance: EstimatedOperator) -> float | None:
+    """The cosine between the averages of the two halves of the draws, of an averaged operator."""
+    return covariance.coherence() if isinstance(covariance, GramOfMean | MixedDerivativeGram) else None
 
 
 def _one_network(family: Family, seed: int, run: Run) -> Family:

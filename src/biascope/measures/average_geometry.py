@@ -142,4 +142,11 @@ def average_geometry(
     matrix = covariance.dense() if covariance.size <= 4096 else None
     dense = np.zeros((0, 0), np.float32) if matrix is None else matrix.to(torch.float32).cpu().numpy()
     settled = {"outputs": sampler.outputs, "method": sampler.method, "draws": covariance.draws}
-    return Geometry(**covariance_fields(covariance, probe.input_shape, keep), matrix=dense, provenance=settled)
+    return Geometry(
+        **covariance_fields(covariance, probe.input_shape, keep),
+        matrix=dense,
+        derivative=estimator,
+        step=step if estimator == "difference" else None,
+        seed=seed,
+        provenance=settled,
+    )

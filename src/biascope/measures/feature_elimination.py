@@ -20,7 +20,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -63,26 +63,31 @@ class FeatureElimination(Result):
 
     @property
     def lead(self) -> np.ndarray:
-        """By how many points of accuracy removing by geometry is ahead, (repeat, place)."""
-        return np.asarray(100 * (self.accuracy - self.accuracy_at_random))
+        """By how much the accuracy after removing by geometry is ahead, as a difference of shares, (repeat, place)."""
+        return np.asarray(self.accuracy - self.accuracy_at_random)
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        touched, last = self.removed > 0, f"with {self.removed[-1]:,} directions removed"
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        last, at_random = self.accuracy[:, -1], self.accuracy_at_random[:, -1]
+        words = f"accuracy with {self.removed[-1]:,} directions removed"
         return {
-            "lead over random removal, mean, points": over_runs(self.lead[:, touched].mean(1)),
-            f"accuracy {last}, %": over_runs(100 * self.accuracy[:, -1]),
-            f"accuracy {last} at random, %": over_runs(100 * self.accuracy_at_random[:, -1]),
+            "lead": self._mean_lead().named("lead over random removal, mean", SHARE),
+            "accuracy": over_runs(last).named(words, SHARE),
+            "accuracy_at_random": over_runs(at_random).named(f"{words} at random", SHARE),
         }
 
+    def _mean_lead(self) -> Estimate:
+        """Over all places where something is removed."""
+        return over_runs(self.lead[:, self.removed > 0].mean(1))
+
     def sentence(self) -> str:  # noqa: D102
-        lead = next(iter(self.headline().values()))
+        lead = self._mean_lead()
         by, random = (100 * each[:, -1].mean() for each in (self.accuracy, self.accuracy_at_random))
         judged = "less than" if lead.low > 0 else "more than" if lead.high < 0 else "about as much as"
         return (
             f"{self.subject} misses features of little geometry {judged} random ones of equal variance: without the "
             f"{self.removed[-1]:,} of least geometry, {100 * self.variance[-1]:.0f} % of the variance, it reaches {by:.1f} % on test "
             f"samples, without {self.removed_at_random[-1]:,} random ones {random:.1f} %; over all counts the "
-            f"lead is {lead.value:+.1f} points."
+            f"lead is {100 * lead.value:+.1f} points."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102

@@ -18,7 +18,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -77,13 +77,15 @@ class GeometryEvolution(Result):
         found = Estimate.from_error(value, error, min(32, self.draws))
         return Estimate(value, error, max(-1.0, found.low), min(1.0, found.high))
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         place = int(np.abs(self.sizes - 10).argmin())
+        within = f"share of the {self.sizes[place]} leading directions within those of GSG"
         return {
-            **{f"correlation with {name}": self.with_reference(name) for name in REFERENCES},
-            f"share of the {self.sizes[place]} leading directions within those of GSG": Estimate.exact(
-                float(self.overlap[place])
-            ),
+            **{
+                f"correlation:{name}": self.with_reference(name).named(f"correlation with {name}")
+                for name in REFERENCES
+            },
+            "leading_overlap": Estimate.exact(float(self.overlap[place])).named(within, SHARE),
         }
 
     def sentence(self) -> str:  # noqa: D102

@@ -18,7 +18,7 @@ from biascope.derivatives.gradients import input_gradient, plain_attention
 from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
 from biascope.families.family import Family, Network
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.estimate import Estimate, jackknife
+from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -94,18 +94,18 @@ class GeometryMotion(Result):
         """A number as published, with the jackknife's error but not its correction of bias."""
         return Estimate.from_error(float(value), jackknife(float(value), left_out.tolist()).standard_error, self.runs)
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        numbers: dict[str, Estimate] = {}
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        numbers: dict[str, Number] = {}
         for place, name in enumerate(REFERENCES[:2]):
-            for when, index in (("at the start", 0), ("at the end", -1)):
-                numbers[f"correlation with {name} {when}"] = self._over_runs(
-                    self.plain[index, place], self.left_out[index, place]
-                )
-        numbers["first change towards GSG"] = self.change("GSG", 1)
-        numbers["mean velocity"] = Estimate.exact(float(self.velocity.mean()))
+            for when, index in (("start", 0), ("end", -1)):
+                found = self._over_runs(self.plain[index, place], self.left_out[index, place])
+                numbers[f"correlation_at_{when}:{name}"] = found.named(f"correlation with {name} at the {when}")
+        numbers["first_change"] = self.change("GSG", 1).named("first change towards GSG")
+        numbers["mean_velocity"] = Estimate.exact(float(self.velocity.mean())).named("mean velocity")
         spread = self.train_accuracy[-1]
         error = float(spread.std(ddof=1) / len(spread) ** 0.5) if len(spread) > 1 else float("nan")
-        numbers["training accuracy"] = Estimate.from_error(float(spread.mean()), error, len(spread))
+        reached = Estimate.from_error(float(spread.mean()), error, len(spread))
+        numbers["training_accuracy"] = reached.named("training accuracy", SHARE)
         return numbers
 
     def sentence(self) -> str:  # noqa: D102

@@ -21,7 +21,7 @@ from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import PALETTE
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -96,18 +96,18 @@ class KernelRotation(Result):
         """How much the kernel grew as a whole, by its trace (repeat, checkpoint)."""
         return np.asarray(self.jacobian_norm / self.jacobian_norm[:, :1])
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         target, others = self.target_growth[:, -1], self.others_growth[:, -1]
-        numbers = {
-            "growth of the target's alignment": target,
-            "median growth of the other alignments": others,
-            "growth of the target over that of the others": target / others,
-            "growth of the kernel": self.kernel_growth[:, -1],
-            f"energy on the first {self.first} at the start": self.energy[:, 0],
-            f"energy on the first {self.first} at the end": self.energy[:, -1],
-            "test accuracy": self.accuracy[:, -1],
+        first, last = (f"energy on the first {self.first} at the {when}" for when in ("start", "end"))
+        return {
+            "target_growth": over_repeats(target).named("growth of the target's alignment"),
+            "others_growth": over_repeats(others).named("median growth of the other alignments"),
+            "growth_ratio": over_repeats(target / others).named("growth of the target over that of the others"),
+            "kernel_growth": over_repeats(self.kernel_growth[:, -1]).named("growth of the kernel"),
+            "energy_at_start": over_repeats(self.energy[:, 0]).named(first, SHARE),
+            "energy_at_end": over_repeats(self.energy[:, -1]).named(last, SHARE),
+            "test_accuracy": over_repeats(self.accuracy[:, -1]).named("test accuracy", SHARE),
         }
-        return {name: over_repeats(each) for name, each in numbers.items()}
 
     def sentence(self) -> str:  # noqa: D102
         target, others = self.target_growth[:, -1].mean(), self.others_growth[:, -1].mean()

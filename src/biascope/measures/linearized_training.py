@@ -19,7 +19,7 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -81,16 +81,18 @@ class LinearizedTraining(Result):
         """Accuracy of the network minus that of each linearisation (linearisation, target, training size, repeat)."""
         return np.asarray(self.accuracy[0] - self.accuracy[1:])
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {}
         for j, size in enumerate(self.sizes):
             words = f" ({size:,} samples)" if len(self.sizes) > 1 else ""
             for i, model in enumerate(self.models):
-                numbers[f"test accuracy of the {model}{words}"] = over_repeats(
-                    _mean_by_repeat(self.accuracy[i, :, j]), within=(0.0, 1.0)
-                )
+                reached = over_repeats(_mean_by_repeat(self.accuracy[i, :, j]), within=(0.0, 1.0))
+                label = f"test accuracy of the {model}{words}"
+                numbers[f"test_accuracy:{model}, {size} samples"] = reached.named(label, SHARE)
             for i, model in enumerate(self.models[1:]):
-                numbers[f"advantage over the {model}{words}"] = over_repeats(_mean_by_repeat(self.advantage[i, :, j]))
+                ahead = over_repeats(_mean_by_repeat(self.advantage[i, :, j]))
+                label = f"advantage over the {model}{words}"
+                numbers[f"advantage:{model}, {size} samples"] = ahead.named(label, SHARE)
         return numbers
 
     def sentence(self) -> str:  # noqa: D102

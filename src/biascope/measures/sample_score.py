@@ -19,7 +19,7 @@ from biascope.derivatives.operators import GradientCovariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import blank, panel
-from biascope.results.estimate import Estimate, jackknife, spearman
+from biascope.results.estimate import SHARE, Estimate, Number, jackknife, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -91,14 +91,14 @@ class SampleScores(Result):
         parts = {int(each): scores[labels == each] for each in np.unique(labels)}
         return dict(sorted(parts.items(), key=lambda item: -float(item[1].mean())))
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {
-            "mean score": self.mean,
-            "spread of the scores over their mean": self.spread,
-            "share of the spread between classes": self.class_share,
-            "rank agreement of two halves of the draws": self.agreement,
+            "mean_score": self.mean.named("mean score"),
+            "spread": self.spread.named("spread of the scores over their mean"),
+            "class_share": self.class_share.named("share of the spread between classes", SHARE),
+            "agreement": self.agreement.named("rank agreement of two halves of the draws"),
         }  # samples that are all alike, or of one class, have no ranks and no shares
-        return {name: number for name, number in numbers.items() if math.isfinite(number.value)}
+        return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
     def sentence(self) -> str:  # noqa: D102
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])

@@ -35,6 +35,21 @@ P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a measurement, as a user names it.
+
+    Attributes:
+        annotation: Its type, as it is written.
+        default: What it is unless given.
+        group: The parameter it is a field of; empty where it is a parameter itself.
+    """
+
+    annotation: str
+    default: Any
+    group: str = ""
+
+
 @dataclass(eq=False)
 class Measurement(Generic[P, R]):
     """A registered measurement: callable like its function, with what the command line, report and tests need.
@@ -68,11 +83,52 @@ class Measurement(Generic[P, R]):
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.function)
 
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """Its settings by name: the keyword parameters of the function, except ``run``.
+
+        A parameter whose default is a dataclass, ``recipe: Recipe = Recipe(rate=0.5)``, stands for its fields: users name ``rate``
+        and ``epochs``, provenance records them under these names, and fields that are not named keep the default's values.
+        """
+        found = {}
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            if parameter.kind is not parameter.KEYWORD_ONLY or name == "run":
+                continue
+            default = parameter.default
+            if dataclasses.is_dataclass(default):
+                for field in dataclasses.fields(default):
+                    found[field.name] = Setting(str(field.type), getattr(default, field.name), name)
+            else:
+                found[name] = Setting(str(parameter.annotation), default)
+        return found
+
+    def grouped(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings by name as the function takes them: fields of a dataclass are put into it, all else stays."""
+        known, given, fields = self.settings, dict(settings), dict[str, dict[str, Any]]()
+        for name, setting in known.items():
+            if setting.group and name in given:
+                fields.setdefault(setting.group, {})[name] = given.pop(name)
+        parameters = inspect.signature(self.function).parameters
+        for group, named in fields.items():
+            given[group] = dataclasses.replace(given.get(group, parameters[group].default), **named)
+        return given
+
+    def _by_name(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by the names of their settings; the opposite of :meth:`grouped`."""
+        groups = {setting.group for setting in self.settings.values()}
+        found: dict[str, Any] = {}
+        for name, value in arguments.items():
+            if name in groups:
+                found |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            else:
+                found[name] = value
+        return found
+
     def __call__(self, *args: P.args, **settings: P.kwargs) -> R:
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
-        _check_finite(self.name, bound)
+        self._check_finite(self._by_name(bound.arguments))
         check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
         begin = time.perf_counter()
         result = self.function(*args, **settings)
@@ -81,7 +137,7 @@ class Measurement(Generic[P, R]):
         ).check()
 
     def _provenance(self, bound: inspect.BoundArguments, result: Result, seconds: float) -> dict[str, Any]:
-        arguments = dict(bound.arguments)
+        arguments = self._by_name(bound.arguments)
         run = arguments.pop("run", None)
         family, probe, basis, data = (arguments.pop(name, None) for name in ("family", "probe", "basis", "data"))
         families, signal = (arguments.pop(name, None) for name in ("families", "signal"))
@@ -104,6 +160,16 @@ class Measurement(Generic[P, R]):
         # Not result.warnings: a result may add sentences of its own to those that are recorded.
         warnings = [*result.provenance.get("warnings", ()), *self._doubts(family, probe, data, settings, run)]
         return record | ({"warnings": warnings} if warnings else {})
+
+    def _check_finite(self, arguments: Mapping[str, Any]) -> None:
+        """No setting of a measurement means anything as nan or infinity."""
+        for key, setting in self.settings.items():
+            value = arguments[key]
+            for number in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(number, float) and not math.isfinite(number):
+                    raise ValueError(
+                        f"{key} of {self.name} must be a finite number, got {number}. Pass {key}={setting.default}."
+                    )
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
         """What cheap checks say against this measurement."""
@@ -133,19 +199,6 @@ def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:
     split = split or next(iter(data.sizes))
     x = data.batch(split, torch.tensor([0, data.sizes[split] - 1]))[0].to(run.torch_device)
     return x.to(run.dtype) if x.is_floating_point() else x
-
-
-def _check_finite(name: str, bound: inspect.BoundArguments) -> None:
-    """No setting of a measurement means anything as nan or infinity."""
-    for key, value in bound.arguments.items():
-        parameter = bound.signature.parameters[key]
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            continue
-        for number in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise ValueError(
-                    f"{key} of {name} must be a finite number, got {number}. Pass {key}={parameter.default}."
-                )
 
 
 def check_samples(family: Any, data: Any) -> None:
@@ -252,16 +305,14 @@ def _kind_of(place: str) -> type[Result] | None:
 
 
 def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, Any]:
-    """A measurement's settings from command-line words ``--draws 100 --centred false``.
+    """The keyword arguments of a measurement from command-line words ``--draws 100 --centred false``.
+
+    The words are those of :attr:`Measurement.settings`: ``--epochs 5`` of a measurement with a recipe gives a recipe of 5 epochs.
 
     Raises:
-        ValueError: If there is no such setting or its value has the wrong type.
+        ValueError: If there is no such setting, or its value has the wrong type or is out of range.
     """
-    known = {
-        name: parameter
-        for name, parameter in inspect.signature(found.function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name != "run"
-    }
+    known = found.settings
     settings: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -273,8 +324,8 @@ def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, A
             )
         if not attached and not rest:
             raise ValueError(f"{word} of {found.name} must be given a value. Pass {word} VALUE.")
-        settings[name] = _converted(attached or rest.pop(0), str(known[name].annotation), word)
-    return settings
+        settings[name] = _converted(attached or rest.pop(0), known[name].annotation, word)
+    return found.grouped(settings)
 
 
 def _converted(text: str, annotation: str, word: str) -> Any:

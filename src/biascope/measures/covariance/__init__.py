@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -45,6 +46,11 @@ class CovarianceResult(Result, ABC):
         anisotropy: ``1 − rank/D``.
         trace: Mean squared length of the gradient.
         residual: Largest residual of the eigenpairs, relative to the largest eigenvalue.
+        derivative: What was taken of the network: ``"exact"`` or ``"difference"`` for the gradient, ``"mixed"``,
+            ``"mixed_difference"`` or ``"tangent"`` for the mixed derivative.
+        step: Half width h of the differences, where they were taken.
+        average: Of mixed derivatives: ``"gram"`` or ``"operator"``.
+        seed: Of the weights.
     """
 
     eigenvalues: np.ndarray
@@ -60,6 +66,10 @@ class CovarianceResult(Result, ABC):
     anisotropy: Estimate
     trace: Estimate
     residual: float
+    derivative: str = field(default="", kw_only=True)
+    step: float | None = field(default=None, kw_only=True)
+    average: str = field(default="", kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "eigenvalues": ("direction",),
@@ -70,6 +80,21 @@ class CovarianceResult(Result, ABC):
         "similarity": ("subspace",),
     }
     gallery: ClassVar[str] = "directions"
+    #: Fields that earlier versions kept among the settings, and their names there.
+    _AMONG_SETTINGS: ClassVar[Mapping[str, str]] = {
+        "derivative": "estimator",
+        **{name: name for name in ("step", "average", "seed")},
+    }
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read what :meth:`save` wrote, in this version or an earlier one."""
+        found = super().load(folder)
+        if found.derivative:
+            return found
+        settings = found.provenance.get("settings", {})
+        kept = {name: settings[key] for name, key in cls._AMONG_SETTINGS.items() if key in settings}
+        return replace(found, **{name: tuple(each) if isinstance(each, list) else each for name, each in kept.items()})
 
     @property
     def size(self) -> int:
@@ -79,12 +104,10 @@ class CovarianceResult(Result, ABC):
     @property
     def estimator(self) -> str:
         """How gradients were taken, in words."""
-        settings = self.provenance.get("settings", {})
-        chosen, step = str(settings.get("estimator")), settings.get("step")
-        if chosen.startswith("mixed"):
-            width = f" by differences, h = {step:g}" if chosen == "mixed_difference" else ""
-            return f"mixed derivative{width}, {settings.get('average')} average"
-        return f"central differences, h = {step:g}" if chosen == "difference" else "exact gradients"
+        if self.derivative.startswith("mixed"):
+            width = f" by differences, h = {self.step:g}" if self.derivative == "mixed_difference" else ""
+            return f"mixed derivative{width}, {self.average} average"
+        return f"central differences, h = {self.step:g}" if self.derivative == "difference" else "exact gradients"
 
     @property
     def mixed(self) -> bool:

@@ -64,7 +64,7 @@ class Comparison:
                 f"The overlap of {'; '.join(lost[:6])}{more} is not resolved: it, or the agreement of a network's own two halves, "
                 f"lies within the noise floor of {self.floor:.2f}. Draw more networks to resolve it."
             )
-        seeds = [result.provenance.get("settings", {}).get("seed") for result in self.results]
+        seeds = [result.seed for result in self.results]
         if any(self.resolved[i, j] and seeds[i] is not None and seeds[i] == seeds[j] for i, j in pairs):
             found.append(
                 "Networks drawn with one seed share random numbers, and a part of their overlap may be common noise. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,10 +62,34 @@ class _Directions(Course):
         )
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is to be learned along a direction v: to tell ``s = ±1`` from ``x = ε·s·v + w``.
+
+    Attributes:
+        noise: σ of w, one or several.
+        samples: Sizes of the training set, one or several.
+        test: Test samples.
+        epsilon: ε.
+        margin: ``"text"`` for ε as defined, ``"released"`` for ε/2, as the authors' code has it.
+    """
+
+    noise: tuple[float, ...] = (3.0,)
+    samples: tuple[int, ...] = (10_000,)
+    test: int = 10_000
+    epsilon: float = 1.0
+    margin: str = "text"
+
+
+#: The problem and the training as published.
+PROBLEM, RECIPE = Problem(), Recipe("sgd", rate=0.5, epochs=20, batch=128, clip=0.5, threshold=0.01)
+
+
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     family = Family.initialised(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), name="linear")
     basis = bases.fourier_half((1, 4, 4)).part(range(4))
-    return (family, basis), {"noise": (0.5,), "samples": (64,), "test": 512, "epochs": 2, "repeats": 2, "batch": 16}
+    recipe = replace(RECIPE, epochs=2, batch=16)
+    return (family, basis), {"problem": Problem((0.5,), (64,), test=512), "recipe": recipe, "repeats": 2}
 
 
 @measurement(
@@ -75,22 +99,8 @@ def directional_bias(
     family: Family,
     basis: Basis,
     *,
-    noise: tuple[float, ...] = (3.0,),
-    samples: tuple[int, ...] = (10_000,),
-    test: int = 10_000,
-    epsilon: float = 1.0,
-    margin: str = "text",
-    epochs: int = 20,
-    batch: int = 128,
-    rate: float = 0.5,
-    schedule: str = "linear",
-    optimiser: str = "sgd",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    clip: float | None = 0.5,
-    loss: str | None = None,
-    threshold: float = 0.01,
-    stop: bool = False,
+    problem: Problem = PROBLEM,
+    recipe: Recipe = RECIPE,
     repeats: int = 1,
     seed: int = 0,
     run: Run | None = None,
@@ -109,22 +119,9 @@ def directional_bias(
     Args:
         family: Who is trained: networks with two outputs (cross-entropy) or one (logistic loss).
         basis: Which directions.
-        noise: σ, one or several.
-        samples: Sizes of the training set, one or several.
-        test: Test samples.
-        epsilon: ε.
-        margin: ``"text"`` for ε as defined, ``"released"`` for ε/2, as the authors' code has it.
-        epochs: Passes over the training set.
-        batch: Samples of an iteration.
-        rate: Learning rate at the start.
-        schedule: ``"linear"`` to 0, ``"cosine"`` or ``"constant"``, per iteration.
-        optimiser: ``"sgd"``, ``"adam"``, ``"adamw"`` or ``"gd"``.
-        momentum: Of SGD.
-        weight_decay: None as published.
-        clip: Largest norm of a gradient.
-        loss: ``None``: cross-entropy for several outputs, logistic for one; or ``"hinge"``, ``"squared"``.
-        threshold: Of the loss of a batch, for the number of iterations.
-        stop: Whether to stop there: quick speed maps, whose accuracies are then those of unfinished networks.
+        problem: What is learned: noise levels, training sizes, test samples, ε.
+        recipe: How: with a threshold of the loss, for the number of iterations. To stop there gives quick speed maps, whose
+            accuracies are those of unfinished networks.
         repeats: Networks for each direction.
         seed: Of weights, data and order.
         run: Folder (resumable), device, precision, cluster.
@@ -138,7 +135,8 @@ def directional_bias(
     Example:
         >>> family = Family.initialised(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), name="linear")
         >>> basis = bases.fourier_half((1, 4, 4))
-        >>> result = directional_bias(family, basis, noise=(0.1,), samples=(500,), test=500, epochs=4)
+        >>> problem, recipe = Problem(noise=(0.1,), samples=(500,), test=500), replace(RECIPE, epochs=4)
+        >>> result = directional_bias(family, basis, problem=problem, recipe=recipe)
         >>> result.sentence()
         'linear learns 10 of 10 directions and misses 0: test accuracy lies at 100 % (σ = 0.1, 500 samples).'
 
@@ -147,23 +145,12 @@ def directional_bias(
         gradient clipping and the schedule.
     """
     run = run or Run()
-    noise, samples = _several(noise, float, "noise"), _several(samples, int, "samples")
+    noise, samples = _several(problem.noise, float, "noise"), _several(problem.samples, int, "samples")
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}. Pass repeats=3 for an idea of the spread.")
-    recipe = Recipe(
-        optimiser=optimiser,
-        rate=rate,
-        schedule=schedule,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        epochs=epochs,
-        batch=batch,
-        clip=clip,
-        loss=loss,
-        threshold=threshold,
-        stop=stop,
-    )
-    settings = {"test": test, "epsilon": epsilon, "margin": margin}
+    if recipe.threshold is None:
+        raise ValueError("threshold must be a loss to count iterations to, got none. Pass threshold=0.01.")
+    settings = {"test": problem.test, "epsilon": problem.epsilon, "margin": problem.margin}
     course = _Directions(basis.vectors, basis.shape, basis.places, settings, recipe)
     _check_fit(family, course, run)
     trials = {
@@ -195,7 +182,7 @@ def directional_bias(
         basis.name,
         basis.labels,
         np.array(basis.places),
-        threshold,
+        recipe.threshold,
         accuracy=np.where(diverged, np.nan, gathered("accuracy/test")),
         train_accuracy=np.where(diverged, np.nan, gathered("accuracy/train")),
         iterations=np.where(first < 0, np.nan, first),

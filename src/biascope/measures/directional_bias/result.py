@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.result import Plane, Result
 
 if TYPE_CHECKING:
@@ -76,18 +76,20 @@ class DirectionalBias(Result):
         """Whether every direction is a frequency (of one channel)."""
         return all(len(label) >= 3 and label[-3] in ("Re", "Im") for label in self.labels)
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {}
         for i, j, words in self._settings():
             each = self._accuracy[i, j]  # (repeat, direction)
             each = each[~np.isnan(each).all(1)]
             if not len(each):
                 continue
+            case = f"noise {self.noise[i]:g}, {self.samples[j]} samples"
             known = ~np.isnan(each)
-            numbers[f"mean test accuracy{words}"] = over_repeats(np.nanmean(each, 1), within=(0.0, 1.0))
+            mean = over_repeats(np.nanmean(each, 1), within=(0.0, 1.0))
+            numbers[f"mean_test_accuracy:{case}"] = mean.named(f"mean test accuracy{words}", SHARE)
             for name, judged in (("learned", each >= LEARNED), ("missed", each <= MISSED)):
-                shares = judged.sum(1) / known.sum(1)
-                numbers[f"share of directions {name}{words}"] = over_repeats(shares, within=(0.0, 1.0))
+                share = over_repeats(judged.sum(1) / known.sum(1), within=(0.0, 1.0))
+                numbers[f"directions_{name}:{case}"] = share.named(f"share of directions {name}{words}", SHARE)
         return numbers
 
     @property

@@ -17,7 +17,7 @@ from biascope.measures.pooling_theory import models as pooling
 from biascope.measures.pooling_theory.models import bayes_accuracy_after_pooling_any_frequency as best_accuracy
 from biascope.measures.pooling_theory.models import bayes_accuracy_after_pooling_complex as best_accuracy_complex
 from biascope.measures.pooling_theory.simulation import pooling_trajectory, sampled_accuracy, sampled_accuracy_complex
-from biascope.results.estimate import Estimate, jackknife
+from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.runs.randomness import seed_of
@@ -98,14 +98,18 @@ class PoolingTheory(Result):
         ratio = jackknife(float(needed[0].sum() / needed[1].sum()), list(rest[0] / np.maximum(rest[1], 1)))
         return int(self.trained[slow]), int(self.trained[easy]), ratio
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
-        largest, best = np.abs(self.deviations()).max(), self.accuracy[0]
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        largest, best = Estimate.exact(float(np.abs(self.deviations()).max())), self.accuracy[0]
+        mean, lost = Estimate.exact(float(best.mean())), Estimate.exact(float((best < 0.6).mean()))
+        found = {
+            "largest_deviation": largest.named("largest deviation of simulation from closed form", "standard errors"),
+            "mean_best_accuracy": mean.named("mean best accuracy after pooling", SHARE),
+            "frequencies_below_60_percent": lost.named("share of frequencies below 60 % accuracy", SHARE),
+        }
         slow = self.slowdown()
-        return {
-            "largest deviation of simulation from closed form, in standard errors": Estimate.exact(float(largest)),
-            "mean best accuracy after pooling": Estimate.exact(float(best.mean())),
-            "share of frequencies below 60 % accuracy": Estimate.exact(float((best < 0.6).mean())),
-        } | ({} if slow is None else {f"iterations for frequency {slow[0]} over {slow[1]}": slow[2]})
+        if slow is not None:
+            found["slowdown"] = slow[2].named(f"iterations for frequency {slow[0]} over {slow[1]}")
+        return found
 
     def sentence(self) -> str:  # noqa: D102
         deviations, best = np.abs(self.deviations()), self.accuracy[0]

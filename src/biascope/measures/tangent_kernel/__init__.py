@@ -19,9 +19,10 @@ from biascope.families.family import Family
 from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.tangent_kernel import pictures as pictures
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.results.result import Result
+from biascope.results.wording import percent
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -97,18 +98,25 @@ class TangentSpectrum(Result):
         "thumbnails": ("shown function", "end", "channel", "row", "column"),
     }
 
-    def headline(self) -> dict[str, Estimate]:  # noqa: D102
+    def headline(self) -> dict[str, Number]:  # noqa: D102
         samples, leading = len(self.labels), self.eigenvalues.shape[1]
-        numbers = {
-            f"effective rank of {samples}": self.effective_rank,
-            f"share of the labels on {leading} functions (random: {leading / samples:.3g})": self.labels_energy[:, -1],
-            "alignment of the labels α/‖y‖²": self.labels_alignment,
-            "alignment over a random target's": self.labels_alignment * samples / self.trace,
+
+        def over_draws(values: np.ndarray) -> Estimate:
+            return Estimate.exact(float(values[0])) if self.exact else _mean(values)
+
+        on_leading = f"share of the labels on {leading} functions (random: {percent(leading / samples)})"
+        found = {
+            "effective_rank": over_draws(self.effective_rank).named(f"effective rank of {samples}"),
+            "labels_energy": over_draws(self.labels_energy[:, -1]).named(on_leading, SHARE),
+            "labels_alignment": over_draws(self.labels_alignment).named("alignment of the labels α/‖y‖²"),
+            "alignment_over_random": over_draws(self.labels_alignment * samples / self.trace).named(
+                "alignment over a random target's"
+            ),
         }
-        found = {name: Estimate.exact(float(of[0])) if self.exact else _mean(of) for name, of in numbers.items()}
         if self.control_energy.size:
-            words = f"mean local energy on {self.splits[1]} over that on {self.splits[0]}"
-            found[words] = _mean(self.control_energy / self.local_energy.mean())
+            found["local_energy_ratio"] = _mean(self.control_energy / self.local_energy.mean()).named(
+                f"mean local energy on {self.splits[1]} over that on {self.splits[0]}"
+            )
         return found
 
     def sentence(self) -> str:  # noqa: D102

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.results.draw import PALETTE, WIDTH, blank, legend_below, line_colours, panel, plain
+from biascope.results.wording import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -187,7 +188,7 @@ def ends_figure(
             style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 9, "color": ink}
             axes.text(left + width / 2, height * 1.05, plain(str(kind), 8), **style)
         axes.imshow(canvas, interpolation="none")
-        title = f"{place + 1}: {_percent(kernel[place])} of the kernel, {_percent(target[place])} of the labels"
+        title = f"{place + 1}: {percent(kernel[place])} of the kernel, {percent(target[place])} of the labels"
         axes.set_title(title, fontsize=10, color=colours.ink, loc="left", pad=3)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
@@ -260,9 +261,3 @@ def _count(axes: Axes, length: int, what: str) -> None:
 def _plain_ticks(axes: Axes) -> None:
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-
-
-def _percent(share: float) -> str:
-    """A share in words, to two digits."""
-    value = 100 * share
-    return f"{value:.0f} %" if value >= 10 else f"{value:.1f} %" if value >= 0.1 else "< 0.1 %"

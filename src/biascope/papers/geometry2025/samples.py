@@ -229,7 +229,8 @@ def figure_6(effort: str, run: Run) -> Finding:
             run=run_of(family, run, "bfloat16"),
         )
         touched = found.removed > 0
-        mean, largest = over_repeats(found.lead[:, touched].mean(1)), over_repeats(found.lead[:, -1])
+        lead = 100 * found.lead
+        mean, largest = over_repeats(lead[:, touched].mean(1)), over_repeats(lead[:, -1])
         statistics |= {
             f"{key}_mean_lead": mean.named(f"{title}: mean lead", "points"),
             f"{key}_lead_at_the_largest_share": largest.named(f"{title}: lead at the largest share", "points"),

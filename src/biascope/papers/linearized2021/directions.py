@@ -10,7 +10,7 @@ import torch
 
 from biascope.families.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
-from biascope.measures.directional_bias import directional_bias
+from biascope.measures.directional_bias import Problem, directional_bias
 from biascope.networks import builder
 from biascope.papers.linearized2021.shared import NETWORKS, TITLES, fall_and_mean, linearised, training_run
 from biascope.results.claim import Claim, Finding, figure
@@ -23,6 +23,7 @@ from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.bases import Basis
 from biascope.tasks.probe import Probe
+from biascope.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,14 +110,8 @@ def figure_44(effort: str, run: Run) -> Finding:
             result = directional_bias(
                 each,
                 basis.part(places),
-                noise=(1.0,),
-                margin="released",
-                samples=(train,),
-                test=test,
-                epochs=epochs,
-                rate=0.05,
-                momentum=0.9,
-                clip=None,
+                problem=Problem(noise=(1.0,), samples=(train,), test=test, margin="released"),
+                recipe=Recipe("sgd", 0.05, momentum=0.9, epochs=epochs, threshold=0.01),
                 seed=0,
                 run=training_run(each, run),
             )

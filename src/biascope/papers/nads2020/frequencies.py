@@ -55,7 +55,7 @@ def learned(
     """One network on D(v) for every direction of a basis, by the published protocol."""
     family = family_of(name, outputs=2, **(network or {}))
     chosen = {**PROTOCOL[effort], **settings}
-    return directional_bias(family, basis, run=training_run(family, run), **chosen)
+    return directional_bias(family, basis, run=training_run(family, run), **directional_bias.grouped(chosen))
 
 
 def frequencies(stride: int, part: str = "Re") -> Basis:
