@@ -5,10 +5,10 @@ import torch
 from networks_under_test import CPU64, normal, smooth_mlp
 from torch import Tensor
 
-from biascope.derivatives import fastest as autotune
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_gradient
 from biascope.families.family import Family, Network
+from biascope.runs import autotune
 
 CPU_DEVICE = torch.device("cpu")
 
