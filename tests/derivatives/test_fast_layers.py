@@ -12,7 +12,6 @@ from networks_under_test import CPU64, normal, relu_convnet
 from torch import nn
 from torch.func import grad, vmap
 
-from biascope.derivatives import fast_layers as rewritten_layers
 from biascope.derivatives.fast_layers import ConvolutionAsProduct, PoolingBySlices
 from biascope.derivatives.gradients import input_difference, input_gradient
 from biascope.families.family import Family
@@ -39,15 +38,15 @@ of_every_kind = pytest.mark.parametrize(("settings", "kernel"), SETTINGS.values(
 def products(monkeypatch) -> list[int]:
     """Counts the convolutions that became products."""
     counted: list[int] = []
-    original = rewritten_layers._conv2d
+    original = ConvolutionAsProduct._conv2d
 
-    def counting(func, *args, **kwargs):
+    def counting(self, func, *args, **kwargs):
         calls: list[int] = []
-        result = original(lambda *given: calls.append(1) or func(*given), *args, **kwargs)
+        result = original(self, lambda *given: calls.append(1) or func(*given), *args, **kwargs)
         counted.append(0 if calls else 1)
         return result
 
-    monkeypatch.setattr(rewritten_layers, "_conv2d", counting)
+    monkeypatch.setattr(ConvolutionAsProduct, "_conv2d", counting)
     return counted
 
 

@@ -5,10 +5,10 @@ import torch
 from networks_under_test import CPU64, normal, smooth_mlp
 from torch import Tensor
 
-from biascope.derivatives import fastest as autotune
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_gradient
 from biascope.families.family import Family, Network
+from biascope.runs import autotune
 
 CPU_DEVICE = torch.device("cpu")
 
@@ -203,6 +203,20 @@ def test_a_way_of_one_member_that_no_longer_fits_gives_way_to_one_that_did(clock
     large.fits = 0
     assert mapped(fastest, 10, 10) == list(range(10, 20))
     assert fastest.chosen == "128 inputs a pass"
+
+
+def test_a_size_that_failed_is_not_tried_again(clock):
+    stack = Counted(clock, 1.0, 0.01, fits=1)
+    tried = []
+
+    def noting(networks: Network, inputs: Tensor) -> Tensor:
+        tried.append(networks.members)
+        return stack(networks, inputs)
+
+    fastest = Fastest([Way("stack", 2, noting, most=2)], CPU_DEVICE)
+    assert mapped(fastest, 20) == list(range(20))
+    assert fastest.settled
+    assert tried.count(2) == 1
 
 
 def unbatchable(stack: Network, inputs: Tensor) -> Tensor:

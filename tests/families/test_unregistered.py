@@ -327,3 +327,24 @@ def test_one_module_as_it_is_needs_no_registration():
 def test_published_networks_hold_nothing_unregistered():
     for name in ("lenet", "siren", "coordinate_mlp", "vit"):
         assert Family.initialised(builder(name)).unregistered == ()
+
+
+@pytest.mark.parametrize("kind", [np.longdouble, np.uint16, np.complex64, object, "U4"])
+def test_arrays_of_every_type_are_compared_by_content(kind):
+    first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+    first.B, second.B = (np.array([1, 2]).astype(kind) for _ in range(2))
+    assert differences(first, second) == []
+    second.B = np.array([1, 3]).astype(kind)
+    assert differences(first, second) == ["B"]
+
+
+def test_conjugated_and_negated_tensors_are_compared_by_their_numbers():
+    first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+    for held, equal in (
+        (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j])),
+        (torch.tensor([1 + 2j]).conj().imag, torch.tensor([-2.0])),
+    ):
+        first.B, second.B = held, equal
+        assert differences(first, second) == []
+    second.B = torch.tensor([2.0])
+    assert differences(first, second) == ["B"]

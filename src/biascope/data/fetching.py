@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from biascope.data.downloads import Downloads
 from biascope.data.official import OfficialSet, md5_of
 from biascope.data.sources import Source
+from biascope.runs.files import put_in_place
 
 
 @dataclass(frozen=True)
@@ -105,5 +105,5 @@ def _kept(
             expected, found = published.layouts[0].md5[path.name], md5_of(path)
             if found != expected:
                 raise ValueError(f"{path.name} has md5 {found}, not the official {expected}, and was not kept")
-            os.replace(path, target / path.name)
+            put_in_place(path, target / path.name)
             yield target / path.name

@@ -7,6 +7,7 @@ Written as patches times kernel it is one batched matrix product: several times 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -14,8 +15,41 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+_Pair = tuple[int, int]
 
-class ConvolutionAsProduct(TorchFunctionMode):
+
+class _RewrittenConvolution(TorchFunctionMode, ABC):
+    """Within this context two-dimensional convolutions are computed otherwise, except those in groups or padded by name."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace ``conv2d`` where its arguments allow it."""
+        if func is F.conv2d or func is torch.conv2d:
+            return self._conv2d(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _conv2d(
+        self,
+        func: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        if groups != 1 or isinstance(padding, str) or input.dim() != 4:
+            result: Tensor = func(input, weight, bias, stride, padding, dilation, groups)
+            return result
+        return self._rewritten(input, weight, bias, _pair(stride), _pair(padding), _pair(dilation))
+
+    @abstractmethod
+    def _rewritten(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, stride: _Pair, padding: _Pair, dilation: _Pair
+    ) -> Tensor: ...
+
+
+class ConvolutionAsProduct(_RewrittenConvolution):
     """Within this context plain two-dimensional convolutions are computed as patches times kernel.
 
     Grouped ones and those padded by name are left as they are.
@@ -28,43 +62,25 @@ class ConvolutionAsProduct(TorchFunctionMode):
         True
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace ``conv2d`` where its arguments allow it."""
-        if func is F.conv2d or func is torch.conv2d:
-            return _conv2d(func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+    def _rewritten(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, stride: _Pair, padding: _Pair, dilation: _Pair
+    ) -> Tensor:
+        kernel = weight.shape[2:]
+        height, width = (
+            (input.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) // stride[axis] + 1
+            for axis in (0, 1)
+        )
+        if tuple(kernel) == (1, 1) and padding == (0, 0):
+            patches = input[:, :, :: stride[0], :: stride[1]].flatten(2)
+        else:
+            patches = F.unfold(input, tuple(kernel), dilation, padding, stride)  # (n, in·kh·kw, positions)
+        outputs = weight.flatten(1) @ patches
+        if bias is not None:
+            outputs = outputs + bias[:, None]
+        return outputs.reshape(*outputs.shape[:2], height, width)
 
 
-def _conv2d(
-    func: Any,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    if groups != 1 or isinstance(padding, str) or input.dim() != 4:
-        result: Tensor = func(input, weight, bias, stride, padding, dilation, groups)
-        return result
-    stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
-    kernel = weight.shape[2:]
-    height, width = (
-        (input.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) // stride[axis] + 1
-        for axis in (0, 1)
-    )
-    if tuple(kernel) == (1, 1) and padding == (0, 0):
-        patches = input[:, :, :: stride[0], :: stride[1]].flatten(2)
-    else:
-        patches = F.unfold(input, tuple(kernel), dilation, padding, stride)  # (n, in·kh·kw, positions)
-    outputs = weight.flatten(1) @ patches
-    if bias is not None:
-        outputs = outputs + bias[:, None]
-    return outputs.reshape(*outputs.shape[:2], height, width)
-
-
-class ConvolutionByShifts(TorchFunctionMode):
+class ConvolutionByShifts(_RewrittenConvolution):
     """Within this context plain two-dimensional convolutions are one product per network of kernel and shifted inputs.
 
     The shifted copies are laid out (channels · kernel, images · positions), so that under ``vmap`` each member has one large
@@ -86,36 +102,18 @@ class ConvolutionByShifts(TorchFunctionMode):
         super().__init__()
         self._copies = _shifts if compiled else _forth
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace ``conv2d`` where its arguments allow it."""
-        if func is F.conv2d or func is torch.conv2d:
-            return _shifted_conv2d(self._copies, func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _shifted_conv2d(
-    copies: Any,
-    func: Any,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    if groups != 1 or isinstance(padding, str) or input.dim() != 4:
-        result: Tensor = func(input, weight, bias, stride, padding, dilation, groups)
-        return result
-    above, left = _pair(padding)
-    padded = F.pad(input, (left, left, above, above)) if above or left else input
-    geometry = (*weight.shape[2:], *_pair(stride), *_pair(dilation))
-    shifted = copies(padded.transpose(0, 1)[None], geometry)[0]  # (channels, taps, n, height, width)
-    height, width = shifted.shape[3:]
-    outputs: Tensor = weight.flatten(1) @ shifted.reshape(weight[0].numel(), -1)
-    if bias is not None:
-        outputs = outputs + bias[:, None]
-    return outputs.reshape(weight.shape[0], input.shape[0], height, width).transpose(0, 1)
+    def _rewritten(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, stride: _Pair, padding: _Pair, dilation: _Pair
+    ) -> Tensor:
+        above, left = padding
+        padded = F.pad(input, (left, left, above, above)) if above or left else input
+        geometry = (*weight.shape[2:], *stride, *dilation)
+        shifted = self._copies(padded.transpose(0, 1)[None], geometry)[0]  # (channels, taps, n, height, width)
+        height, width = shifted.shape[3:]
+        outputs: Tensor = weight.flatten(1) @ shifted.reshape(weight[0].numel(), -1)
+        if bias is not None:
+            outputs = outputs + bias[:, None]
+        return outputs.reshape(weight.shape[0], input.shape[0], height, width).transpose(0, 1)
 
 
 def _windows(shape: torch.Size, geometry: tuple[int, ...]) -> list[tuple[slice, slice]]:

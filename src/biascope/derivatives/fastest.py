@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-import time
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from biascope.families.family import Network
+from biascope.runs.autotune import Timings
 
 _CALLS, _QUICK = 4, 0.3  # a way is timed up to so many times while a call takes less than so many seconds …
 _MANY = 256  # … and fewer than so many members
@@ -59,9 +60,7 @@ class Fastest:
 
     def __init__(self, ways: Sequence[Way], device: torch.device) -> None:
         self._untried = list(ways)
-        self._device = device
-        self.rates: dict[str, float] = {}
-        self._calls: dict[str, int] = {}
+        self._timings = Timings[str](device)  # by names: a way may be made anew at the same size
         self._timed_ways: dict[str, Way] = {}
         self._best: Way | None = None
 
@@ -73,7 +72,7 @@ class Fastest:
     @property
     def rate(self) -> float:
         """Members per second of the way in use."""
-        return self.rates.get(str(self._best), 0.0) if self._best else 0.0
+        return 1 / self._timings.seconds[str(self._best)] if self._best else 0.0
 
     @property
     def settled(self) -> bool:
@@ -98,15 +97,10 @@ class Fastest:
                 way = self._best  # too few members are left to time a larger stack fairly
                 stop = min(members, start + way.members)
             some = tree_map(lambda leaf: leaf[start:stop], inputs) if paired else inputs  # noqa: B023
-            try:
-                part = self._timed(way, stack.slice(start, stop), some)
-            except torch.OutOfMemoryError:
-                self._shrink(way)
-                continue
-            except (RuntimeError, ValueError, TypeError):
-                if self._best is None or self._best == way:
-                    raise
-                self._untried.remove(way)
+            work = functools.partial(self._gradients, way, stack.slice(start, stop), some)
+            part = self._timings.attempted(str(way), work, required=self._best is None or self._best == way)
+            if part is None:
+                self._give_up(way)
                 continue
             parts.append(part)
             if advance is not None:
@@ -114,46 +108,41 @@ class Fastest:
             start = stop
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _timed(self, way: Way, stack: Network, inputs: Any) -> Tensor:
+    def _gradients(self, way: Way, stack: Network, inputs: Any) -> Tensor:
+        """Gradients by a way, timed as long as it is on trial."""
         if way not in self._untried:
             return way.gradients(stack, inputs)
-        self._wait()
-        begin = time.perf_counter()
-        result = way.gradients(stack, inputs)
-        self._wait()
-        rate = (stack.members or 1) / (time.perf_counter() - begin)
+        members = stack.members or 1
+        result = self._timings.timed(str(way), lambda: way.gradients(stack, inputs), members)
         if self._best is None:
-            self._best, self.rates[str(way)] = way, rate
-        calls = self._calls[str(way)] = self._calls.get(str(way), 0) + 1
-        if calls == 1:
-            return result  # it filled caches; only later calls are compared
-        self.rates[str(way)] = rate = max(rate, self.rates.get(str(way), 0.0) if calls > 2 else 0.0)
-        if calls < _CALLS and way.members < _MANY and (stack.members or 1) / rate < _QUICK:
-            return result  # a short call can be disturbed: the best of several counts
-        self._untried.remove(way)
-        self._timed_ways[str(way)] = way
-        if rate >= self.rates[str(self._best)]:
             self._best = way
-        if not self._untried and self._best == way and way.members < way.most:
-            self._untried.append(way.resized(min(way.most, _GROWTH * way.members)))
-        elif not self._untried and self._best.members < self._best.most and self._best != way:
-            larger = self._best.resized(min(self._best.most, _GROWTH * self._best.members))
-            self._untried += [larger] if str(larger) not in self.rates else []
+        calls, seconds = self._timings.calls[str(way)], members * self._timings.seconds[str(way)]
+        short = calls < _CALLS and way.members < _MANY and seconds < _QUICK
+        if calls > 1 and not short:  # a short call can be disturbed: the best of several counts
+            self._conclude(way)
         return result
 
-    def _shrink(self, way: Way) -> None:
-        """Drop a way that does not fit, or halve it if it is the one in use."""
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+    def _conclude(self, way: Way) -> None:
+        """Compare a way that has been timed with the best, and decide what else is worth timing."""
+        self._untried.remove(way)
+        self._timed_ways[str(way)] = way
+        assert self._best is not None
+        if self._timings.fastest([str(way), str(self._best)]) == str(way):
+            self._best = way
+        if not self._untried and self._best.members < self._best.most:
+            larger = self._best.resized(min(self._best.most, _GROWTH * self._best.members))
+            self._untried += [larger] if str(larger) not in self._timings.seconds else []
+
+    def _give_up(self, way: Way) -> None:
+        """Drop a way that does not fit or cannot run this network, or halve it if it is the one in use."""
         if way in self._untried:
             self._untried.remove(way)
         if self._best is not None and self._best != way:
             return
         self._timed_ways.pop(str(way), None)
-        others = [other for other in self._timed_ways.values() if other.members <= way.members]
+        others = [name for name, other in self._timed_ways.items() if other.members <= way.members]
         if way.members == 1 and others:
-            self._best = max(others, key=lambda other: self.rates[str(other)])  # fewer inputs a pass may still fit
+            self._best = self._timed_ways[self._timings.fastest(others)]  # fewer inputs a pass may still fit
             return
         if way.members == 1:
             raise ValueError(
@@ -163,9 +152,7 @@ class Fastest:
         if self._best is None:
             self._untried.insert(0, smaller)  # nothing has run yet: it is the first to be timed
             return
-        self.rates.setdefault(str(smaller), self.rates[str(way)])
+        seconds = self._timings.seconds
+        if math.isinf(seconds.get(str(smaller), math.inf)):
+            seconds[str(smaller)] = seconds[str(way)]  # about as fast, until it is known better
         self._best = smaller
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)

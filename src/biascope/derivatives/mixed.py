@@ -8,7 +8,6 @@ input. All is done by products with ``M_θ`` and its adjoint, for many columns a
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.gradients import mixed_jvp, mixed_vjp, plain_attention
 from biascope.families.family import Family, Network
+from biascope.runs.memory import give_back, is_out_of_memory
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
 from biascope.tasks.probe import Probe
@@ -243,11 +243,9 @@ class MixedDerivative:
 
     def _give_way(self, error: Exception, members: int) -> None:
         """Take less at once after an error, or say what is wrong."""
-        scarce = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+        scarce = is_out_of_memory(error)
         if scarce and self._fitting > 1:
-            gc.collect()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            give_back()
             self.numbers //= 2
         elif scarce:
             raise ValueError(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from biascope.families.family import Network
 from biascope.runs.digest import fingerprint
+from biascope.runs.memory import fitting, halved
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, master_dtype
 from biascope.training.evaluation import EVALUATED
@@ -274,14 +275,8 @@ def in_passes(
     size = max(1, int(share * min(_MOST.get(device, 256), 2 * EVALUATED // max(1, math.prod(shape)))))
     start = 0
     while start < samples:
-        try:
-            yield work(slice(start, min(samples, start + size)))
-        except torch.OutOfMemoryError:
-            if size == 1:
-                raise
-            size = max(1, size // 2)
-            torch.cuda.empty_cache()
-            continue
+        found, size = fitting(lambda most: work(slice(start, min(samples, start + most))), size, halved)  # noqa: B023
+        yield found
         start += size
 
 

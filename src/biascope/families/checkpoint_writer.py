@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from io import FileIO
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from biascope.families.checkpoint import INDEX, TYPES, bytes_of
 from biascope.runs.digest import Described
-from biascope.runs.files import make_writable
+from biascope.runs.files import make_writable, partial_name, put_in_place, write_atomically
 
 SHARD = 5_000_000_000  # bytes of a shard, unless told otherwise
 _WORDS = {dtype: word for word, dtype in TYPES.items()}
@@ -85,7 +84,7 @@ class CheckpointWriter:
         self._shards = [_Shard({name: self._plan[name] for name in names}, self.metadata) for names in shards]
         _check_room(self.path.parent, sum(shard.size for shard in self._shards))
         make_writable(self.path.parent)
-        self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.partial")
+        self._temporary = partial_name(self.path)
         self._owners = {name: number for number, shard in enumerate(self._shards) for name in shard.names}
         self._left = {name: math.prod(shape) for name, (shape, _) in self._plan.items()}
         self._file: FileIO | None = None
@@ -125,25 +124,23 @@ class CheckpointWriter:
         for number, shard in enumerate(self._shards):
             with self._opened(number) as file:
                 _put(file, memoryview(shard.header(self.metadata)))
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # of all shards, before the first of them replaces another
         if self._one:
-            os.replace(self._part(0), self.path)
+            put_in_place(self._part(0), self.path)
             return
         self.path.mkdir(exist_ok=True)
         stale = {path.name for path in self.path.glob("model-*-of-*.safetensors")} | {"model.safetensors"}
         # Without an index, a folder that is half replaced cannot be taken for a model.
         (self.path / INDEX).unlink(missing_ok=True)
         for number in range(len(self._shards)):
-            os.replace(self._part(number), self.path / self._part(number).name)
+            put_in_place(self._part(number), self.path / self._part(number).name)
         for name in stale - {self._part(number).name for number in range(len(self._shards))}:
             (self.path / name).unlink(missing_ok=True)
         if len(self._shards) > 1:
             places = {name: self._part(number).name for name, number in self._owners.items()}
             total = sum(map(bytes_of, self._plan.values()))
             document = {"metadata": {"total_size": total, **self.metadata}, "weight_map": places}
-            index = self._temporary / INDEX
-            index.write_text(json.dumps(document, indent=1), encoding="utf-8")
-            os.replace(index, self.path / INDEX)
+            write_atomically(self.path / INDEX, json.dumps(document, indent=1).encode())
 
     def _part(self, number: int) -> Path:
         count = len(self._shards)

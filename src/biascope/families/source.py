@@ -272,22 +272,31 @@ def family_of(
     return family.beside(another)
 
 
+def module_built(name: str, build: Builder) -> nn.Module:
+    """What a user's builder builds, a failure told in one sentence.
+
+    Raises:
+        ValueError: If it raises an error, or returns something else than a module.
+    """
+    try:
+        module = build()
+    except (ValueError, TapeError):  # a sentence already, or the recorder's word that it cannot follow
+        raise
+    except Exception as error:  # a user's builder may raise anything
+        raise ValueError(
+            f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Fix the error above."
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
+    return module
+
+
 def _reporting(name: str, build: Builder) -> Builder:
-    """The builder, its failures turned into one sentence."""
+    """The builder, its failures told in one sentence."""
 
     @functools.wraps(getattr(build, "func", build))
     def reported() -> nn.Module:
-        try:
-            module = build()
-        except (ValueError, TapeError):  # a sentence already, or the recorder's word that it cannot follow
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Fix the error above."
-            ) from error
-        if not isinstance(module, nn.Module):
-            raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
-        return module
+        return module_built(name, build)
 
     reported.func, reported.keywords = getattr(build, "func", build), getattr(build, "keywords", {})  # type: ignore[attr-defined]
     return reported

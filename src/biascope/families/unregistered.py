@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.runs.code import closure_of, digest_or_shape
 from biascope.runs.randomness import forked_rng, seed_of
 
 # What torch itself keeps in every module; hooks are looked at, since they take part in the forward pass.
@@ -105,7 +105,8 @@ class _Walk:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
             self.found[name] = repr(value) if value != value else value  # not a number equals itself here
         elif isinstance(value, Tensor | np.ndarray | np.generic):
-            self.found[name] = _content(value)
+            array = np.asarray(value) if isinstance(value, np.generic) else value
+            self.found[name] = _Content(tuple(array.shape), str(array.dtype), digest_or_shape(array))
         elif id(value) not in self.seen:
             self.seen.add(id(value))
             for key, part in _parts(value):
@@ -136,22 +137,8 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, obje
     yield " is", f"{function.__module__}.{function.__qualname__}"
     yield " does", function.__code__.co_code
     yield " with", [constant for constant in function.__code__.co_consts if isinstance(constant, int | float | str)]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield f" of {name}", cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
+    yield from ((f" of {name}", part) for name, part in closure_of(function))
     yield " by default", (function.__defaults__, function.__kwdefaults__)
-
-
-def _content(value: Tensor | np.ndarray[Any, Any] | np.generic) -> _Content:
-    if isinstance(value, Tensor):
-        if value.device.type == "meta" or value.layout != torch.strided:
-            return _Content(tuple(value.shape), str(value.dtype), str(value.layout))
-        raw = value.detach().cpu().contiguous().flatten().resolve_conj().view(torch.uint8).numpy().tobytes()
-    else:
-        raw = repr(value).encode() if value.dtype == object else np.ascontiguousarray(value).tobytes()
-    return _Content(tuple(value.shape), str(value.dtype), hashlib.sha256(raw).hexdigest())
 
 
 def structure_of(module: nn.Module) -> list[tuple[str, str]]:

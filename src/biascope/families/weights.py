@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from biascope.runs.digest import Described
+from biascope.runs.files import written
 
 Params = dict[str, Tensor]
 EDITABLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -129,14 +128,8 @@ def _unpickled(path: Path, mapped: bool) -> object:
 def save(params: Params, path: Path | str, metadata: dict[str, str] | None = None) -> None:
     """Write weights as safetensors, whole or not at all."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in params.items()}
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
+    with written(Path(path)) as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata=metadata)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def misfits(found: Mapping[str, Described], wanted: Mapping[str, Described], *, types: bool = True) -> str:

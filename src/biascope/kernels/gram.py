@@ -28,6 +28,7 @@ from biascope.kernels.plan import (
 from biascope.kernels.proof import Proof, placed, sample_count
 from biascope.kernels.uses import scalars
 from biascope.runs.cluster import device_type
+from biascope.runs.memory import fitting
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Group, Outcome, Sweep
@@ -258,21 +259,17 @@ class Engine:
         """Rows ``first … last−1`` of the kernel: ``(r, last)`` of the lower triangle, or ``(r, m)``; ``(p, r, …)`` for each."""
         device = run.torch_device
         dtype = torch.float64 if run.precision == "float64" else torch.float32
-        network, sizes = self.network.to(device, dtype), self.sizes
-        while True:
-            try:
-                with run.products(), torch.no_grad():
-                    found = [
-                        Panel(network, self.parts, sizes, x, other, first, last, output, run).rows()
-                        for output in self.outputs
-                    ]
-                break
-            except torch.OutOfMemoryError:
-                if sizes.chunk == 1:
-                    raise
-                # Others may use the device too; in smaller pieces only the last digits differ.
-                sizes = sizes.halved()
-                torch.cuda.empty_cache()
+        network = self.network.to(device, dtype)
+
+        def rows(sizes: Sizes) -> list[Tensor]:
+            with run.products(), torch.no_grad():
+                return [
+                    Panel(network, self.parts, sizes, x, other, first, last, output, run).rows()
+                    for output in self.outputs
+                ]
+
+        # Others may use the device too; in smaller pieces only the last digits differ.
+        found, _ = fitting(rows, self.sizes, lambda sizes: sizes.halved() if sizes.chunk > 1 else None)
         if self.kernel == "each":
             return torch.stack(found)
         total = found[0]

@@ -9,7 +9,6 @@ leading eigenpairs, the trace, the Frobenius norm, the effective rank, and the a
 from __future__ import annotations
 
 import functools
-import gc
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.families.weights import Params
 from biascope.results.estimate import Estimate, jackknife
+from biascope.runs.memory import fitting, halved, is_out_of_memory
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -284,25 +284,25 @@ class TangentKernel(LinearOperator):
             while start < self.size:
                 chosen = product if product is not None and self._few(count) else of_rows
                 most = self.batch if chosen is product else min(self.batch, self.fitting)
-                span = slice(start, min(self.size, start + most))
                 try:
-                    with self.run.products(), plain_attention():
-                        parts = chosen(self._inputs(span), span)
-                except torch.OutOfMemoryError:
-                    if most == 1:
-                        raise
-                    self.batch = most // 2
-                    gc.collect()
-                    torch.cuda.empty_cache()
-                    continue
-                except RuntimeError:
-                    if chosen is of_rows:
+                    parts, fits = fitting(functools.partial(self._part, chosen, start), most, halved)
+                except RuntimeError as error:
+                    if chosen is of_rows or is_out_of_memory(error):
                         raise
                     self._multiplies = False  # a network without forward mode, or that does not batch over vectors
                     continue
+                if fits < most:
+                    self.batch = fits
                 yield parts
-                advance(span.stop - start)
-                start = span.stop
+                stop = min(self.size, start + fits)
+                advance(stop - start)
+                start = stop
+
+    def _part(self, work: Work, start: int, count: int) -> list[Tensor]:
+        """Work on so many inputs, or on those that are left."""
+        span = slice(start, min(self.size, start + count))
+        with self.run.products(), plain_attention():
+            return work(self._inputs(span), span)
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class _Walk:
             self.visit(value.fget)
             self.visit(value.fset)
         elif isinstance(value, Tensor | np.ndarray):
-            self._say("array", _digest_or_shape(value))
+            self._say("array", digest_or_shape(value))
         elif isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary | weakref.WeakSet):
             self._say("cache")
         elif isinstance(value, Mapping):
@@ -202,11 +202,12 @@ class _Walk:
         engine = written if isinstance(written, str) and written.startswith("biascope.") else None
         self.visit(function.__defaults__)
         self.visit(function.__kwdefaults__)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        held = dict(closure_of(function))
+        for name in function.__code__.co_freevars:
             self._say("closure", name)
-            try:
-                self.visit(cell.cell_contents)
-            except ValueError:  # a name that is not bound yet
+            if name in held:
+                self.visit(held[name])
+            else:
                 self._say("empty")
         for name, value in sorted(vars(function).items()):
             if name != "__wrapped__" or not function.__closure__:
@@ -258,7 +259,7 @@ class _Walk:
             for name, tensor in kind.items():
                 self._say(name, "none" if tensor is None else (tuple(tensor.shape), tensor.dtype))
                 if tensor is not None and id(module) not in self._stateless:
-                    self._say(_digest_or_shape(tensor))
+                    self._say(digest_or_shape(tensor))
         if isinstance(module, torch.jit.ScriptModule):
             self._say(module.code)
             return
@@ -309,7 +310,20 @@ class _Walk:
                 self.visit(item)
 
 
-def _digest_or_shape(value: Tensor | np.ndarray) -> str:
+def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function holds in its closure, by name; a name that is not bound yet is left out."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            yield name, cell.cell_contents
+
+
+def digest_or_shape(value: Tensor | np.ndarray) -> str:
+    """A digest of an array's content; its shape and type where the content cannot be read.
+
+    Example:
+        >>> digest_or_shape(torch.zeros(2)) == digest_or_shape(torch.ones(2)), digest_or_shape(torch.zeros(2, device="meta"))
+        (False, '(2,) torch.float32')
+    """
     if isinstance(value, np.ndarray) and value.dtype.kind in "OVUSMm":  # objects, records, words, dates
         return code_of(value.tolist()) + str(value.dtype)
     if isinstance(value, Tensor) and value.layout == torch.sparse_coo:
@@ -318,8 +332,14 @@ def _digest_or_shape(value: Tensor | np.ndarray) -> str:
     try:
         tensor = torch.as_tensor(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
         return digest(tensor.detach())
-    except (RuntimeError, TypeError, NotImplementedError, ValueError):  # sparse, quantised, words, on no device
-        return f"{tuple(value.shape)} {value.dtype}"
+    except (
+        RuntimeError,
+        TypeError,
+        NotImplementedError,
+        ValueError,
+    ):  # sparse, quantised, on no device, of a type torch lacks
+        known = code_of(value.tolist()) if isinstance(value, np.ndarray) else tuple(value.shape)
+        return f"{known} {value.dtype}"
 
 
 def _compiled(code: types.CodeType) -> Iterator[str]:
@@ -510,10 +530,7 @@ def _reached(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name in _names(function.__code__)[0]:
         if name in function.__globals__:
             yield name, function.__globals__[name]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a name that is not bound yet
-            if callable(cell.cell_contents):
-                yield name, cell.cell_contents
+    yield from ((name, value) for name, value in closure_of(function) if callable(value))
 
 
 def _is_constant(name: str) -> bool:

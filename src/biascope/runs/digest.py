@@ -44,7 +44,10 @@ class Fingerprint:
 
     def add(self, values: Tensor) -> None:
         """Feed the next values of the announced tensor."""
-        self._digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        # A tensor may say of its numbers that they are conjugated or negated, and hold them as they were.
+        written = values.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        # One number cut out of others counts as contiguous, and keeps the stride that it had among them.
+        self._digest.update(written.as_strided((written.numel(),), (1,)).view(torch.uint8).numpy().data)
 
     @property
     def value(self) -> str:

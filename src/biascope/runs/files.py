@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -15,7 +17,7 @@ def make_writable(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".writable-{secrets.token_hex(4)}.partial"
+        probe = partial_name(folder / "writable")
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -24,28 +26,63 @@ def make_writable(folder: Path) -> None:
         raise ValueError(message) from error
 
 
-def write_first(path: Path, data: bytes) -> None:
-    """Write a file whole where there is none: of several processes at once, one does."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    write_atomically(temporary, data)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a disk without such links: the later of two at once stays
-        os.replace(temporary, path)
-    temporary.unlink(missing_ok=True)
+def partial_name(path: Path) -> Path:
+    """A new hidden name beside a file or folder, for what is not whole yet."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+
+
+def put_in_place(whole: Path, path: Path) -> None:
+    """Give a file its name once all of it is on the disk, replacing what has that name; both names must be on one disk."""
+    _to_disk(whole)
+    os.replace(whole, path)
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A temporary path to write a file to: it becomes the file where the block ends, and is removed where the block fails.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "words.txt"
+        >>> with written(path) as temporary:
+        ...     _ = temporary.write_text("whole")
+        ...     path.exists()
+        False
+        >>> path.read_text()
+        'whole'
+    """
+    with _removed(partial_name(path)) as temporary:
+        yield temporary
+        put_in_place(temporary, path)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that it is either absent or whole, also when the machine goes down."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    with written(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_first(path: Path, data: bytes) -> None:
+    """Write a file whole where there is none: of several processes at once, one does."""
+    with _removed(partial_name(path)) as temporary:
+        temporary.write_bytes(data)
+        _to_disk(temporary)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a disk without such links: the later of two at once stays
+            os.replace(temporary, path)
+
+
+def _to_disk(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _removed(temporary: Path) -> Iterator[Path]:
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import wave
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from biascope.data.picture import SUFFIXES, in_8_bits, in_floats, is_deep, is_grey, opened
+from biascope.runs.files import write_atomically
 from biascope.tasks.signals import MOST_DIMENSIONS, Signal
 
 COLOURS = (1, 3, 4)  # lengths of a last axis that is taken for channels
@@ -84,15 +86,16 @@ def save_signal(signal: Signal, path: Path | str) -> Path:
     """
     path = Path(path)
     values = signal.values.detach().cpu().double().numpy()
+    buffer = io.BytesIO()
     if path.suffix == ".npy":
-        np.save(path, values[..., 0] if signal.channels == 1 else values)
+        np.save(buffer, values[..., 0] if signal.channels == 1 else values)
     elif path.suffix == ".png" and len(signal.shape) == 2 and signal.channels in COLOURS:
         from PIL import Image
 
         pixels = np.rint(255 * values.clip(0, 1)).astype(np.uint8)
-        Image.fromarray(pixels[..., 0] if signal.channels == 1 else pixels).save(path)
+        Image.fromarray(pixels[..., 0] if signal.channels == 1 else pixels).save(buffer, format="PNG")
     elif path.suffix == ".wav" and len(signal.shape) == 1 and signal.rate:
-        with wave.open(str(path), "wb") as file:
+        with wave.open(buffer, "wb") as file:
             file.setparams((signal.channels, 2, round(signal.rate), 0, "NONE", ""))
             file.writeframes(np.rint(32767 * values.clip(-1, 1)).astype("<i2").tobytes())
     else:
@@ -100,6 +103,7 @@ def save_signal(signal: Signal, path: Path | str) -> Path:
             f"A signal of {len(signal.shape)} axes and {signal.channels} channels cannot be written as {path.suffix or path.name}. "
             "Pass a name that ends in .npy."
         )
+    write_atomically(path, buffer.getvalue())
     return path
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from biascope.families.family import Network
+from biascope.runs.autotune import Timings
+from biascope.runs.memory import give_back
 from biascope.runs.run import Run
 from biascope.tasks.task import Task
 from biascope.training.evaluation import STACK_LIMIT
@@ -60,13 +60,13 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
     network, task = sample(1)
     total = recipe.total_steps(task.sizes["train"])
     parameters = sum(tensor.numel() for tensor in network.params.values())
-    rates: dict[tuple[str, int], float] = {}  # seconds of one iteration of one member
+    timings = Timings[tuple[str, int]](run.torch_device)
 
     def timed(way: str, members: int) -> float:
-        key = (way, members)
-        if key not in rates:
-            rates[key] = seconds_per_step(*sample(members), recipe, run, way) / members
-        return rates[key]
+        """Seconds of one iteration of one member."""
+        if (way, members) not in timings.seconds:
+            _time_steps(timings, *sample(members), recipe, run, way)
+        return timings.seconds[way, members]
 
     if run.torch_device.type == "cpu":
         threads = min(torch.get_num_threads(), trials)
@@ -99,40 +99,38 @@ def _even_size(most: int, trials: int) -> int:
 
 
 def seconds_per_step(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> float:
-    """Time of one iteration; infinite where memory does not suffice or the way cannot run this network."""
-    device = run.torch_device
-    samples = task.sizes["train"]
-    indices = torch.arange(recipe.batch_size(samples), device=device)
+    """Time of one iteration of a stack; infinite where memory does not suffice or the way cannot run this network."""
+    timings, members = Timings[tuple[str, int]](run.torch_device), networks.members or 1
+    _time_steps(timings, networks, task, recipe, run, way)
+    return members * timings.seconds[way, members]
+
+
+def _time_steps(
+    timings: Timings[tuple[str, int]], networks: Network, task: Task, recipe: Recipe, run: Run, way: str
+) -> None:
+    """Time a few iterations of a stack in a way."""
+    device, members = run.torch_device, networks.members or 1
+    indices = torch.arange(recipe.batch_size(task.sizes["train"]), device=device)
     first = next(iter(networks.params.values()))
     scalars = torch.tensor(recipe.scalars_at(0, 10), dtype=first.dtype, device=device)
-    threads = torch.get_num_threads()
-    try:
+
+    def work() -> None:
         with run.products(), repeatable():
             if way == "loop" and device.type == "cpu":
                 torch.set_num_threads(1)  # as each core will work by itself
             trained = stepper(networks, task, recipe, run, way)
-            for _ in range(WARM):
-                trained.step(indices, scalars)
-            _wait(device)
-            begin = time.perf_counter()
-            for _ in range(TIMED):
-                trained.step(indices, scalars)
-            _wait(device)
-            return (time.perf_counter() - begin) / TIMED
-    except torch.OutOfMemoryError:
-        return math.inf
-    except Exception:
-        # A compiler or vmap that cannot handle a network says so in many ways; only the plain way must work.
-        if way in ("loop", "captured"):
-            raise
-        return math.inf
+
+            def iterate(count: int) -> None:
+                for _ in range(count):
+                    trained.step(indices, scalars)
+
+            iterate(WARM)
+            timings.timed((way, members), lambda: iterate(TIMED), units=TIMED * members)
+
+    threads = torch.get_num_threads()
+    try:
+        # Only the plain ways must work.
+        timings.attempted((way, members), work, required=way in ("loop", "captured"))
     finally:
         torch.set_num_threads(threads)
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        give_back()

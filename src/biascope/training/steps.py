@@ -79,7 +79,26 @@ class _Replay:
         return losses.clone()
 
 
-class Single(Stepper):
+class _Replayable(Stepper):
+    """A stepper whose whole batches may be replayed; the smaller rest of an epoch is stepped plainly."""
+
+    _task: Task
+    _recipe: Recipe
+    _replay: _Replay | None
+
+    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:
+        if self._replay is None or not self._is_whole(indices):
+            return self._step(indices, scalars)
+        return self._replay(indices, scalars)
+
+    def _is_whole(self, indices: Tensor) -> bool:
+        return len(indices) == self._recipe.batch_size(self._task.sizes["train"])
+
+    @abstractmethod
+    def _step(self, indices: Tensor, scalars: Tensor) -> Tensor: ...
+
+
+class Single(_Replayable):
     """One network, by plain autograd on an ordinary module.
 
     On a GPU the step can be captured as a graph; images lie channels last there, the layout its convolutions are fastest in.
@@ -107,11 +126,6 @@ class Single(Stepper):
         self._optimiser = Optimiser(recipe, self._params, stacked=False)
         self.state = [*self._params, *self._module.buffers(), *self._optimiser.state]  # all that a step changes
         self._replay = _Replay(self._step, self.state) if captured else None
-
-    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
-        if self._replay is None or len(indices) != self._recipe.batch_size(self._task.sizes["train"]):
-            return self._step(indices, scalars)
-        return self._replay(indices, scalars)
 
     def _step(self, indices: Tensor, scalars: Tensor) -> Tensor:
         x, y = self._task.batch("train", indices)
@@ -205,7 +219,7 @@ def _gradients_of(module: nn.Module, recipe: Recipe, run: Run, way: str) -> _Sta
     return _held[key][1]
 
 
-class Stacked(Stepper):
+class Stacked(_Replayable):
     """A stack of networks in lock-step, their weights batched with ``vmap``; on a GPU captured as a graph.
 
     Args:
@@ -233,15 +247,9 @@ class Stacked(Stepper):
     def lets_any_go(self) -> bool:  # noqa: D102
         return self._way != "compiled"
 
-    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
-        if self._replay is None or len(indices) != self._recipe.batch_size(self._task.sizes["train"]):
-            return self._step(indices, scalars)
-        return self._replay(indices, scalars)
-
     def _step(self, indices: Tensor, scalars: Tensor) -> Tensor:
         x, y = self._task.batch("train", indices)
-        whole = len(indices) == self._recipe.batch_size(self._task.sizes["train"])
-        function = self._gradients.whole if whole else self._gradients.plain
+        function = self._gradients.whole if self._is_whole(indices) else self._gradients.plain
         with WithoutRecomputation():
             gradients, losses, statistics = function(self.params, self.buffers, x, y, self._task.member_axes(x, y))
         self._optimiser.step([gradients[name] for name in self.params], scalars)

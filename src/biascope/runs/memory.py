@@ -1,0 +1,56 @@
+"""Work that does not fit into memory: how that is known, how memory is given back, and the same work in smaller pieces."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+Size = TypeVar("Size")
+Found = TypeVar("Found")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, on a GPU or a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def give_back() -> None:
+    """Free what nobody uses any more: call it after an error is handled, since an error holds what its functions held."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def fitting(work: Callable[[Size], Found], size: Size, smaller: Callable[[Size], Size | None]) -> tuple[Found, Size]:
+    """What a work gives at a size, or at the first of ever smaller ones that fits into memory, and that size.
+
+    Args:
+        work: From a size to what is found.
+        size: The first to try.
+        smaller: The next size to try, or None where there is none; then the error is raised.
+
+    Example:
+        >>> def work(size):
+        ...     if size > 3:
+        ...         raise torch.OutOfMemoryError
+        ...     return "done"
+        >>> fitting(work, 8, halved)
+        ('done', 2)
+    """
+    while True:
+        try:
+            return work(size), size
+        except RuntimeError as error:
+            less = smaller(size) if is_out_of_memory(error) else None
+            if less is None:
+                raise
+        size = less
+        give_back()
+
+
+def halved(size: int) -> int | None:
+    """Half of a number of pieces; None where one does not fit."""
+    return size // 2 if size > 1 else None

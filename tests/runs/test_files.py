@@ -1,0 +1,71 @@
+"""Files are whole or absent, and nothing is left beside them."""
+
+import os
+
+import pytest
+
+from biascope.runs import files
+from biascope.runs.files import make_writable, partial_name, put_in_place, write_atomically, write_first, written
+
+
+def test_a_file_appears_when_the_block_ends(tmp_path):
+    path = tmp_path / "a.txt"
+    write_atomically(path, b"before")
+    with written(path) as temporary:
+        temporary.write_bytes(b"after")
+        assert path.read_bytes() == b"before"
+        assert temporary.parent == path.parent  # a rename works only within one disk
+    assert path.read_bytes() == b"after"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"before")
+
+    def fail() -> None:
+        with written(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert path.read_bytes() == b"before"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_disk_that_refuses_leaves_nothing(tmp_path, monkeypatch):
+    def refuse(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    for write in (write_atomically, write_first):
+        with pytest.raises(OSError, match="No space left"):
+            write(tmp_path / "a.txt", b"data")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_first_of_several_writers_stays(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_first(path, b"first")
+    write_first(path, b"second")
+    assert path.read_bytes() == b"first"
+
+    def without_links(*names: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(files.os, "link", without_links)
+    write_first(path, b"third")
+    assert path.read_bytes() == b"third"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_what_is_not_whole_has_a_hidden_name_of_its_own(tmp_path):
+    one, other = partial_name(tmp_path / "a.txt"), partial_name(tmp_path / "a.txt")
+    assert one != other
+    assert one.name.startswith(".a.txt.")
+    one.write_bytes(b"whole")
+    put_in_place(one, tmp_path / "a.txt")
+    make_writable(tmp_path)
+    assert os.listdir(tmp_path) == ["a.txt"]
