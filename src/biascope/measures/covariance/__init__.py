@@ -93,8 +93,12 @@ class CovarianceResult(Result, ABC):
         if found.derivative:
             return found
         settings = found.provenance.get("settings", {})
-        kept = {name: settings[key] for name, key in cls._AMONG_SETTINGS.items() if key in settings}
-        return replace(found, **{name: tuple(each) if isinstance(each, list) else each for name, each in kept.items()})
+        kept: dict[str, Any] = {}
+        for name, key in cls._AMONG_SETTINGS.items():
+            if key in settings:
+                value = settings[key]
+                kept[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+        return replace(found, **kept)
 
     @property
     def size(self) -> int:
