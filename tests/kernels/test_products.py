@@ -496,8 +496,8 @@ def test_a_linear_model_aligns_with_all_linear_targets_alike() -> None:
     result = anisotropy_directions(family, GAUSSIAN, estimator="tangent", draws=8, run=CPU64)
     np.testing.assert_allclose(result.eigenvalues, 1.0, rtol=1e-12)  # f = wᵀx + b: M̄ = I
     assert result.sentence().endswith("equally freely in all 6 directions: it has no preferred ones.")
-    assert result.headline()["alignment of the first direction"].value == pytest.approx(1.0)
-    assert result.headline()["sum of all alignments"].value == pytest.approx(6.0)
+    assert result.headline()["first_alignment"].value == pytest.approx(1.0)
+    assert result.headline()["trace"].value == pytest.approx(6.0)
 
 
 def test_a_quadratic_network_has_its_closed_form_at_zero_and_up_to_sampling_on_average() -> None:
@@ -612,9 +612,10 @@ def test_directions_of_one_network_from_the_command_line(tmp_path: Path) -> None
     for fresh in ([], ["--fresh", "--draws", "6"]):
         done = CliRunner().invoke(app, [*words, *fresh, "--device", "cpu", "--out", str(tmp_path / str(len(fresh)))])
         assert done.exit_code == 0, done.output
-        found = json.loads(done.stdout)["results"][0]
-        assert ("alignment of the first direction" in found["headline"]) is bool(fresh)
-        assert found["headline"]["effective rank of 256 (mixed derivative of one network)"]["value"] > 1
+        found = {number["key"]: number for number in json.loads(done.stdout)["results"][0]["numbers"]}
+        assert ("first_alignment" in found) is bool(fresh)
+        assert found["effective_rank"]["label"] == "effective rank of 256 (mixed derivative of one network)"
+        assert found["effective_rank"]["value"] > 1
 
 
 # ---- what is told --------------------------------------------------------------------------------------------------
