@@ -57,7 +57,7 @@ def fit(
     from biascope.families.source import family_of, parse_settings
     from biascope.results.estimate import Estimate
     from biascope.results.result import recorded
-    from biascope.runs.files import make_writable
+    from biascope.runs.files import make_writable, write_atomically
     from biascope.scanning import path_words
     from biascope.tasks.signal_files import save_signal
     from biascope.training.signals import fit_signal, usual_recipe
@@ -121,7 +121,7 @@ def fit(
         ),
     )
     content: dict[str, Any] = {"results": [result], "report": "", "files": files}
-    (folder / "fit.json").write_text(as_document(**content), encoding="utf-8")
+    write_atomically(folder / "fit.json", as_document(**content).encode())
     if work.as_json:
         print_json(**content)
     else:

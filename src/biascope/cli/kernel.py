@@ -92,7 +92,10 @@ def kernel(
     if matrix is not None:
         import numpy as np
 
+        from biascope.runs.files import written
+
         kept = tangent_gram(network, x, kernel=kind, parameters=parameters or None, run=run)  # found in the run folder
-        np.save(matrix, kept.matrix.cpu().numpy())
+        with written(matrix) as temporary, temporary.open("wb") as file:
+            np.save(file, kept.matrix.cpu().numpy())
     files = [] if matrix is None else [matrix]
     print_results([result], write_report([result], folder / "report.html"), work.as_json, files=files)
