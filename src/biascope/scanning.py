@@ -22,7 +22,6 @@ from biascope.families.family import Family
 from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
 from biascope.results import registry as measurement
 from biascope.results.result import Result
-from biascope.results.wording import natural_order
 from biascope.runs.files import make_writable
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -134,9 +133,9 @@ def scan(
         results += _saved(family, shape, sampling, data, run, folder)
     page = None
     if report and run.folder is not None:
-        from biascope.results.report import write_report
+        from biascope.results.report import write_folder_report
 
-        page = write_report(results, run.folder / "report.html")
+        page = write_folder_report(run.folder)
     return Scan(results, page, run.folder)
 
 
@@ -258,10 +257,12 @@ def saved_results(folder: Path) -> list[Result]:
     """
     if not folder.is_dir():
         raise ValueError(f"The run folder must exist, and {folder} does not. Check the path, or scan a network first.")
-    documents = sorted(folder.rglob("result.json"), key=lambda path: natural_order(str(path.relative_to(folder))))
-    if not documents:
+    found, problems = measurement.saved(folder)
+    if problems:
+        raise ValueError(problems[0])
+    if not found:
         raise ValueError(f"{folder} must hold saved results, and has none. Pass a folder that biascope scan wrote.")
-    return [measurement.load(document.parent) for document in documents]
+    return list(found.values())
 
 
 def results_of(

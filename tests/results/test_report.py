@@ -433,3 +433,29 @@ def test_print_is_light_with_the_current_direction(browser: Chromium, hostile: P
     assert browser.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
     browser.call("Emulation.setEmulatedMedia", media="")
     assert browser.errors == []
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_folder_has_one_report_of_all_that_was_found_there(
+    anisotropy: CovarianceResult, geometry: CovarianceResult, tmp_path: Path
+) -> None:
+    geometry.save(tmp_path / "average_geometry")
+    alone = Page(report.write_folder_report(tmp_path, title="Geometry alone"))
+    assert "Geometry alone" in alone.text
+    anisotropy.save(tmp_path / "anisotropy_directions")
+    both = Page(report.write_folder_report(tmp_path)).text
+    assert both.index(anisotropy.sentence()) < both.index(geometry.sentence())  # the order of names, not of time
+    first = (tmp_path / "report.html").read_bytes()
+    geometry.save(tmp_path / "average_geometry")
+    report.write_folder_report(tmp_path)
+    assert (tmp_path / "report.html").read_bytes() == first
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_damaged_neighbour_is_left_out_of_the_report_and_told(anisotropy: CovarianceResult, tmp_path: Path) -> None:
+    anisotropy.save(tmp_path / "anisotropy_directions")
+    damaged = anisotropy.save(tmp_path / "old") / "result.json"
+    damaged.write_text(damaged.read_text()[:-40])
+    with pytest.warns(UserWarning, match="leaves a result out: .*old/result.json"):
+        page = Page(report.write_folder_report(tmp_path))
+    assert page.text.count(anisotropy.sentence()) == 1

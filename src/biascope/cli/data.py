@@ -146,7 +146,7 @@ def score(
     from biascope import data, scanning
     from biascope.families import source as model_source
     from biascope.results.registry import find
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
 
     if not scale > 0:
         raise ValueError(f"--scale must be a positive number, got {scale}. Pass --scale 0.001 as published.")
@@ -162,7 +162,7 @@ def score(
     result = find("sample_score")(family, samples, draws=draws, scale=scale, readout=readout, seed=work.seed, run=run)
     result.save(folder / f"sample_score-{split}")
     files = _write_tables(result, whole.splits[split][1] is not None, folder, split)
-    print_results([result], write_report([result], folder / "report.html"), work.as_json, files=files)
+    print_results([result], write_folder_report(folder), work.as_json, files=files)
     if not work.as_json:
         if result.agreement.value < 0.9:
             typer.echo("The order of the samples still depends on which networks were drawn: pass more --draws.")

@@ -49,7 +49,7 @@ def edit(
     from biascope.editing.study import save_vectors as saved
     from biascope.editing.study import study_of
     from biascope.editing.tasks import task_of
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
 
     chosen = question.about(tasks)
@@ -83,7 +83,7 @@ def edit(
         results[word].save(folder / MEASURES[word])
         if rows := results[word].tables().get("accuracies"):
             files.append(write_table(rows, folder / f"{word}.csv"))
-    page = write_report(list(results.values()), folder / "report.html", title=f"Editing {found.name}")
+    page = write_folder_report(folder, title=f"Editing {found.name}")
     vectors: list[Path] = []
     if save_vectors:
         metadata = begin.metadata(encoder, data_root)

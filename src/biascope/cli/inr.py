@@ -150,7 +150,7 @@ def advise(
     """
     from biascope.measures.advise import advise as advised
     from biascope.measures.advise.candidates import parse_candidates
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
     from biascope.scanning import path_words
 
@@ -174,7 +174,7 @@ def advise(
             folder.rmdir()
         raise
     found.save(folder / "advice")
-    page = write_report([found], folder / "report.html", title=f"Which network for {given.name}")
+    page = write_folder_report(folder, title=f"Which network for {given.name}")
     command = f"biascope inr fit {signal} {found.models[0]}"
     if work.as_json:
         print_results([found], page, True, command=command)

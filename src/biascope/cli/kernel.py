@@ -52,7 +52,7 @@ def kernel(
     from biascope import scanning
     from biascope.families import source as model_source
     from biascope.results.registry import check_samples, find
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
 
     if matrix is not None and matrix.suffix != ".npy":
         raise ValueError(f"--matrix must name an .npy file, got {matrix}. Pass --matrix kernel.npy.")
@@ -98,4 +98,4 @@ def kernel(
         with written(matrix) as temporary, temporary.open("wb") as file:
             np.save(file, kept.matrix.cpu().numpy())
     files = [] if matrix is None else [matrix]
-    print_results([result], write_report([result], folder / "report.html"), work.as_json, files=files)
+    print_results([result], write_folder_report(folder), work.as_json, files=files)

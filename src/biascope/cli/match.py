@@ -39,7 +39,7 @@ def match(
 ) -> None:
     """Rank architectures for a data set before any training, beside their parameters and FLOPs."""
     from biascope.measures.match import match as ranked
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
     from biascope.scanning import distinct_names, path_words
 
@@ -63,7 +63,7 @@ def match(
     )
     result.save(folder / "match")
     file = write_table(result.tables()["architectures"], folder / "match.csv")
-    page = write_report([result], folder / "report.html", title=f"Which architecture fits {found.name}")
+    page = write_folder_report(folder, title=f"Which architecture fits {found.name}")
     if work.as_json:
         print_results([result], page, True, files=[file])
         return

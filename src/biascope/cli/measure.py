@@ -93,7 +93,7 @@ def measure(
     from biascope import scanning
     from biascope.families import source as model_source
     from biascope.results.registry import find, settings_from
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
 
     place.check()
     found = find(name)
@@ -129,7 +129,7 @@ def measure(
     }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
     result.save(folder / found.name)
-    print_results([result], write_report([result], folder / "report.html"), work.as_json)
+    print_results([result], write_folder_report(folder), work.as_json)
 
 
 def _not_shared(wanted: Collection[str], samples: str | None, place: Place) -> list[str]:

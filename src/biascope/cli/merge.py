@@ -283,13 +283,13 @@ def _show(
     found: Merge | Difference | MergeCheck, folder: Path, title: str, output: Output, command: str | None = None
 ) -> None:
     """Save a result with its tables and report, and print it; a check also has the command that comes next, or none."""
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
 
     make_writable(folder)
     found.save(folder / "result")
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in found.tables().items() if rows]
-    page = write_report([found], folder / "report.html", title=title)
+    page = write_folder_report(folder, title=title)
     if output.as_json:
         print_results([found], page, True, files=files, **({} if command is None else {"command": command}))
         return

@@ -65,7 +65,7 @@ def patterns(
     from biascope import scanning
     from biascope.families import source as model_source
     from biascope.results.registry import find
-    from biascope.results.report import write_report
+    from biascope.results.report import write_folder_report
     from biascope.tasks.patch_files import patches_of, pixel_scale
     from biascope.tasks.samples import samples_of
 
@@ -106,7 +106,7 @@ def patterns(
     )
     result.save(folder / "channel_patterns")
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in result.tables().items()]
-    page = write_report([result], folder / "report.html")
+    page = write_folder_report(folder)
     if work.as_json:
         print_results([result], page, True, files=files)
         return

@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from biascope.results import store
 from biascope.results.result import Result, recorded
+from biascope.results.wording import natural_order
 
 PAPERS = {
     "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
@@ -290,6 +291,22 @@ def load(folder: Path | str) -> Result:
         )
     result: Result = (kind or find(name).result).load(folder)
     return result
+
+
+def saved(folder: Path) -> tuple[dict[str, Result], list[str]]:
+    """Every result saved below a folder by its place there, in an order that stays, and a sentence for each that cannot be read.
+
+    Results of checkpoints come in the order of the numbers in their names.
+    """
+    places = [document.parent.relative_to(folder) for document in folder.rglob(store.DOCUMENT)]
+    found: dict[str, Result] = {}
+    problems: list[str] = []
+    for place in sorted(map(str, places), key=natural_order):
+        try:
+            found[place] = load(folder / place)
+        except ValueError as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def _kind_of(place: str) -> type[Result] | None:

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from biascope.results import draw
 from biascope.results.estimate import Estimate, Number
 from biascope.results.figures import MARK
 from biascope.results.planes import distinct, joint_views, live_view
-from biascope.results.registry import PAPERS, find, names
+from biascope.results.registry import PAPERS, find, names, saved
 from biascope.results.result import Beside, Result
 from biascope.results.wording import listed
 from biascope.runs.files import write_atomically
@@ -94,6 +95,25 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
     return path
+
+
+def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
+    """Write ``report.html`` of everything saved in a folder, so that one command does not take another's sections away.
+
+    A saved result that cannot be read is left out with a warning.
+
+    Args:
+        folder: With saved results, at any depth.
+        title: Of the page where all results there are of one subject.
+
+    Raises:
+        ValueError: If the folder holds no result that can be read.
+    """
+    results, problems = saved(folder)
+    for problem in problems:
+        warnings.warn(f"The report leaves a result out: {problem}", stacklevel=2)
+    alone = len({result.subject for result in results.values()}) == 1
+    return write_report(list(results.values()), folder / "report.html", title=title if alone else None)
 
 
 def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
