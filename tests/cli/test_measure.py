@@ -79,8 +79,9 @@ def test_directional_bias_from_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["results"][0]
     assert found["measurement"] == "directional_bias"
-    (accuracy,) = [number for number in found["numbers"] if number["key"] == "mean_test_accuracy"]
-    assert accuracy["value"] > 0.95
+    first = found["numbers"][0]
+    assert (first["key"], first["case"], first["unit"]) == ("mean_test_accuracy", "noise 0.1, 256 samples", "share")
+    assert first["value"] > 0.95
     assert found["provenance"]["basis"]["directions"] == 4
     page = (tmp_path / "report.html").read_text()
     assert 'class="plane' in page

@@ -306,9 +306,9 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
         "mlp hidden=(20, 20) activation=tanh": str(49 * 20 + 21 * 20 + 21 * 3),
     }
     again = invoke(*models, "--data", "small", "--draws", "64", "--out", "run", "--json")
-    (found,) = json.loads(again.output)["results"]
-    assert found["facts"]["ranked_by"] == "class means"
-    assert [row["architecture"] for row in found["tables"]["architectures"]] == [row["architecture"] for row in rows]
+    document = json.loads(again.output)
+    assert document["ranked by"] == "class means"
+    assert [row["architecture"] for row in document["architectures"]] == [row["architecture"] for row in rows]
     assert Match.load("run/match").draws == 64
 
 
