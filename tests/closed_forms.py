@@ -1,12 +1,13 @@
 """Closed forms that the tests hold the library against, each with its derivation.
 
-An oracle that shares code with what it judges proves nothing, so nothing here uses the library, but for one thing: the
-models of pooling and of one hidden layer ship in `biascope.measures.pooling_theory.models` with their derivations, average
-geometry and its evolution in `biascope.papers.geometry2025.models`. What is left of them here is how the papers print
-them. Every function returns
-float64 NumPy arrays (or floats), and every one, here or shipped, is checked against automatic differentiation and Monte Carlo
-in `test_closed_forms.py`, `measures/test_pooling_theory_models.py` or `papers/test_geometry2025_models.py`. Where a paper
-prints something else, that form is kept under the right one's name with `_as_printed`, and a test shows it failing.
+An oracle that shares code with what it judges proves nothing, so nothing here uses the library, but for one thing: what
+measurements and figures compute ships in `biascope.measures.pooling_theory.models` and `biascope.papers.geometry2025.models`
+with its derivations. The other right forms of pooling and of one hidden layer are in `closed_forms_pooling.py`, those of
+average geometry in `closed_forms_geometry.py`; what is left of them here is how the papers print them. Every function
+returns float64 NumPy arrays (or floats), and every one, here or shipped, is checked against automatic differentiation and
+Monte Carlo in `test_closed_forms.py`, `measures/test_pooling_theory_models.py` or `papers/test_geometry2025_models.py`.
+Where a paper prints something else, that form is kept under the right one's name with `_as_printed`, and a test shows it
+failing.
 
 Letters: D input size · S pooling stride · M = D/S · H hidden units · n width · k patch positions · d kernel size ·
 T draws. `E` is the mean over the law of the weights, which are independent, centred and Gaussian unless said otherwise;
@@ -22,15 +23,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from closed_forms_geometry import mlp_geometry, normalised_patch_bounds
+from closed_forms_pooling import nonlinear_pooling_xi
 
-from biascope.measures.pooling_theory.models import (
-    aliasing_matrix,
-    aliasing_ratio,
-    loss_hessian_phi,
-    nonlinear_pooling_xi,
-    normal_cdf,
-)
-from biascope.papers.geometry2025.models import mlp_geometry, normalised_patch_bounds
+from biascope.measures.pooling_theory.models import aliasing_matrix, aliasing_ratio, loss_hessian_phi, normal_cdf
 
 Array = np.ndarray
 

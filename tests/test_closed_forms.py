@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 import closed_forms as oracle
+import closed_forms_pooling as forms
 import numpy as np
 import pytest
 import torch
@@ -101,13 +102,13 @@ def pooling_weights(draws: int, seed: int) -> Params:
 def test_linear_model_is_isotropic():
     weights = (0.6 * normals(1)(20_000, 5),)
     samples = gradient_outer_products(linear, weights, normals(2)(5))
-    assert standard_errors_away(samples, pooling.linear_gradient_covariance(5, weight_std=0.6)) < AGREES
+    assert standard_errors_away(samples, forms.linear_gradient_covariance(5, weight_std=0.6)) < AGREES
 
 
 def test_linear_pooling_gradient_covariance():
     samples = gradient_outer_products(linear_pooling, pooling_weights(50_000, 3), normals(4)(6))
     prefilter = PREFILTER.numpy()
-    right = pooling.linear_pooling_gradient_covariance(prefilter, STRIDE, **LAWS)
+    right = forms.linear_pooling_gradient_covariance(prefilter, STRIDE, **LAWS)
     printed = oracle.linear_pooling_gradient_covariance_as_printed(prefilter, STRIDE, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -116,14 +117,14 @@ def test_linear_pooling_gradient_covariance():
 def test_linear_pooling_mixed_gram():
     samples = mixed_grams(linear_pooling, pooling_weights(20_000, 5), normals(6)(6))
     prefilter = PREFILTER.numpy()
-    right = pooling.linear_pooling_mixed_gram(prefilter, STRIDE, **LAWS)
+    right = forms.linear_pooling_mixed_gram(prefilter, STRIDE, **LAWS)
     printed = oracle.linear_pooling_mixed_gram_as_printed(prefilter, STRIDE, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
 
 
 def test_average_of_the_mixed_operator_vanishes_where_its_gram_converges():
-    right = torch.as_tensor(pooling.linear_pooling_mixed_gram(PREFILTER.numpy(), STRIDE, **LAWS))
+    right = torch.as_tensor(forms.linear_pooling_mixed_gram(PREFILTER.numpy(), STRIDE, **LAWS))
     mixed = mixed_derivatives(linear_pooling, pooling_weights(10_000, 7), normals(8)(6))
     operator_errors, gram_errors = [], []
     for draws in (10, 100, 10_000):
@@ -136,7 +137,7 @@ def test_average_of_the_mixed_operator_vanishes_where_its_gram_converges():
 
 
 def test_monte_carlo_error_falls_like_one_over_root_n():
-    right = torch.as_tensor(pooling.linear_pooling_gradient_covariance(PREFILTER.numpy(), STRIDE, **LAWS))
+    right = torch.as_tensor(forms.linear_pooling_gradient_covariance(PREFILTER.numpy(), STRIDE, **LAWS))
     sizes, repeats = (100, 400, 1600), 40
     samples = gradient_outer_products(linear_pooling, pooling_weights(sizes[-1] * repeats, 9), normals(10)(6))
     errors = []
@@ -198,7 +199,7 @@ def test_relu_layer_gradient_covariance():
     normal = normals(13)
     weights = (THETA_STD * normal(40_000, 7), PHI_STD * normal(40_000, 7, 4))
     samples = gradient_outer_products(relu_layer, weights, normal(4))
-    assert standard_errors_away(samples, pooling.relu_layer_gradient_covariance(4, 7, **LAWS)) < AGREES
+    assert standard_errors_away(samples, forms.relu_layer_gradient_covariance(4, 7, **LAWS)) < AGREES
     printed = oracle.relu_layer_gradient_covariance_as_printed(4, 7, **LAWS)
     in_proof = oracle.relu_layer_gradient_covariance_as_printed_in_proof(4, 7, **LAWS)
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -209,7 +210,7 @@ def test_relu_layer_mixed_gram():
     normal = normals(14)
     weights = (THETA_STD * normal(20_000, 7), PHI_STD * normal(20_000, 7, 4))
     samples = mixed_grams(relu_layer, weights, normal(4))
-    assert standard_errors_away(samples, pooling.relu_layer_mixed_gram(4, 7, **LAWS)) < AGREES
+    assert standard_errors_away(samples, forms.relu_layer_mixed_gram(4, 7, **LAWS)) < AGREES
 
 
 INPUTS = torch.tensor([0.3, -1.2, 0.8, 2.0, -0.1, 0.4], dtype=torch.float64)
@@ -219,7 +220,7 @@ def test_nonlinear_pooling_xi():
     phi = PHI_STD * normals(15)(50_000, 6)
     active = torch.where(phi * INPUTS > 0, phi, 0.0)
     samples = active[:, :, None] * active[:, None, :]
-    right = pooling.nonlinear_pooling_xi(INPUTS.numpy(), phi_std=PHI_STD)
+    right = forms.nonlinear_pooling_xi(INPUTS.numpy(), phi_std=PHI_STD)
     printed = oracle.nonlinear_pooling_xi_as_printed(INPUTS.numpy(), phi_std=PHI_STD)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -239,9 +240,9 @@ def test_nonlinear_pooling_mean_xi_needs_uncorrelated_signs():
     correlation = np.kron(np.eye(2), np.array([[1.0, 2 / math.pi * math.asin(0.8)]] * 2))
     correlation[[1, 3], [0, 2]] = correlation[[0, 2], [1, 3]]
     np.fill_diagonal(correlation, 1.0)
-    right = pooling.nonlinear_pooling_mean_xi(correlation, phi_std=PHI_STD)
+    right = forms.nonlinear_pooling_mean_xi(correlation, phi_std=PHI_STD)
     assert standard_errors_away(samples, right) < AGREES
-    assert standard_errors_away(samples, pooling.nonlinear_pooling_mean_xi(np.eye(4), phi_std=PHI_STD)) > DISAGREES
+    assert standard_errors_away(samples, forms.nonlinear_pooling_mean_xi(np.eye(4), phi_std=PHI_STD)) > DISAGREES
     printed = oracle.nonlinear_pooling_mean_xi_as_printed(correlation, phi_std=1.0)
     assert standard_errors_away(samples / PHI_STD**2, printed) > DISAGREES
 
@@ -249,7 +250,7 @@ def test_nonlinear_pooling_mean_xi_needs_uncorrelated_signs():
 def test_nonlinear_pooling_gradient_covariance():
     samples = gradient_outer_products(nonlinear_pooling, pooling_weights(50_000, 17), INPUTS)
     arguments = (INPUTS.numpy(), PREFILTER.numpy(), STRIDE)
-    right = pooling.nonlinear_pooling_gradient_covariance(*arguments, **LAWS)
+    right = forms.nonlinear_pooling_gradient_covariance(*arguments, **LAWS)
     printed = oracle.nonlinear_pooling_gradient_covariance_as_printed(*arguments, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
@@ -257,7 +258,7 @@ def test_nonlinear_pooling_gradient_covariance():
 
 def test_nonlinear_pooling_mixed_gram():
     samples = mixed_grams(nonlinear_pooling, pooling_weights(20_000, 18), INPUTS)
-    right = pooling.nonlinear_pooling_mixed_gram(INPUTS.numpy(), PREFILTER.numpy(), STRIDE, **LAWS)
+    right = forms.nonlinear_pooling_mixed_gram(INPUTS.numpy(), PREFILTER.numpy(), STRIDE, **LAWS)
     assert standard_errors_away(samples, right) < AGREES
 
 
@@ -273,7 +274,7 @@ def test_dipole_speed_bound():
 
         speeds = vmap(grad(metric))(weights)[0].norm(dim=1)
         margin = AGREES * float(speeds.std()) / math.sqrt(len(speeds))
-        assert float(speeds.mean()) < pooling.dipole_speed_bound(1.0, 1.0, 1.0, alpha=0.1, beta=beta) + margin
+        assert float(speeds.mean()) < forms.dipole_speed_bound(1.0, 1.0, 1.0, alpha=0.1, beta=beta) + margin
         printed = oracle.dipole_speed_bound_as_printed(1.0, 1.0, 1.0, alpha=0.1, beta=beta)
         assert float(speeds.mean()) > printed + 4 * margin
 
@@ -354,9 +355,7 @@ def test_bayes_accuracy_after_pooling(stride, frequency):
     hits = accuracies_of_fitted_rule(features, labels)
     arguments = {"epsilon": 1.0, "sigma": 2.0}
     response = box_response(32, stride)
-    assert (
-        standard_errors_away(hits, pooling.bayes_accuracy_after_pooling(response, stride, frequency, **arguments)) < 5
-    )
+    assert standard_errors_away(hits, forms.bayes_accuracy_after_pooling(response, stride, frequency, **arguments)) < 5
     printed = oracle.bayes_accuracy_after_pooling_as_printed(response, stride, frequency, **arguments)
     restated = oracle.bayes_accuracy_after_pooling_as_restated(response, stride, frequency, **arguments)
     assert (standard_errors_away(hits, printed) < AGREES) == (stride == 2)
@@ -394,7 +393,7 @@ def test_bayes_accuracy_where_a_frequency_folds_onto_its_negative():
     short = pooling.normal_cdf(0.5 * abs(response[4]) / np.linalg.norm(response[[12, 20, 28]]))
     assert standard_errors_away(hits, short) > DISAGREES
     with pytest.raises(ValueError, match="fold"):
-        pooling.bayes_accuracy_after_pooling(response, 4, 4, epsilon=1.0, sigma=2.0)
+        forms.bayes_accuracy_after_pooling(response, 4, 4, epsilon=1.0, sigma=2.0)
     # the constant signal passes an average untouched, and its aliases are the zeros of the box filter
     assert pooling.bayes_accuracy_after_pooling_any_frequency(response, 4, 0, epsilon=1.0, sigma=2.0) == 1.0
 
@@ -409,13 +408,13 @@ def test_both_forms_of_the_bayes_accuracy_agree_on_all_other_frequencies():
                 general = pooling.bayes_accuracy_after_pooling_any_frequency(
                     response, stride, frequency, epsilon=1.0, sigma=3.0, part=part
                 )
-                short = pooling.bayes_accuracy_after_pooling(response, stride, frequency, epsilon=1.0, sigma=3.0)
+                short = forms.bayes_accuracy_after_pooling(response, stride, frequency, epsilon=1.0, sigma=3.0)
                 assert general == pytest.approx(short, abs=1e-11)
 
 
 def test_bayes_accuracy_at_the_setting_of_figure_4a():
     arguments = (box_response(128, 4), 4, 9)
-    assert pooling.bayes_accuracy_after_pooling(*arguments, epsilon=1.0, sigma=3.0) == pytest.approx(0.7337, abs=5e-5)
+    assert forms.bayes_accuracy_after_pooling(*arguments, epsilon=1.0, sigma=3.0) == pytest.approx(0.7337, abs=5e-5)
     complex_model = pooling.bayes_accuracy_after_pooling_complex(*arguments, epsilon=1.0, sigma=3.0)
     assert complex_model == pytest.approx(0.8112, abs=5e-5)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 import typing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ import typer
 from command_tree import COMMANDS
 from typer.testing import CliRunner
 
+from biascope import cli
 from biascope.cli import app, options
 from biascope.cli.options import Output, SeededWork, with_groups
 
@@ -61,6 +65,20 @@ def _of_group(kind: Any) -> list[Any]:
 
 
 SHARED = shared()
+
+
+def test_a_file_is_a_command() -> None:
+    files = {path.stem.removesuffix("_") for path in Path(cli.__file__).parent.glob("[!_]*.py")}
+    assert {words.split()[0] for words in COMMANDS} == files - {"options", "printing"}
+    group = typer.main.get_command(app)
+    listed = group.list_commands(typer.Context(group))
+    assert listed == sorted(listed)
+
+
+def test_the_command_line_begins_without_heavy_packages() -> None:
+    code = "import sys, biascope.cli; print({'torch', 'numpy', 'scipy', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_there_are_shared_options() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import closed_forms_pooling as pooling_forms
 import numpy as np
 import pytest
 import torch
@@ -33,7 +34,6 @@ from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.families.family import Family, Network
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.covariance.compare import common_directions
-from biascope.measures.pooling_theory import models as pooling_models
 from biascope.networks import builder
 from biascope.results.registry import find, settings_from
 from biascope.runs.run import Run
@@ -64,12 +64,12 @@ def relu_mlp() -> nn.Module:
 FORMS: dict[str, tuple[Callable[[], nn.Module], np.ndarray]] = {
     "linear pooling": (
         lambda: PoolingModel(PREFILTER, 2, rectified=False),
-        pooling_models.linear_pooling_mixed_gram(PREFILTER, 2, theta_std=0.7, phi_std=1.3),
+        pooling_forms.linear_pooling_mixed_gram(PREFILTER, 2, theta_std=0.7, phi_std=1.3),
     ),
-    "one hidden ReLU layer": (relu_mlp, pooling_models.relu_layer_mixed_gram(8, 5, theta_std=0.7, phi_std=0.9)),
+    "one hidden ReLU layer": (relu_mlp, pooling_forms.relu_layer_mixed_gram(8, 5, theta_std=0.7, phi_std=0.9)),
     "non-linear pooling": (
         lambda: PoolingModel(PREFILTER, 2, rectified=True),
-        pooling_models.nonlinear_pooling_mixed_gram(X[0].double().numpy(), PREFILTER, 2, theta_std=0.7, phi_std=1.3),
+        pooling_forms.nonlinear_pooling_mixed_gram(X[0].double().numpy(), PREFILTER, 2, theta_std=0.7, phi_std=1.3),
     ),
 }
 

@@ -11,11 +11,14 @@ from torch import nn
 
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import Head, fitted_head, headed
-from biascope.editing.tuning import tuned, tuned_vectors, tuning_recipe
+from biascope.editing.tuning import TUNINGS, tuned_vectors, tuning_recipe
+from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
 from biascope.networks import builder
+from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
 
 RECIPE = tuning_recipe(steps=12, rate=0.02, batch=16)
 
@@ -30,20 +33,29 @@ def task_of(shift: float, seed: int = 0, name: str = "task") -> Arrays:
     return Arrays({"train": (x[:60], y[:60]), "validation": (x[60:], y[60:])}, torch.float64, name)
 
 
+def tuned(
+    encoder: Network, head: Head, task: Arrays, recipe: Recipe, *, way: str = "non-linear", seed: int, run: Run
+) -> TaskVector:
+    """The task vector of one task, tuned in one way."""
+    return tuned_vectors(encoder, {"signs": head}, {"signs": task}, recipe, tunings=[way], seed=seed, run=run)[way][
+        "signs"
+    ]
+
+
 def test_the_recipe_is_the_published_one() -> None:
     recipe = tuning_recipe(steps=2000)
     assert (recipe.optimiser, recipe.rate, recipe.weight_decay, recipe.clip) == ("adamw", 1e-5, 0.1, 1.0)
     assert (recipe.schedule, recipe.warmup, recipe.batch, recipe.batchnorm) == ("cosine", 200, 128, "eval")
 
 
-@pytest.mark.parametrize("linearised", [False, True])
-def test_it_takes_the_steps_that_a_plain_loop_takes(linearised: bool) -> None:
+@pytest.mark.parametrize("way", TUNINGS)
+def test_it_takes_the_steps_that_a_plain_loop_takes(way: str) -> None:
     """AdamW with decoupled decay, clipped gradients, warm-up and cosine, as torch has them."""
     encoder, task = tanh_encoder(), task_of(0.0)
     head = Head(3 * normal(2, 5, seed=1), torch.zeros(2, dtype=torch.float64))
     recipe = dataclasses.replace(RECIPE, steps=7, warmup=2, batch=60)  # whole batches: no order of samples
-    found = tuned(encoder, head, task, recipe, linearised=linearised, seed=0, run=CPU64)
-    module = headed(linearize(encoder) if linearised else encoder, head).as_module()
+    found = tuned(encoder, head, task, recipe, way=way, seed=0, run=CPU64)
+    module = headed(linearize(encoder) if way == "linearised" else encoder, head).as_module()
     optimiser = torch.optim.AdamW(module.parameters(), lr=1.0, weight_decay=0.1)
     clipped = 0
     for step in range(7):
@@ -65,23 +77,23 @@ def test_a_task_vector_has_the_encoders_names_and_makes_the_task_easier() -> Non
     recipe = tuning_recipe(steps=150, rate=0.02, batch=30)
     x, y = task.splits["train"]
     start = F.cross_entropy(headed(encoder, head)(x), y)
-    for linearised in (False, True):
-        vector = tuned(encoder, head, task, recipe, linearised=linearised, seed=0, run=CPU64, source="signs")
+    for way in TUNINGS:
+        vector = tuned(encoder, head, task, recipe, way=way, seed=0, run=CPU64)
         assert vector.deltas.keys() == encoder.params.keys()
-        assert vector.source == "signs"
+        assert vector.source == f"signs, {way}, seed 0"
         edited = vector.applied(encoder.params)
-        network = linearize(encoder).with_params(edited) if linearised else encoder.with_params(edited)
+        network = (linearize(encoder) if way == "linearised" else encoder).with_params(edited)
         assert F.cross_entropy(headed(network, head)(x), y) < 0.7 * start
 
 
 def test_an_encoder_that_is_linear_in_its_weights_is_tuned_alike_both_ways() -> None:
     encoder, task = network_of(functools.partial(nn.Linear, 4, 5), readout=None), task_of(0.5)
     head = fitted_head(encoder, task, normalise=True, run=CPU64)
-    one, two = (tuned(encoder, head, task, RECIPE, linearised=way, seed=0, run=CPU64) for way in (False, True))
+    one, two = (tuned(encoder, head, task, RECIPE, way=way, seed=0, run=CPU64) for way in TUNINGS)
     np.testing.assert_allclose(one.deltas["weight"], two.deltas["weight"], atol=1e-12)
     encoder = tanh_encoder()
     head = fitted_head(encoder, task, run=CPU64)
-    one, two = (tuned(encoder, head, task, RECIPE, linearised=way, seed=0, run=CPU64) for way in (False, True))
+    one, two = (tuned(encoder, head, task, RECIPE, way=way, seed=0, run=CPU64) for way in TUNINGS)
     assert 0.1 < one.cosine(two) < 0.999
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from closed_forms_geometry import mean_tap_matrix, pooled_convolution_geometry
 from networks_under_test import CPU, CPU64, normal
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -17,7 +18,6 @@ from biascope.cli import match as match_commands
 from biascope.families.family import Family
 from biascope.measures.match import FLOOR, data_directions, match
 from biascope.measures.match.result import Match
-from biascope.papers.geometry2025.models import mean_tap_matrix, pooled_convolution_geometry
 from biascope.results.wording import short
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of

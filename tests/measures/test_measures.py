@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import closed_forms_geometry as geometry_forms
+import closed_forms_pooling as pooling_forms
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,7 @@ from torch import nn
 from biascope.families.family import Family
 from biascope.measures.anisotropy_directions import Anisotropy, anisotropy_directions
 from biascope.measures.average_geometry import average_geometry
-from biascope.measures.pooling_theory import models as pooling_models
-from biascope.papers.geometry2025 import models as geometry_models
+from biascope.measures.pooling_theory.models import aliasing_matrix
 from biascope.results import store
 from biascope.results.registry import load
 from biascope.runs.run import Run
@@ -34,7 +35,7 @@ class PoolingModel(nn.Module):
 
     def __init__(self, prefilter: np.ndarray, stride: int, rectified: bool) -> None:
         super().__init__()
-        folding = pooling_models.aliasing_matrix(len(prefilter), stride)
+        folding = aliasing_matrix(len(prefilter), stride)
         self.register_buffer("folding", torch.tensor(folding, dtype=torch.float32))
         self.register_buffer("prefilter", torch.tensor(prefilter, dtype=torch.float32))
         self.theta = nn.Parameter(torch.randn(len(folding)) * 0.7)
@@ -72,41 +73,41 @@ X = torch.tensor([[0.5, -1.0, 2.0, 0.3, -0.7, 1.1, -0.2, 0.9]])
 CASES: dict[str, tuple[Callable[[], nn.Module], np.ndarray]] = {
     "linear": (
         lambda: gaussian_weights(nn.Linear(8, 1, bias=False), {"weight": 0.6}),
-        pooling_models.linear_gradient_covariance(8, weight_std=0.6),
+        pooling_forms.linear_gradient_covariance(8, weight_std=0.6),
     ),
     "one hidden ReLU layer": (
         lambda: gaussian_weights(
             nn.Sequential(nn.Linear(8, 5, bias=False), nn.ReLU(), nn.Linear(5, 1, bias=False)),
             {"0.weight": 0.9, "2.weight": 0.7},
         ),
-        pooling_models.relu_layer_gradient_covariance(8, 5, theta_std=0.7, phi_std=0.9),
+        pooling_forms.relu_layer_gradient_covariance(8, 5, theta_std=0.7, phi_std=0.9),
     ),
     "linear pooling": (
         lambda: PoolingModel(PREFILTER, 2, rectified=False),
-        pooling_models.linear_pooling_gradient_covariance(PREFILTER, 2, theta_std=0.7, phi_std=1.3),
+        pooling_forms.linear_pooling_gradient_covariance(PREFILTER, 2, theta_std=0.7, phi_std=1.3),
     ),
     "non-linear pooling": (
         lambda: PoolingModel(PREFILTER, 2, rectified=True),
-        pooling_models.nonlinear_pooling_gradient_covariance(
+        pooling_forms.nonlinear_pooling_gradient_covariance(
             X[0].double().numpy(), PREFILTER, 2, theta_std=0.7, phi_std=1.3
         ),
     ),
     "valid convolution": (
         lambda: gaussian_weights(convolution("valid", 3, 3, 8), {"1.weight": 0.8, "4.weight": 0.5}),
-        geometry_models.convolution_geometry(
-            [geometry_models.patch_incidence((8,), 3)], [3], weight_stds=[0.8], readout_std=0.5
+        geometry_forms.convolution_geometry(
+            [geometry_forms.patch_incidence((8,), 3)], [3], weight_stds=[0.8], readout_std=0.5
         ),
     ),
     "circular convolution": (
         lambda: gaussian_weights(convolution("circular", 3, 3, 8), {"1.weight": 0.8, "4.weight": 0.5}),
-        geometry_models.convolution_geometry(
-            [geometry_models.patch_incidence((8,), 3, padding="circular")], [3], weight_stds=[0.8], readout_std=0.5
+        geometry_forms.convolution_geometry(
+            [geometry_forms.patch_incidence((8,), 3, padding="circular")], [3], weight_stds=[0.8], readout_std=0.5
         ),
     ),
     "pooled valid convolution": (
         lambda: gaussian_weights(PooledConvolution(4, 3), {"kernel.weight": 0.8, "readout.weight": 0.5}),
-        geometry_models.pooled_convolution_geometry(
-            geometry_models.mean_tap_matrix((8,), 3), 4, weight_std=0.8, readout_std=0.5
+        geometry_forms.pooled_convolution_geometry(
+            geometry_forms.mean_tap_matrix((8,), 3), 4, weight_std=0.8, readout_std=0.5
         ),
     ),
 }

@@ -6,7 +6,6 @@ import pytest
 from biascope.measures.pattern_statistics.pictures import (
     constants_against_figure,
     constants_figure,
-    filter_gallery,
     ratios_figure,
 )
 from biascope.results import draw
@@ -71,28 +70,6 @@ def test_an_infinite_constant_leaves_a_gap() -> None:
     assert np.isnan(figure.axes[0].lines[0].get_ydata()).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_filters_are_positive_parts_on_one_scale_by_kind_and_strength(dark) -> None:
-    filters = np.zeros((4, 3, 2, 2))
-    filters[0, 2], filters[1, 0], filters[2, 2], filters[3, 1] = 1.0, 4.0, 2.0, -3.0
-    figure = filter_gallery(filters, kinds=["blue", "red", "blue", "dead"], columns=2, dark=dark)
-    assert [view.get_title(loc="left") for view in figure.axes] == ["blue: 2", "red: 1", "dead: 1"]
-    blue, red, dead = (np.asarray(view.images[0].get_array()) for view in figure.axes)
-    assert blue[0, [0, 2, 3], 2].tolist() == [128, 0, 64]  # the stronger first, a gap, the weaker
-    assert blue[0, :, 3].tolist() == [255, 255, 0, 255, 255]
-    assert red[0, 0].tolist() == [255, 0, 0, 255]
-    assert dead[0, 0].tolist() == [0, 0, 0, 255]
-    assert draw.png(figure, 400).startswith(b"\x89PNG")
-
-
-def test_strengths_order_the_filters_and_the_weakest_are_counted() -> None:
-    filters = np.arange(1.0, 4.0).reshape(3, 1, 1, 1) * np.ones((3, 1, 2, 2))
-    figure = filter_gallery(filters, strengths=np.array([3.0, 2.0, 1.0]), columns=2, most=2)
-    image = np.asarray(figure.axes[0].images[0].get_array())
-    assert image[0, [0, 3], 0].tolist() == [85, 170]
-    assert figure.axes[0].get_title(loc="left") == "filters: 3, the strongest 2"
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -100,8 +77,6 @@ def test_strengths_order_the_filters_and_the_weakest_are_counted() -> None:
         (lambda: ratios_figure({"a": (np.zeros(1), np.array([np.inf]))}), "at least one finite ratio"),
         (lambda: constants_figure({"a": np.array([])}), "constants of at least 0"),
         (lambda: constants_figure({"a": np.array([np.nan])}), "constants of at least 0"),
-        (lambda: filter_gallery(np.zeros((2, 2, 3, 3))), "1 or 3 channels"),
-        (lambda: filter_gallery(np.zeros((2, 1, 3, 3)), kinds=["a"]), "one for each of 2 filters"),
     ],
 )
 def test_errors_name_what_to_do(call, words) -> None:

@@ -1,4 +1,4 @@
-"""What ships of the pooling theory and has no printed form to fail: prefilters, the Bayes rule, ζ, dipoles, experiments.
+"""What of the pooling theory has no printed form to fail: prefilters, the Bayes rule, ζ, dipoles, experiments.
 
 The closed forms that the paper misprints are held against Monte Carlo, beside their printed forms, in
 `test_closed_forms.py`. Here, too, a sample mean must lie within five of its standard errors.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import closed_forms_pooling as forms
 import numpy as np
 import pytest
 import torch
@@ -115,7 +116,7 @@ def test_the_short_form_is_the_general_one_for_every_prefilter(name):
     response = pooling.prefilter_response(name, 48, 4)
     for frequency in (frequency for frequency in range(1, 24) if 2 * frequency % 12):
         settings = {"epsilon": 1.3, "sigma": 2.1}
-        short = pooling.bayes_accuracy_after_pooling(response, 4, frequency, **settings)
+        short = forms.bayes_accuracy_after_pooling(response, 4, frequency, **settings)
         general = pooling.bayes_accuracy_after_pooling_any_frequency(response, 4, frequency, **settings)
         assert short == pytest.approx(general, abs=1e-9)
 
@@ -124,11 +125,11 @@ def test_where_nothing_aliases_all_is_known_and_where_nothing_passes_nothing():
     ideal = pooling.prefilter_response("ideal", 48, 4)
     settings = {"epsilon": 0.1, "sigma": 10.0}
     assert pooling.aliasing_ratio(ideal, 4, 3) == math.inf
-    assert pooling.bayes_accuracy_after_pooling(ideal, 4, 3, **settings) == 1.0
+    assert forms.bayes_accuracy_after_pooling(ideal, 4, 3, **settings) == 1.0
     assert pooling.bayes_accuracy_after_pooling_complex(ideal, 4, 9, **settings) == 0.5
     assert pooling.bayes_accuracy_after_pooling_any_frequency(ideal, 4, 9, **settings) == 0.5
     without_pooling = pooling.prefilter_response("box", 48, 1)
-    assert pooling.bayes_accuracy_after_pooling(without_pooling, 1, 5, **settings) == 1.0
+    assert forms.bayes_accuracy_after_pooling(without_pooling, 1, 5, **settings) == 1.0
 
 
 # Curvature
@@ -158,7 +159,7 @@ def test_linear_mixed_gram():
         return theta @ x
 
     mixed = jacrev(grad(model, argnums=1), argnums=0)(normals(8, 5), normals(9, 5))
-    np.testing.assert_array_equal(mixed.T @ mixed, pooling.linear_mixed_gram(5))
+    np.testing.assert_array_equal(mixed.T @ mixed, forms.linear_mixed_gram(5))
 
 
 # Dipoles
@@ -176,22 +177,22 @@ def relu_layer_values(theta: Tensor, phi: Tensor):
 def test_mean_dipole_metric_is_the_quadratic_form_of_the_gradient_covariance():
     direction = np.array([0.4, -1.1, 0.7])
     theta = (0.6 * normals(10, 40_000, 3)).numpy()
-    metric = pooling.dipole_metric(lambda x: theta @ x, np.array([3.0, 1.0, -2.0]), direction)
-    wanted = direction @ pooling.linear_gradient_covariance(3, weight_std=0.6) @ direction
+    metric = forms.dipole_metric(lambda x: theta @ x, np.array([3.0, 1.0, -2.0]), direction)
+    wanted = direction @ forms.linear_gradient_covariance(3, weight_std=0.6) @ direction
     assert standard_errors_away(torch.tensor(metric), wanted) < 5
-    root = pooling.dipole_metric(lambda x: theta @ x, np.zeros(3), direction, growth=np.sqrt)
+    root = forms.dipole_metric(lambda x: theta @ x, np.zeros(3), direction, growth=np.sqrt)
     np.testing.assert_allclose(root**4, metric)
 
 
 def test_the_dipole_metric_of_a_network_with_kinks_is_so_for_short_dipoles_only():
     theta, phi = 0.7 * normals(11, 40_000, 6), 1.4 * normals(12, 40_000, 6, 3)
     point, direction = np.array([0.5, -0.3, 0.2]), np.array([0.6, 0.0, -0.8])
-    wanted = direction @ pooling.relu_layer_gradient_covariance(3, 6, theta_std=0.7, phi_std=1.4) @ direction
+    wanted = direction @ forms.relu_layer_gradient_covariance(3, 6, theta_std=0.7, phi_std=1.4) @ direction
     values = relu_layer_values(theta, phi)
-    short = pooling.dipole_metric(values, point, 0.01 * direction) / 0.01**2
+    short = forms.dipole_metric(values, point, 0.01 * direction) / 0.01**2
     assert standard_errors_away(torch.tensor(short), wanted) < 5
     # from x to −x every unit switches: f(−x) − f(x) has twice the second moment of f(x), which is half of (2x)ᵀC(2x)
-    opposite = pooling.dipole_metric(values, point, -2 * point)
+    opposite = forms.dipole_metric(values, point, -2 * point)
     assert standard_errors_away(torch.tensor(opposite), 2 * point @ point * wanted) < 5
     assert standard_errors_away(torch.tensor(opposite), 4 * point @ point * wanted) > 20
 
@@ -211,8 +212,8 @@ def pooling_speeds(alpha: float, beta: float, direction: Tensor) -> tuple[Tensor
 
     speeds = torch.cat(vmap(grad(metric))(weights), dim=1).norm(dim=1)
     v, laws = direction.numpy(), {"theta_std": 0.7, "phi_std": 1.4}
-    covariance = pooling.linear_pooling_gradient_covariance(prefilter.numpy(), 3, **laws)
-    gram = pooling.linear_pooling_mixed_gram(prefilter.numpy(), 3, **laws)
+    covariance = forms.linear_pooling_gradient_covariance(prefilter.numpy(), 3, **laws)
+    gram = forms.linear_pooling_mixed_gram(prefilter.numpy(), 3, **laws)
     return speeds, {"gradient_power": v @ covariance @ v, "mixed_power": v @ gram @ v}
 
 
@@ -220,15 +221,15 @@ def pooling_speeds(alpha: float, beta: float, direction: Tensor) -> tuple[Tensor
 def test_dipole_speed_bound_from_closed_forms_holds_and_is_not_idle(alpha, beta):
     for direction in (torch.eye(6, dtype=torch.float64)[1], normals(15, 6) / 2):
         speeds, powers = pooling_speeds(alpha, beta, direction)
-        bound = pooling.dipole_speed_bound(**powers, alpha=alpha, beta=beta)
+        bound = forms.dipole_speed_bound(**powers, alpha=alpha, beta=beta)
         assert 0.5 * bound < float(speeds.mean()) < bound
 
 
 def test_dipole_volume_bound():
     theta = (0.6 * normals(16, 100_000, 3)).numpy()
     direction = np.array([0.4, -1.1, 0.7])
-    covariance = pooling.linear_gradient_covariance(3, weight_std=0.6)
-    metric = pooling.dipole_metric(lambda x: theta @ x, np.zeros(3), direction)
+    covariance = forms.linear_gradient_covariance(3, weight_std=0.6)
+    metric = forms.dipole_metric(lambda x: theta @ x, np.zeros(3), direction)
     spread = 0.6 * float(np.linalg.norm(direction))
     for level in (0.1, 0.5, 2.0, 8.0):
         reached = torch.tensor(metric >= level, dtype=torch.float64)
@@ -236,16 +237,16 @@ def test_dipole_volume_bound():
             -math.sqrt(level) / spread
         )  # of a Gaussian, which Markov's inequality need not know
         assert standard_errors_away(reached, exact) < 5
-        assert exact < pooling.dipole_volume_bound(direction, covariance, level=level) <= 1
+        assert exact < forms.dipole_volume_bound(direction, covariance, level=level) <= 1
     with pytest.raises(ValueError, match="level must be above 0"):
-        pooling.dipole_volume_bound(direction, covariance, level=0.0)
+        forms.dipole_volume_bound(direction, covariance, level=0.0)
 
 
 def test_dipole_volume_bound_is_of_first_order():
     """At a dead unit the gradient vanishes and the bound says that no weights reach the level; a long dipole does."""
-    metric = pooling.dipole_metric(lambda x: np.maximum(x, 0).sum(), np.array([-1.0]), np.array([3.0]))
+    metric = forms.dipole_metric(lambda x: np.maximum(x, 0).sum(), np.array([-1.0]), np.array([3.0]))
     assert metric == 4.0
-    assert pooling.dipole_volume_bound(np.array([3.0]), np.zeros((1, 1)), level=1.0) == 0.0
+    assert forms.dipole_volume_bound(np.array([3.0]), np.zeros((1, 1)), level=1.0) == 0.0
 
 
 # Experiments
@@ -255,8 +256,8 @@ def test_dipole_volume_bound_is_of_first_order():
 def test_sampled_accuracies_are_the_closed_forms_and_spread_like_binomials(name):
     response = pooling.prefilter_response(name, 24, 4)
     frequencies, law = range(13), {"epsilon": 1.0, "sigma": 2.0}
-    forms = (pooling.bayes_accuracy_after_pooling_any_frequency, pooling.bayes_accuracy_after_pooling_complex)
-    for form, sample in zip(forms, (simulation.sampled_accuracy, simulation.sampled_accuracy_complex), strict=True):
+    exact = (pooling.bayes_accuracy_after_pooling_any_frequency, pooling.bayes_accuracy_after_pooling_complex)
+    for form, sample in zip(exact, (simulation.sampled_accuracy, simulation.sampled_accuracy_complex), strict=True):
         wanted = np.array([form(response, 4, frequency, **law) for frequency in frequencies])
         shares = np.stack([sample(response, 4, frequencies, **law, samples=500, seed=seed) for seed in range(60)])
         spread = np.sqrt(wanted * (1 - wanted) / 500)

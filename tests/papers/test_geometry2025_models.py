@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 import closed_forms as paper
+import closed_forms_geometry as forms
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,7 @@ from torch.func import grad, jvp, vjp, vmap
 from torch.nn import functional
 
 from biascope.derivatives.matrices import correlation
-from biascope.papers.geometry2025 import models as models
+from biascope.papers.geometry2025 import models
 from biascope.results.estimate import jackknife
 
 AGREES, DISAGREES = 5.0, 20.0
@@ -128,20 +129,19 @@ def test_tap_matrices_are_convolutions(shape, kernel, stride, padding):
     convolution = functional.conv1d if len(shape) == 1 else functional.conv2d
     wanted = convolution(padded, weight, stride=stride).ravel()
     settings = {"padding": padding, "stride": stride, "channels": 2}
-    taps = models.tap_matrices(shape, kernel, **settings)
+    taps = forms.tap_matrices(shape, kernel, **settings)
     np.testing.assert_allclose(np.einsum("jqt,t,q->j", taps, weight.ravel(), images.ravel()), wanted, atol=1e-12)
-    np.testing.assert_allclose(models.mean_tap_matrix(shape, kernel, **settings), taps.mean(axis=0))
-    np.testing.assert_array_equal(models.patch_incidence(shape, kernel, **settings), taps.sum(axis=2))
+    np.testing.assert_allclose(forms.mean_tap_matrix(shape, kernel, **settings), taps.mean(axis=0))
+    np.testing.assert_array_equal(forms.patch_incidence(shape, kernel, **settings), taps.sum(axis=2))
     if stride == 1:
         sliding = channel_patches(images[0], kernel, padding) @ weight.ravel()
         np.testing.assert_allclose(sliding, wanted, atol=1e-12)
 
 
-def test_convolutions_that_do_not_exist_are_refused():
-    with pytest.raises(ValueError, match="padding must be 'valid', 'zero' or 'circular', got 'same'"):
-        models.mean_tap_matrix((4,), 3, padding="same")
-    with pytest.raises(ValueError, match="kernel must be between 1 and the length 4 of an axis, got 5"):
-        models.patch_incidence((8, 4), 5)
+def test_the_mean_tap_matrix_of_the_figures_is_that_of_a_convolution_without_padding():
+    for shape, kernel, channels in [((7,), 3, 1), ((6,), 6, 2), ((5, 7), 3, 2)]:
+        found = models.mean_tap_matrix(shape, kernel, channels=channels)
+        np.testing.assert_array_equal(found, forms.mean_tap_matrix(shape, kernel, channels=channels))
 
 
 # G
@@ -152,7 +152,7 @@ def test_mlp_geometry():
     draws, settings = 40_000, {"weight_stds": [0.8, 0.9], "readout_std": 0.6}
     weights = (0.8 * normal(draws, 5, 4), 0.9 * normal(draws, 3, 5), 0.6 * normal(draws, 3))
     samples = gradient_outer_products(relu_network, weights, normal(draws, 4))
-    assert standard_errors_away(samples, models.mlp_geometry(4, [5, 3], **settings)) < AGREES
+    assert standard_errors_away(samples, forms.mlp_geometry(4, [5, 3], **settings)) < AGREES
     assert standard_errors_away(samples, paper.mlp_geometry_as_printed(4, [5, 3], **settings)) > DISAGREES
 
 
@@ -166,7 +166,7 @@ def test_geometry_needs_no_gaussian_and_does_not_see_biases():
     weights = tuple(2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1 for shape in shapes)
     probe = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64).expand(40_000, 3)
     samples = gradient_outer_products(model, weights, probe)
-    right = models.mlp_geometry(3, [5], weight_stds=[3**-0.5], readout_std=3**-0.5)
+    right = forms.mlp_geometry(3, [5], weight_stds=[3**-0.5], readout_std=3**-0.5)
     assert standard_errors_away(samples, right) < AGREES
 
 
@@ -176,8 +176,8 @@ def test_convolution_geometry_is_the_coverage(padding, positions):
     draws = 40_000
     weights = (0.8 * normal(draws, 3, 3), 0.9 * normal(draws, 2, 9), 0.6 * normal(draws, 2, positions[1]))
     samples = gradient_outer_products(convolutional_network(3, padding), weights, normal(draws, 1, 7))
-    incidences = [models.patch_incidence((length,), 3, padding=padding) for length in (7, positions[0])]
-    right = models.convolution_geometry(incidences, [3, 2], weight_stds=[0.8, 0.9], readout_std=0.6)
+    incidences = [forms.patch_incidence((length,), 3, padding=padding) for length in (7, positions[0])]
+    right = forms.convolution_geometry(incidences, [3, 2], weight_stds=[0.8, 0.9], readout_std=0.6)
     assert standard_errors_away(samples, right) < AGREES
     best_multiple_of_identity = np.trace(right) / 7 * np.eye(7)
     if padding == "circular":
@@ -187,7 +187,7 @@ def test_convolution_geometry_is_the_coverage(padding, positions):
 
 
 def test_one_convolution_counts_the_patches_of_each_input():
-    geometry = models.convolution_geometry([models.patch_incidence((7,), 3)], [4], weight_stds=[0.5], readout_std=2.0)
+    geometry = forms.convolution_geometry([forms.patch_incidence((7,), 3)], [4], weight_stds=[0.5], readout_std=2.0)
     np.testing.assert_allclose(np.diag(geometry), 4 * 0.5**2 / 2 * 4 * np.array([1, 2, 3, 3, 3, 2, 1]))
 
 
@@ -196,8 +196,8 @@ def test_convolution_geometry_in_the_plane_with_two_channels():
     draws = 20_000
     weights = (0.8 * normal(draws, 3, 8), 0.6 * normal(draws, 3, 6))
     samples = gradient_outer_products(convolutional_network(2, "valid"), weights, normal(draws, 2, 3, 4))
-    incidence = models.patch_incidence((3, 4), 2, channels=2)
-    right = models.convolution_geometry([incidence], [3], weight_stds=[0.8], readout_std=0.6)
+    incidence = forms.patch_incidence((3, 4), 2, channels=2)
+    right = forms.convolution_geometry([incidence], [3], weight_stds=[0.8], readout_std=0.6)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, np.trace(right) / 24 * np.eye(24)) > DISAGREES
 
@@ -209,9 +209,9 @@ def test_pooled_convolution_geometry_is_not_diagonal(shape, kernel, padding):
     draws, taps = 20_000, kernel ** len(shape)
     weights = (0.8 * normal(draws, 1, taps), torch.ones(draws, 1, dtype=torch.float64))
     samples = gradient_outer_products(pooled_network(kernel, padding), weights, normal(draws, 1, *shape))
-    right = models.pooled_convolution_geometry(models.mean_tap_matrix(shape, kernel, padding=padding), weight_std=0.8)
+    right = forms.pooled_convolution_geometry(forms.mean_tap_matrix(shape, kernel, padding=padding), weight_std=0.8)
     assert standard_errors_away(samples, right) < AGREES
-    matrices = models.tap_matrices(shape, kernel, padding=padding)
+    matrices = forms.tap_matrices(shape, kernel, padding=padding)
     printed = paper.pooled_convolution_geometry_as_printed(matrices, weight_std=0.8)
     assert standard_errors_away(samples, printed) > DISAGREES
     shifted = matrices[0] @ matrices[1].T
@@ -221,8 +221,8 @@ def test_pooled_convolution_geometry_is_not_diagonal(shape, kernel, padding):
 
 @pytest.mark.parametrize(("length", "kernel"), [(3, 2), (8, 3), (8, 6), (9, 9)])
 def test_pooled_geometry_has_low_rank_and_is_banded_only_with_few_positions(length, kernel):
-    overlap, positions = models.tap_overlap(length, kernel), length - kernel + 1
-    pooled = positions * models.mean_tap_matrix((length,), kernel)
+    overlap, positions = forms.tap_overlap(length, kernel), length - kernel + 1
+    pooled = positions * forms.mean_tap_matrix((length,), kernel)
     np.testing.assert_allclose(overlap, pooled @ pooled.T)
     assert np.linalg.matrix_rank(overlap) == kernel
     distance = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
@@ -232,14 +232,14 @@ def test_pooled_geometry_has_low_rank_and_is_banded_only_with_few_positions(leng
     if kernel >= positions:  # the set of positions, correlated with itself
         middle = slice(positions - 1, kernel)
         np.testing.assert_array_equal(overlap[middle, middle], np.maximum(0, positions - distance)[middle, middle])
-    np.testing.assert_array_equal(np.diag(overlap), models.patch_incidence((length,), kernel).sum(axis=0))
+    np.testing.assert_array_equal(np.diag(overlap), forms.patch_incidence((length,), kernel).sum(axis=0))
 
 
 def test_example_geometry():
     normal = normals(7)
     weights = (0.8 * normal(40_000, 1, 2), torch.ones(40_000, 1, dtype=torch.float64))
     samples = gradient_outer_products(pooled_network(2, "valid"), weights, normal(40_000, 1, 3))
-    right = models.pooled_convolution_geometry(models.mean_tap_matrix((3,), 2), weight_std=0.8)
+    right = forms.pooled_convolution_geometry(forms.mean_tap_matrix((3,), 2), weight_std=0.8)
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, paper.example_geometry_as_printed(weight_std=0.8)) > DISAGREES
     vectors = np.array([[1.0, 2.0, 1.0], [-1.0, 0.0, 1.0], [1.0, -1.0, 1.0]]).T
@@ -265,7 +265,7 @@ def test_normalised_patch_bounds():
         variances = [((theta @ torch.as_tensor(c)) * theta).sum(dim=1) for c in (first, second)]
         moment = (products / (variances[0] * variances[1]).sqrt()[:, None, None]).mean(dim=0)
         eigenvalues = torch.linalg.eigvalsh(moment)
-        lower, upper = models.normalised_patch_bounds(first, second)
+        lower, upper = forms.normalised_patch_bounds(first, second)
         assert lower < float(eigenvalues[0]) <= float(eigenvalues[-1]) < upper
         printed_lower, printed_upper = paper.normalised_patch_bounds_as_printed(first, second)
         assert float(eigenvalues[-1]) < 0.5 * printed_lower
@@ -278,13 +278,13 @@ def test_normalised_second_moment():
     theta = 0.3 * normals(10)(100_000, 3)
     variances = ((theta @ torch.as_tensor(covariance)) * theta).sum(dim=1)
     samples = theta[:, :, None] * theta[:, None, :] / variances[:, None, None]
-    right = models.normalised_second_moment(covariance)
+    right = forms.normalised_second_moment(covariance)
     assert standard_errors_away(samples, right) < AGREES
     assert np.trace(right @ covariance) == pytest.approx(1.0)  # as it must be: E[θᵀCθ/θᵀCθ]
-    lower, upper = models.normalised_patch_bounds(covariance, covariance)
+    lower, upper = forms.normalised_patch_bounds(covariance, covariance)
     assert lower < np.linalg.eigvalsh(right)[0] <= np.linalg.eigvalsh(right)[-1] < upper
     for size in (1, 2, 7):  # lemma A.7
-        np.testing.assert_allclose(models.normalised_second_moment(3 * np.eye(size)), np.eye(size) / (3 * size))
+        np.testing.assert_allclose(forms.normalised_second_moment(3 * np.eye(size)), np.eye(size) / (3 * size))
 
 
 def test_geometry_after_batch_normalisation_of_channels():
@@ -303,8 +303,8 @@ def test_geometry_after_batch_normalisation_of_channels():
     weights = (kernels, means, variances, 0.7 * normal(draws))
     samples = gradient_outer_products(model, weights, normal(draws, 1, 5))
     cut = torch.cat([patches(sample[0], 2, "valid") for sample in data])
-    middle = models.normalised_second_moment((cut.T @ cut / len(cut)).numpy())
-    taps = models.mean_tap_matrix((5,), 2)
+    middle = forms.normalised_second_moment((cut.T @ cut / len(cut)).numpy())
+    taps = forms.mean_tap_matrix((5,), 2)
     assert standard_errors_away(samples, 0.7**2 * taps @ middle @ taps.T) < AGREES
     assert standard_errors_away(samples, 0.7**2 * np.trace(middle) / 2 * taps @ taps.T) > DISAGREES
 
@@ -317,12 +317,12 @@ def test_halfspace_second_moment():
     first, second, points = normal(4), normal(4), normal(200_000, 4)
     inside = ((points @ first > 0) & (points @ second > 0)).double()
     samples = inside[:, None, None] * points[:, :, None] * points[:, None, :]
-    right = models.halfspace_second_moment(first.numpy(), second.numpy())
+    right = forms.halfspace_second_moment(first.numpy(), second.numpy())
     printed = paper.halfspace_second_moment_as_printed(first.numpy(), second.numpy())
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
-    np.testing.assert_allclose(models.halfspace_second_moment(right[0], 2 * right[0]), np.eye(4) / 2, atol=1e-7)
-    np.testing.assert_allclose(models.halfspace_second_moment(right[0], -right[0]), np.zeros((4, 4)), atol=1e-7)
+    np.testing.assert_allclose(forms.halfspace_second_moment(right[0], 2 * right[0]), np.eye(4) / 2, atol=1e-7)
+    np.testing.assert_allclose(forms.halfspace_second_moment(right[0], -right[0]), np.zeros((4, 4)), atol=1e-7)
 
 
 def test_halfspace_coefficients():
@@ -333,7 +333,7 @@ def test_halfspace_coefficients():
     inside = (points[:, 0] > 0) & (points @ other > 0)
     alpha, beta = points.unbind(dim=1)
     samples = torch.stack([alpha**2 - 1, beta**2 - 1, alpha * beta], dim=1) * inside[:, None]
-    moment = models.halfspace_second_moment(np.array([1.0, 0.0]), other.numpy())
+    moment = forms.halfspace_second_moment(np.array([1.0, 0.0]), other.numpy())
     rest = moment - (math.pi - math.acos(cosine)) / (2 * math.pi) * np.eye(2)
     assert standard_errors_away(samples, np.array([rest[0, 0], rest[1, 1], rest[0, 1]])) < AGREES
     printed = paper.halfspace_coefficients_as_printed(cosine)
@@ -347,7 +347,7 @@ def test_dropping_the_plane_of_the_halfspaces_is_wrong_in_every_dimension():
     """Entry by entry the difference vanishes with D; applied to the data vector it does not."""
     for size in (10, 1000):
         first, second = np.ones(size), np.tile([1.0, -1.0], size // 2)
-        right = models.halfspace_second_moment(first, second)
+        right = forms.halfspace_second_moment(first, second)
         printed = paper.halfspace_second_moment_as_printed(first, second)
         assert np.abs(right - printed).max() < 1 / size
         missing = np.linalg.norm((right - printed) @ second) / np.linalg.norm(printed @ second)
@@ -380,7 +380,7 @@ def test_linear_evolution():
     normal = normals(15)
     data, labels = normal(5, 3), normal(5)
     samples = evolutions(linear, (0.7 * normal(20_000, 3),), normal(20_000, 3), data, labels)
-    assert standard_errors_away(samples, models.linear_evolution(scatter(data), weight_std=0.7)) < AGREES
+    assert standard_errors_away(samples, forms.linear_evolution(scatter(data), weight_std=0.7)) < AGREES
     assert standard_errors_away(samples, paper.linear_evolution_as_printed(data.numpy(), weight_std=0.7)) > DISAGREES
 
 
@@ -405,7 +405,7 @@ def test_mlp_evolution_coefficients(size):
 
     def averaged(angle: float) -> np.ndarray:
         probe = math.cos(angle) * data + math.sin(angle) * other
-        image = models.halfspace_second_moment(probe, data) @ data  # in the plane of both; the rest by symmetry
+        image = forms.halfspace_second_moment(probe, data) @ data  # in the plane of both; the rest by symmetry
         across = image[1] ** 2 / (size - 1)
         probability = (math.pi - angle) / (2 * math.pi)
         return math.sin(angle) ** (size - 2) * np.array([1.0, image[0] ** 2 - across, probability * image[0], across])
@@ -414,12 +414,15 @@ def test_mlp_evolution_coefficients(size):
     np.testing.assert_allclose(models.mlp_evolution_coefficients(size), np.array(moments) / total, rtol=1e-8)
 
 
-def test_mlp_evolution_approaches_its_leading_order():
+def test_mlp_evolution_approaches_its_leading_order(monkeypatch):
     errors, sizes = [], (16, 64, 256)
     for size in sizes:
         data = normals(17)(3, size)
         exact = models.mlp_evolution(scatter(data), 50, weight_std=1.0, readout_std=0.8)
-        leading = models.mlp_evolution(scatter(data), 50, weight_std=1.0, readout_std=0.8, leading_order=True)
+        with monkeypatch.context() as patch:
+            limits = (1 / 16, 1 / 16, 1 / (4 * math.pi**2 * size))
+            patch.setattr(models, "mlp_evolution_coefficients", lambda _, limits=limits: limits)
+            leading = models.mlp_evolution(scatter(data), 50, weight_std=1.0, readout_std=0.8)
         printed = paper.mlp_evolution_as_printed(data.numpy(), 50, weight_std=1.0, readout_std=0.8)
         errors.append(np.linalg.norm(exact - leading) / np.linalg.norm(exact))
         assert np.linalg.norm(exact - printed) > 2 * np.linalg.norm(exact)
@@ -451,22 +454,22 @@ def test_pooled_convolution_evolution(shape, kernel, padding):
     data, labels = normal(2, *shape), normal(2)
     weights = mlp_weights(normal, draws, channels, inputs * kernel ** len(lengths))
     samples = evolutions(pooled_network(kernel, padding), weights, normal(draws, *shape), data, labels)
-    taps = models.mean_tap_matrix(lengths, kernel, padding=padding, channels=inputs)
+    taps = forms.mean_tap_matrix(lengths, kernel, padding=padding, channels=inputs)
     assert (
         standard_errors_away(samples, models.pooled_convolution_evolution(scatter(data), taps, channels, **STDS))
         < AGREES
     )
-    matrices = models.tap_matrices(lengths, kernel, padding=padding, channels=inputs)
+    matrices = forms.tap_matrices(lengths, kernel, padding=padding, channels=inputs)
     printed = paper.pooled_convolution_evolution_as_printed(data.flatten(1).numpy(), matrices, channels, **STDS)
     assert standard_errors_away(samples, printed) > DISAGREES
 
 
 def test_pooled_convolution_evolution_aligns_like_one_over_width_squared():
-    covariance, taps = scatter(normals(19)(4, 8)), models.mean_tap_matrix((8,), 3)
+    covariance, taps = scatter(normals(19)(4, 8)), forms.mean_tap_matrix((8,), 3)
     widths = np.array([32, 128, 512, 2048])
     gaps = np.array([1 - models.pooled_convolution_alignment(covariance, taps, int(n), **STDS) for n in widths])
     assert np.polyfit(np.log(widths), np.log(gaps), 1)[0] == pytest.approx(-2, abs=0.1)
-    rate = models.pooled_convolution_misalignment_rate(covariance, taps, **STDS)
+    rate = forms.pooled_convolution_misalignment_rate(covariance, taps, **STDS)
     np.testing.assert_allclose(widths[-1] ** 2 * gaps[-1], rate, rtol=0.01)
     errors = np.abs(widths**2 * gaps / rate - 1)
     assert np.polyfit(np.log(widths), np.log(errors), 1)[0] == pytest.approx(-1, abs=0.1)
@@ -474,14 +477,14 @@ def test_pooled_convolution_evolution_aligns_like_one_over_width_squared():
 
 def test_a_readout_scaled_by_its_width_postpones_the_law():
     """Variances 1/d and 1/n, as common initialisations have them: the gap first grows, and falls like n⁻² only for n ≫ d."""
-    covariance, taps = scatter(normals(19)(4, 40)), models.mean_tap_matrix((40,), 30)
+    covariance, taps = scatter(normals(19)(4, 40)), forms.mean_tap_matrix((40,), 30)
     stds = [{"weight_std": 30**-0.5, "readout_std": n**-0.5} for n in (1, 4, 10**5)]
     one, four, many = (
         1 - models.pooled_convolution_alignment(covariance, taps, n, **pair)
         for n, pair in zip((1, 4, 10**5), stds, strict=True)
     )
     assert many < one < four
-    rate = models.pooled_convolution_misalignment_rate(covariance, taps, weight_std=1.0, readout_std=0.0)
+    rate = forms.pooled_convolution_misalignment_rate(covariance, taps, weight_std=1.0, readout_std=0.0)
     assert 10**10 * many == pytest.approx(rate, rel=0.01)
 
 
@@ -492,8 +495,8 @@ def test_sampled_correlations_are_the_closed_form_and_negative(channels):
     draws, data, labels = 60_000, normal(3, 1, 6), normal(3)
     weights = mlp_weights(normal, draws, channels, 3)
     samples = evolutions(pooled_network(3, "valid"), weights, normal(draws, 1, 6), data, labels)
-    taps = models.mean_tap_matrix((6,), 3)
-    geometry = models.pooled_convolution_geometry(taps, channels, **STDS)
+    taps = forms.mean_tap_matrix((6,), 3)
+    geometry = forms.pooled_convolution_geometry(taps, channels, **STDS)
     target = torch.as_tensor(geometry @ scatter(data) @ geometry)
     sums = samples.reshape(20, -1, 6, 6).sum(dim=1)
     left_out = [correlation(sums.sum(dim=0) - group, target) for group in sums]
@@ -553,7 +556,7 @@ def test_geometry_turns_away_from_the_data_under_squared_error(name):
     weights = (normal(10_000, width, 6 if name == "MLP" else 3), normal(10_000, width))
     target = torch.as_tensor(scatter(data))
     if name != "MLP":
-        geometry = torch.as_tensor(models.pooled_convolution_geometry(models.mean_tap_matrix((6,), 3), weight_std=1.0))
+        geometry = torch.as_tensor(forms.pooled_convolution_geometry(forms.mean_tap_matrix((6,), 3), weight_std=1.0))
         target = geometry @ target @ geometry
 
     def loss(weights: Weights) -> Tensor:

@@ -258,8 +258,12 @@ def test_the_page_shows_every_finding_and_escapes_every_string(paper: ModuleType
 # Status
 
 
+def status(results: Path | None = None) -> list[dict[str, Any]]:
+    return [standing.row() for standing in reproduction.standings(results=results)]
+
+
 def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
-    rows = reproduction.status()
+    rows = status()
     assert [tuple(row) for row in rows] == [
         ("paper", "figure", "claim", "statistic", "effort", "device", "published", "measured", "tolerance", "verdict")
     ] * 4
@@ -280,14 +284,14 @@ def test_status_takes_the_greatest_effort_that_measured_a_claim(paper: ModuleTyp
     run_figure(effort="paper")
     run_figure("S21-S22")
     assert outcomes("runs") == ["new", "new", "new"]
-    share, seeds, parts, one = reproduction.status()
+    share, seeds, parts, one = status()
     assert (share["effort"], share["verdict"]) == ("paper", "not reproduced")
     assert (seeds["effort"], seeds["verdict"], seeds["measured"]) == ("paper", "reproduced", "3")
     assert (parts["effort"], parts["verdict"]) == ("laptop", "inconclusive")
     assert parts["measured"] == "1 (spread unknown)"
     assert one["verdict"] == "reproduced"
     assert (one["published"], one["tolerance"]) == (1, "± 0")
-    assert json.loads(json.dumps(reproduction.status())) == reproduction.status()
+    assert json.loads(json.dumps(status())) == status()
 
 
 def test_the_verdict_is_never_taken_from_the_file(paper: ModuleType, checkout: Path) -> None:
@@ -335,7 +339,7 @@ def test_a_damaged_committed_file_is_named(paper: ModuleType) -> None:
     for text in ("{", "[]", '{"efforts": {"smoke": {}}}'):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"fake2024/2\.json must hold committed results and is damaged"):
-            reproduction.status()
+            status()
 
 
 # Merge
@@ -368,7 +372,7 @@ def test_a_newer_run_of_one_effort_replaces_an_older_and_says_so(paper: ModuleTy
     assert "2026-01-03 00:00:00 UTC" in replaced.words
     assert "for one of 2026-01-02" in replaced.words
     assert "no longer measured: parts" in replaced.words
-    assert reproduction.status()[2]["verdict"] == "not run"
+    assert status()[2]["verdict"] == "not run"
 
 
 def test_a_smaller_effort_replaces_neither_the_greater_nor_its_picture(paper: ModuleType, checkout: Path) -> None:
@@ -381,7 +385,7 @@ def test_a_smaller_effort_replaces_neither_the_greater_nor_its_picture(paper: Mo
     assert picture.read_bytes() == b"of laptop effort"
     records = reproduction.committed(papers.figure("fake2024", "2"))
     assert list(records) == ["smoke", "laptop"]
-    assert reproduction.status()[0]["effort"] == "laptop"
+    assert status()[0]["effort"] == "laptop"
     run_figure(effort="paper", folder="third")
     assert outcomes("third") == ["new"]
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -472,8 +476,8 @@ def test_merge_needs_findings_and_a_place(paper: ModuleType, monkeypatch: pytest
         reproduction.merge("empty", results=tmp_path / "mine")
     run_figure()
     assert [each.outcome for each in reproduction.merge("runs", results=tmp_path / "mine")] == ["new"]
-    assert reproduction.status(results=tmp_path / "mine")[0]["verdict"] == "reproduced"
-    assert reproduction.status()[0]["verdict"] == "not run"
+    assert status(results=tmp_path / "mine")[0]["verdict"] == "reproduced"
+    assert status()[0]["verdict"] == "not run"
 
 
 def test_this_package_knows_its_checkout() -> None:
@@ -527,8 +531,8 @@ def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
     assert "  new      fake2024 2, laptop" in out
     code, out, _, _ = call("--status", "--json")
     assert code == 0
-    assert json.loads(out) == {"version": 1, "rows": reproduction.status()}
-    assert [row["verdict"] for row in reproduction.status()] == ["reproduced", "reproduced", "inconclusive", "not run"]
+    assert json.loads(out) == {"version": 1, "rows": status()}
+    assert [row["verdict"] for row in status()] == ["reproduced", "reproduced", "inconclusive", "not run"]
     code, out, _, _ = call("--status")
     assert "Claims: 2 reproduced, 1 inconclusive, 1 not run." in out
     assert "Changed" not in out

@@ -2,14 +2,7 @@
 
 import numpy as np
 import pytest
-
-from biascope.papers.task_arithmetic2023.kernel_arithmetic import (
-    KernelTasks,
-    bump_on_ring,
-    cancelling_tasks,
-    fourier_functions,
-    ring,
-)
+from kernel_arithmetic import KernelTasks, bump_on_ring, cancelling_tasks, fourier_functions, ring
 
 
 def two_arcs(points: int) -> np.ndarray:

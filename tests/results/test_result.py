@@ -142,11 +142,6 @@ def test_preferences_are_read_off_the_directions(result: Anisotropy) -> None:
     assert "middle of the image" in middle.preference()
 
 
-def test_stable_directions_are_counted_above_chance(result: Anisotropy) -> None:
-    sizes, similarity = np.array([1, 10, 18]), np.array([0.9, 0.7, 0.6])
-    assert dataclasses.replace(result, similarity_sizes=sizes, similarity=similarity).stable_directions() == 10
-
-
 def test_directions_of_two_results_are_compared(result: Anisotropy) -> None:
     assert common_directions(result, result, 5) == pytest.approx(1.0)
     other = dataclasses.replace(result, input_shape=(1, 5, 5))

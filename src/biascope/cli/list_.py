@@ -20,6 +20,6 @@ def list(output: Output) -> None:
     typer.echo("networks (biascope scan NAME, settings with --set key=value):")
     for name in networks.names():
         typer.echo(f"  {name}")
-    typer.echo("measurements (biascope measure NAME MODEL):")
+    typer.echo("measurements (biascope measure NAME MODEL; it names the command of those that have one of their own):")
     for name in registry.names():
         typer.echo(f"  {name}")

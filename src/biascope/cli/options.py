@@ -152,7 +152,7 @@ def _usual(group: type[Any], name: str) -> Any:
 
 def _names_of(group: type[Any]) -> list[str]:
     """The options of a group, those of what it extends last."""
-    return [name for kind in group.__mro__ for name in vars(kind).get("__annotations__", ())]
+    return [name for kind in group.__mro__ for name in inspect.get_annotations(kind)]
 
 
 @dataclass(frozen=True)

@@ -163,15 +163,6 @@ class GradientCovariance(EstimatedOperator):
         ratios = [_ratio(sums, self.centred) for sums in left_out if sums.draws >= smallest]
         return jackknife(_ratio(self._power_sums(), self.centred), ratios if len(ratios) == len(left_out) else [])
 
-    def plug_in_rank(self) -> float:
-        """The biased participation ratio of the sample covariance, for comparison."""
-        form = self.total.second.inner(self.total.second)
-        if not self.centred:
-            return self.total.trace**2 / form
-        T, sums = self.draws, self._power_sums()
-        norm = form - 2 * sums.mean_form / T + sums.mean_norm**2 / T**2
-        return (self.total.trace - sums.mean_norm / T) ** 2 / norm
-
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Variance of the gradient along each column ``vᵀĈv``, and its standard error from the spread over groups."""
         mean = (self.total.total / self.draws) @ vectors if self.centred else torch.zeros_like(vectors[0])

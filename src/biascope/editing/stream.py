@@ -35,7 +35,7 @@ class TaskStream:
     """
 
     def __init__(self, base: Checkpoint, model: Checkpoint, skipped: Collection[str] = ()) -> None:
-        self.model, self._base = model, base
+        self.model = model
         self._is_vector = is_vector(model)
         self.names = {name for name in model.tensors if not (self._is_vector and "::" in name)}
         found: Mapping[str, Described] = {name: model.tensors[name] for name in self.names if name not in skipped}

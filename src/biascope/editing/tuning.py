@@ -47,40 +47,6 @@ def tuning_recipe(*, steps: int = 500, rate: float = 1e-5, batch: int = 128) -> 
     )
 
 
-def tuned(
-    encoder: Network,
-    head: Head,
-    task: Arrays,
-    recipe: Recipe,
-    *,
-    linearised: bool = False,
-    seed: int,
-    run: Run | None = None,
-    source: str = "",
-) -> TaskVector:
-    """Fine-tune an encoder under a frozen head, and take the task vector ``τ = θ* − θ₀``.
-
-    Args:
-        encoder: Pre-trained, at θ₀; BatchNorm keeps its statistics.
-        head: Of the task.
-        task: With a split ``train``.
-        recipe: How; see :func:`tuning_recipe`.
-        linearised: Whether to train ``f(x; θ₀) + (θ − θ₀)ᵀ∇_θ f(x; θ₀)`` in place of f.
-        seed: Of the order of samples.
-        run: Device and precision.
-        source: What to call the task in the vector's provenance.
-
-    Returns:
-        The task vector, on the CPU.
-
-    Raises:
-        ValueError: If the task has no training split, or training diverges.
-    """
-    return TaskVector.between(
-        encoder.params, _tuned_weights(encoder, head, task, recipe, linearised, seed, run or Run()), source=source
-    )
-
-
 def _tuned_weights(
     encoder: Network, head: Head, task: Arrays, recipe: Recipe, linearised: bool, seed: int, run: Run
 ) -> Params:

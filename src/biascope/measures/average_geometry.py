@@ -34,10 +34,6 @@ class Geometry(CovarianceResult):
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**CovarianceResult.axes, "matrix": ("row", "column")}
 
-    def diagonal_share(self) -> float:
-        """Share of ``‖G‖²_F`` on the diagonal: 1 for a multiple of the identity or any diagonal matrix."""
-        return float((np.diag(self.matrix).astype(np.float64) ** 2).sum() / (self.matrix.astype(np.float64) ** 2).sum())
-
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
         if self.unclear():

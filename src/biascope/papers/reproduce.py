@@ -185,11 +185,6 @@ def judged(figure: FigureOfPaper, records: Iterable[Record]) -> list[Standing]:
     return found
 
 
-def status(*, results: Path | None = None) -> list[dict[str, Any]]:
-    """One row per claim: paper, figure, claim, statistic, effort, device, published, measured, tolerance, verdict."""
-    return [standing.row() for standing in standings(results=results)]
-
-
 def committed(figure: FigureOfPaper, *, results: Path | None = None) -> dict[str, Record]:
     """The committed runs of a figure by effort, least first; empty if there are none.
 

@@ -67,26 +67,6 @@ def harmonic_count(mapping: int, order: int) -> int:
     return sum(2**j * math.comb(mapping, j) * math.comb(order, j) for j in range(min(mapping, order) + 1))
 
 
-def harmonic_combinations(mapping: int, order: int) -> Tensor:
-    """All ``s ∈ Z^T`` with ``Σ|s_t| ≤ N``, ``(count, T)``; times Ω they are H(Ω) one by one.
-
-    Raises:
-        ValueError: If they are too many to list.
-
-    Example:
-        >>> harmonic_combinations(2, 1).tolist()
-        [[-1, 0], [0, -1], [0, 0], [0, 1], [1, 0]]
-    """
-    if harmonic_count(mapping, order) * mapping > LARGEST:
-        count = harmonic_count(mapping, order)
-        raise ValueError(f"Combinations must be few enough to list, got {count:,}. Pass a lower order, or a grid.")
-    rows, steps = torch.zeros(1, 0, dtype=torch.long), torch.arange(-order, order + 1)
-    for _ in range(mapping):
-        rows = torch.cat([rows.repeat_interleave(len(steps), 0), steps.repeat(len(rows))[:, None]], 1)
-        rows = rows[rows.abs().sum(1) <= order]
-    return rows
-
-
 @dataclass(frozen=True)
 class Harmonics:
     """Which frequencies of a grid H(Ω) reaches, in the order of the DFT.

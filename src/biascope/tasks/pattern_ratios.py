@@ -248,14 +248,6 @@ def smallest_constant(ratios: Sides, statistics: Tensor, samples: int, *, slope:
     return known.amax(-1).clamp_min(0) * math.sqrt(samples)
 
 
-def psi_holds(ratios: Sides, statistics: Tensor, samples: int, *, slope: float, constant: float) -> Tensor:
-    """Whether ``ratio_i ≤ b·max(−s_i/s, 0) + c/√m`` for all patterns on both sides, ``(…)`` (definition 4.1).
-
-    An algorithm satisfies (b, c, δ)-PSI if this holds in a share 1 − δ of its runs, for every m.
-    """
-    return smallest_constant(ratios, statistics, samples, slope=slope) <= constant
-
-
 def certificate(found: Detection) -> Certificate:
     """What the masses alone say of all inputs, those never seen included (equation 3).
 

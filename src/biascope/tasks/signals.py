@@ -119,10 +119,6 @@ class Signal:
         """Where the values lie, ``(N, d)``; see :func:`coordinate_grid`."""
         return coordinate_grid(self.shape, low=low, high=high, endpoint=endpoint, isotropic=isotropic)
 
-    def with_flat(self, flat: Tensor, name: str | None = None) -> Signal:
-        """Other values ``(N, c)`` or ``(N,)`` on the same grid: a reconstruction."""
-        return Signal(flat.reshape(*self.shape, -1), name or self.name, self.rate)
-
 
 @dataclass(frozen=True, eq=False)
 class SignalTask(Task):

@@ -235,12 +235,6 @@ class CovarianceResult(Result, ABC):
         gap = 1 / plug_in - 1 / self.effective_rank.value
         return int(np.clip(1 / gap if gap > 0 else most, self.draws, most))
 
-    def stable_directions(self) -> int:
-        """The largest listed k whose leading subspaces agree between the halves more than half way above chance."""
-        chance = self.similarity_sizes / self.size
-        good = self.similarity_sizes[self.similarity >= (1 + chance) / 2]
-        return int(good.max()) if good.size else 0
-
 
 def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...], keep: int | None) -> dict[str, Any]:
     """The fields of a :class:`CovarianceResult` from an estimated covariance.

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from biascope.results.draw import PALETTE, WIDTH, blank, legend_below, line_colours, panel, plain
+from biascope.results.draw import PALETTE, blank, legend_below, line_colours, panel, plain
 from biascope.results.figures import lines_figure
 
 if TYPE_CHECKING:
@@ -170,84 +169,6 @@ def constants_against_figure(
         largest = [max(values[:, at == place].max(initial=_LEAST) for at, values in known.values()) for place in places]
         axes.plot(places, largest, color=PALETTE[dark].ink, linestyle=":", linewidth=1.4)
     return figure
-
-
-def filter_gallery(
-    filters: np.ndarray,
-    *,
-    kinds: Sequence[str] | None = None,
-    strengths: np.ndarray | None = None,
-    columns: int = 10,
-    most: int = 40,
-    dark: bool = False,
-) -> Figure:
-    """The positive parts of filters in colour, ``max(0, w)`` over the largest entry of all, by kind and strength.
-
-    Args:
-        filters: ``(2k, C, h, w)`` of three channels, drawn as red, green and blue, or of one, drawn in grey.
-        kinds: What each filter detects, in words; those of one kind stand together under it. None: all are of one.
-        strengths: ``(2k,)``, by which the filters of a kind are ordered, strongest first; by default their largest entries.
-        columns: Filters side by side.
-        most: Filters of a kind that are shown.
-        dark: Whether the background is.
-
-    Returns:
-        The figure. What is dark responds weakly to whatever it detects.
-
-    Raises:
-        ValueError: If filters are no images of one or three channels, or kinds or strengths are not as many.
-
-    Example:
-        >>> figure = filter_gallery(np.stack([np.full((1, 2, 2), 0.5), np.full((1, 2, 2), 2.0)]), columns=2)
-        >>> figure.axes[0].images[0].get_array()[0, [0, -1], 0].tolist()  # the stronger one first
-        [255, 64]
-    """
-    filters = np.asarray(filters, np.float64)
-    if filters.ndim != 4 or filters.shape[1] not in (1, 3) or not len(filters):
-        raise ValueError(
-            f"filters must be (filters, 1 or 3 channels, height, width), at least one, got {filters.shape}. Reshape them to images."
-        )
-    names = ["filters"] * len(filters) if kinds is None else list(kinds)
-    order = filters.max((1, 2, 3)) if strengths is None else np.asarray(strengths, np.float64)
-    if len(names) != len(filters) or order.shape != (len(filters),):
-        raise ValueError(
-            f"kinds and strengths must be one for each of {len(filters)} filters, got {len(names)} and {order.size}. Pass as many."
-        )
-    shown = np.maximum(filters, 0)
-    shown = np.rint(255 * shown / (shown.max() or 1.0)).astype(np.uint8)
-    reading = (
-        "Positive parts of filters, all on one scale, the strongest of a kind first; what is dark responds weakly."
-    )
-    members = {kind: [place for place, name in enumerate(names) if name == kind] for kind in dict.fromkeys(names)}
-    mosaics = {
-        kind: _mosaic(shown[sorted(places, key=lambda place: -order[place])[:most]], columns)
-        for kind, places in members.items()
-    }
-    heights = [0.97 * WIDTH * mosaic.shape[0] / mosaic.shape[1] + 0.32 for mosaic in mosaics.values()]
-    figure, ink = blank(sum(heights) + 0.1, reading), PALETTE[dark].ink
-    grid = figure.add_gridspec(len(mosaics), 1, height_ratios=heights)
-    for row, (kind, mosaic) in enumerate(mosaics.items()):
-        axes = panel(figure, dark, grid[row])
-        axes.imshow(mosaic, interpolation="none")
-        count = len(members[kind])
-        title = f"{plain(kind)}: {count}" + f", the strongest {most}" * (count > most)
-        axes.set_title(title, fontsize=10, color=ink, loc="left", pad=3)
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_visible(False)
-    return figure
-
-
-def _mosaic(images: np.ndarray, columns: int) -> np.ndarray:
-    """Images ``(n, C, h, w)`` side by side in rows, as colours with clear gaps between them."""
-    count, _, height, width = images.shape
-    gap = max(1, width // 14)
-    rows = math.ceil(count / columns)
-    canvas = np.zeros((rows * (height + gap) - gap, columns * (width + gap) - gap, 4), np.uint8)
-    for place, image in enumerate(images):
-        top, left = (size * (height + gap, width + gap)[axis] for axis, size in enumerate(divmod(place, columns)))
-        canvas[top : top + height, left : left + width, :3] = np.moveaxis(image, 0, -1)  # one channel is grey
-        canvas[top : top + height, left : left + width, 3] = 255
-    return canvas
 
 
 def _plain_decades(axes: Axes, low: float, high: float) -> None:

@@ -19,7 +19,7 @@ from biascope import data
 from biascope.derivatives.linearize import linearize
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
 from biascope.kernels.gram import tangent_gram
 from biascope.networks import builder
 from biascope.results.estimate import Number, bootstrapped, spearman
@@ -189,8 +189,3 @@ def fall_and_mean(title: str, accuracy: np.ndarray, index: np.ndarray) -> dict[s
         ),
         f"{snake(title)}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
     }
-
-
-def trained_network(family: Family, network: Network) -> Family:
-    """A point family at other weights of the same network."""
-    return Family.point(network.as_module(), name=family.name)

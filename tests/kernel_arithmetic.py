@@ -1,4 +1,4 @@
-"""HOW: when a kernel allows task arithmetic, in theory: propositions 6.1 and 6.2 as checks on given eigenfunctions.
+"""When a kernel allows task arithmetic, in theory: propositions 6.1 and 6.2 as checks on given eigenfunctions.
 
 Tasks are sums of eigenfunctions, ``f_t = Σ_ρ c_tρ φ_ρ``, each with a domain ``D_t``. Task arithmetic holds where
 ``Σ_s α_s f_s = α_t f_t`` on every ``D_t``: no task is felt in the domain of another. The propositions tie this to
