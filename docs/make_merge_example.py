@@ -94,9 +94,7 @@ def checked(folder: Path, pair: tuple[str, str], *more: str) -> MergeCheck:
     scale = f"{MEAN}:{SPREAD}"
     command = ["merge", "check", "base.safetensors", *models, *sets, *known, "--model", "lenet", "--pixels", scale]
     print("\n$ biascope " + " ".join([*command, *more]) + "\n", flush=True)
-    subprocess.run(
-        [Path(sys.executable).with_name("biascope"), *command, *more, "--out", out], cwd=folder, check=True
-    )
+    subprocess.run([Path(sys.executable).with_name("biascope"), *command, *more, "--out", out], cwd=folder, check=True)
     return MergeCheck.load(folder / out / "result")
 
 
