@@ -21,6 +21,7 @@ from biascope.derivatives.operators import GradientCovariance
 from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
+from biascope.families.acceptance import differentiated
 from biascope.families.family import Family, Network
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -166,20 +167,7 @@ class GradientSampler:
         """Outputs per input, after checking that the family can be measured at this probe at all."""
         name, x = self.family.name, self.first_inputs()
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
-        shape = "×".join(str(length) for length in self.probe.input_shape)
-        try:
-            with torch.no_grad():
-                outputs = network(x)
-        except Exception as error:  # a user's forward pass may raise anything
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise ValueError(
-                f"{name} must accept inputs of shape {shape}, and its forward pass failed with: {reason}. "
-                "Pass the input shape it was made for (--input CxHxW)."
-            ) from error
-        if not isinstance(outputs, Tensor):
-            raise ValueError(
-                f"{name} must return one tensor, got {type(outputs).__name__}. Wrap it to return the logits."
-            )
+        outputs = self.family.first_outputs(x, self.run)
         if not bool(torch.isfinite(outputs).all()):
             raise ValueError(
                 f"{name} must give finite outputs, got NaN or infinity at {self.probe.description}. Check its layers."
@@ -208,7 +196,8 @@ class GradientSampler:
 
     def _check_dependence(self, network: Network, x: Any) -> None:
         """A constant network has no directions to prefer; one dead random draw does not make a network constant."""
-        gradient = self._one(network, x) if self.estimator == "exact" else input_gradient(network, x)
+        with differentiated(self.family.name):
+            gradient = self._one(network, x) if self.estimator == "exact" else input_gradient(network, x)
         if bool((gradient != 0).any()):
             return
         candidates = self._draws[0 : min(4, self._draws.block_size)].read(self.readout)

@@ -21,6 +21,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.families import weights
+from biascope.families.acceptance import accepted_outputs, copied, forward_pass, module_built, require_measurable
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
 from biascope.families.readout import READOUTS, read_out
 from biascope.families.recomputation import WithoutRecomputation
@@ -64,9 +65,9 @@ class Network:
     couples_inputs: bool = False
 
     @staticmethod
-    def of(module: nn.Module, batchnorm: str = "eval") -> Network:
+    def of(module: nn.Module, batchnorm: str = "eval", name: str = "") -> Network:
         """A network at the module's present weights, which are copied; dropout is off."""
-        recipe, couples = _recipe(module, batchnorm)
+        recipe, couples = _recipe(module, batchnorm, name or type(module).__name__)
         leave_out_gradient_hooks(module, recipe)
         params = {name: tensor.detach().clone() for name, tensor in recipe.named_parameters()}
         buffers = {name: tensor.detach().clone() for name, tensor in recipe.named_buffers()}
@@ -218,11 +219,11 @@ def _is_real(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
-def _recipe(module: nn.Module, batchnorm: str) -> tuple[nn.Module, bool]:
+def _recipe(module: nn.Module, batchnorm: str, name: str) -> tuple[nn.Module, bool]:
     """A private copy of a module for forward passes: dropout off, BatchNorm in the mode asked for."""
     if batchnorm not in BATCHNORM_MODES:
         raise ValueError(f"batchnorm must be 'eval' or 'train', got {batchnorm!r}. Pass batchnorm='eval'.")
-    recipe = copy.deepcopy(module).eval()
+    recipe = copied(module, name).eval()
     recipe.requires_grad_(False)
     layers = [layer for layer in recipe.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     if batchnorm == "train":
@@ -314,16 +315,15 @@ class Family:
                 f"{name} must be a function that builds a network, got a network. Use Family.point for one network."
             )
         with forked_rng(seed_of(0, "template")):
-            module = build()
-        if not isinstance(module, nn.Module):
-            raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
+            module = module_built(name, build)
+        require_measurable(module, name)
         if not any(parameter.numel() for parameter in module.parameters()):
             raise ValueError(f"{name} must have parameters to draw, and has none. Pass a network with weights.")
-        template = Network.of(module, batchnorm)
+        template = Network.of(module, batchnorm, name)
         tape, drawing, another = _recorded(build)
         if tape is None:  # a tape is proven to equal the builder under a seed; without one that is still open
             _require_repeatable(build, template, name)
-        twin = _recipe(another, batchnorm)[0]
+        twin = _recipe(another, batchnorm, name)[0]
         unregistered = tuple(random_content(template.module, twin))
         family = Family(name, "initialised", template, batchnorm, drawing, unregistered, build, tape)
         return dataclasses.replace(family, _twins=(hollow(twin),))
@@ -342,7 +342,7 @@ class Family:
             raise ValueError(
                 f"A point family needs a torch.nn.Module, got {name}. Use Family.initialised for a builder."
             )
-        network = Network.of(module, batchnorm)
+        network = Network.of(module, batchnorm, name)
         if not weights.count(network.params):
             raise ValueError(f"{name} must have parameters, and has none. Pass a network with weights.")
         return Family(name, "point", network, batchnorm, "one set of weights")
@@ -437,9 +437,26 @@ class Family:
                     f"The weights of {self.name} must hold all that its builder draws, and the buffer {name} is not among them. "
                     "Register it with persistent=True and save the weights again."
                 )
-        twin = _recipe(another, self.batchnorm)[0]
+        twin = _recipe(another, self.batchnorm, self.name)[0]
         unregistered = tuple(random_content(self.template.module, twin))
         return dataclasses.replace(self, unregistered=unregistered, _twins=(hollow(twin),))
+
+    def first_outputs(self, x: Any, run: Run | None = None, noun: str = "inputs") -> Tensor:
+        """Outputs of the template at inputs, after checking that they are something that can be measured.
+
+        Args:
+            x: Inputs ``(n, …)``, any pytree.
+            run: Where and in which precision; float32 on the CPU by default.
+            noun: What to call them, ``"inputs"`` or ``"samples"``.
+
+        Raises:
+            ValueError: If the forward pass fails, or gives no row of real numbers for each input.
+        """
+        device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
+        placed = tree_map(functools.partial(_placed, device=device, dtype=dtype), x)
+        with forward_pass(self.name, x, noun), torch.no_grad():
+            outputs = self.template.to(device, dtype)(placed)
+        return accepted_outputs(outputs, x, self.name)
 
     def check_forward(self, x: Any, run: Run | None = None) -> None:
         """Check that members differ in parameters and buffers alone: with one set of weights all give the same outputs.

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +21,9 @@ from torch import nn
 
 from biascope import networks
 from biascope.families import weights
+from biascope.families.acceptance import FOREIGN, module_built, reason_of
 from biascope.families.family import Family
-from biascope.families.tape import Builder, TapeError
+from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
 from biascope.runs.randomness import forked_rng
 
@@ -37,7 +39,15 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise ValueError(
             f"The input shape must be positive lengths joined by x, got {text!r}. Pass for example 1x32x32."
         )
-    return tuple(int(part) for part in re.split("[x×,]", text))
+    lengths = tuple(int(part) for part in re.split("[x×,]", text))
+    if math.prod(lengths) > _MOST_NUMBERS:
+        raise ValueError(
+            f"An input must have at most {_MOST_NUMBERS:,} numbers, got {math.prod(lengths):,} ({text}). Pass a smaller shape."
+        )
+    return lengths
+
+
+_MOST_NUMBERS = 10**8  # of one input: 400 MB in float32
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -162,10 +172,10 @@ def _module_of(location: str) -> ModuleType:
         with _first_on_path(Path.cwd()):
             try:
                 return importlib.import_module(location)
-            except Exception as error:
+            except FOREIGN as error:
                 raise ValueError(
                     f"{location or 'What is before the colon'} must be an importable module, and importing it raised "
-                    f"{type(error).__name__}: {error}. Check the name and the module."
+                    f"{_told(error)}. Check the name and the module."
                 ) from error
     path = Path(location).expanduser()
     if not path.is_file():
@@ -181,11 +191,13 @@ def _module_of(location: str) -> ModuleType:
     with _first_on_path(path.resolve().parent):  # it may import its neighbours
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
-            raise ValueError(
-                f"{path} must run without errors, and it raised {type(error).__name__}: {error}. Fix the file."
-            ) from error
+        except FOREIGN as error:
+            raise ValueError(f"{path} must run without errors, and it raised {_told(error)}. Fix the file.") from error
     return module
+
+
+def _told(error: BaseException) -> str:
+    return reason_of(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
 
 
 def _refuse_namesakes(path: Path) -> None:
@@ -270,25 +282,6 @@ def family_of(
     another.load_state_dict(state)
     family = Family.point(module, name=f"{name} at {Path(weights_file).stem}", batchnorm=batchnorm)
     return family.beside(another)
-
-
-def module_built(name: str, build: Builder) -> nn.Module:
-    """What a user's builder builds, a failure told in one sentence.
-
-    Raises:
-        ValueError: If it raises an error, or returns something else than a module.
-    """
-    try:
-        module = build()
-    except (ValueError, TapeError):  # a sentence already, or the recorder's word that it cannot follow
-        raise
-    except Exception as error:  # a user's builder may raise anything
-        raise ValueError(
-            f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Fix the error above."
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
-    return module
 
 
 def _reporting(name: str, build: Builder) -> Builder:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.families.acceptance import accepted_outputs, forward_pass
 from biascope.families.family import Network
 from biascope.kernels.panel import Panel
 from biascope.kernels.plan import (
@@ -172,18 +173,10 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     """The outputs to differentiate, one after another."""
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
     like = next(iter(network.params.values()))
-    try:
-        with torch.no_grad():
-            found = network(
-                tree_map(lambda leaf: placed(leaf, like).clone() if isinstance(leaf, Tensor) else leaf, one)
-            )
-    except Exception as error:  # a user's forward pass may raise anything
-        shapes = " and ".join(str(tuple(leaf.shape[1:])) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"The network must accept samples of shape {shapes}, and its forward pass failed with: {reason}. "
-            "Pass samples of the shape it was made for."
-        ) from error
+    given = tree_map(lambda leaf: placed(leaf, like).clone() if isinstance(leaf, Tensor) else leaf, one)
+    with forward_pass("The network", x, "samples"), torch.no_grad():
+        found = network(given)
+    accepted_outputs(found, one, "The network")
     if not bool(torch.isfinite(found).all()):
         raise ValueError("The network's output must be a finite number, and is not. Check its weights and inputs.")
     if kernel == "scalar":

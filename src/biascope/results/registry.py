@@ -7,6 +7,7 @@ import functools
 import importlib
 import inspect
 import math
+import numbers
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -129,8 +130,7 @@ class Measurement(Generic[P, R]):
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
-        self._check_finite(self._by_name(bound.arguments))
-        check_samples(bound.arguments.get("family"), bound.arguments.get("data"))
+        self._check_arguments(bound.arguments)
         begin = time.perf_counter()
         result = self.function(*args, **settings)
         return dataclasses.replace(
@@ -162,15 +162,29 @@ class Measurement(Generic[P, R]):
         warnings = [*result.provenance.get("warnings", ()), *self._doubts(family, probe, data, settings, run)]
         return record | ({"warnings": warnings} if warnings else {})
 
-    def _check_finite(self, arguments: Mapping[str, Any]) -> None:
-        """No setting of a measurement means anything as nan or infinity."""
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Tell what cannot be measured before any work: wrong types, nan and infinity, a network that does not take the inputs."""
+        for key, (attribute, what) in _ROLES.items():
+            given = arguments.get(key)
+            if given is not None and not hasattr(given, attribute):
+                raise ValueError(f"{key} of {self.name} must be {what}, got {type(given).__name__}. Pass one.")
+        named = self._by_name(arguments)
         for key, setting in self.settings.items():
-            value = arguments[key]
-            for number in value if isinstance(value, tuple | list) else (value,):
+            if not _fits(named[key], setting.annotation):
+                raise ValueError(
+                    f"{key} of {self.name} must be of type {setting.annotation}, got {named[key]!r}. Pass {key}={setting.default!r}."
+                )
+            for number in named[key] if isinstance(named[key], tuple | list) else (named[key],):
                 if isinstance(number, float) and not math.isfinite(number):
                     raise ValueError(
                         f"{key} of {self.name} must be a finite number, got {number}. Pass {key}={setting.default}."
                     )
+        family, run = arguments.get("family"), arguments.get("run")
+        check_samples(family, arguments.get("data"))
+        if family is not None and (probe := arguments.get("probe")) is not None:
+            from biascope.runs.run import Run
+
+            family.first_outputs(_few_inputs(probe, None, None, run or Run()), run)
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
         """What cheap checks say against this measurement."""
@@ -178,6 +192,23 @@ class Measurement(Generic[P, R]):
             return []
         inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
         return self.checks(family, inputs, settings, run)
+
+
+#: What arguments of a measurement are known by, and how one is made.
+_ROLES = {
+    "family": ("template", "a Family, such as Family.initialised(build)"),
+    "probe": ("inputs", "a Probe, such as Probe.gaussian((1, 32, 32))"),
+    "basis": ("shape", "a Basis, such as biascope.tasks.bases.fourier_half((1, 32, 32))"),
+    "data": ("sizes", "Arrays, such as biascope.tasks.samples.samples_of('cifar10')"),
+    "run": ("torch_device", "a Run, such as Run(device='cpu')"),
+}
+_TYPES = {"int": numbers.Integral, "float": numbers.Real, "str": str, "bool": bool, "None": type(None)}
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a value is of an annotated type; one that is not plain is left to the function."""
+    kinds = [kind.strip() for kind in annotation.split("|")]
+    return not set(kinds) <= set(_TYPES) or isinstance(value, tuple(_TYPES[kind] for kind in kinds))
 
 
 def _identity(family: Any) -> dict[str, Any]:
@@ -209,15 +240,7 @@ def check_samples(family: Any, data: Any) -> None:
     import torch
 
     x = data.batch(next(iter(data.sizes)), torch.zeros(1, dtype=torch.long))[0]
-    try:
-        with torch.no_grad():
-            family.template.to(torch.device("cpu"), torch.float32)(x.float().cpu())
-    except Exception as error:  # a user's forward pass may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{family.name} must accept samples of shape {'×'.join(map(str, data.shape))}, and its forward pass failed with: "
-            f"{reason}. Pass samples of the shape it was made for."
-        ) from error
+    family.first_outputs(x.float().cpu(), noun="samples")
     family.check_forward(x.float().cpu())
 
 

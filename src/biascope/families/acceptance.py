@@ -1,0 +1,201 @@
+"""What a user's network must be, and what it must give, to be measured. Whatever the user's code raises becomes one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from biascope.families.tape import TapeError
+
+#: What another's code may raise that is his mistake; an interrupt, or memory that is not there, is not.
+FOREIGN = (Exception, SystemExit)
+
+
+def reason_of(error: BaseException) -> str:
+    r"""What another's code says went wrong, in the first line of its words.
+
+    Example:
+        >>> reason_of(RuntimeError("shapes differ.\nat line 3")), reason_of(KeyError("x")), reason_of(SystemExit(0))
+        ('shapes differ', "KeyError: 'x'", 'sys.exit(0)')
+    """
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r})"
+    words = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    if not words:
+        return type(error).__name__
+    return words if isinstance(error, RuntimeError | ValueError | TypeError) else f"{type(error).__name__}: {words}"
+
+
+def module_built(name: str, build: Callable[[], object]) -> nn.Module:
+    """What a user's builder builds, a failure told in one sentence.
+
+    Raises:
+        ValueError: If it raises an error, ends the program, or returns something else than a module.
+    """
+    try:
+        module = build()
+    except (ValueError, TapeError):  # a sentence already, or the recorder's word that it cannot follow
+        raise
+    except FOREIGN as error:
+        told = reason_of(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{name} must build without errors, and it raised {told}. Fix the error above.") from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
+    return module
+
+
+def require_measurable(module: nn.Module, name: str) -> None:
+    """Refuse modules whose weights cannot be copied, moved or differentiated.
+
+    Raises:
+        ValueError: With the layer or weight that is in the way, and what to do.
+
+    Example:
+        >>> require_measurable(nn.LazyLinear(3), "mine")
+        Traceback (most recent call last):
+        ...
+        ValueError: mine must know the sizes of its weights, and weight has none yet. Run one forward pass in the builder.
+    """
+    for place, layer in module.named_modules():
+        where = place or type(layer).__name__
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{name} must be a plain torch.nn.Module, and {where} is compiled by torch.jit. Pass the module it was made from."
+            )
+        computed = [
+            key for key, value in vars(layer).items() if isinstance(value, Tensor) and value.grad_fn is not None
+        ]
+        if computed:
+            raise ValueError(
+                f"{name} must keep its weights as parameters, and {where} keeps {computed[0]} as a computed tensor. Use "
+                "torch.nn.utils.parametrizations, whose weight_norm and spectral_norm do not."
+            )
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise ValueError(
+                f"{name} must know the sizes of its weights, and {key} has none yet. Run one forward pass in the builder."
+            )
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name} must have weights with numbers, and {key} is on the meta device. Build it on the CPU."
+            )
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"{name} must have dense weights, and {key} is {tensor.layout}. Store it with to_dense().")
+
+
+def copied(module: nn.Module, name: str) -> nn.Module:
+    """A private copy of a module.
+
+    Raises:
+        ValueError: If it cannot be copied, naming the attribute that cannot.
+    """
+    require_measurable(module, name)
+    try:
+        return copy.deepcopy(module)
+    except FOREIGN as error:
+        raise ValueError(
+            f"{name} must be copyable, and {_uncopyable(module) or 'it'} is not ({reason_of(error)}). Create it in forward, "
+            "or keep it outside of the module."
+        ) from error
+
+
+def _uncopyable(module: nn.Module) -> str:
+    """The attribute of a module that cannot be copied."""
+    for place, layer in module.named_modules():
+        for key, value in vars(layer).items():
+            if key.startswith("_") and isinstance(value, dict):  # where torch keeps parameters, buffers and layers
+                continue
+            try:
+                copy.deepcopy(value)
+            except FOREIGN:
+                return f"{place}.{key}" if place else key
+    return ""
+
+
+@contextlib.contextmanager
+def forward_pass(name: str, x: Any, noun: str = "inputs") -> Iterator[None]:
+    """A user's forward pass, whatever it raises told in one sentence.
+
+    Args:
+        name: Of the network.
+        x: What goes in.
+        noun: What to call it, ``"inputs"`` or ``"samples"``.
+
+    Raises:
+        ValueError: If it fails.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except FOREIGN as error:
+        shapes = " and ".join("×".join(map(str, leaf.shape[1:])) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
+        reason = reason_of(error)
+        raise ValueError(
+            f"{name} must accept {noun} of shape {shapes}, and its forward pass failed with: {reason}. {_advice(reason, noun)}"
+        ) from error
+
+
+def _advice(reason: str, noun: str) -> str:
+    if "indices" in reason and ("Long" in reason or "Int" in reason):
+        return "It seems to take token ids, which have no gradient: wrap it to take embeddings."
+    if "required positional argument" in reason:
+        return "Wrap it to take one tensor."
+    if reason.startswith("sys.exit"):
+        return "Leave sys.exit out of forward."
+    where = " (--input CxHxW)" if noun == "inputs" else ""
+    return f"Pass {'the input shape' if noun == 'inputs' else 'samples of the shape'} it was made for{where}."
+
+
+def accepted_outputs(outputs: object, x: Any, name: str) -> Tensor:
+    """The outputs of a first forward pass, where they are something that can be measured.
+
+    Raises:
+        ValueError: If they are no real numbers, or no row for each input.
+
+    Example:
+        >>> accepted_outputs(torch.ones(2, 3), torch.zeros(2, 5), "mine").shape
+        torch.Size([2, 3])
+        >>> accepted_outputs(torch.ones(3, 2), torch.zeros(2, 5), "mine")
+        Traceback (most recent call last):
+        ...
+        ValueError: mine must give a row of outputs for each of 2 inputs, got shape 3×2. Put the inputs along the first axis.
+    """
+    if not isinstance(outputs, Tensor):
+        raise ValueError(f"{name} must return one tensor, got {type(outputs).__name__}. Wrap it to return the logits.")
+    if not outputs.is_floating_point():
+        raise ValueError(f"{name} must give real numbers, got {outputs.dtype}. Return the scores behind them.")
+    if outputs.layout is not torch.strided:
+        raise ValueError(f"{name} must give a dense tensor, got {outputs.layout}. Return it with to_dense().")
+    count = next(len(leaf) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
+    if not outputs.ndim or len(outputs) != count or not outputs.numel():
+        each = "its input" if count == 1 else f"each of {count} inputs"
+        got = f"shape {'×'.join(map(str, outputs.shape))}" if outputs.ndim else "one number"
+        raise ValueError(
+            f"{name} must give a row of outputs for {each}, got {got}. Put the inputs along the first axis."
+        )
+    return outputs
+
+
+@contextlib.contextmanager
+def differentiated(name: str) -> Iterator[None]:
+    """A first derivative of a user's network, whatever it raises told in one sentence.
+
+    Raises:
+        ValueError: If it fails.
+    """
+    try:
+        yield
+    except (ValueError, torch.OutOfMemoryError):
+        raise
+    except FOREIGN as error:
+        raise ValueError(
+            f"{name} must be differentiable by torch.func, and that failed with: {reason_of(error)}. Leave torch.autograd, "
+            ".item() and .numpy() out of forward."
+        ) from error
