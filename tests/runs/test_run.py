@@ -57,6 +57,7 @@ def test_auto_takes_the_gpu_only_where_there_is_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert Run().torch_device == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert Run().torch_device == torch.device("cuda")
     assert Run(device="cuda:1").torch_device == torch.device("cuda:1")
     assert Run(device="cpu").torch_device == torch.device("cpu")
@@ -110,6 +111,56 @@ def test_progress_shows_on_a_terminal_unless_it_is_unwanted(monkeypatch, capsys)
     with Run().tracked("counting draws", 10) as advance:
         advance(3)
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test sets."""
+    seconds = [0.0]
+    monkeypatch.setattr("biascope.runs.run.time.monotonic", lambda: seconds[0])
+    return seconds
+
+
+def test_without_a_terminal_a_line_tells_the_time_left_every_half_minute(clock, capsys):
+    with Run().tracked("work", 100) as advance:
+        for _ in range(4):
+            clock[0] += 20.0
+            advance(10)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "biascope: work: 20 of 100, about 3 min left",
+        "biascope: work: 40 of 100, about 2 min left",
+    ]
+    with Run(progress=False).tracked("work", 100) as advance:
+        clock[0] += 60.0
+        advance(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_work_that_would_take_longer_than_the_patience_is_refused_early(clock):
+    with Run(patience=3600.0).tracked("draws", 10**12) as advance:
+        clock[0] += 1.0
+        advance(1000)  # a slow first step says nothing yet
+        clock[0] += 5.0
+        with pytest.raises(ValueError, match=r"draws would take about \d+ years, and may take 60 min.*--yes"):
+            advance(1000)
+    with Run().tracked("draws", 10**12) as advance:
+        clock[0] += 60.0
+        advance(1)
+
+
+@pytest.mark.parametrize("device", ["mps", "meta", "xpu", "gpu", "", "cuda:-1", "cpu:0", "CPU"])
+def test_a_device_that_is_not_supported_is_told(device):
+    with pytest.raises(ValueError, match="device must be 'auto', 'cpu', 'cuda' or 'cuda:N'"):
+        Run(device=device)
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Run(device="cuda:1").torch_device == torch.device("cuda:1")
+    with pytest.raises(ValueError, match="one of the 2 GPUs there are"):
+        _ = Run(device="cuda:2").torch_device
 
 
 def test_progress_needs_no_drawing_package(monkeypatch, capsys):

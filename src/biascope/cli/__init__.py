@@ -96,16 +96,41 @@ def main() -> None:
     """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback."""
     warnings.showwarning = _told
     try:
-        app()
-    except (ValueError, OSError) as error:
-        if os.environ.get("BIASCOPE_TRACEBACK"):
+        status = app(standalone_mode=False)
+    except Exception as error:
+        sentence = _sentence(error)
+        if sentence is None or os.environ.get("BIASCOPE_TRACEBACK"):
             raise
-        typer.echo(f"biascope: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"biascope: {' '.join(sentence.split())}", err=True)
         sys.exit(2)
-    except SystemExit as stop:
-        if stop.code == 130:  # Typer's answer to Ctrl-C
-            typer.echo("\nStopped. What is finished is kept: the same command goes on from there.", err=True)
-        raise
+    if status == 130:  # Typer's answer to Ctrl-C
+        typer.echo("\nStopped. What is finished is kept: the same command goes on from there.", err=True)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to tell of an error that a user can mend; nothing of one that is ours."""
+    if hasattr(error, "format_message"):  # a word of the command line that Typer does not take
+        return _usage(error)
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename} could not be read or written" if error.filename else "A file could not be written"
+        return f"{place}: {error.strerror}. Check the path, its permissions and the space that is left."
+    if isinstance(error, ValueError | OSError):
+        return str(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
+        return (
+            "The memory must hold what was asked for, and does not. Pass fewer samples, a smaller input or fewer draws."
+        )
+    return None
+
+
+def _usage(error: Any) -> str:
+    context = error.ctx
+    path = context.command_path if context is not None else "biascope"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(context.get_help())
+        return f"{path} must be given a command: {', '.join(context.command.commands)}. Type {path} COMMAND --help."
+    return f"{error.format_message().rstrip('.')}. Type {path} --help."
 
 
 _add_commands()

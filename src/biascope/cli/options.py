@@ -88,8 +88,12 @@ On = Annotated[
     typer.Option("--on", help="Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for results and report; in biascope-runs by default.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Go on also where the work would take more than a day.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result alone, without progress.")]
+
+
+_A_DAY = 86_400.0  # seconds
 
 
 class Group:
@@ -170,6 +174,7 @@ class Work(Output):
     device: Device = "auto"
     precision: Precision = "float32"
     out: Out = None
+    yes: Yes = False
 
     def run(self, folder: Path | None, *, on: str | None = None, data_root: Path | None = None) -> Run:
         """How the work is carried out; a device that is not there is told before any work."""
@@ -182,6 +187,7 @@ class Work(Output):
             progress=not self.quiet,
             on=on,
             data_root=data_root,
+            patience=None if self.yes else _A_DAY,
         )
         if on is None:
             _ = found.torch_device

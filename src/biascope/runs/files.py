@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def make_writable(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(folder)
         probe = partial_name(folder / "writable")
         probe.touch()
         probe.unlink()
@@ -26,9 +28,35 @@ def make_writable(folder: Path) -> None:
         raise ValueError(message) from error
 
 
+_ABANDONED = 24 * 3600  # seconds after which no process still writes a file of ours
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed left half-written in a folder; what may still be written stays."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob(".*.partial"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED or not _running(path):
+                    path.unlink()
+
+
+def _running(path: Path) -> bool:
+    """Whether the process that writes a temporary file, whose number is in its name, still runs on this machine."""
+    number = path.name.split(".")[-2].partition("-")[0]
+    if not number.isdecimal():
+        return True
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
 def partial_name(path: Path) -> Path:
     """A new hidden name beside a file or folder, for what is not whole yet."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
 
 
 def put_in_place(whole: Path, path: Path) -> None:
@@ -52,8 +80,13 @@ def written(path: Path) -> Iterator[Path]:
         'whole'
     """
     with _removed(partial_name(path)) as temporary:
-        yield temporary
-        put_in_place(temporary, path)
+        try:
+            yield temporary
+            put_in_place(temporary, path)
+        except OSError as error:  # a full disk does not say of which file
+            if error.filename not in (None, str(temporary)):
+                raise
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,11 @@ class Run:
         precision: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"``, ``"float16"`` or
             ``"bfloat16"`` (weights and activations; sums over draws are always kept in float64). In training
             ``"bfloat16"`` means products alone: weights stay in float32.
-        progress: Whether to show a progress bar; it is silent anyway where standard error is not a terminal.
+        progress: Whether to show progress: a bar on a terminal, elsewhere a line every half minute, on standard error.
         on: Where sweeps of trials run: ``None`` for this process; ``"ray"`` for the Ray cluster that ``RAY_ADDRESS``
             names or that runs on this machine, or a fresh local one; ``"ray://head:10001"`` for a cluster elsewhere.
         data_root: Folder of the real data sets; on a cluster, the same path on every node.
+        patience: Seconds that one piece of work may take; one that would take longer is refused soon after it began.
 
     Example:
         >>> Run(device="cpu").torch_device
@@ -48,6 +50,7 @@ class Run:
     progress: bool = True
     on: str | None = None
     data_root: Path | None = None
+    patience: float | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -59,12 +62,10 @@ class Run:
             object.__setattr__(self, "data_root", Path(self.data_root))
         if self.on is not None and self.on != "ray" and not re.fullmatch(r"ray://[^/\s]+:\d+", self.on):
             raise ValueError(f"on must be 'ray' or 'ray://HOST:PORT', got {self.on!r}. Pass on='ray'.")
-        if self.device != "auto":
-            try:
-                torch.device(self.device)
-            except RuntimeError as error:
-                message = f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}. Pass device='auto'."
-                raise ValueError(message) from error
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
+            raise ValueError(
+                f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}. Pass device='auto'."
+            )
 
     @property
     def torch_device(self) -> torch.device:
@@ -75,6 +76,10 @@ class Run:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(
                 "device 'cuda' needs a CUDA GPU that this PyTorch can see, and there is none. Pass device='cpu'."
+            )
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(
+                f"device must be one of the {torch.cuda.device_count()} GPUs there are, got {self.device!r}. Pass device='cuda:0'."
             )
         return device
 
@@ -101,15 +106,19 @@ class Run:
 
     @contextlib.contextmanager
     def tracked(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-        """A progress bar with rate and time left: yields ``advance(count)``; silent when not on a terminal."""
-        if not self.progress or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-            yield lambda count: None
+        """Progress with the time left: yields ``advance(count)``. A bar on a terminal, elsewhere a line every half minute."""
+        pace = _Pace(label, total, done, self.patience)
+        if not self.progress:
+            yield pace.advance
+            return
+        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            yield pace.advance_and_tell
             return
         try:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
         except ImportError:  # the library works without the command line's packages
-            yield lambda count: None
+            yield pace.advance_and_tell
             return
         columns = (
             TextColumn("{task.description}"),
@@ -122,6 +131,7 @@ class Run:
             task = bar.add_task(label, total=total, completed=done, rate="")
 
             def advance(count: int) -> None:
+                pace.advance(count)
                 bar.advance(task, count)
                 speed = bar.tasks[0].speed
                 bar.update(task, rate=f"{speed:,.1f}/s" if speed else "")
@@ -135,3 +145,48 @@ class Run:
         device = self.torch_device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} CPU cores"
         return {"device": f"{device.type} ({name})", "precision": self.precision}
+
+
+class _Pace:
+    """How fast a piece of work goes: tells it in lines on standard error, and refuses what would take too long."""
+
+    LINE_EVERY = 30.0  # seconds
+    SURE_AFTER = 5.0  # seconds from which on the pace is taken to be known
+
+    def __init__(self, label: str, total: int, done: int, patience: float | None) -> None:
+        self._label, self._total, self._done, self._first, self._patience = label, total, done, done, patience
+        self._begin = self._told = time.monotonic()
+
+    def advance(self, count: int) -> None:
+        """Count what is done.
+
+        Raises:
+            ValueError: If what is left would take longer than the patience.
+        """
+        self._done += count
+        if self._patience is None or time.monotonic() - self._begin < self.SURE_AFTER or self._left() <= self._patience:
+            return
+        raise ValueError(
+            f"{self._label} would take about {_in_words(self._left())}, and may take {_in_words(self._patience)}. Ask for less, "
+            "or pass --yes (in Python, patience=None) to go on."
+        )
+
+    def advance_and_tell(self, count: int) -> None:
+        """The same, with a line every half minute."""
+        self.advance(count)
+        now = time.monotonic()
+        if now - self._told >= self.LINE_EVERY and self._done < self._total:
+            self._told = now
+            words = f"{self._done:,} of {self._total:,}, about {_in_words(self._left())} left"
+            print(f"biascope: {self._label}: {words}", file=sys.stderr, flush=True)
+
+    def _left(self) -> float:
+        spent = time.monotonic() - self._begin
+        return spent * (self._total - self._done) / max(self._done - self._first, 1)
+
+
+def _in_words(seconds: float) -> str:
+    for unit, length in (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("min", 60)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:.0f} s"
