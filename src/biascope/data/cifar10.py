@@ -6,6 +6,7 @@ Reference: A. Krizhevsky, Learning multiple layers of features from tiny images,
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from biascope.data.sources import NpmPackage, SiteArchive
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32
+PER_BATCH = 10_000
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 
 BINARY_MD5 = {
@@ -87,6 +89,11 @@ def _splits(folder: Path, *, batch: Callable[[Path], Batch], suffix: str) -> dic
         if paths := files_of_split(folder, [f"{stem}{suffix}" for stem in stems]):
             batches = [batch(path) for path in paths]
             _require_equal_sizes(paths, batches)
+            if len(batches[0][1]) != PER_BATCH:
+                warnings.warn(
+                    f"{folder} has {len(batches[0][1]):,} of {PER_BATCH:,} images in each file of {split}: it is not the whole CIFAR-10.",
+                    stacklevel=2,
+                )
             splits[split] = (
                 np.concatenate([images for images, _ in batches]),
                 np.concatenate([labels for _, labels in batches]),

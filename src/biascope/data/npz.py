@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from biascope.data.official import damaged
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_MOST_CLASSES = 100_000
 _KEYS = "x_train, y_train, x_test, y_test, or x and perhaps y"
 
 
@@ -32,8 +31,12 @@ def read_npz(path: Path) -> Dataset:
         # Opened here, because np.load leaves a damaged file open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, NotImplementedError) as error:
-        raise damaged(path, "be a whole .npz file of numbers", f"is not ({error})") from error
+    except MemoryError as error:
+        raise damaged(path, "hold arrays that fit into memory", "says that it holds larger ones") from error
+    except Exception as error:  # a damaged header or member makes NumPy and zipfile raise almost anything
+        raise damaged(path, "be a whole .npz file of numbers", f"is not ({_first_words(error)})") from error
+    if foreign := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"{path} must hold arrays alone, and {foreign[0]} is none. Save it with numpy.savez.")
     splits: dict[str, Split] = {}
     for key in arrays:
         if key == "x" or key.startswith("x_"):
@@ -46,6 +49,11 @@ def read_npz(path: Path) -> Dataset:
         raise ValueError(f"{path} must hold {_KEYS}, and holds {there}. Save the arrays under these names.")
     named = tuple(str(name) for name in np.atleast_1d(arrays["classes"])) if "classes" in arrays else ()
     return Dataset(path.stem, splits, named or numbered_classes(splits))
+
+
+def _first_words(error: Exception) -> str:
+    """What a library says of a file, without its advice."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
 
 
 def _images(what: str, array: Array) -> Images:
@@ -88,4 +96,8 @@ def _labels(what: str, array: Array, num: int) -> Labels:
         raise ValueError(f"{what} must be {num:,} whole numbers, one per image, got {came}. Convert it first.")
     if flat.min() < 0:
         raise ValueError(f"{what} must count classes from 0, got {flat.min()}. Number the classes from 0.")
+    if flat.max() >= _MOST_CLASSES:
+        raise ValueError(
+            f"{what} must count classes from 0 up to {_MOST_CLASSES:,}, got {flat.max()}. Number the classes 0, 1, 2, …"
+        )
     return flat.astype(np.int64)

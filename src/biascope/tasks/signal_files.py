@@ -128,11 +128,18 @@ def _sound(path: Path, seconds: float | None, start: float) -> Signal:
         with wave.open(str(path), "rb") as file:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
             file.setpos(min(file.getnframes(), round(start * rate)))
-            frames = file.readframes(file.getnframes() if seconds is None else max(0, round(seconds * rate)))
+            wanted = file.getnframes() - file.tell()
+            wanted = wanted if seconds is None else min(wanted, max(0, round(seconds * rate)))
+            frames = file.readframes(wanted)
     except (wave.Error, EOFError) as error:
         raise ValueError(
-            f"{path} must be a .wav file of plain PCM samples, got: {error}. Convert it to 16-bit PCM."
+            f"{path} must be a .wav file of plain PCM samples, and is not ({error or 'it ends early'}). Convert it to 16-bit PCM."
         ) from error
+    if not rate:
+        raise ValueError(f"{path} must say how many samples a second has, and says 0. Save the sound again.")
+    if len(frames) < wanted * width * channels:
+        there = len(frames) // (width * channels)
+        raise ValueError(f"{path} must have {wanted:,} samples there, as it says, and has {there:,}. Copy it again.")
     raw = np.frombuffer(frames, np.uint8).reshape(-1, width)
     if not len(raw):
         raise ValueError(f"{path} must have samples after {start:g} s, and has none. Pass a smaller --start.")
@@ -150,7 +157,9 @@ def _sound(path: Path, seconds: float | None, start: float) -> Signal:
 def _array(path: Path) -> Signal:
     try:
         values = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except MemoryError as error:
+        raise ValueError(f"{path} must fit into memory, and says that it does not. Save it again.") from error
+    except Exception as error:  # a damaged header makes NumPy raise almost anything
         raise ValueError(
             f"{path} must be an .npy array of numbers, and cannot be read as one. Save it with numpy.save."
         ) from error
