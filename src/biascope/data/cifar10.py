@@ -89,11 +89,9 @@ def _splits(folder: Path, *, batch: Callable[[Path], Batch], suffix: str) -> dic
         if paths := files_of_split(folder, [f"{stem}{suffix}" for stem in stems]):
             batches = [batch(path) for path in paths]
             _require_equal_sizes(paths, batches)
-            if len(batches[0][1]) != PER_BATCH:
-                warnings.warn(
-                    f"{folder} has {len(batches[0][1]):,} of {PER_BATCH:,} images in each file of {split}: it is not the whole CIFAR-10.",
-                    stacklevel=2,
-                )
+            if (size := len(batches[0][1])) != PER_BATCH:
+                words = f"{folder} has {size:,} of {PER_BATCH:,} images in each file of {split}: it is not the whole CIFAR-10."
+                warnings.warn(words, stacklevel=2)
             splits[split] = (
                 np.concatenate([images for images, _ in batches]),
                 np.concatenate([labels for _, labels in batches]),
