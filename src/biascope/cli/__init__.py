@@ -101,6 +101,9 @@ def main() -> None:
         sentence = _sentence(error)
         if sentence is None or os.environ.get("BIASCOPE_TRACEBACK"):
             raise
+        from biascope.runs.files import remove_empty_folders
+
+        remove_empty_folders()
         typer.echo(f"biascope: {' '.join(sentence.split())}", err=True)
         sys.exit(2)
     if status == 130:  # Typer's answer to Ctrl-C

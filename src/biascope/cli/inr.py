@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -167,12 +166,7 @@ def advise(
         "draws": draws,
         "width": width,
     }
-    try:
-        found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=work.seed, run=run, **how)
-    except ValueError:  # nothing was done: no empty folder is left
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        raise
+    found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=work.seed, run=run, **how)
     found.save(folder / "advice")
     page = write_folder_report(folder, title=f"Which network for {given.name}")
     command = f"biascope inr fit {signal} {found.models[0]}"

@@ -186,7 +186,7 @@ class _Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _outputs(network: Network, x: Any) -> Tensor:
     """``(n, p)``, of a copy: a network may work in place on its input."""
-    found = network(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x))
+    found = network(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)).detach()
     return found.reshape(len(found), -1) if found.dim() else found.reshape(1, 1)
 
 

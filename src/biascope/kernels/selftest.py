@@ -17,6 +17,7 @@ from biascope.derivatives import slopes
 from biascope.derivatives.gradients import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
 from biascope.derivatives.separateness import separateness
 from biascope.derivatives.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
+from biascope.families.acceptance import FOREIGN
 from biascope.families.family import Family, Network
 from biascope.families.weights import Params
 from biascope.kernels.gram import tangent_gram
@@ -89,6 +90,7 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
         run = _usable_run(family, lambda run: Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run), "cpu")
         stack = family.draw(3, seed=seed, run=run).read(readout)
         x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
+        family.first_outputs(x, run)
         identities = _identities(stack, x, _arithmetic(stack.member(0), x), seed, run)
         shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
         return [_run_check(identity) for identity in (shared, *identities)]
@@ -313,7 +315,7 @@ def _usable_run(family: Family, inputs: Callable[[Run], Any], device: str) -> Ru
         try:
             with torch.no_grad():
                 family.template.to(run.torch_device, run.dtype)(inputs(run))
-        except Exception:  # a user's forward pass may raise anything; the checks say what
+        except FOREIGN:  # a user's forward pass may raise anything; the checks say what
             continue
         return run
     return runs[0]

@@ -181,10 +181,16 @@ class Measurement(Generic[P, R]):
                     )
         family, run = arguments.get("family"), arguments.get("run")
         check_samples(family, arguments.get("data"))
-        if family is not None and (probe := arguments.get("probe")) is not None:
+        if family is None:
+            return
+        if (probe := arguments.get("probe")) is not None:
             from biascope.runs.run import Run
 
             family.first_outputs(_few_inputs(probe, None, None, run or Run()), run)
+        if (basis := arguments.get("basis")) is not None:
+            import torch
+
+            family.first_outputs(torch.randn(2, *basis.shape, generator=torch.Generator().manual_seed(0)))
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
         """What cheap checks say against this measurement."""

@@ -17,6 +17,7 @@ def make_writable(folder: Path) -> None:
         ValueError: If it cannot be created or written, in one sentence.
     """
     try:
+        _MADE.extend(each for each in (folder, *folder.parents) if not each.exists())
         folder.mkdir(parents=True, exist_ok=True)
         clear_leftovers(folder)
         probe = partial_name(folder / "writable")
@@ -26,6 +27,17 @@ def make_writable(folder: Path) -> None:
         reason = error.strerror or str(error)
         message = f"The output folder must be writable, and {folder} is not ({reason}). Pass another folder."
         raise ValueError(message) from error
+
+
+_MADE: list[Path] = []  # folders that this process made, those inside others first
+
+
+def remove_empty_folders() -> None:
+    """Remove the folders that this process made and put nothing into: what is refused leaves nothing behind."""
+    for folder in sorted(set(_MADE), key=lambda path: len(path.parts), reverse=True):
+        with contextlib.suppress(OSError):  # it is not empty, or gone
+            folder.rmdir()
+    _MADE.clear()
 
 
 _ABANDONED = 24 * 3600  # seconds after which no process still writes a file of ours

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,9 @@ class Asking:
         self._patch.setattr(sys, "argv", ["biascope", *map(str, words)])
         status: object = 0
         try:
-            cli.main()
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")  # the tests make errors of them
+                cli.main()
         except SystemExit as stop:
             status = stop.code
         told = self._capture.readouterr()
@@ -66,13 +69,9 @@ class Asking:
 
     def files(self) -> set[str]:
         """All files and folders."""
-        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if "__pycache__" not in path.parts}
+        return {
+            str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if "__pycache__" not in path.parts
+        }
 
 
-_BY_THE_WAY = ("biascope: UserWarning", "biascope: FutureWarning", "biascope: DeprecationWarning")
-
-
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Asking:
-    """The command line in an empty folder."""
-    return Asking(monkeypatch, capsys, tmp_path)
+_BY_THE_WAY = ("biascope: FutureWarning", "biascope: DeprecationWarning")  # of other people's code

@@ -1,0 +1,20 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from asking import Asking
+
+from biascope.results import report
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Asking:
+    """The command line in a folder with a file of odd models, small images and small signals; pictures are left out."""
+    monkeypatch.setattr(report, "_pictures", lambda *args, **kwargs: [])
+    shutil.copy(Path(__file__).parents[1] / "odd_models.py", tmp_path / "odd.py")
+    generator = np.random.default_rng(0)
+    x, y = generator.uniform(size=(36, 1, 4, 4)).astype(np.float32), np.arange(36) % 3
+    np.savez(tmp_path / "images.npz", x_train=x[:24], y_train=y[:24], x_test=x[24:], y_test=y[24:])
+    np.save(tmp_path / "signal.npy", generator.uniform(size=(8, 8)))
+    return Asking(monkeypatch, capsys, tmp_path)

@@ -1,0 +1,128 @@
+"""Networks as people bring them: measured, or refused in one sentence that says what to do."""
+
+import pytest
+from asking import Asking
+
+SCAN = ["--input", "1x4x4", "--draws", "4", "--device", "cpu", "--out", "run"]
+KERNEL = ["--data", "images.npz", "--samples", "24,12", "--leading", "5", "--device", "cpu", "--out", "run"]
+
+# A network, and a part of the sentence that refuses it, whatever is to be measured of it.
+REFUSED = {
+    "scripted": "compiled by torch.jit",
+    "traced": "compiled by torch.jit",
+    "old_weight_norm": "torch.nn.utils.parametrizations",
+    "holds_a_lock": "lock is not (cannot pickle",
+    "holds_an_open_file": "log is not (cannot pickle",
+    "holds_a_generator": "numbers is not (cannot pickle",
+    "sparse_parameter": "table is torch.sparse_coo",
+    "on_meta": "first.weight is on the meta device",
+    "without_parameters": "must have parameters",
+    "gives_bool": "must give real numbers, got torch.bool",
+    "gives_complex": "must give real numbers, got torch.complex64",
+    "gives_one_number": "must give a row of outputs",
+    "gives_nothing_to_read": "must give a row of outputs",
+    "gives_no_rows": "must give a row of outputs",
+    "gives_sparse": "must give a dense tensor",
+    "gives_transposed": "Put the inputs along the first axis",
+    "gives_tuple": "must return one tensor, got tuple",
+    "gives_list": "must return one tensor, got list",
+    "gives_dict": "must return one tensor, got dict",
+    "gives_integers": "must give real numbers, got torch.int64",
+    "gives_none": "must return one tensor, got NoneType",
+    "gives_text": "must return one tensor, got str",
+    "gives_numpy": "must return one tensor, got ndarray",
+    "gives_nan": "finite",
+    "gives_infinity": "finite",
+    "lazy": "Run one forward pass in the builder",
+    "exits_when_built": "sys.exit(0)",
+    "exits_with_words_when_built": "sys.exit('no weights found')",
+    "exits_in_forward": "Leave sys.exit out of forward",
+    "raises_key_error": "KeyError: 'embedding'",
+    "raises_assertion": "AssertionError",
+    "raises_not_implemented": "NotImplementedError",
+    "raises_stop_iteration": "StopIteration",
+    "raises_many_lines": "first line",
+    "raises_when_built": "ZeroDivisionError: division by zero",
+    "calls_itself": "maximum recursion depth exceeded",
+    "builds_none": "got NoneType",
+    "builds_text": "got str",
+    "builds_tensor": "got Tensor",
+    "builds_class": "got type",
+    "builds_dict": "got dict",
+    "builds_state": "got OrderedDict",
+    "needs_arguments": "missing a required argument: 'width'",
+    "wrong_shape": "mat1 and mat2 shapes cannot be multiplied",
+    "tokens": "wrap it to take embeddings",
+    "two_inputs": "Wrap it to take one tensor",
+    "NOT_A_FUNCTION": "must define a function",
+    "no_such": "must define a function",
+}
+BY_INPUTS = {
+    "gives_detached": "depend on its input",
+    "gives_constant": "depend on its input",
+    "autograd_inside": "depend on its input",
+}
+ANSWERED = [
+    "flat",
+    "new_weight_norm",
+    "parameter_without_numbers",
+    "all_frozen",
+    "half_precision",
+    "packed_lstm",
+    "counts_in_a_buffer",
+    "mixture_of_experts",
+    "prints",
+]
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *BY_INPUTS])
+def test_a_scan_refuses_it_in_one_sentence(ask: Asking, name: str) -> None:
+    ask.refused("scan", f"odd.py:{name}", *SCAN, naming=(REFUSED | BY_INPUTS)[name])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_refuses_it_in_one_sentence(ask: Asking, name: str) -> None:
+    ask.refused("kernel", f"odd.py:{name}", *KERNEL, naming=REFUSED[name])
+
+
+@pytest.mark.parametrize("name", ["gives_tuple", "gives_one_number", "exits_in_forward", "raises_key_error", "lazy"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["selftest", "{}", "--input", "1x4x4"],
+        ["match", "{}", "--data", "images.npz", "--draws", "64", "--device", "cpu", "--out", "run"],
+        ["data", "score", "images.npz", "--model", "{}", "--draws", "4", "--device", "cpu", "--out", "run"],
+        ["measure", "directional_bias", "{}", "--input", "1x4x4", "--device", "cpu", "--out", "run"],
+        ["measure", "linearized_training", "{}", "--data", "images.npz", "--device", "cpu", "--out", "run"],
+    ],
+    ids=["selftest", "match", "data score", "directional_bias", "linearized_training"],
+)
+def test_other_commands_refuse_it_too(ask: Asking, command: list[str], name: str) -> None:
+    ask.refused(*(f"odd.py:{name}" if word == "{}" else word for word in command))
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_it_is_measured(ask: Asking, name: str) -> None:
+    ask.answered("scan", f"odd.py:{name}", *SCAN)
+
+
+def test_a_hook_that_is_left_out_is_told(ask: Asking) -> None:
+    ask.answered("scan", "odd.py:backward_hook", *SCAN, warning="gradient hook on 'first'")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("import sys\nsys.exit(0)\n", "sys.exit(0)"),
+        ("raise KeyError('x')\n", "KeyError: 'x'"),
+        ("def build(:\n", "SyntaxError"),
+        ("import nosuchpackage\n", "No module named 'nosuchpackage'"),
+        ("", "must define a function 'build'"),
+        ("\x00", "null bytes"),
+        ("def build():\n    return build\n", "got function"),
+        ("import os\nraise SystemExit('bye')\n", "sys.exit('bye')"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_told(ask: Asking, content: str, told: str) -> None:
+    (ask.folder / "mine.py").write_text(content)
+    ask.refused("scan", "mine.py:build", *SCAN, naming=told)
