@@ -25,7 +25,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
-from biascope.families.source import builder_of, parse_shape
+from biascope.families.source import builder_of, module_built, parse_shape
 from biascope.families.weights import Params
 from biascope.results.planes import distinct
 from biascope.results.wording import listed
@@ -156,14 +156,9 @@ def _built(
 ) -> Candidates:
     """With a network from a builder, whose outputs are class scores or features."""
     shape = parse_shape(reading.input) if reading.input else None
-    how: dict[str, Any] = {
-        "points": reading.points,
-        "split": reading.split,
-        "root": run.data_root,
-        "seed": reading.seed,
-    }
     whole = {
-        each: unlabelled_images(each, shape=shape, pixels=reading.pixels, **how) for each in _different(sets, control)
+        each: unlabelled_images(each, shape=shape, pixels=reading.pixels, root=run.data_root, **reading.choice)
+        for each in _different(sets, control)
     }
     state = start.params()
     _check_finite(state, start.name)
@@ -316,7 +311,7 @@ def _module(reading: Reading, shape: tuple[int, ...], state: Params) -> nn.Modul
     assert reading.model is not None
     settings = dict(reading.settings or {})
     function = builder_of(reading.model, shape, settings)[1]
-    module = _called(function, reading.model)
+    module = module_built(reading.model, function)
     if "outputs" in settings or "outputs" not in inspect.signature(getattr(function, "func", function)).parameters:
         return module
     own = module.state_dict()
@@ -324,21 +319,7 @@ def _module(reading: Reading, shape: tuple[int, ...], state: Params) -> nn.Modul
     counts = {there[0] for here, there in shapes.values() if here != there and here[1:] == there[1:]}
     if len(counts) != 1:
         return module
-    return _called(builder_of(reading.model, shape, {**settings, "outputs": counts.pop()})[1], reading.model)
-
-
-def _called(build: Any, name: str) -> nn.Module:
-    try:
-        module = build()
-    except ValueError:
-        raise
-    except Exception as error:  # a user's builder may raise anything
-        raise ValueError(
-            f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Fix the error above."
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
-    return module
+    return module_built(reading.model, builder_of(reading.model, shape, {**settings, "outputs": counts.pop()})[1])
 
 
 def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:

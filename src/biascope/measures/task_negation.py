@@ -14,16 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from biascope.editing import pictures
+from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples, resampled_accuracies
 from biascope.editing.heads import Head, require_splits
-from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import PRETRAINED, RepeatedResult, over_seeds_or_samples
+from biascope.editing.outputs import METHODS, methods_of
+from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
-from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
@@ -34,7 +35,7 @@ _ROWS = ("target", "control")
 
 
 @dataclass(frozen=True, repr=False)
-class TaskNegation(RepeatedResult):
+class TaskNegation(AccuraciesAfterEdits):
     """How far tasks are forgotten while a control task is kept; accuracies are between 0 and 1.
 
     Attributes:
@@ -109,35 +110,23 @@ class TaskNegation(RepeatedResult):
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Accuracies of every seed, way to edit and target."""
-        accuracies = [
-            {
-                "seed": seed,
-                "way": self.methods[way],
-                "task": self.tasks[task],
-                "coefficient": float(self.chosen[seed, way, task]),
-                "pretrained": float(self.pretrained[seed, task]),
-                "target": float(self.target[seed, way, task]),
-                "control": float(self.control[seed, way, task]),
-            }
-            for seed, way, task in np.ndindex(*self.target.shape)
-        ]
-        return {"accuracies": accuracies}
+        return {"accuracies": self.accuracies(target=self.target, control=self.control)}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
-        curves, control = (
-            {name: 100 * each[:, i].mean((0, 2)) for i, name in enumerate(self.methods)}
-            for each in (self.target_curves, self.control_curves)
-        )
-        chosen = {name: float(self.chosen[:, i].mean()) for i, name in enumerate(self.methods)}
-        rays = {PRETRAINED: 100 * self.pretrained.mean(0)}
-        rays |= {name: 100 * self.target[:, i].mean(0) for i, name in enumerate(self.methods)}
+        curves, control = self.mean_curves(self.target_curves), self.mean_curves(self.control_curves)
         reading = "Validation accuracy as task vectors are subtracted, averaged over targets; dashed, that of the control task. "
         reading += "Rings mark the mean coefficient chosen."
         return {
             "Accuracy against the coefficient": pictures.coefficient_figure(
-                curves, self.alphas, chosen, dashed=control, y="mean validation accuracy, %", reading=reading, dark=dark
+                curves,
+                self.alphas,
+                self.mean_chosen(),
+                dashed=control,
+                y="mean validation accuracy, %",
+                reading=reading,
+                dark=dark,
             ),
-            "Accuracy of each target after negation": pictures.radar_figure(rays, self.tasks, dark=dark),
+            "Accuracy of each target after negation": self.task_picture(self.target, dark),
         }
 
 
@@ -231,23 +220,13 @@ def task_negation(
     run, ways = run or Run(), methods_of(vectors, methods)
     targets = tuple(task for task in tasks if task != control)
     _check(heads, vectors, tasks, targets, control, ways, kept, coefficients)
-    if resamples < 2:
-        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
+    require_resamples(resamples)
     alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
-    samples = {
-        (task, split): sampled(data, split, points, seed=seed_of(seed, task))
-        for task, data in tasks.items()
-        for split in ("validation", "test")
-    }
-    for task in tasks:
-        require_repeatable(encoder, samples[task, "test"], name="The encoder", run=run)
+    edited = EditedEncoder.on(tasks, encoder, heads, points=points, seed=seed, run=run)
 
     def right(way: str, task: str, split: str, edits: list[str], rows: Tensor) -> np.ndarray:
         """Which samples of a task are classified rightly, ``(G, n)``, with vectors of some targets."""
-        linearised, tuning = METHODS[way]
-        there, own = samples[task, split], [vectors[tuning][each] for each in edits]
-        found = edited_outputs(encoder, heads[task], own, rows, there, linearised=linearised, run=run)
-        return np.asarray((found == there.splits[split][1].cpu()).double().numpy())
+        return edited.right(way, task, split, [vectors[METHODS[way][1]][each] for each in edits], rows)
 
     # On the control task all targets' vectors are looked at in one go: T forward-mode passes for a linearised encoder.
     each_alone = -(torch.eye(len(targets), dtype=torch.float64)[:, None] * alphas[:, None]).flatten(0, 1)  # (T·A, T)
@@ -313,7 +292,7 @@ def _check(
         )
     require_heads(tasks, heads)
     for task, data in tasks.items():
-        require_splits(data, ("validation", "test"), task)
+        require_splits(data, SPLITS, task)
     for way in ways:
         if lacking := [task for task in targets if task not in vectors[METHODS[way][1]]]:
             raise ValueError(f"Every target must have a task vector for {way}, and {lacking[0]!r} has none. Tune one.")
@@ -327,8 +306,5 @@ def _resampled(right: list[np.ndarray], resamples: int, seed: int) -> np.ndarray
     """Mean accuracy over edits and tasks on resampled test samples, ``(B,)``."""
     total = np.zeros(resamples)
     for place, each in enumerate(right):
-        count = each.shape[1]
-        generator = np.random.default_rng(seed_of(seed, "resamples", place))
-        counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
-        total += (each @ counts.T / count).mean(0) / len(right)
+        total += resampled_accuracies(each, place, resamples, seed).mean(0) / len(right)
     return total
