@@ -363,4 +363,5 @@ def _above(values: np.ndarray, base: np.ndarray) -> np.ndarray:
 
 
 def finite_or_none(value: float) -> float | None:
+    """A number as JSON has it: null where it is none."""
     return float(value) if math.isfinite(value) else None

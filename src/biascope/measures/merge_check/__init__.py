@@ -62,7 +62,7 @@ def merge_check(
     *,
     split: str = "test",
     points: int = 1000,
-    alphas: Sequence[float] = ALPHAS,
+    alphas: tuple[float, ...] = ALPHAS,
     compared: str = "classes",
     accuracies: Mapping[str, float] | None = None,
     control: Arrays | None = None,
