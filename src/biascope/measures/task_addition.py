@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from biascope.editing import pictures
 from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples, resampled_accuracies
+from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, methods_of
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
-from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
@@ -129,24 +129,15 @@ class TaskAddition(AccuraciesAfterEdits):
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
-
     with forked_rng(0):
-        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(4)]
-        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "middle", "right")}
-        x = {name: torch.randn(120, 4) + shift for name, shift in zip(heads, (1.0, 0.0, -1.0), strict=True)}
+        small = SmallEncoder.drawn({"left": 1.0, "middle": 0.0, "right": -1.0}, ends=4, samples=120)
         tasks = {
             name: Arrays(
                 {"validation": (each[:60], torch.randint(3, (60,))), "test": (each[60:], torch.randint(3, (60,)))}
             )
-            for name, each in x.items()
+            for name, each in small.samples.items()
         }
-    vectors = {
-        tuning: {name: TaskVector.between(encoder.params, ends[place + shift]) for shift, name in enumerate(tasks)}
-        for place, tuning in enumerate(("non-linear", "linearised"))
-    }
-    return (encoder, heads, vectors, tasks), {"points": 40, "resamples": 40}
+    return (small.encoder, small.heads, small.vectors(tasks), tasks), {"points": 40, "resamples": 40}
 
 
 @measurement(
@@ -202,7 +193,8 @@ def task_addition(
         ValueError: If tasks, heads and vectors do not fit.
 
     Example:
-        >>> encoder = Network.of(nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
+        >>> from biascope.editing.vectors import TaskVector
+        >>> encoder = Network.of(torch.nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
         >>> ends = {"a": torch.tensor([[0.0, 0.0], [1.0, 0.0]]), "b": torch.tensor([[0.0, 0.0], [0.0, 1.0]])}
         >>> vectors = {task: TaskVector.between(encoder.params, {"weight": end}) for task, end in ends.items()}
         >>> samples = {"a": torch.tensor([[1.0, 0.0]]), "b": torch.tensor([[0.0, 1.0]])}

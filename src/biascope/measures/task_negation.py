@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from biascope.editing import pictures
 from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples, resampled_accuracies
+from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, methods_of
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
-from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
@@ -131,25 +131,19 @@ class TaskNegation(AccuraciesAfterEdits):
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
-
     with forked_rng(0):
-        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(3)]
-        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "right", "control")}
-        x = {name: torch.randn(120, 4) + shift for name, shift in zip(heads, (1.0, -1.0, 0.0), strict=True)}
+        small = SmallEncoder.drawn({"left": 1.0, "right": -1.0, "control": 0.0}, ends=3, samples=120)
         tasks = {}
-        for name, each in x.items():
-            y = heads[name](encoder(each)).argmax(1)
+        for name, each in small.samples.items():
+            y = small.heads[name](small.encoder(each)).argmax(1)
             tasks[name] = Arrays({"validation": (each[:60], y[:60]), "test": (each[60:], y[60:])})
-    vectors = {
-        tuning: {
-            name: TaskVector.between(encoder.params, ends[place + shift])
-            for shift, name in enumerate(("left", "right"))
-        }
-        for place, tuning in enumerate(("non-linear", "linearised"))
+    vectors = small.vectors(("left", "right"))
+    return (small.encoder, small.heads, vectors, tasks), {
+        "control": "control",
+        "points": 40,
+        "resamples": 40,
+        "kept": 0.5,
     }
-    return (encoder, heads, vectors, tasks), {"control": "control", "points": 40, "resamples": 40, "kept": 0.5}
 
 
 @measurement(
@@ -205,7 +199,8 @@ def task_negation(
         ValueError: If tasks, heads and vectors do not fit.
 
     Example:
-        >>> encoder = Network.of(nn.Linear(2, 1, bias=False)).with_params({"weight": torch.ones(1, 2)})
+        >>> from biascope.editing.vectors import TaskVector
+        >>> encoder = Network.of(torch.nn.Linear(2, 1, bias=False)).with_params({"weight": torch.ones(1, 2)})
         >>> vector = TaskVector.between(encoder.params, {"weight": torch.tensor([[5.0, 1.0]])})  # the target is on the first input
         >>> samples = {"target": torch.tensor([[1.0, 0.0]]), "control": torch.tensor([[0.0, 1.0]])}
         >>> tasks = {task: Arrays(dict.fromkeys(("validation", "test"), (x, torch.tensor([1])))) for task, x in samples.items()}
