@@ -22,6 +22,7 @@ from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
 from biascope.families.family import Family, Network
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -167,15 +168,9 @@ class GradientSampler:
         name, x = self.family.name, self.first_inputs()
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
         shape = "×".join(str(length) for length in self.probe.input_shape)
-        try:
-            with torch.no_grad():
-                outputs = network(x)
-        except Exception as error:  # a user's forward pass may raise anything
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise ValueError(
-                f"{name} must accept inputs of shape {shape}, and its forward pass failed with: {reason}. "
-                "Pass the input shape it was made for (--input CxHxW)."
-            ) from error
+        remedy = "Pass the input shape it was made for (--input CxHxW)."
+        with forward_pass(f"{name} must accept inputs of shape {shape}", remedy), torch.no_grad():
+            outputs = network(x)
         if not isinstance(outputs, Tensor):
             raise ValueError(
                 f"{name} must return one tensor, got {type(outputs).__name__}. Wrap it to return the logits."

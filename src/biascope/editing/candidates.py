@@ -29,6 +29,7 @@ from biascope.families.source import builder_of, module_built, parse_shape
 from biascope.families.weights import Params
 from biascope.results.planes import distinct
 from biascope.results.wording import listed
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -327,15 +328,11 @@ def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:
     placed, count = network.to(torch.device("cpu"), torch.float32), 0
     for samples in sets:
         x = samples.batch(SPLIT, torch.arange(min(2, samples.sizes[SPLIT])))[0]
-        try:
-            with torch.no_grad():
-                outputs = placed(x.float())
-        except Exception as error:  # a user's forward pass may raise anything
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise ValueError(
-                f"The network of {name} must take samples of {samples.name}, of shape {'×'.join(map(str, samples.shape))}, and its "
-                f"forward pass failed with: {reason}. Pass samples of the shape it was made for, or --input."
-            ) from error
+        must = (
+            f"The network of {name} must take samples of {samples.name}, of shape {'×'.join(map(str, samples.shape))}"
+        )
+        with forward_pass(must, "Pass samples of the shape it was made for, or --input."), torch.no_grad():
+            outputs = placed(x.float())
         if not isinstance(outputs, Tensor):
             raise ValueError(
                 f"The network of {name} must return a tensor, got {type(outputs).__name__}. Return the class scores alone."

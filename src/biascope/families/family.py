@@ -29,6 +29,7 @@ from biascope.families.unregistered import differences, hollow, random_content, 
 from biascope.families.weights import Params, stacked
 from biascope.runs.code import code_of
 from biascope.runs.digest import fingerprint
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 
@@ -440,6 +441,22 @@ class Family:
         twin = _recipe(another, self.batchnorm)[0]
         unregistered = tuple(random_content(self.template.module, twin))
         return dataclasses.replace(self, unregistered=unregistered, _twins=(hollow(twin),))
+
+    def tried(self, x: Tensor, must: str, remedy: str) -> Tensor:
+        """Outputs of one network on the CPU, members being checked to differ in parameters and buffers alone.
+
+        Args:
+            x: Inputs ``(n, …)``.
+            must: What the network must do, as in ``"take 2 coordinates"``.
+            remedy: What to do where its forward pass fails, as a sentence.
+
+        Raises:
+            ValueError: If it fails, or members differ in more.
+        """
+        with forward_pass(f"{self.name} must {must}", remedy), torch.no_grad():
+            outputs: Tensor = self.template.to(torch.device("cpu"), torch.float32)(x.float())
+        self.check_forward(x.float())
+        return outputs
 
     def check_forward(self, x: Any, run: Run | None = None) -> None:
         """Check that members differ in parameters and buffers alone: with one set of weights all give the same outputs.

@@ -28,6 +28,7 @@ from biascope.kernels.plan import (
 from biascope.kernels.proof import Proof, placed, sample_count
 from biascope.kernels.uses import scalars
 from biascope.runs.cluster import device_type
+from biascope.runs.failures import forward_pass
 from biascope.runs.memory import fitting
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -172,18 +173,10 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     """The outputs to differentiate, one after another."""
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
     like = next(iter(network.params.values()))
-    try:
-        with torch.no_grad():
-            found = network(
-                tree_map(lambda leaf: placed(leaf, like).clone() if isinstance(leaf, Tensor) else leaf, one)
-            )
-    except Exception as error:  # a user's forward pass may raise anything
-        shapes = " and ".join(str(tuple(leaf.shape[1:])) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"The network must accept samples of shape {shapes}, and its forward pass failed with: {reason}. "
-            "Pass samples of the shape it was made for."
-        ) from error
+    shapes = " and ".join(str(tuple(leaf.shape[1:])) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
+    remedy = "Pass samples of the shape it was made for."
+    with forward_pass(f"The network must accept samples of shape {shapes}", remedy), torch.no_grad():
+        found = network(tree_map(lambda leaf: placed(leaf, like).clone() if isinstance(leaf, Tensor) else leaf, one))
     if not bool(torch.isfinite(found).all()):
         raise ValueError("The network's output must be a finite number, and is not. Check its weights and inputs.")
     if kernel == "scalar":

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from biascope.families.family import Network
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import generator_for
 
 _AT_ONCE = 64  # inputs of one backward pass
@@ -60,14 +61,9 @@ class FirstConvolution:
         with contextlib.ExitStack() as hooks, torch.no_grad():
             for name, layer in layers.items():
                 hooks.callback(layer.register_forward_hook(note(name)).remove)
-            try:
+            shape = "×".join(map(str, x.shape[1:]))
+            with forward_pass(f"{who} must accept inputs of shape {shape}", "Pass the shape it was made for."):
                 network(x.clone())
-            except Exception as error:  # a user's forward pass may raise anything
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-                raise ValueError(
-                    f"{who} must accept inputs of shape {'×'.join(map(str, x.shape[1:]))}, and its forward pass failed with: {reason}. "
-                    "Pass the shape it was made for."
-                ) from error
         places = [place for place, entry in enumerate(met) if isinstance(entry[1], nn.Conv2d)]
         if not places:
             raise ValueError(
