@@ -11,7 +11,8 @@ from biascope.derivatives.gradients import input_difference, input_gradient
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import Head, fitted_head, headed
 from biascope.editing.outputs import edited_outputs, sampled
-from biascope.editing.tuning import tuned, tuning_recipe
+from biascope.editing.tuning import tuned_vectors, tuning_recipe
+from biascope.editing.vectors import TaskVector
 from biascope.families.family import Family, Network
 from biascope.families.source import usual_shape
 from biascope.kernels.gram import tangent_gram
@@ -200,13 +201,19 @@ def test_fine_tuning_as_a_graph_equals_the_plain_loop(linearised: bool) -> None:
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-9 * moved
 
 
+def tuned(encoder: Network, head: Head, tasks: dict[str, Arrays], *, steps: int, rate: float) -> dict[str, TaskVector]:
+    """Task vectors tuned on the CPU."""
+    recipe = tuning_recipe(steps=steps, rate=rate, batch=10)
+    found = tuned_vectors(
+        encoder, dict.fromkeys(tasks, head), tasks, recipe, tunings=["non-linear"], seed=0, run=Run(device="cpu")
+    )
+    return found["non-linear"]
+
+
 @pytest.mark.parametrize("linearised", [False, True])
 def test_edited_encoders_give_the_same_outputs_there(linearised: bool) -> None:
     encoder, task, head = edited()
-    vectors = [
-        tuned(encoder, head, task, tuning_recipe(steps=5, rate=rate, batch=10), seed=0, run=Run(device="cpu"))
-        for rate in (1e-2, 3e-2)
-    ]
+    vectors = [tuned(encoder, head, {"one": task}, steps=5, rate=rate)["one"] for rate in (1e-2, 3e-2)]
     rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, -1.0]])
     samples = sampled(task, "test", None, seed=0)
     here, there = (
@@ -222,8 +229,7 @@ def test_a_merge_check_comes_to_the_same_there() -> None:
     encoder, task, head = edited()
     other = Arrays({split: (x.flip(-1), y) for split, (x, y) in task.splits.items()})
     tasks, heads = {"one": task, "other": other}, {"one": head, "other": head}
-    recipe = tuning_recipe(steps=10, rate=1e-2, batch=10)
-    vectors = {name: tuned(encoder, head, each, recipe, seed=0, run=Run(device="cpu")) for name, each in tasks.items()}
+    vectors = tuned(encoder, head, tasks, steps=10, rate=1e-2)
     here, there = (
         merge_check(encoder, heads, vectors, tasks, grid=4, run=Run(device=device)) for device in ("cpu", "cuda")
     )

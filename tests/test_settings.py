@@ -53,6 +53,7 @@ MEANINGFUL = {
     "held_out": (0.0,),
     "start": (0.0,),
     "grid": (0,),
+    "alphas": (0.0,),  # the base alone
     "box": (-1.0, 0.0),  # one coefficient
 }
 

@@ -340,8 +340,8 @@ def test_match_without_labels_ranks_by_the_data_alone(folder):
         (["mlp", "mlp"], "Architectures must be one or more of different names"),
         (["mlp", "--draws", "2"], "draws must be at least 8"),
         (["mlp", "--data", "absent"], "data set must be one of"),
-        (["mlp", "--data-sizes", "many"], "--data-sizes must be whole numbers"),
-        (["mlp", "--data-sizes", "3"], "Labels must be of two or more classes"),
+        (["mlp", "--samples", "many"], "--samples must be whole numbers"),
+        (["mlp", "--samples", "3"], "Labels must be of two or more classes"),
         (["mlp", "--precision", "float8"], "precision must be one of"),
     ],
 )

@@ -11,7 +11,7 @@ from chromium import Chromium, running
 from matplotlib.figure import Figure
 
 from biascope.results import draw
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, Number
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.planes import live_data
 from biascope.results.report import write_report
@@ -30,8 +30,8 @@ class Bias(Result):
     content: dict[str, Plane] = dataclasses.field(default_factory=dict)
     drawn: bool = False
 
-    def headline(self) -> dict[str, Estimate]:
-        return {"answer": Estimate.exact(42.0)}
+    def headline(self) -> dict[str, Number]:
+        return {"answer": Estimate.exact(42.0).named("answer")}
 
     def sentence(self) -> str:
         return "It is so."

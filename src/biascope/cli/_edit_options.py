@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -176,10 +177,9 @@ class EncoderOptions(Group):
 
     def untrained(self, name: str, root: Path | None, like: Network) -> Network | None:
         """The same with random weights; none where the weights at hand are of another size."""
-        from biascope.editing.encoder_source import encoder_of
         from biascope.families.weights import misfits
 
-        fresh = encoder_of(name, image_size=self.image_size, random=True, root=root).network
+        fresh = dataclasses.replace(self, weights=None, random=True).encoder(name, root).network
         return None if misfits(fresh.params, like.params) else fresh
 
     def folder_name(self, name: str) -> str:

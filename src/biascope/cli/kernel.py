@@ -17,7 +17,7 @@ from biascope.cli.options import (
     SeededWork,
     Settings,
     Weights,
-    whole_numbers,
+    positive_classes,
     with_groups,
 )
 from biascope.cli.printing import print_json, print_results
@@ -79,7 +79,7 @@ def kernel(
         family,
         found,
         leading=leading,
-        positive=whole_numbers(positive, "--positive") if positive else None,
+        positive=positive_classes(positive),
         control="test" if control else None,
         parameters=tuple(parameters) or None,
         kernel=kind,

@@ -97,7 +97,10 @@ _A_DAY = 86_400.0  # seconds
 
 
 class Group:
-    """Options that go together: a frozen dataclass whose fields are options. Give a parameter of a command this type."""
+    """Options that go together: a frozen dataclass whose fields are options, all with defaults.
+
+    Give a parameter of a command this type.
+    """
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -139,19 +142,11 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options_of(group: type[Group], default: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    found = []
-    for name in _names_of(group):
-        usual = _usual(group, name) if default is inspect.Parameter.empty else getattr(default, name)
-        found.append(inspect.Parameter(name, kind, default=usual, annotation=hints[name]))
-    return found
-
-
-def _usual(group: type[Any], name: str) -> Any:
-    entry = next(each for each in dataclasses.fields(group) if each.name == name)
-    if entry.default_factory is not dataclasses.MISSING:
-        return entry.default_factory()
-    return inspect.Parameter.empty if entry.default is dataclasses.MISSING else entry.default
+    usual = group() if default is inspect.Parameter.empty else default
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(usual, name), annotation=hints[name])
+        for name in _names_of(group)
+    ]
 
 
 def _names_of(group: type[Any]) -> list[str]:
@@ -282,6 +277,11 @@ class SignalOptions(Group):
         from biascope.tasks.signal_files import signal_of
 
         return signal_of(path, longest=self.longest, seconds=self.seconds, start=self.start, grey=self.grey)
+
+
+def positive_classes(text: str) -> tuple[int, ...] | None:
+    """What :data:`Positive` names; ``None`` for every class."""
+    return whole_numbers(text, "--positive") if text else None
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:

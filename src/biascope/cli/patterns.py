@@ -18,7 +18,7 @@ from biascope.cli.options import (
     Settings,
     Weights,
     parsed_shape,
-    whole_numbers,
+    positive_classes,
     with_groups,
 )
 from biascope.cli.printing import print_results, write_table
@@ -95,7 +95,7 @@ def patterns(
         given,
         start,
         clusters=clusters,
-        positive=whole_numbers(positive, "--positive") if positive else None,
+        positive=positive_classes(positive),
         balanced=balanced,
         markers=tuple(markers.split(",")) if markers else None,
         draws=draws,

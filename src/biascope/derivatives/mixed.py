@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.gradients import mixed_jvp, mixed_vjp, plain_attention
 from biascope.families.family import Family, Network
+from biascope.runs.failures import reason_of
 from biascope.runs.memory import give_back, is_out_of_memory
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -254,9 +255,8 @@ class MixedDerivative:
         elif members > 1:
             self._alone = True  # a network that does not batch over weights
         else:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(
-                f"{self.family.name} must be twice differentiable for a mixed derivative, and it failed with: {reason}. "
+                f"{self.family.name} must be twice differentiable for a mixed derivative, and it failed with: {reason_of(error)}. "
                 "Pass estimator='exact' or 'difference', which need first derivatives at most."
             ) from error
 

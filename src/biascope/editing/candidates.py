@@ -23,12 +23,14 @@ from biascope.editing.tasks import task_of
 from biascope.editing.unlabelled import SPLIT, prepared_samples, unlabelled_images
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
+from biascope.families.acceptance import module_built
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
 from biascope.families.source import builder_of, parse_shape
 from biascope.families.weights import Params
 from biascope.results.planes import distinct
 from biascope.results.wording import listed
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -156,14 +158,9 @@ def _built(
 ) -> Candidates:
     """With a network from a builder, whose outputs are class scores or features."""
     shape = parse_shape(reading.input) if reading.input else None
-    how: dict[str, Any] = {
-        "points": reading.points,
-        "split": reading.split,
-        "root": run.data_root,
-        "seed": reading.seed,
-    }
     whole = {
-        each: unlabelled_images(each, shape=shape, pixels=reading.pixels, **how) for each in _different(sets, control)
+        each: unlabelled_images(each, shape=shape, pixels=reading.pixels, root=run.data_root, **reading.choice)
+        for each in _different(sets, control)
     }
     state = start.params()
     _check_finite(state, start.name)
@@ -316,7 +313,7 @@ def _module(reading: Reading, shape: tuple[int, ...], state: Params) -> nn.Modul
     assert reading.model is not None
     settings = dict(reading.settings or {})
     function = builder_of(reading.model, shape, settings)[1]
-    module = _called(function, reading.model)
+    module = module_built(reading.model, function)
     if "outputs" in settings or "outputs" not in inspect.signature(getattr(function, "func", function)).parameters:
         return module
     own = module.state_dict()
@@ -324,21 +321,7 @@ def _module(reading: Reading, shape: tuple[int, ...], state: Params) -> nn.Modul
     counts = {there[0] for here, there in shapes.values() if here != there and here[1:] == there[1:]}
     if len(counts) != 1:
         return module
-    return _called(builder_of(reading.model, shape, {**settings, "outputs": counts.pop()})[1], reading.model)
-
-
-def _called(build: Any, name: str) -> nn.Module:
-    try:
-        module = build()
-    except ValueError:
-        raise
-    except Exception as error:  # a user's builder may raise anything
-        raise ValueError(
-            f"{name} must build without errors, and it raised {type(error).__name__}: {error}. Fix the error above."
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
-    return module
+    return module_built(reading.model, builder_of(reading.model, shape, {**settings, "outputs": counts.pop()})[1])
 
 
 def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:
@@ -346,15 +329,11 @@ def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:
     placed, count = network.to(torch.device("cpu"), torch.float32), 0
     for samples in sets:
         x = samples.batch(SPLIT, torch.arange(min(2, samples.sizes[SPLIT])))[0]
-        try:
-            with torch.no_grad():
-                outputs = placed(x.float())
-        except Exception as error:  # a user's forward pass may raise anything
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise ValueError(
-                f"The network of {name} must take samples of {samples.name}, of shape {'×'.join(map(str, samples.shape))}, and its "
-                f"forward pass failed with: {reason}. Pass samples of the shape it was made for, or --input."
-            ) from error
+        must = (
+            f"The network of {name} must take samples of {samples.name}, of shape {'×'.join(map(str, samples.shape))}"
+        )
+        with forward_pass(must, "Pass samples of the shape it was made for, or --input."), torch.no_grad():
+            outputs = placed(x.float())
         if not isinstance(outputs, Tensor):
             raise ValueError(
                 f"The network of {name} must return a tensor, got {type(outputs).__name__}. Return the class scores alone."

@@ -151,6 +151,14 @@ class Merge(Result):
         return {"How far each layer moved": figure}
 
 
+# Of what is known of the task vectors of several models, layer by layer.
+WEIGHT_AXES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("numbers", "base_norms"), ("layer",)),
+    **dict.fromkeys(("task_norms", "changed"), ("layer", "model")),
+    **dict.fromkeys(("dots", "shared", "conflicts"), ("layer", "pair")),
+}
+
+
 @dataclass(frozen=True, repr=False)
 class Difference(Result):
     """How checkpoints differ from one of them, and how their differences agree.
@@ -181,11 +189,7 @@ class Difference(Result):
     conflicts: np.ndarray
     misfits: tuple[str, ...]
 
-    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **dict.fromkeys(("numbers", "base_norms"), ("layer",)),
-        **dict.fromkeys(("task_norms", "changed"), ("layer", "model")),
-        **dict.fromkeys(("dots", "shared", "conflicts"), ("layer", "pair")),
-    }
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = WEIGHT_AXES
 
     @property
     def subject(self) -> str:  # noqa: D102
@@ -276,8 +280,8 @@ class Difference(Result):
                 "layer": layer,
                 "first": self.models[one],
                 "second": self.models[two],
-                "cosine": _plain(cosines[index, k]),
-                "opposite_moves": _plain(opposed[index, k]),
+                "cosine": finite_or_none(cosines[index, k]),
+                "opposite_moves": finite_or_none(opposed[index, k]),
             }
             for index, layer in enumerate(self.layers)
             for k, (one, two) in enumerate(self.pairs)
@@ -358,5 +362,6 @@ def _above(values: np.ndarray, base: np.ndarray) -> np.ndarray:
     return np.asarray(_known(values) / _known(base))
 
 
-def _plain(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
+    """A number as JSON has it: null where it is none."""
     return float(value) if math.isfinite(value) else None

@@ -1,16 +1,20 @@
-"""WHAT the results of editing share: their subject, intervals, and seeds joined."""
+"""WHAT the results of editing share: their subject, intervals, tables, pictures, and seeds joined."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from biascope.editing import pictures
 from biascope.results.estimate import Estimate, over_repeats
 from biascope.results.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PRETRAINED = "pre-trained"
 Repeated = TypeVar("Repeated", bound="RepeatedResult")
@@ -37,6 +41,44 @@ class RepeatedResult(EditingResult):
 
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
+
+
+class AccuraciesAfterEdits(RepeatedResult):
+    """Accuracies on every task at the coefficient that was chosen, by way to edit; arrays are (repeat, method, task)."""
+
+    chosen: np.ndarray
+    pretrained: np.ndarray
+
+    def accuracies(self, **columns: np.ndarray) -> list[dict[str, Any]]:
+        """A row for every seed, way to edit and task, with these columns."""
+        shape = next(iter(columns.values())).shape
+        # One coefficient for all tasks, or one for each.
+        chosen = np.broadcast_to(self.chosen.reshape(*shape[:2], -1), shape)
+        return [
+            {
+                "seed": seed,
+                "way": self.methods[way],
+                "task": self.tasks[task],
+                "coefficient": float(chosen[seed, way, task]),
+                "pretrained": float(self.pretrained[seed, task]),
+                **{name: float(column[seed, way, task]) for name, column in columns.items()},
+            }
+            for seed, way, task in np.ndindex(*shape)
+        ]
+
+    def mean_chosen(self) -> dict[str, float]:
+        """The mean coefficient over seeds and tasks, by way to edit."""
+        return {name: float(self.chosen[:, way].mean()) for way, name in enumerate(self.methods)}
+
+    def mean_curves(self, curves: np.ndarray) -> dict[str, np.ndarray]:
+        """Accuracies (repeat, method, coefficient, task) in percent, averaged over seeds and tasks, by way to edit."""
+        return {name: 100 * curves[:, way].mean((0, 2)) for way, name in enumerate(self.methods)}
+
+    def task_picture(self, edited: np.ndarray, dark: bool) -> Figure:
+        """Accuracies of each task before and after the edit, averaged over seeds."""
+        rays = {PRETRAINED: 100 * self.pretrained.mean(0)}
+        rays |= {name: 100 * edited[:, way].mean(0) for way, name in enumerate(self.methods)}
+        return pictures.radar_figure(rays, self.tasks, dark=dark)
 
 
 def over_seeds_or_samples(values: np.ndarray, draws: np.ndarray) -> Estimate:

@@ -12,24 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from biascope.families.tape import TapeError
-
-#: What another's code may raise that is his mistake; an interrupt, or memory that is not there, is not.
-FOREIGN = (Exception, SystemExit)
-
-
-def reason_of(error: BaseException) -> str:
-    r"""What another's code says went wrong, in the first line of its words.
-
-    Example:
-        >>> reason_of(RuntimeError("shapes differ.\nat line 3")), reason_of(KeyError("x")), reason_of(SystemExit(0))
-        ('shapes differ', "KeyError: 'x'", 'sys.exit(0)')
-    """
-    if isinstance(error, SystemExit):
-        return f"sys.exit({error.code!r})"
-    words = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-    if not words:
-        return type(error).__name__
-    return words if isinstance(error, RuntimeError | ValueError | TypeError) else f"{type(error).__name__}: {words}"
+from biascope.runs.failures import FOREIGN, reason_of
 
 
 def module_built(name: str, build: Callable[[], object]) -> nn.Module:
@@ -118,39 +101,14 @@ def _uncopyable(module: nn.Module) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def forward_pass(name: str, x: Any, noun: str = "inputs") -> Iterator[None]:
-    """A user's forward pass, whatever it raises told in one sentence.
+def shape_of(x: Any) -> str:
+    """The shape of one input in words, any pytree.
 
-    Args:
-        name: Of the network.
-        x: What goes in.
-        noun: What to call it, ``"inputs"`` or ``"samples"``.
-
-    Raises:
-        ValueError: If it fails.
+    Example:
+        >>> shape_of(torch.zeros(2, 3, 8, 8)), shape_of((torch.zeros(2, 5), torch.zeros(2, 7)))
+        ('3×8×8', '5 and 7')
     """
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except FOREIGN as error:
-        shapes = " and ".join("×".join(map(str, leaf.shape[1:])) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
-        reason = reason_of(error)
-        raise ValueError(
-            f"{name} must accept {noun} of shape {shapes}, and its forward pass failed with: {reason}. {_advice(reason, noun)}"
-        ) from error
-
-
-def _advice(reason: str, noun: str) -> str:
-    if "indices" in reason and ("Long" in reason or "Int" in reason):
-        return "It seems to take token ids, which have no gradient: wrap it to take embeddings."
-    if "required positional argument" in reason:
-        return "Wrap it to take one tensor."
-    if reason.startswith("sys.exit"):
-        return "Leave sys.exit out of forward."
-    where = " (--input CxHxW)" if noun == "inputs" else ""
-    return f"Pass {'the input shape' if noun == 'inputs' else 'samples of the shape'} it was made for{where}."
+    return " and ".join("×".join(map(str, leaf.shape[1:])) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
 
 
 def accepted_outputs(outputs: object, x: Any, name: str) -> Tensor:

@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.families import weights
-from biascope.families.acceptance import accepted_outputs, copied, forward_pass, module_built, require_measurable
+from biascope.families.acceptance import accepted_outputs, copied, module_built, require_measurable, shape_of
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
 from biascope.families.readout import READOUTS, read_out
 from biascope.families.recomputation import WithoutRecomputation
@@ -30,6 +30,7 @@ from biascope.families.unregistered import differences, hollow, random_content, 
 from biascope.families.weights import Params, stacked
 from biascope.runs.code import code_of
 from biascope.runs.digest import fingerprint
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 
@@ -441,22 +442,41 @@ class Family:
         unregistered = tuple(random_content(self.template.module, twin))
         return dataclasses.replace(self, unregistered=unregistered, _twins=(hollow(twin),))
 
-    def first_outputs(self, x: Any, run: Run | None = None, noun: str = "inputs") -> Tensor:
+    def first_outputs(
+        self,
+        x: Any,
+        run: Run | None = None,
+        *,
+        must: str = "",
+        remedy: str = "Pass the input shape it was made for (--input CxHxW).",
+    ) -> Tensor:
         """Outputs of the template at inputs, after checking that they are something that can be measured.
 
         Args:
             x: Inputs ``(n, …)``, any pytree.
             run: Where and in which precision; float32 on the CPU by default.
-            noun: What to call them, ``"inputs"`` or ``"samples"``.
+            must: What the network must do, as in ``"take 2 coordinates"``; by default, accept inputs of that shape.
+            remedy: What to do where its forward pass fails, as a sentence.
 
         Raises:
             ValueError: If the forward pass fails, or gives no row of real numbers for each input.
         """
         device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
         placed = tree_map(functools.partial(_placed, device=device, dtype=dtype), x)
-        with forward_pass(self.name, x, noun), torch.no_grad():
+        must = must or f"accept inputs of shape {shape_of(x)}"
+        with forward_pass(f"{self.name} must {must}", remedy), torch.no_grad():
             outputs = self.template.to(device, dtype)(placed)
         return accepted_outputs(outputs, x, self.name)
+
+    def tried(self, x: Tensor, must: str, remedy: str) -> Tensor:
+        """The same on the CPU, members being checked to differ in parameters and buffers alone.
+
+        Raises:
+            ValueError: If the forward pass fails, or members differ in more.
+        """
+        outputs = self.first_outputs(x, must=must, remedy=remedy)
+        self.check_forward(x.float())
+        return outputs
 
     def check_forward(self, x: Any, run: Run | None = None) -> None:
         """Check that members differ in parameters and buffers alone: with one set of weights all give the same outputs.

@@ -21,10 +21,11 @@ from torch import nn
 
 from biascope import networks
 from biascope.families import weights
-from biascope.families.acceptance import FOREIGN, module_built, reason_of
+from biascope.families.acceptance import module_built
 from biascope.families.family import Family
 from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
+from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from biascope.families.acceptance import accepted_outputs, forward_pass
+from biascope.families.acceptance import accepted_outputs, shape_of
 from biascope.families.family import Network
 from biascope.kernels.panel import Panel
 from biascope.kernels.plan import (
@@ -29,6 +29,7 @@ from biascope.kernels.plan import (
 from biascope.kernels.proof import Proof, placed, sample_count
 from biascope.kernels.uses import scalars
 from biascope.runs.cluster import device_type
+from biascope.runs.failures import forward_pass
 from biascope.runs.memory import fitting
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -174,7 +175,8 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
     like = next(iter(network.params.values()))
     given = tree_map(lambda leaf: placed(leaf, like).clone() if isinstance(leaf, Tensor) else leaf, one)
-    with forward_pass("The network", x, "samples"), torch.no_grad():
+    must = f"The network must accept samples of shape {shape_of(x)}"
+    with forward_pass(must, "Pass samples of the shape it was made for."), torch.no_grad():
         found = network(given)
     accepted_outputs(found, one, "The network")
     if not bool(torch.isfinite(found).all()):

@@ -91,9 +91,7 @@ def normalised(call: Call) -> Tensor:
     return found
 
 
-def sample_gradients(
-    call: Call, role: str, samples: int, first: int, last: int, inputs: Tensor | None = None
-) -> Tensor:
+def sample_gradients(call: Call, role: str, samples: int, first: int, last: int) -> Tensor:
     """Per-sample gradients by rows ``first … last−1`` of one call's weight or bias, ``(n, last − first, width)``."""
     if call.kind == "differentiation":
         return call.gradient.reshape(samples, call.settings["kernel"][0], -1)[:, first:last]

@@ -17,11 +17,11 @@ from biascope.derivatives import slopes
 from biascope.derivatives.gradients import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
 from biascope.derivatives.separateness import separateness
 from biascope.derivatives.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
-from biascope.families.acceptance import FOREIGN
 from biascope.families.family import Family, Network
 from biascope.families.weights import Params
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import chosen_parameters
+from biascope.runs.failures import FOREIGN
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe

@@ -254,14 +254,7 @@ def aliasing(
 
 def _check(family: Family) -> None:
     """A sentence where the network does not lead from one number to one."""
-    try:
-        shape = tuple(family.template.to(torch.device("cpu"), torch.float32)(torch.zeros(2, 1)).shape)
-    except Exception as error:  # a user's forward pass may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{family.name} must take one coordinate, time, and its forward pass failed with: {reason}. Build it with "
-            "coordinates=1."
-        ) from error
-    family.check_forward(torch.zeros(2, 1))
+    said = family.tried(torch.zeros(2, 1), "take one coordinate, time", "Build it with coordinates=1.")
+    shape = tuple(said.shape)
     if shape != (2, 1):
         raise ValueError(f"{family.name} must say one number for each time, got {shape[1:]}. Build it with outputs=1.")

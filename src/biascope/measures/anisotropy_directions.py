@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from biascope.tasks.probe import Probe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
+Drawn = TypeVar("Drawn")
 _ITERATED = 50  # directions kept by default where they are iterated for
 _KINKED = {"ReLU", "ReLU6", "LeakyReLU", "PReLU", "Hardtanh", "MaxPool1d", "MaxPool2d", "MaxPool3d"}
 
@@ -248,23 +248,16 @@ class _Asked:
         """What its progress is called."""
         return f"{self.family.name}: directions"
 
-    def sampler(self, estimator: str) -> GradientSampler:
-        """Draws gradients; making it checks that the network fits the probe."""
-        return GradientSampler(
-            self.family,
-            self.probe,
-            estimator=estimator,
-            step=self.step,
-            readout=self.readout,
-            seed=self.seed,
-            run=self.run,
-        )
+    def drawn(self, kind: Callable[..., Drawn], estimator: str) -> Drawn:
+        """What draws derivatives; making it checks that the network fits the probe."""
+        how = {name: getattr(self, name) for name in ("step", "readout", "seed", "run")}
+        return kind(self.family, self.probe, estimator=estimator, **how)
 
 
 def _of_gradients(asked: _Asked) -> Anisotropy:
     """The first published estimator: the covariance of the gradient, exact or by differences of the output."""
     _check_average(asked, ("gram",))
-    sampler, centred = asked.sampler(asked.estimator), asked.centred is not False
+    sampler, centred = asked.drawn(GradientSampler, asked.estimator), asked.centred is not False
     covariance = gradient_covariance(
         sampler,
         draws=asked.draws,
@@ -348,16 +341,8 @@ def _mixed_covariance(asked: _Asked, by: str) -> tuple[EstimatedOperator, dict[s
     """The average over mixed derivatives, exact or by differences, and what was settled of how it is taken."""
     if asked.centred is not None:
         raise ValueError(f"centred must be left out for a mixed derivative, got {asked.centred}. Pass centred=None.")
-    outputs = asked.sampler("exact").outputs  # the mixed derivative needs no more of it than its checks
-    derivative = MixedDerivative(
-        asked.family,
-        asked.probe,
-        estimator=by,
-        step=asked.step,
-        readout=asked.readout,
-        seed=asked.seed,
-        run=asked.run,
-    )
+    outputs = asked.drawn(GradientSampler, "exact").outputs  # the mixed derivative needs no more of it than its checks
+    derivative = asked.drawn(MixedDerivative, by)
     enough = None if asked.stable is None else _stability(asked.stable, asked.leading)
     covariance = mixed_gram(
         derivative, draws=asked.draws, average=asked.average, keep=asked.keep, enough=enough, label=asked.label

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from biascope.editing import pictures
+from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
 from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
 from biascope.editing.results import EditingResult, places_inside
@@ -152,19 +153,16 @@ class Disentanglement(EditingResult):
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
-
     with forked_rng(0):
-        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(3)]
-        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "right")}
-        shifted = {name: torch.randn(60, 4) + shift for name, shift in (("left", 1.0), ("right", -1.0))}
-    tasks = {name: Arrays({"test": (x, torch.zeros(60, dtype=torch.long))}, name=name) for name, x in shifted.items()}
-    vectors = {
-        tuning: {name: TaskVector.between(encoder.params, ends[place + shift]) for shift, name in enumerate(tasks)}
-        for place, tuning in enumerate(("non-linear", "linearised"))
+        small = SmallEncoder.drawn({"left": 1.0, "right": -1.0}, ends=3, samples=60)
+    y = torch.zeros(60, dtype=torch.long)
+    tasks = {name: Arrays({"test": (x, y)}, name=name) for name, x in small.samples.items()}
+    return (small.encoder, small.heads, small.vectors(tasks), tasks), {
+        "points": 40,
+        "grid": 7,
+        "control": tasks["left"],
+        "resamples": 40,
     }
-    return (encoder, heads, vectors, tasks), {"points": 40, "grid": 7, "control": tasks["left"], "resamples": 40}
 
 
 @measurement(
@@ -235,7 +233,7 @@ def disentanglement(
         ValueError: If tasks, heads, vectors and settings do not fit.
 
     Example:
-        >>> encoder = Network.of(nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
+        >>> encoder = Network.of(torch.nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
         >>> ends = {"a": torch.tensor([[1.0, 0.0], [0.0, 0.0]]), "b": torch.tensor([[0.0, 1.0], [0.0, 0.0]])}
         >>> vectors = {task: TaskVector.between(encoder.params, {"weight": end}) for task, end in ends.items()}
         >>> tasks = {"a": Arrays({"test": (torch.tensor([[1.0, 0.0]]), torch.zeros(1))}),  # each sees one input alone

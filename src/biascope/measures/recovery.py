@@ -288,15 +288,7 @@ def recovery(
 
 def _check(family: Family, grid: Tensor, channels: int) -> None:
     """A sentence where the network does not take these coordinates or say these values."""
-    try:
-        said = family.template.to(torch.device("cpu"), torch.float32)(grid[:1].float())
-    except Exception as error:  # a user's forward pass may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{family.name} must take {grid.shape[1]} coordinates, and its forward pass failed with: {reason}. "
-            f"Build it with coordinates={grid.shape[1]}."
-        ) from error
-    family.check_forward(grid[:1].float())
+    said = family.tried(grid[:1], f"take {grid.shape[1]} coordinates", f"Build it with coordinates={grid.shape[1]}.")
     if tuple(said.shape) != (1, channels):
         raise ValueError(
             f"{family.name} must say {channels} numbers for a point, got {tuple(said.shape)[1:]}. Build it with "

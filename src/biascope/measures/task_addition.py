@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from biascope.editing import pictures
+from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples, resampled_accuracies
+from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
-from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import PRETRAINED, RepeatedResult, over_seeds_or_samples
+from biascope.editing.outputs import METHODS, methods_of
+from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
-from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
-from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class TaskAddition(RepeatedResult):
+class TaskAddition(AccuraciesAfterEdits):
     """How well one encoder serves all tasks whose vectors were added to it; accuracies are between 0 and 1.
 
     Attributes:
@@ -115,52 +116,28 @@ class TaskAddition(RepeatedResult):
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Accuracies of every seed, way to edit and task."""
-        accuracies = [
-            {
-                "seed": seed,
-                "way": self.methods[way],
-                "task": self.tasks[task],
-                "coefficient": float(self.chosen[seed, way]),
-                "pretrained": float(self.pretrained[seed, task]),
-                "single": float(self.single[seed, way, task]),
-                "merged": float(self.merged[seed, way, task]),
-            }
-            for seed, way, task in np.ndindex(*self.merged.shape)
-        ]
-        return {"accuracies": accuracies}
+        return {"accuracies": self.accuracies(single=self.single, merged=self.merged)}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
-        chosen = {name: float(self.chosen[:, i].mean()) for i, name in enumerate(self.methods)}
-        curves = {name: 100 * self.curves[:, i].mean((0, 2)) for i, name in enumerate(self.methods)}
-        rays = {PRETRAINED: 100 * self.pretrained.mean(0)}
-        rays |= {name: 100 * self.merged[:, i].mean(0) for i, name in enumerate(self.methods)}
+        curves, chosen = self.mean_curves(self.curves), self.mean_chosen()
         return {
             "Mean accuracy against the coefficient": pictures.coefficient_figure(
                 curves, self.alphas, chosen, y="mean validation accuracy, %", dark=dark
             ),
-            "Accuracy of each task after addition": pictures.radar_figure(rays, self.tasks, dark=dark),
+            "Accuracy of each task after addition": self.task_picture(self.merged, dark),
         }
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
-
     with forked_rng(0):
-        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(4)]
-        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "middle", "right")}
-        x = {name: torch.randn(120, 4) + shift for name, shift in zip(heads, (1.0, 0.0, -1.0), strict=True)}
+        small = SmallEncoder.drawn({"left": 1.0, "middle": 0.0, "right": -1.0}, ends=4, samples=120)
         tasks = {
             name: Arrays(
                 {"validation": (each[:60], torch.randint(3, (60,))), "test": (each[60:], torch.randint(3, (60,)))}
             )
-            for name, each in x.items()
+            for name, each in small.samples.items()
         }
-    vectors = {
-        tuning: {name: TaskVector.between(encoder.params, ends[place + shift]) for shift, name in enumerate(tasks)}
-        for place, tuning in enumerate(("non-linear", "linearised"))
-    }
-    return (encoder, heads, vectors, tasks), {"points": 40, "resamples": 40}
+    return (small.encoder, small.heads, small.vectors(tasks), tasks), {"points": 40, "resamples": 40}
 
 
 @measurement(
@@ -216,7 +193,8 @@ def task_addition(
         ValueError: If tasks, heads and vectors do not fit.
 
     Example:
-        >>> encoder = Network.of(nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
+        >>> from biascope.editing.vectors import TaskVector
+        >>> encoder = Network.of(torch.nn.Linear(2, 2, bias=False)).with_params({"weight": torch.zeros(2, 2)})
         >>> ends = {"a": torch.tensor([[0.0, 0.0], [1.0, 0.0]]), "b": torch.tensor([[0.0, 0.0], [0.0, 1.0]])}
         >>> vectors = {task: TaskVector.between(encoder.params, {"weight": end}) for task, end in ends.items()}
         >>> samples = {"a": torch.tensor([[1.0, 0.0]]), "b": torch.tensor([[0.0, 1.0]])}
@@ -232,7 +210,7 @@ def task_addition(
     run, ways = run or Run(), methods_of(vectors, methods)
     require_heads(tasks, heads)
     for task, data in tasks.items():
-        require_splits(data, ("validation", "test"), task)
+        require_splits(data, SPLITS, task)
         for way in ways:
             if task not in vectors[METHODS[way][1]]:
                 raise ValueError(f"Every task must have a task vector for {way}, and {task!r} has none. Tune one.")
@@ -240,25 +218,15 @@ def task_addition(
         raise ValueError(
             f"tasks and coefficients must be at least 1 and 2, got {len(tasks)} and {coefficients}. Pass coefficients=21."
         )
-    if resamples < 2:
-        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
+    require_resamples(resamples)
     alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
-    samples = {
-        (task, split): sampled(data, split, points, seed=seed_of(seed, task))
-        for task, data in tasks.items()
-        for split in ("validation", "test")
-    }
-    for task in tasks:
-        require_repeatable(encoder, samples[task, "test"], name="The encoder", run=run)
+    edited = EditedEncoder.on(tasks, encoder, heads, points=points, seed=seed, run=run)
 
     def right(way: str, task: str, split: str, rows: Tensor) -> np.ndarray:
         """Which samples are classified rightly, ``(G, n)``, by coefficients of the sum and of the task's own vector."""
-        linearised, tuning = METHODS[way]
-        own = vectors[tuning]
+        own = vectors[METHODS[way][1]]
         total = functools.reduce(lambda one, other: one + other, (own[each] for each in tasks))
-        there = samples[task, split]
-        found = edited_outputs(encoder, heads[task], [total, own[task]], rows, there, linearised=linearised, run=run)
-        return np.asarray((found == there.splits[split][1].cpu()).double().numpy())
+        return edited.right(way, task, split, [total, own[task]], rows)
 
     zero = torch.zeros_like(alphas)
     tried = torch.cat([torch.stack([alphas, zero], 1), torch.tensor([[0.0, 1.0]], dtype=torch.float64)])
@@ -275,7 +243,7 @@ def task_addition(
     return TaskAddition(
         tuple(tasks),
         ways,
-        tuple(samples[task, "test"].sizes["test"] for task in tasks),
+        tuple(edited.samples[task, "test"].sizes["test"] for task in tasks),
         alphas.numpy(),
         np.array([chosen]),
         np.array([curves]),
@@ -292,9 +260,6 @@ def _resampled(right: list[np.ndarray], resamples: int, seed: int) -> np.ndarray
     """Pre-trained, single, merged and normalised accuracy on resampled test samples, ``(4, B)``."""
     total = np.zeros((4, resamples))
     for place, each in enumerate(right):
-        count = each.shape[1]
-        generator = np.random.default_rng(seed_of(seed, "resamples", place))
-        counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
-        start, merged, single = each @ counts.T / count  # (B,) each
+        start, merged, single = resampled_accuracies(each, place, resamples, seed)  # (B,) each
         total += np.stack([start, single, merged, merged / np.maximum(single, 1e-12)]) / len(right)
     return total

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from biascope.editing import pictures
+from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples, resampled_accuracies
+from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
-from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
-from biascope.editing.results import PRETRAINED, RepeatedResult, over_seeds_or_samples
+from biascope.editing.outputs import METHODS, methods_of
+from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
-from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
-from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
@@ -34,7 +35,7 @@ _ROWS = ("target", "control")
 
 
 @dataclass(frozen=True, repr=False)
-class TaskNegation(RepeatedResult):
+class TaskNegation(AccuraciesAfterEdits):
     """How far tasks are forgotten while a control task is kept; accuracies are between 0 and 1.
 
     Attributes:
@@ -109,58 +110,40 @@ class TaskNegation(RepeatedResult):
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Accuracies of every seed, way to edit and target."""
-        accuracies = [
-            {
-                "seed": seed,
-                "way": self.methods[way],
-                "task": self.tasks[task],
-                "coefficient": float(self.chosen[seed, way, task]),
-                "pretrained": float(self.pretrained[seed, task]),
-                "target": float(self.target[seed, way, task]),
-                "control": float(self.control[seed, way, task]),
-            }
-            for seed, way, task in np.ndindex(*self.target.shape)
-        ]
-        return {"accuracies": accuracies}
+        return {"accuracies": self.accuracies(target=self.target, control=self.control)}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
-        curves, control = (
-            {name: 100 * each[:, i].mean((0, 2)) for i, name in enumerate(self.methods)}
-            for each in (self.target_curves, self.control_curves)
-        )
-        chosen = {name: float(self.chosen[:, i].mean()) for i, name in enumerate(self.methods)}
-        rays = {PRETRAINED: 100 * self.pretrained.mean(0)}
-        rays |= {name: 100 * self.target[:, i].mean(0) for i, name in enumerate(self.methods)}
+        curves, control = self.mean_curves(self.target_curves), self.mean_curves(self.control_curves)
         reading = "Validation accuracy as task vectors are subtracted, averaged over targets; dashed, that of the control task. "
         reading += "Rings mark the mean coefficient chosen."
         return {
             "Accuracy against the coefficient": pictures.coefficient_figure(
-                curves, self.alphas, chosen, dashed=control, y="mean validation accuracy, %", reading=reading, dark=dark
+                curves,
+                self.alphas,
+                self.mean_chosen(),
+                dashed=control,
+                y="mean validation accuracy, %",
+                reading=reading,
+                dark=dark,
             ),
-            "Accuracy of each target after negation": pictures.radar_figure(rays, self.tasks, dark=dark),
+            "Accuracy of each target after negation": self.task_picture(self.target, dark),
         }
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
-
     with forked_rng(0):
-        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(3)]
-        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "right", "control")}
-        x = {name: torch.randn(120, 4) + shift for name, shift in zip(heads, (1.0, -1.0, 0.0), strict=True)}
+        small = SmallEncoder.drawn({"left": 1.0, "right": -1.0, "control": 0.0}, ends=3, samples=120)
         tasks = {}
-        for name, each in x.items():
-            y = heads[name](encoder(each)).argmax(1)
+        for name, each in small.samples.items():
+            y = small.heads[name](small.encoder(each)).argmax(1)
             tasks[name] = Arrays({"validation": (each[:60], y[:60]), "test": (each[60:], y[60:])})
-    vectors = {
-        tuning: {
-            name: TaskVector.between(encoder.params, ends[place + shift])
-            for shift, name in enumerate(("left", "right"))
-        }
-        for place, tuning in enumerate(("non-linear", "linearised"))
+    vectors = small.vectors(("left", "right"))
+    return (small.encoder, small.heads, vectors, tasks), {
+        "control": "control",
+        "points": 40,
+        "resamples": 40,
+        "kept": 0.5,
     }
-    return (encoder, heads, vectors, tasks), {"control": "control", "points": 40, "resamples": 40, "kept": 0.5}
 
 
 @measurement(
@@ -216,7 +199,8 @@ def task_negation(
         ValueError: If tasks, heads and vectors do not fit.
 
     Example:
-        >>> encoder = Network.of(nn.Linear(2, 1, bias=False)).with_params({"weight": torch.ones(1, 2)})
+        >>> from biascope.editing.vectors import TaskVector
+        >>> encoder = Network.of(torch.nn.Linear(2, 1, bias=False)).with_params({"weight": torch.ones(1, 2)})
         >>> vector = TaskVector.between(encoder.params, {"weight": torch.tensor([[5.0, 1.0]])})  # the target is on the first input
         >>> samples = {"target": torch.tensor([[1.0, 0.0]]), "control": torch.tensor([[0.0, 1.0]])}
         >>> tasks = {task: Arrays(dict.fromkeys(("validation", "test"), (x, torch.tensor([1])))) for task, x in samples.items()}
@@ -231,23 +215,13 @@ def task_negation(
     run, ways = run or Run(), methods_of(vectors, methods)
     targets = tuple(task for task in tasks if task != control)
     _check(heads, vectors, tasks, targets, control, ways, kept, coefficients)
-    if resamples < 2:
-        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
+    require_resamples(resamples)
     alphas = torch.linspace(0, 1, coefficients, dtype=torch.float64)
-    samples = {
-        (task, split): sampled(data, split, points, seed=seed_of(seed, task))
-        for task, data in tasks.items()
-        for split in ("validation", "test")
-    }
-    for task in tasks:
-        require_repeatable(encoder, samples[task, "test"], name="The encoder", run=run)
+    edited = EditedEncoder.on(tasks, encoder, heads, points=points, seed=seed, run=run)
 
     def right(way: str, task: str, split: str, edits: list[str], rows: Tensor) -> np.ndarray:
         """Which samples of a task are classified rightly, ``(G, n)``, with vectors of some targets."""
-        linearised, tuning = METHODS[way]
-        there, own = samples[task, split], [vectors[tuning][each] for each in edits]
-        found = edited_outputs(encoder, heads[task], own, rows, there, linearised=linearised, run=run)
-        return np.asarray((found == there.splits[split][1].cpu()).double().numpy())
+        return edited.right(way, task, split, [vectors[METHODS[way][1]][each] for each in edits], rows)
 
     # On the control task all targets' vectors are looked at in one go: T forward-mode passes for a linearised encoder.
     each_alone = -(torch.eye(len(targets), dtype=torch.float64)[:, None] * alphas[:, None]).flatten(0, 1)  # (T·A, T)
@@ -313,7 +287,7 @@ def _check(
         )
     require_heads(tasks, heads)
     for task, data in tasks.items():
-        require_splits(data, ("validation", "test"), task)
+        require_splits(data, SPLITS, task)
     for way in ways:
         if lacking := [task for task in targets if task not in vectors[METHODS[way][1]]]:
             raise ValueError(f"Every target must have a task vector for {way}, and {lacking[0]!r} has none. Tune one.")
@@ -327,8 +301,5 @@ def _resampled(right: list[np.ndarray], resamples: int, seed: int) -> np.ndarray
     """Mean accuracy over edits and tasks on resampled test samples, ``(B,)``."""
     total = np.zeros(resamples)
     for place, each in enumerate(right):
-        count = each.shape[1]
-        generator = np.random.default_rng(seed_of(seed, "resamples", place))
-        counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
-        total += (each @ counts.T / count).mean(0) / len(right)
+        total += resampled_accuracies(each, place, resamples, seed).mean(0) / len(right)
     return total

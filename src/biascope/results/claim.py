@@ -190,6 +190,22 @@ class Finding:
         if isinstance(self.notes, str):
             raise ValueError("notes must be a tuple of sentences, got one string. Pass notes=(sentence,).")
 
+    def arrays_of(self, kind: str) -> dict[str, np.ndarray]:
+        """The arrays that are called ``KIND: NAME``, by name."""
+        return {
+            key.removeprefix(f"{kind}: "): array for key, array in self.arrays.items() if key.startswith(f"{kind}: ")
+        }
+
+    def curves_of(self, kind: str, scale: float = 1.0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Those whose first two rows are the places and the values of a curve; the values times the scale.
+
+        Example:
+            >>> finding = Finding({}, {"accuracy: LeNet": np.array([[1.0, 2.0], [0.5, 0.75]])}, {})
+            >>> finding.curves_of("accuracy", 100)
+            {'LeNet': (array([1., 2.]), array([50., 75.]))}
+        """
+        return {name: (array[0], scale * array[1]) for name, array in self.arrays_of(kind).items()}
+
 
 Work = Callable[[str, "Run"], Finding]
 Drawing = Callable[[Finding, bool], "Figure"]

@@ -160,7 +160,6 @@ def against_index_figure(
     *,
     unit: str = "test accuracy, %",
     index: str = "index of the direction",
-    log_y: bool = False,
     dark: bool = False,
 ) -> Figure:
     """What was measured along ordered directions, above their eigenvalues divided by the largest.
@@ -170,7 +169,6 @@ def against_index_figure(
         spectra: All eigenvalues ``(D,)``, the largest first, by the network's name.
         unit: What the values are.
         index: What the indices are.
-        log_y: Whether the values are on a logarithmic scale.
         dark: Whether the background is.
 
     Returns:
@@ -181,14 +179,14 @@ def against_index_figure(
     below = "; below, the eigenvalues that order them" if spectra else ""
     reading = f"One point for each direction that was measured{below}.{_on_bands(bands)}"
     if not spectra:
-        return lines_figure(lines, x=index, y=unit, log_y=log_y, bands=bands, reading=reading, dark=dark)
+        return lines_figure(lines, x=index, y=unit, bands=bands, reading=reading, dark=dark)
     names = list(dict.fromkeys([*curves, *spectra]))
     colour = dict(zip(names, line_colours(len(names), dark), strict=True))
     figure = blank(4.4 + 0.15 * max(0, len(names) - 3), reading)
     grid = figure.add_gridspec(2, 1, height_ratios=(1.6, 1))
     above = panel(figure, dark, grid[0])
     under = panel(figure, dark, grid[1], sharex=above)
-    _draw_lines(above, lines, bands, colour, log_y)
+    _draw_lines(above, lines, bands, colour, log_y=False)
     for name, spectrum in spectra.items():
         share = np.asarray(spectrum, np.float64) / (float(np.max(spectrum)) or 1.0)
         share[share < 1e-9] = np.nan  # rounding errors of zero

@@ -246,8 +246,8 @@ def check_samples(family: Any, data: Any) -> None:
     import torch
 
     x = data.batch(next(iter(data.sizes)), torch.zeros(1, dtype=torch.long))[0]
-    family.first_outputs(x.float().cpu(), noun="samples")
-    family.check_forward(x.float().cpu())
+    must = f"accept samples of shape {'×'.join(map(str, data.shape))}"
+    family.tried(x.cpu(), must, "Pass samples of the shape it was made for.")
 
 
 def measurement(

@@ -20,14 +20,11 @@ _ROUNDING = 1e-13  # share of the largest eigenvalue below which those of a floa
 _ACROSS = 6  # atoms in a row
 
 
-def atoms_figure(
-    atoms: Mapping[str, np.ndarray], *, numbers: Sequence[int] | None = None, dark: bool = False
-) -> Figure:
-    """The first atoms of networks, a row for each network (two where there is one alone).
+def atoms_figure(atoms: Mapping[str, np.ndarray], *, dark: bool = False) -> Figure:
+    """The first atoms of networks, a row of six for each network (two rows where there is one alone).
 
     Args:
         atoms: ``(k, h, w)`` by the network's name, ``(k, w)`` for signals in time; of more axes the middle is shown.
-        numbers: Which of them, counted from 1; by default the first six of each, or twelve of one network.
         dark: Whether the background is.
 
     Returns:
@@ -38,7 +35,7 @@ def atoms_figure(
     """
     if not atoms or not min(len(each) for each in atoms.values()):
         raise ValueError("atoms must hold at least one of each network to draw, got none. Measure a dictionary first.")
-    shown = tuple(numbers or range(1, (2 if len(atoms) == 1 else 1) * _ACROSS + 1))
+    shown = range(1, (2 if len(atoms) == 1 else 1) * _ACROSS + 1)
     rows = [
         (name, [number for number in shown[start : start + _ACROSS] if number <= len(each)], each)
         for name, each in atoms.items()
@@ -46,7 +43,7 @@ def atoms_figure(
     ]
     reading = "Atoms by number, from the largest eigenvalue; orange above zero, blue below, and the sign is arbitrary."
     figure = blank(0.2 + (0.86 if len(atoms) == 1 else 0.68) * len(rows), reading)
-    grid = figure.add_gridspec(len(rows), min(_ACROSS, len(shown)))
+    grid = figure.add_gridspec(len(rows), _ACROSS)
     for row, (name, places, each) in enumerate(rows):
         for column, number in enumerate(places):
             axes = panel(figure, dark, grid[row, column])
@@ -86,12 +83,11 @@ def energy_figure(
     return figure
 
 
-def spectra_figure(eigenvalues: Mapping[str, np.ndarray], *, apart: Sequence[str] = (), dark: bool = False) -> Figure:
+def spectra_figure(eigenvalues: Mapping[str, np.ndarray], *, dark: bool = False) -> Figure:
     """Eigenvalues over the largest, both axes logarithmic.
 
     Args:
         eigenvalues: Falling, ``(D, n)``, by the network's name.
-        apart: As in :func:`energy_figure`.
         dark: Whether the background is.
 
     Returns:
@@ -104,7 +100,7 @@ def spectra_figure(eigenvalues: Mapping[str, np.ndarray], *, apart: Sequence[str
         kept = kept[level[kept] > 2 * _ROUNDING]
         curves[name] = (kept + 1, level[kept])
     reading = "Steep means few atoms that are learned quickly, level many."
-    figure, axes = _curves(curves, {}, apart, reading, dark)
+    figure, axes = _curves(curves, {}, (), reading, dark)
     axes.set(xscale="log", yscale="log", xlabel="atom, by falling eigenvalue", ylabel="eigenvalue / largest")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     return figure

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -21,6 +22,32 @@ from biascope.tasks.task import Arrays, Relabelled, Task, along_directions
 
 LABELLINGS = ("linear", "quadratic", "sinusoidal", "released sinusoidal")
 _BLOCK = 4096  # samples whose label noise is drawn in one go; part of what a seed means
+
+
+class Draw(TypedDict, total=False):
+    """How many samples are drawn, and where.
+
+    Attributes:
+        train: Training samples, 10,000 by default.
+        test: Test samples, 2000 by default.
+        seed: Of all that is drawn: noise, labels, angles.
+        run: Device and precision.
+    """
+
+    train: int
+    test: int
+    seed: Required[int]
+    run: Run | None
+
+
+class NoisyDraw(Draw, total=False):
+    """The same with noise in the directions that do not tell the class.
+
+    Attributes:
+        noise: Its standard deviation σ, 1 by default.
+    """
+
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -76,11 +103,7 @@ def circles(
     shape: Sequence[int],
     *,
     radii: tuple[float, float] = (1.5, 0.25),
-    noise: float = 1.0,
-    train: int = 10_000,
-    test: int = 2000,
-    seed: int,
-    run: Run | None = None,
+    **draw: Unpack[NoisyDraw],
 ) -> Embedded:
     """Two concentric circles in a plane, one for each class, with noise in all other directions (figure 1).
 
@@ -92,11 +115,7 @@ def circles(
         planes: ``(m, 2, D)``: u₁ and u₂ of every member.
         shape: Of one input.
         radii: r₀ and r₁; the authors' code has (3, 0.25) for ResNet-18 and (1.5, 0.25) for others.
-        noise: σ.
-        train: Training samples.
-        test: Test samples.
-        seed: Of noise, labels and angles.
-        run: Device and precision.
+        draw: See :class:`NoisyDraw`.
 
     Returns:
         The task, one member per plane.
@@ -110,8 +129,8 @@ def circles(
         >>> torch.allclose(x[0, :, :2].norm(dim=1), torch.tensor([1.5, 0.25])[y])
         True
     """
-    base = _shared_noise(planes, 2, shape, noise, train, test, seed, run)
-    return Embedded(base, planes.to(base.splits["train"][0]), _on_circles(base, radii, seed))
+    base = _shared_noise(planes, 2, shape, draw)
+    return Embedded(base, planes.to(base.splits["train"][0]), _on_circles(base, radii, draw["seed"]))
 
 
 def two_components(
@@ -120,11 +139,7 @@ def two_components(
     *,
     epsilon: float = 1.0,
     radii: tuple[float, float] = (1.5, 0.25),
-    noise: float = 1.0,
-    train: int = 10_000,
-    test: int = 2000,
-    seed: int,
-    run: Run | None = None,
+    **draw: Unpack[NoisyDraw],
 ) -> Embedded:
     """A linear and a circular sign of the class side by side; at test time either can be taken away (section 4.3).
 
@@ -138,11 +153,7 @@ def two_components(
         shape: Of one input.
         epsilon: ε, half the distance between the classes along u₁ (the authors' code: 0.5).
         radii: r₀ and r₁.
-        noise: σ.
-        train: Training samples.
-        test: Test samples.
-        seed: Of noise, labels and angles.
-        run: Device and precision.
+        draw: See :class:`NoisyDraw`.
 
     Returns:
         The task, one member per frame.
@@ -156,9 +167,9 @@ def two_components(
         >>> torch.equal(x[0, :, 0], 2.0 * y - 1), float(x[0, :, 1:].abs().max())
         (True, 0.0)
     """
-    base = _shared_noise(frames, 3, shape, noise, train, test, seed, run)
+    base = _shared_noise(frames, 3, shape, draw)
     whole = {}
-    for split, plane in _on_circles(base, radii, seed).items():
+    for split, plane in _on_circles(base, radii, draw["seed"]).items():
         signs = epsilon * (2 * base.splits[split][1] - 1).to(plane)
         whole[split] = torch.cat([signs[:, None], plane], 1)  # (n, 3)
     for name, kept in (("linear", [1, 0, 0]), ("circles", [0, 1, 1])):
@@ -172,11 +183,7 @@ def isotropic(
     *,
     labelling: str = "linear",
     epsilon: float = 0.9,
-    noise: float = 1.0,
-    train: int = 10_000,
-    test: int = 2000,
-    seed: int,
-    run: Run | None = None,
+    **draw: Unpack[NoisyDraw],
 ) -> Embedded:
     """Gaussian data, nearly the same in all directions, labelled along one of them (appendix A.7).
 
@@ -190,11 +197,7 @@ def isotropic(
         labelling: One of ``LABELLINGS``.
         epsilon: ε. The paper has 0.9 for linear, 2 for quadratic, and for sinusoidal labels 2.1 (MLP, LeNet) or 5 (ResNet-18,
             ViT).
-        noise: σ.
-        train: Training samples.
-        test: Test samples.
-        seed: Of α and noise.
-        run: Device and precision.
+        draw: See :class:`NoisyDraw`.
 
     Returns:
         The task, one member per direction.
@@ -209,10 +212,10 @@ def isotropic(
         (50, True)
     """
     frames = vectors[:, None]
-    base = _shared_noise(frames, 1, shape, noise, train, test, seed, run)
+    base = _shared_noise(frames, 1, shape, draw)
     splits, coordinates = {}, {}
     for split, (x, y) in base.splits.items():
-        generator = generator_for(x.device, seed, "isotropic", split)
+        generator = generator_for(x.device, draw["seed"], "isotropic", split)
         along = epsilon * torch.randn(len(y), generator=generator, device=x.device, dtype=torch.float64)
         coordinates[split] = along
         splits[split] = x, label_rule(labelling, coordinates["train"])(along)
@@ -316,15 +319,7 @@ def label_rule(labelling: str, sample: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda z: (inner(z) > threshold).long()
 
 
-def random_labels(
-    covariance: Tensor,
-    shape: Sequence[int],
-    *,
-    train: int = 10_000,
-    test: int = 2000,
-    seed: int,
-    run: Run | None = None,
-) -> Arrays:
+def random_labels(covariance: Tensor, shape: Sequence[int], **draw: Unpack[Draw]) -> Arrays:
     """Gaussian data of a given covariance with labels that say nothing: what is learned is memorised (figure 3).
 
     Definition:
@@ -334,10 +329,7 @@ def random_labels(
     Args:
         covariance: C, ``(D, D)``, symmetric and positive semi-definite.
         shape: Of one input.
-        train: Training samples.
-        test: Test samples.
-        seed: Of noise and labels.
-        run: Device and precision.
+        draw: See :class:`Draw`.
 
     Returns:
         The task, the same for every network.
@@ -350,7 +342,7 @@ def random_labels(
         >>> [round(float(value), 1) for value in task.splits["train"][0].var(0)]
         [1.0, 0.0]
     """
-    run, size = run or Run(), math.prod(shape)
+    run, size = draw.get("run") or Run(), math.prod(shape)
     if tuple(covariance.shape) != (size, size) or not bool(torch.isfinite(covariance).all()):
         raise ValueError(
             f"covariance must be a finite matrix of {size} × {size} numbers for inputs of shape {tuple(shape)}, got "
@@ -365,19 +357,22 @@ def random_labels(
         )
     root = (vectors * (values.clamp(min=0) / largest).sqrt()) @ vectors.T
     # The first direction is not used: of the directional task only the noise and the labels are taken.
-    base = along_directions(vectors.T[:1], shape, noise=1.0, train=train, test=test, seed=seed, run=run).base
+    base = _noise_and_labels(vectors.T[:1], shape, draw)
     seen = {split: (w.flatten(1).double() @ root).to(w).reshape(w.shape) for split, (w, _) in base.splits.items()}
     return Arrays({split: (x, base.splits[split][1]) for split, x in seen.items()}, base.dtype, "random labels")
 
 
-def _shared_noise(
-    frames: Tensor, count: int, shape: Sequence[int], noise: float, train: int, test: int, seed: int, run: Run | None
-) -> Arrays:
+def _noise_and_labels(vectors: Tensor, shape: Sequence[int], draw: Draw | NoisyDraw) -> Arrays:
+    """Those of the directional task."""
+    return along_directions(vectors, shape, **{"noise": 1.0, "train": 10_000, "test": 2000, **draw}).base  # type: ignore[arg-type]
+
+
+def _shared_noise(frames: Tensor, count: int, shape: Sequence[int], draw: NoisyDraw) -> Arrays:
     """Noise and labels of the directional task, for frames of so many orthonormal rows each."""
     if frames.dim() != 3 or frames.shape[1] != count:
         came = tuple(frames.shape)
         raise ValueError(f"directions must be {count} for every member, got {came}. Pass (members, {count}, size).")
-    base = along_directions(frames[:, 0], shape, noise=noise, train=train, test=test, seed=seed, run=run).base
+    base = _noise_and_labels(frames[:, 0], shape, draw)
     products = frames.double() @ frames.double().mT  # (m, k, k)
     apart = float((products - torch.eye(count, dtype=products.dtype, device=products.device)).abs().max())
     if apart > 1e-3:

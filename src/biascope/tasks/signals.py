@@ -136,7 +136,7 @@ class SignalTask(Task):
 
     Example:
         >>> ramp = Signal(torch.tensor([[0.0], [1.0], [2.0], [3.0]]))
-        >>> task = SignalTask.of([ramp, ramp.with_flat(-ramp.flat)], held_out=0.5, seed=0, run=Run(device="cpu"))
+        >>> task = SignalTask.of([ramp, Signal(-ramp.values, "fall")], held_out=0.5, seed=0, run=Run(device="cpu"))
         >>> task.members, task.sizes, task.shape
         (2, {'train': 2, 'test': 2, 'all': 4}, (1,))
         >>> task.batch("all", torch.tensor([3]))

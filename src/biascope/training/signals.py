@@ -122,15 +122,8 @@ def fit_signal(
 def _check(family: Family, signal: Signal) -> None:
     """A sentence where a network does not take these coordinates, or says another number of values."""
     axes = len(signal.shape)
-    try:
-        said = family.template.to(torch.device("cpu"), torch.float32)(torch.zeros(2, axes))
-    except Exception as error:  # a user's forward pass may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{family.name} must take the {axes} coordinates of {signal.name}, and its forward pass failed with: {reason}. "
-            f"Build it with coordinates={axes}."
-        ) from error
-    family.check_forward(torch.zeros(2, axes))
+    must = f"take the {axes} coordinates of {signal.name}"
+    said = family.tried(torch.zeros(2, axes), must, f"Build it with coordinates={axes}.")
     if said.reshape(2, -1).shape[1] != signal.channels:
         raise ValueError(
             f"{family.name} must say {signal.channels} numbers at a point, as many as {signal.name} has channels, got "

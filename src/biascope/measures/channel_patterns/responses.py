@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from biascope.families.acceptance import forward_pass
 from biascope.families.family import Network
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import generator_for
 
 _AT_ONCE = 64  # inputs of one backward pass
@@ -61,7 +61,8 @@ class FirstConvolution:
         with contextlib.ExitStack() as hooks, torch.no_grad():
             for name, layer in layers.items():
                 hooks.callback(layer.register_forward_hook(note(name)).remove)
-            with forward_pass(who, x):
+            shape = "×".join(map(str, x.shape[1:]))
+            with forward_pass(f"{who} must accept inputs of shape {shape}", "Pass the shape it was made for."):
                 network(x.clone())
         places = [place for place, entry in enumerate(met) if isinstance(entry[1], nn.Conv2d)]
         if not places:

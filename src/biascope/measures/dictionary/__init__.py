@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from biascope.families.family import Family
-from biascope.measures.dictionary.kernels import CPU, LOWEST, RIDGES, THRESHOLDS, GridKernels, mean_frequency
+from biascope.measures.dictionary.kernels import LOWEST, RIDGES, THRESHOLDS, GridKernels, mean_frequency
 from biascope.measures.dictionary.result import Dictionary
 from biascope.results.registry import measurement
 from biascope.runs.run import Run
@@ -196,15 +196,7 @@ def _gathered(kernels: GridKernels, found: list[Outcome], signals: str, ridge: f
 
 def _check_network(family: Family, r: Tensor) -> None:
     """A sentence where the network does not take these coordinates or says several numbers."""
-    try:
-        said = family.template.to(CPU, torch.float32)(r[:2].float())
-    except Exception as error:  # a user's forward pass may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{family.name} must take {r.shape[1]} coordinates, and its forward pass failed with: {reason}. "
-            f"Build it with coordinates={r.shape[1]}."
-        ) from error
-    family.check_forward(r[:2].float())
+    said = family.tried(r[:2], f"take {r.shape[1]} coordinates", f"Build it with coordinates={r.shape[1]}.")
     if said.numel() != 2:
         raise ValueError(
             f"{family.name} must say one number for a point, got {said.numel() // 2}. Build it with outputs=1: each channel of a "

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
 from biascope.editing.outputs import edited_outputs, predicted_classes, require_repeatable, sampled
 from biascope.editing.results import places_inside
@@ -35,16 +36,16 @@ READINGS = {"classes": "classes", "features": "logits"}  # how outputs are read,
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 6))
-
     with forked_rng(0):
-        encoder, ends = Network.of(build()), [Network.of(build()).params for _ in range(2)]
-        heads = {name: Head(torch.randn(3, 6), torch.zeros(3)) for name in ("left", "right")}
-        shifted = {name: torch.randn(60, 4) + shift for name, shift in (("left", 1.0), ("right", -1.0))}
-    tasks = {name: Arrays({"test": (x, torch.zeros(60))}, name=name) for name, x in shifted.items()}
-    vectors = {name: TaskVector.between(encoder.params, end) for name, end in zip(tasks, ends, strict=True)}
-    return (encoder, heads, vectors, tasks), {"points": 40, "grid": 4, "control": tasks["left"], "resamples": 40}
+        small = SmallEncoder.drawn({"left": 1.0, "right": -1.0}, ends=2, samples=60)
+    tasks = {name: Arrays({"test": (x, torch.zeros(60))}, name=name) for name, x in small.samples.items()}
+    vectors = {name: TaskVector.between(small.encoder.params, end) for name, end in zip(tasks, small.ends, strict=True)}
+    return (small.encoder, small.heads, vectors, tasks), {
+        "points": 40,
+        "grid": 4,
+        "control": tasks["left"],
+        "resamples": 40,
+    }
 
 
 @measurement(
@@ -62,7 +63,7 @@ def merge_check(
     *,
     split: str = "test",
     points: int = 1000,
-    alphas: Sequence[float] = ALPHAS,
+    alphas: tuple[float, ...] = ALPHAS,
     compared: str = "classes",
     accuracies: Mapping[str, float] | None = None,
     control: Arrays | None = None,

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from biascope.editing import pictures as merge_pictures
-from biascope.editing.merge_result import Difference
+from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_none
 from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
 from biascope.measures.merge_check.verdict import GRADES, best_place, graded, remarks_on, verdict_of
@@ -107,9 +105,7 @@ class MergeCheck(Result):
         "terms": ("pair", "side", "place", "place"),
         "low": ("pair", "resample"),
         **dict.fromkeys(("effects", "effect_cosines"), ("model", "model")),
-        **dict.fromkeys(("numbers", "base_norms"), ("layer",)),
-        **dict.fromkeys(("task_norms", "changed"), ("layer", "model")),
-        **dict.fromkeys(("dots", "shared", "conflicts"), ("layer", "pair")),
+        **WEIGHT_AXES,
         "control": ("subject",),
     }
 
@@ -120,23 +116,12 @@ class MergeCheck(Result):
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """The pairs of models."""
-        return list(itertools.combinations(range(len(self.models)), 2))
+        return self.weights.pairs
 
     @property
     def weights(self) -> Difference:
         """The task vectors against each other, layer by layer."""
-        names = (
-            "base",
-            "models",
-            "layers",
-            "numbers",
-            "base_norms",
-            "task_norms",
-            "changed",
-            "dots",
-            "shared",
-            "conflicts",
-        )
+        names = ("base", "models", "layers", *WEIGHT_AXES)
         return Difference(**{name: getattr(self, name) for name in names}, misfits=(), provenance=self.provenance)
 
     @property
@@ -289,8 +274,8 @@ class MergeCheck(Result):
             {
                 "samples_of": name,
                 "task_vector_of": other,
-                "change": _number(self.effects[task, place]),
-                "cosine": _number(self.effect_cosines[task, place]),
+                "change": finite_or_none(self.effects[task, place]),
+                "cosine": finite_or_none(self.effect_cosines[task, place]),
             }
             for task, name in enumerate(names)
             for place, other in enumerate(names)
@@ -323,7 +308,3 @@ class MergeCheck(Result):
         )
         layers = self.weights.plots(dark)
         return pictures | {name: layers[name] for name in ("Cosine of task vectors", "Opposite moves")}
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -33,15 +34,29 @@ def pooled(signals: np.ndarray, response: np.ndarray, stride: int) -> np.ndarray
     return np.asarray(np.fft.ifft(response * np.fft.fft(signals), axis=1).real[:, ::stride])
 
 
+class Draw(TypedDict):
+    """What is drawn.
+
+    Attributes:
+        sigma: Standard deviation σ of the noise.
+        samples: n.
+        seed: Of noise and labels.
+    """
+
+    sigma: float
+    samples: int
+    seed: int
+
+
+def _noise_and_labels(draw: Draw, size: int, what: str, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Noise ``(n, D)`` and labels −1 and 1 ``(n,)``."""
+    samples, generator = draw["samples"], generator_for(_CPU, draw["seed"], what)
+    noise = draw["sigma"] * torch.randn(samples, size, generator=generator, dtype=dtype).numpy()
+    return noise, 2.0 * torch.randint(2, (samples,), generator=generator).numpy() - 1
+
+
 def sampled_accuracy(
-    response: np.ndarray,
-    stride: int,
-    frequencies: Sequence[int],
-    *,
-    epsilon: float,
-    sigma: float,
-    samples: int,
-    seed: int,
+    response: np.ndarray, stride: int, frequencies: Sequence[int], *, epsilon: float, **draw: Unpack[Draw]
 ) -> np.ndarray:
     """Share of signals of D(v_ℓ), pooled, that the best rule gets right, for each ℓ: ``(L,)``.
 
@@ -53,16 +68,12 @@ def sampled_accuracy(
         stride: S.
         frequencies: The ℓ, each with its cosine v_ℓ.
         epsilon: ε.
-        sigma: σ.
-        samples: n.
-        seed: Of noise and labels.
+        draw: See :class:`Draw`.
 
     Returns:
         The shares; their standard error is that of a binomial.
     """
-    generator = generator_for(_CPU, seed, "real signals")
-    noise = sigma * torch.randn(samples, len(response), generator=generator, dtype=torch.float64).numpy()
-    labels = 2.0 * torch.randint(2, (samples,), generator=generator).numpy() - 1
+    noise, labels = _noise_and_labels(draw, len(response), "real signals", torch.float64)
     vectors = np.stack([real_fourier_vector(len(response), frequency) for frequency in frequencies])  # (L, D)
     rules = np.stack([bayes_rule_after_pooling(response, stride, frequency)[0] for frequency in frequencies])  # (L, M)
     along = (pooled(vectors, response, stride) * rules).sum(1)  # (L,)
@@ -71,24 +82,15 @@ def sampled_accuracy(
 
 
 def sampled_accuracy_complex(
-    response: np.ndarray,
-    stride: int,
-    frequencies: Sequence[int],
-    *,
-    epsilon: float,
-    sigma: float,
-    samples: int,
-    seed: int,
+    response: np.ndarray, stride: int, frequencies: Sequence[int], *, epsilon: float, **draw: Unpack[Draw]
 ) -> np.ndarray:
     """The same in the model of the proof of theorem 1: spectra with εy at ℓ and circular noise of power σ² elsewhere.
 
     The best rule is the sign of ``Re(m̂[ℓ]* ẑ[ℓ mod M])``: no other bin knows of the label.
     """
     size, bins = len(response), len(response) // stride
-    generator = generator_for(_CPU, seed, "complex signals")
-    noise = sigma * torch.randn(samples, size, generator=generator, dtype=torch.complex128).numpy()
-    labels = 2.0 * torch.randint(2, (samples,), generator=generator).numpy() - 1
-    folded = (response * noise).reshape(samples, stride, bins).sum(1) / math.sqrt(stride)  # (n, M)
+    noise, labels = _noise_and_labels(draw, size, "complex signals", torch.complex128)
+    folded = (response * noise).reshape(len(noise), stride, bins).sum(1) / math.sqrt(stride)  # (n, M)
     at = np.asarray(frequencies)
     own = np.where(np.abs(response[at]) > 1e-12 * np.abs(response).max(), response[at], 0)  # (L,)
     spectra = folded[:, at % bins] + own / math.sqrt(stride) * (epsilon * labels[:, None] - noise[:, at])

@@ -282,9 +282,7 @@ def _energy_arrays(found: Study, step: int) -> dict[str, np.ndarray]:
 
 
 def _drawn_energy(finding: Finding, dark: bool) -> Figure:
-    energies = {
-        key.removeprefix("energy: "): array for key, array in finding.arrays.items() if key.startswith("energy: ")
-    }
+    energies = finding.arrays_of("energy")
     apart = [name for name in energies if name.startswith((RELU, META))]
     return energy_figure(finding.arrays["thresholds"], energies, apart=apart, dark=dark)
 
@@ -397,10 +395,8 @@ def _curve_arrays(found: Study, steps: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def _drawn_curves(finding: Finding, dark: bool) -> Figure:
-    rows = {key.removeprefix("test: "): rows for key, rows in finding.arrays.items() if key.startswith("test: ")}
-    curves = {name: (each[0], each[1]) for name, each in rows.items()}
-    errors = {name: each[2] for name, each in rows.items()}
-    return psnr_figure(curves, errors=errors, apart=(RELU, META), dark=dark)
+    errors = {name: each[2] for name, each in finding.arrays_of("test").items()}
+    return psnr_figure(finding.curves_of("test"), errors=errors, apart=(RELU, META), dark=dark)
 
 
 @figure(
@@ -468,8 +464,7 @@ _SHOWN = (RELU, "SIREN-5", "SIREN-30", "SIREN-100", "FFN-1", "FFN-10")
 
 
 def _drawn_atoms(finding: Finding, dark: bool) -> Figure:
-    atoms = {key.removeprefix("atoms: "): each for key, each in finding.arrays.items() if key.startswith("atoms: ")}
-    return atoms_figure(atoms, dark=dark)
+    return atoms_figure(finding.arrays_of("atoms"), dark=dark)
 
 
 def components(effort: str, run: Run) -> tuple[np.ndarray, np.ndarray]:

@@ -44,8 +44,7 @@ NEVER = (0.0, math.inf)
 
 
 def _curves(finding: Finding, dark: bool, x: str, y: str, **style: Any) -> Figure:
-    curves = {key.removeprefix("curve: "): (array[0], array[1]) for key, array in finding.arrays.items()}
-    return lines_figure(curves, x=x, y=y, dark=dark, **style)
+    return lines_figure(finding.curves_of("curve"), x=x, y=y, dark=dark, **style)
 
 
 def _normal(*shape: int, key: str) -> Tensor:
@@ -350,11 +349,7 @@ def _plane(power: np.ndarray) -> np.ndarray:
 
 def _planes(finding: Finding, dark: bool) -> Figure:
     unit = "log₁₀ of the share of energy"
-    planes = {
-        key.removeprefix("plane: "): Plane(array, unit, -8.0, -2.0)
-        for key, array in finding.arrays.items()
-        if key.startswith("plane: ")
-    }
+    planes = {name: Plane(array, unit, -8.0, -2.0) for name, array in finding.arrays_of("plane").items()}
     return plane_figure(planes, dark=dark)
 
 

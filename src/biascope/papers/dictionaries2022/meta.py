@@ -223,9 +223,8 @@ def _seen(networks: Sequence[Network], images: tuple[Tensor, Tensor], run: Run) 
 
 
 def _curves(finding: Finding, dark: bool) -> Figure:
-    curves = {key.removeprefix("curve: "): (array[0], array[1]) for key, array in finding.arrays.items()}
     reading = "Energy of validation faces on atoms above the threshold. The higher a curve, the fewer atoms faces take."
-    return lines_figure(curves, x="λ / λ₁", y="energy E(λ)", log_x=True, reading=reading, dark=dark)
+    return lines_figure(finding.curves_of("curve"), x="λ / λ₁", y="energy E(λ)", log_x=True, reading=reading, dark=dark)
 
 
 def _siren(width: int) -> Callable[[], nn.Module]:

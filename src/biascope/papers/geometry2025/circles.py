@@ -110,12 +110,11 @@ def _on_grid(network: Network, plane: Tensor, grid: Tensor) -> Tensor:
 
 def _drawn_circles(finding: Finding, dark: bool) -> Figure:
     arrays, shown = finding.arrays, {}
-    for key in (key for key in arrays if key.startswith("values: ")):
-        name = key.removeprefix("values: ")
+    for name, values in finding.arrays_of("values").items():
         network = name.partition(",")[0]
         grid, samples, labels = (arrays[f"{part}: {network}"] for part in ("grid", "samples", "labels"))
         note = f"test accuracy {arrays[f'accuracy: {name}'].mean():.0f} %"
-        shown[name] = Boundary(arrays[key], grid, samples, labels, note)
+        shown[name] = Boundary(values, grid, samples, labels, note)
     return boundaries_figure(shown, dark=dark)
 
 

@@ -140,11 +140,7 @@ def _early(motion: GeometryMotion) -> int:
 
 
 def _drawn(finding: Finding, dark: bool) -> Figure:
-    curves = {
-        key.removeprefix("curve: "): (array[0], array[1])
-        for key, array in finding.arrays.items()
-        if key.startswith("curve: ") and "squared" not in key
-    }
+    curves = {name: each for name, each in finding.curves_of("curve").items() if "squared" not in name}
     return lines_figure(curves, x="epoch", y="correlation", dark=dark)
 
 
@@ -292,12 +288,7 @@ def _on_covariances(
 
 
 def _drawn_velocity(finding: Finding, dark: bool) -> Figure:
-    curves = {
-        key.removeprefix("accuracy: "): (array[0], 100 * array[1])
-        for key, array in finding.arrays.items()
-        if key.startswith("accuracy: ")
-    }
-    return lines_figure(curves, x="epoch", y="training accuracy, %", dark=dark)
+    return lines_figure(finding.curves_of("accuracy", 100), x="epoch", y="training accuracy, %", dark=dark)
 
 
 @figure(
@@ -380,8 +371,9 @@ def _gap_by_size(effort: str, run: Run, *, growing_batch: bool) -> Finding:
 
 
 def _drawn_sizes(finding: Finding, dark: bool) -> Figure:
-    curves = {key.removeprefix("accuracy: "): (array[0], 100 * array[1]) for key, array in finding.arrays.items()}
-    return lines_figure(curves, x="training samples", y="training accuracy, %", log_x=True, dark=dark)
+    return lines_figure(
+        finding.curves_of("accuracy", 100), x="training samples", y="training accuracy, %", log_x=True, dark=dark
+    )
 
 
 @figure(

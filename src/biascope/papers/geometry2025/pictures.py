@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DOTS = 300  # samples of one panel that are shown
+_COLUMNS = 2  # panels side by side
 
 
 class Boundary(NamedTuple):
@@ -39,16 +40,12 @@ class Boundary(NamedTuple):
 def boundaries_figure(
     boundaries: Mapping[str, Boundary],
     *,
-    columns: int = 2,
-    axes: tuple[str, str] = ("u₁", "u₂"),
     dark: bool = False,
 ) -> Figure:
     """The lines f = 0 of several networks in a plane, over samples of both classes; one panel by name.
 
     Args:
         boundaries: At least one; each is drawn as far as its grid goes.
-        columns: Panels side by side.
-        axes: Names of the two directions.
         dark: Whether the background is.
 
     Returns:
@@ -77,7 +74,7 @@ def boundaries_figure(
         "Green lines are decision boundaries in the plane, one for each network; dots are samples, blue of class 0 and "
     )
     reading += "orange of class 1. A network without a line gives the whole plane to one class."
-    columns = min(columns, len(boundaries))
+    columns = min(_COLUMNS, len(boundaries))
     rows = math.ceil(len(boundaries) / columns)
     figure, colours = blank(0.35 + rows * (0.55 + 3.7 / columns), reading), PALETTE[dark]
     grid = figure.add_gridspec(rows, columns)
@@ -96,7 +93,7 @@ def boundaries_figure(
         view.set_title(title, fontsize=9.5, color=colours.ink, pad=4)
         edges = (float(each.places[0]), float(each.places[-1]))
         view.set(xlim=edges, ylim=edges)
-        view.set(xlabel=plain(axes[0]) if row == rows - 1 else "", ylabel="" if column else plain(axes[1]))
+        view.set(xlabel="u₁" if row == rows - 1 else "", ylabel="" if column else "u₂")
     return figure
 
 
@@ -105,18 +102,14 @@ def panels_figure(
     *,
     x: str,
     y: str,
-    columns: int = 2,
-    log_x: bool = True,
     dark: bool = False,
 ) -> Figure:
     """Curves by name in a panel for each network, say; panels share both axes, and curves of one name their colour.
 
     Args:
         panels: Places and values, ``(n,)`` each, by the names of panel and curve.
-        x: What the places are.
+        x: What the places are; on a logarithmic scale.
         y: What the values are.
-        columns: Panels side by side.
-        log_x: Whether the places are on a logarithmic scale.
         dark: Whether the background is.
 
     Returns:
@@ -135,7 +128,7 @@ def panels_figure(
         raise ValueError("panels must be at least one to draw, got none. Pass curves by the name of their panel.")
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     colour = dict(zip(names, line_colours(len(names), dark), strict=True))
-    columns = min(columns, len(panels))
+    columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = blank(0.7 + 2.1 * rows, "Panels share their axes; lines join what was measured.")
     grid = figure.add_gridspec(rows, columns)
@@ -148,7 +141,7 @@ def panels_figure(
             view.plot(places, values, "o-", color=colour[label], markersize=3, linewidth=1.5, label=plain(label))
         view.set_title(plain(name), fontsize=10, color=PALETTE[dark].ink, pad=3)
         below = position + columns >= len(panels)
-        view.set(xscale="log" if log_x else "linear", xlabel=plain(x, 40) if below else "")
+        view.set(xscale="log", xlabel=plain(x, 40) if below else "")
         view.set(ylabel="" if column else plain(y, 40))
         view.tick_params(labelbottom=below, labelleft=not column)
     if len(names) > 1:

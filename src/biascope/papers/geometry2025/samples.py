@@ -139,11 +139,8 @@ class Pruned(Course):
 
 
 def _drawn(finding: Finding, dark: bool, x: str) -> Figure:
-    curves, bands = {}, {}
-    for key, array in finding.arrays.items():
-        if key.startswith("curve: "):
-            name = key.removeprefix("curve: ")
-            curves[name], bands[name] = (array[0], array[1]), (array[2], array[3])
+    curves = finding.curves_of("curve")
+    bands = {name: (array[2], array[3]) for name, array in finding.arrays_of("curve").items()}
     reading = "Lines join means over runs; bands are their 68 % intervals."
     return lines_figure(curves, x=x, y="test accuracy, %", bands=bands, reading=reading, dark=dark)
 

@@ -466,7 +466,7 @@ def _gaussian_probe(scale: float) -> Probe:
 
 
 def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
-    names = [key.removeprefix("matrix: ") for key in finding.arrays if key.startswith("matrix: ")]
+    names = list(finding.arrays_of("matrix"))
     rows, ink = math.ceil(len(names) / 2), PALETTE[dark].ink
     reading = "G between the pixels of four rows in the middle of the image, relative to its mean diagonal; below, eigenvalues."
     picture = blank(2.1 * rows + 2.2, reading)

@@ -89,11 +89,7 @@ def _directions(name: str, effort: str, run: Run) -> Basis:
         )
     ],
     draw=lambda finding, dark: lines_figure(
-        {
-            key.removeprefix("accuracy: "): (array[0] + 1, 100 * array[1])
-            for key, array in finding.arrays.items()
-            if key.startswith("accuracy: ")
-        },
+        {name: (places + 1, accuracy) for name, (places, accuracy) in finding.curves_of("accuracy", 100).items()},
         x="index of the direction",
         y="test accuracy, %",
         dark=dark,
@@ -132,10 +128,9 @@ def figure_44(effort: str, run: Run) -> Finding:
 
 def _gallery(finding: Finding, dark: bool) -> Figure:
     images, labels = [], []
-    for key, vectors in finding.arrays.items():
-        if key.startswith("first: "):
-            images += [vector.reshape(SHAPE) for vector in vectors[:5]]
-            labels += [f"{key.removeprefix('first: ')} {index + 1}" for index in range(min(5, len(vectors)))]
+    for name, vectors in finding.arrays_of("first").items():
+        images += [vector.reshape(SHAPE) for vector in vectors[:5]]
+        labels += [f"{name} {index + 1}" for index in range(min(5, len(vectors)))]
     return drawn_directions(np.stack(images), labels, dark=dark)
 
 

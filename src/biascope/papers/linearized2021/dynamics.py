@@ -44,12 +44,7 @@ HALF = (0, 1, 2, 3, 4)  # the classes of CIFAR-10 that CIFAR-2 sets against the 
 
 
 def _curves(finding: Finding, dark: bool, x: str, y: str) -> Figure:
-    curves = {
-        key.removeprefix("curve: "): (array[0], array[1])
-        for key, array in finding.arrays.items()
-        if key.startswith("curve: ")
-    }
-    return lines_figure(curves, x=x, y=y, dark=dark)
+    return lines_figure(finding.curves_of("curve"), x=x, y=y, dark=dark)
 
 
 # Training sizes, repeats, iterations; the same number of iterations for every size.
@@ -356,7 +351,7 @@ def _rotated(name: str, effort: str, run: Run, *, single: bool) -> Finding:
 
 
 def _drawn_growth(finding: Finding, dark: bool) -> Figure:
-    curves = {key.removeprefix("curve: "): (array[0], array[1]) for key, array in finding.arrays.items()}
+    curves = finding.curves_of("curve")
     label = "alignment after over before training"
     return lines_figure(curves, x="index ρ of the eigenfunction", y=label, log_y=True, dark=dark)
 
@@ -491,7 +486,7 @@ def _with_kernel_of(network: Network, params: Any, buffers: Any) -> Network:
         ),
     ],
     draw=lambda finding, dark: lines_figure(
-        {key.removeprefix("loss: "): (array[0], array[1]) for key, array in finding.arrays.items()},
+        finding.curves_of("loss"),
         x="iteration",
         y="training loss",
         log_y=True,

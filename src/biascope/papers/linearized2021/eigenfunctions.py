@@ -152,12 +152,9 @@ def _crossing(places: np.ndarray, lead: np.ndarray) -> float | None:
 
 def drawn_accuracies(finding: Finding, dark: bool) -> Figure:
     """Curves of accuracy against the index."""
-    curves = {
-        key.removeprefix("accuracy: "): (array[0], 100 * array[1])
-        for key, array in finding.arrays.items()
-        if key.startswith("accuracy: ")
-    }
-    return lines_figure(curves, x="index ρ of the eigenfunction", y="test accuracy, %", dark=dark)
+    return lines_figure(
+        finding.curves_of("accuracy", 100), x="index ρ of the eigenfunction", y="test accuracy, %", dark=dark
+    )
 
 
 @figure(

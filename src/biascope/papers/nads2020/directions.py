@@ -68,10 +68,10 @@ def comb_share(vector: np.ndarray, spacing: int = 4) -> float:
 
 def _gallery(finding: Finding, dark: bool) -> Figure:
     images, labels = [], []
-    for name in (key for key in finding.arrays if key.startswith("first: ")):
-        for index, vector in enumerate(finding.arrays[name][:4]):
+    for name, vectors in finding.arrays_of("first").items():
+        for index, vector in enumerate(vectors[:4]):
             images.append(vector.reshape(1, 32, 32))
-            labels.append(f"{name.removeprefix('first: ')} {index + 1}")
+            labels.append(f"{name} {index + 1}")
     return drawn_directions(np.stack(images), labels, columns=4, dark=dark)  # a network in each row
 
 
@@ -132,15 +132,10 @@ _ALONG: dict[str, dict[str, int]] = {
 
 
 def _drawn_6(finding: Finding, dark: bool) -> Figure:
-    curves: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]] = {}
-    spectra: dict[str, np.ndarray] = {}
-    for key, array in finding.arrays.items():
-        kind, _, name = key.partition(": ")
-        if kind == "accuracy":
-            curves[name] = (array[0], 100 * array[1], None)
-        elif kind == "spectrum":
-            spectra[name] = array
-    return against_index_figure(curves, spectra, index="index of the anisotropy direction", dark=dark)
+    curves = {name: (*curve, None) for name, curve in finding.curves_of("accuracy", 100).items()}
+    return against_index_figure(
+        curves, finding.arrays_of("spectrum"), index="index of the anisotropy direction", dark=dark
+    )
 
 
 @figure(
@@ -327,11 +322,7 @@ _SPEED_PLACES: dict[str, dict[str, tuple[list[int], float]]] = {
 
 def _drawn_curves(finding: Finding, dark: bool) -> Figure:
     steps = finding.arrays["steps"]
-    curves = {
-        name.removeprefix("loss: "): (steps, array)
-        for name, array in finding.arrays.items()
-        if name.startswith("loss: ")
-    }
+    curves = {name: (steps, array) for name, array in finding.arrays_of("loss").items()}
     return lines_figure(curves, x="iteration", y="training loss", log_y=True, dark=dark)
 
 
@@ -428,11 +419,7 @@ def _as_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
         ),
     ],
     draw=lambda finding, dark: lines_figure(
-        {
-            name.removeprefix("accuracy: "): (array[0], 100 * array[1])
-            for name, array in finding.arrays.items()
-            if name.startswith("accuracy: ")
-        },
+        finding.curves_of("accuracy", 100),
         x="training samples",
         y="test accuracy, %",
         log_x=True,

@@ -75,11 +75,7 @@ def drawn_planes(
     finding: Finding, dark: bool, unit: str = "%", low: float | None = 50.0, high: float | None = 100.0
 ) -> Figure:
     """Every array ``plane: NAME`` of a finding as a plane."""
-    planes = {
-        name.removeprefix("plane: "): Plane(array, unit, low, high)
-        for name, array in finding.arrays.items()
-        if name.startswith("plane: ")
-    }
+    planes = {name: Plane(array, unit, low, high) for name, array in finding.arrays_of("plane").items()}
     return plane_figure(planes, dark=dark)
 
 

@@ -121,12 +121,7 @@ class _Underspecified(_Images):
 
 
 def _drawn(finding: Finding, dark: bool, x: str = "index of the anisotropy direction") -> Figure:
-    curves = {
-        name.removeprefix("accuracy: "): (array[0], 100 * array[1])
-        for name, array in finding.arrays.items()
-        if name.startswith("accuracy: ")
-    }
-    return lines_figure(curves, x=x, y="test accuracy, %", dark=dark)
+    return lines_figure(finding.curves_of("accuracy", 100), x=x, y="test accuracy, %", dark=dark)
 
 
 @figure(

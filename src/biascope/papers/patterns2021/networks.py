@@ -101,11 +101,7 @@ def _rows(places: Sequence[int], found: Sequence[PatternStatistics]) -> np.ndarr
 
 
 def _curves(finding: Finding, x: str, dark: bool) -> Figure:
-    curves = {
-        key.removeprefix("c*: "): (array[0], array[1:])
-        for key, array in finding.arrays.items()
-        if key.startswith("c*: ")
-    }
+    curves = {name: (array[0], array[1:]) for name, array in finding.arrays_of("c*").items()}
     return constants_against_figure(curves, x=x, dark=dark)
 
 
@@ -304,10 +300,7 @@ def _correlation(lean: np.ndarray, ratio: np.ndarray) -> Estimate:
 
 
 def _drawn_largest(finding: Finding, dark: bool) -> Figure:
-    dots = {
-        key.removeprefix("ratios: "): (array[0], array[1]) for key, array in finding.arrays.items() if "ratios: " in key
-    }
-    return ratios_figure(dots, ratio="positive detection ratio", dark=dark)
+    return ratios_figure(finding.curves_of("ratios"), ratio="positive detection ratio", dark=dark)
 
 
 @figure(

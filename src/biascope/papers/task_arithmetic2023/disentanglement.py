@@ -239,9 +239,8 @@ def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Number], dic
 
 def _drawn_energy(finding: Finding, dark: bool) -> Figure:
     name = next(iter(finding.arrays)).partition(": ")[0]
-    energies = {key.partition(": ")[2]: each for key, each in finding.arrays.items() if key.startswith(f"{name}: ")}
     pair = finding.settings["pair"]
-    return local_energy_figure(energies, int(finding.settings["points"]), (pair[0], pair[1]), dark=dark)
+    return local_energy_figure(finding.arrays_of(name), int(finding.settings["points"]), (pair[0], pair[1]), dark=dark)
 
 
 @figure(

@@ -1,0 +1,86 @@
+"""HOW: which samples of tasks an edited encoder classifies rightly, on validation and test samples, and on resampled ones."""
+
+# n samples · G sets of coefficients · B resamples
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from torch import Tensor
+
+from biascope.editing.heads import Head
+from biascope.editing.outputs import METHODS, edited_outputs, require_repeatable, sampled
+from biascope.editing.vectors import TaskVector
+from biascope.families.family import Network
+from biascope.runs.randomness import seed_of
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
+
+SPLITS = ("validation", "test")  # where a coefficient is chosen, and where it is judged
+
+
+@dataclass(frozen=True)
+class EditedEncoder:
+    """An encoder to be edited, and the samples that its edits are judged on.
+
+    Attributes:
+        encoder: At θ₀.
+        heads: By task.
+        samples: By task and split.
+        run: Folder, device, precision.
+    """
+
+    encoder: Network
+    heads: Mapping[str, Head]
+    samples: Mapping[tuple[str, str], Arrays]
+    run: Run
+
+    @classmethod
+    def on(
+        cls,
+        tasks: Mapping[str, Arrays],
+        encoder: Network,
+        heads: Mapping[str, Head],
+        *,
+        points: int | None,
+        seed: int,
+        run: Run,
+    ) -> Self:
+        """With at most so many samples of each split."""
+        samples = {
+            (task, split): sampled(data, split, points, seed=seed_of(seed, task))
+            for task, data in tasks.items()
+            for split in SPLITS
+        }
+        for task in tasks:
+            require_repeatable(encoder, samples[task, "test"], name="The encoder", run=run)
+        return cls(encoder, heads, samples, run)
+
+    def right(self, way: str, task: str, split: str, vectors: Sequence[TaskVector], rows: Tensor) -> np.ndarray:
+        """Which samples of a task are classified rightly, ``(G, n)``, by coefficients of vectors."""
+        there, linearised = self.samples[task, split], METHODS[way][0]
+        found = edited_outputs(
+            self.encoder, self.heads[task], vectors, rows, there, linearised=linearised, run=self.run
+        )
+        return np.asarray((found == there.splits[split][1].cpu()).double().numpy())
+
+
+def resampled_accuracies(right: np.ndarray, place: int, resamples: int, seed: int) -> np.ndarray:
+    """Accuracies of edits, from which samples they get right ``(G, n)``, on resampled samples of a task ``(G, B)``."""
+    count = right.shape[1]
+    generator = np.random.default_rng(seed_of(seed, "resamples", place))
+    counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    return np.asarray(right @ counts.T / count)
+
+
+def require_resamples(resamples: int) -> None:
+    """Refuse fewer than make an interval.
+
+    Raises:
+        ValueError: If they are fewer than two.
+    """
+    if resamples < 2:
+        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}. Pass resamples=400.")
