@@ -82,7 +82,7 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         {"subject", "parameters", "passed", "checks"},
     ),
     "report": (["saved"], ["--out", "other.html"], {"results", "report"}),
-    "reproduce": (["--status", "nads2020"], ["--results", "nowhere"], {"rows"}),
+    "reproduce": (["--status", "nads2020"], ["--quiet"], {"rows"}),
     "data list": (["--data-root", "."], ["--quiet"], {"root", "sets"}),
     "data check": (["s.npz"], ["--quiet"], {"name", "identity", "files"}),
     "data get": (["cifar10", "--data-root", "."], ["--quiet"], {"root", "sets", "failures"}),
@@ -153,7 +153,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def written(results: Any, path: Path, *, title: str = "") -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(title)
+        path.write_text(title or "")
         return path
 
     monkeypatch.setattr("biascope.results.report.write_report", written)

@@ -70,7 +70,7 @@ def undrawn(monkeypatch):
     """Reports without pictures, which take seconds."""
 
     def written(results, path, *, title):
-        path.write_text(title)
+        path.write_text(title or "")
         return path
 
     monkeypatch.setattr("biascope.results.report.write_report", written)

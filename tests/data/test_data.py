@@ -36,6 +36,14 @@ from biascope.data.sources import SiteFiles
 
 GENERATOR = np.random.default_rng(0)
 PER_BATCH = 3
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of three images are whole here."""
+    monkeypatch.setattr(cifar10, "PER_BATCH", PER_BATCH)
+
+
 BATCHES = {
     name: (
         GENERATOR.integers(0, 256, (PER_BATCH, 3072), np.uint8),

@@ -98,6 +98,8 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
+            return
         sentence = _sentence(error)
         if sentence is None or os.environ.get("BIASCOPE_TRACEBACK"):
             raise
@@ -130,10 +132,10 @@ def _sentence(error: Exception) -> str | None:
 def _usage(error: Any) -> str:
     context = error.ctx
     path = context.command_path if context is not None else "biascope"
-    if type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(context.get_help())
-        return f"{path} must be given a command: {', '.join(context.command.commands)}. Type {path} COMMAND --help."
-    return f"{error.format_message().rstrip('.')}. Type {path} --help."
+    message = error.format_message().rstrip(".")
+    if message == "Missing command":
+        message = f"{path} must be given a command: {', '.join(context.command.list_commands(context))}"
+    return f"{message}. Type {path} --help."
 
 
 _add_commands()

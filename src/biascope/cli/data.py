@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from biascope.measures.sample_score import SampleScores
     from biascope.tasks.task import Arrays
 
-app = typer.Typer(help="Fetch, list and check real data sets, and score their samples.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, list and check real data sets, and score their samples.")
 
 PRUNING_WITHDRAWN = (
     "data score must be called without --keep and --per-class: pruning by score is worse than pruning at random (a LeNet on CIFAR-10 "

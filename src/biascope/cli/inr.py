@@ -25,15 +25,16 @@ from biascope.cli.printing import as_document, entry, print_json, print_results
 if TYPE_CHECKING:
     from biascope.tasks.signals import Signal
 
-app = typer.Typer(
-    no_args_is_help=True, help="Implicit representations: signals as networks from coordinates to values."
-)
+app = typer.Typer(help="Implicit representations: signals as networks from coordinates to values.")
 
 CANDIDATES_HELP = (
     "Networks to rank, with commas: siren, ffn or relu for the usual ones of a kind, siren=30, ffn=5, positional=1 or single=1 for "
     "one. By default siren,ffn,relu."
 )
 _TWO_SECONDS = SignalOptions(seconds=2.0)
+
+
+_MOST_NUMBERS = 10**8  # of a reconstruction: 800 MB
 
 
 @app.command()
@@ -75,6 +76,10 @@ def fit(
     if finer < 1:
         raise ValueError(
             f"--finer must be a whole number of at least 1, got {finer}. Pass --finer 2 for twice as fine."
+        )
+    if (numbers := given.values.numel() * finer ** len(given.shape)) > _MOST_NUMBERS:
+        raise ValueError(
+            f"--finer must give a reconstruction of at most {_MOST_NUMBERS:,} numbers, got {numbers:,}. Pass a smaller one."
         )
     recipe, begin = usual_recipe(given.flat.shape[0], steps=steps, rate=rate, batch=batch), time.perf_counter()
     found = fit_signal(

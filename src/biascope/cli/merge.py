@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from biascope.editing.merge_result import Difference, Merge
     from biascope.measures.merge_check.result import MergeCheck
 
-app = typer.Typer(no_args_is_help=True, help="Task arithmetic: check, add, negate and compare fine-tuned models.")
+app = typer.Typer(help="Task arithmetic: check, add, negate and compare fine-tuned models.")
 
 CHECKPOINT = "a .safetensors or torch file, or a folder with shards and index, as Hugging Face writes it"
 MODELS_HELP = f"Fine-tuned models or saved task vectors, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}."

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from biascope.cli.options import Output, with_groups
 from biascope.cli.printing import print_results
+
+if TYPE_CHECKING:
+    from biascope.results.result import Result
 
 
 @with_groups
@@ -19,12 +22,21 @@ def report(
     output: Output,
 ) -> None:
     """Make the report of one or several runs again; with --json, print their results too."""
-    from biascope.results.report import write_report
+    from biascope.results.registry import saved
+    from biascope.results.report import write_report_of_saved
     from biascope.runs.files import make_writable
-    from biascope.scanning import saved_results
 
-    results = [result for run in runs for result in saved_results(run)]
+    found: dict[str, Result] = {}
+    problems: list[str] = []
+    for run in runs:
+        if not run.is_dir():
+            raise ValueError(f"The run folder must exist, and {run} does not. Check the path, or scan a network first.")
+        results, told = saved(run)
+        if not results and not told:
+            raise ValueError(f"{run} must hold saved results, and has none. Pass a folder that biascope scan wrote.")
+        found |= {str(run / place): result for place, result in results.items()}
+        problems += told
     path = out or runs[0] / "report.html"
     make_writable(path.parent)
-    page = write_report(results, path)
-    print_results(results if output.as_json else [], page, output.as_json)
+    page = write_report_of_saved(found, problems, path)
+    print_results(list(found.values()) if output.as_json else [], page, output.as_json)

@@ -38,6 +38,8 @@ def reproduce(
     work: Work,
 ) -> None:
     """Run a paper's figures and judge its claims: published against measured, with a verdict."""
+    if results is not None and merge is None and not keep and not results.is_dir():
+        raise ValueError(f"--results must be a folder of committed results, and {results} is none. Check the path.")
     if merge is not None:
         outcomes = _merged(merge, results, work.as_json)
         if work.as_json:

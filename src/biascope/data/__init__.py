@@ -40,7 +40,10 @@ def data_root(root: Path | str | None = None) -> Path:
         >>> str(data_root("sets"))
         'sets'
     """
-    return Path(root or os.environ.get("BIASCOPE_DATA") or "~/.cache/biascope").expanduser()
+    found = Path(root or os.environ.get("BIASCOPE_DATA") or "~/.cache/biascope").expanduser()
+    if found.is_file():
+        raise ValueError(f"The folder of data sets must be a folder, and {found} is a file. Pass --data-root FOLDER.")
+    return found
 
 
 def is_published(text: str) -> bool:

@@ -98,6 +98,6 @@ def _labels(what: str, array: Array, num: int) -> Labels:
         raise ValueError(f"{what} must count classes from 0, got {flat.min()}. Number the classes from 0.")
     if flat.max() >= _MOST_CLASSES:
         raise ValueError(
-            f"{what} must count classes from 0 up to {_MOST_CLASSES:,}, got {flat.max()}. Number the classes 0, 1, 2, …"
+            f"{what} must count classes from 0 up to {_MOST_CLASSES:,}, got {flat.max()}. Number the classes from 0."
         )
     return flat.astype(np.int64)

@@ -318,7 +318,18 @@ def load(folder: Path | str) -> Result:
             f"{folder} must hold a result that this version can read, and was saved by an earlier one as {name!r}. "
             "Run the command again."
         )
-    result: Result = (kind or find(name).result).load(folder)
+    try:
+        result: Result = (kind or find(name).result).load(folder)
+        result.check()
+        _ = result.sentence(), result.subject, result.tables(), result.facts()
+    except Exception as error:  # values of the wrong type make a result fail anywhere
+        if isinstance(error, ValueError) and str(folder) in str(error):
+            raise
+        kind_of = type(error).__name__
+        raise ValueError(
+            f"{folder / store.DOCUMENT} must hold a whole result of this version, and does not ({kind_of}: {error}). "
+            "Run the measurement again."
+        ) from error
     return result
 
 

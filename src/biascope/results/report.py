@@ -11,7 +11,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,10 +110,46 @@ def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
         ValueError: If the folder holds no result that can be read.
     """
     results, problems = saved(folder)
-    for problem in problems:
-        warnings.warn(f"The report leaves a result out: {problem}", stacklevel=2)
-    alone = len({result.subject for result in results.values()}) == 1
-    return write_report(list(results.values()), folder / "report.html", title=title if alone else None)
+    return write_report_of_saved(results, problems, folder / "report.html", title=title)
+
+
+def write_report_of_saved(
+    results: Mapping[str, Result], problems: Sequence[str], path: Path, *, title: str | None = None
+) -> Path:
+    """Write the report of saved results by their places; those that cannot be read or drawn are left out with a warning.
+
+    Raises:
+        ValueError: If nothing is left.
+    """
+    shown, told = dict(results), list(problems)
+    alone = len({result.subject for result in shown.values()}) == 1
+    try:
+        page = write_report(list(shown.values()), path, title=title if alone else None) if shown or not told else None
+    except ValueError:
+        raise
+    except Exception:  # one of them may have values that do not fit together
+        reasons = {place: reason for place, result in shown.items() if (reason := _undrawable(result))}
+        if not reasons:
+            raise
+        told += [f"{place} must be a result that can be drawn, and {reason}." for place, reason in reasons.items()]
+        left = [result for place, result in shown.items() if place not in reasons]
+        page = write_report(left, path) if left else None
+    if page is None:
+        raise ValueError(told[0])
+    for problem in told:
+        warnings.warn(f"The report leaves a result out: {problem}", stacklevel=3)
+    return page
+
+
+def _undrawable(result: Result) -> str:
+    """Why a saved result cannot be shown, if it cannot: its values may be of the right type and still not fit together."""
+    try:
+        live_view("plane", result)
+        _gallery(result, 0)
+        result.plots(False)
+    except Exception as error:
+        return f"that failed with {type(error).__name__}: {error}"
+    return ""
 
 
 def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -91,14 +91,9 @@ def written(path: Path) -> Iterator[Path]:
         >>> path.read_text()
         'whole'
     """
-    with _removed(partial_name(path)) as temporary:
-        try:
-            yield temporary
-            put_in_place(temporary, path)
-        except OSError as error:  # a full disk does not say of which file
-            if error.filename not in (None, str(temporary)):
-                raise
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    with _temporary(path) as temporary:
+        yield temporary
+        put_in_place(temporary, path)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -109,7 +104,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_first(path: Path, data: bytes) -> None:
     """Write a file whole where there is none: of several processes at once, one does."""
-    with _removed(partial_name(path)) as temporary:
+    with _temporary(path) as temporary:
         temporary.write_bytes(data)
         _to_disk(temporary)
         try:
@@ -126,8 +121,14 @@ def _to_disk(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _removed(temporary: Path) -> Iterator[Path]:
+def _temporary(path: Path) -> Iterator[Path]:
+    """A temporary path for what will be a file, gone at the end; an error of the disk names the file."""
+    temporary = partial_name(path)
     try:
         yield temporary
+    except OSError as error:  # a full disk does not say of which file
+        if error.filename not in (None, str(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""Data files that are damaged, hostile or not what they say: one sentence that names the file."""
+
+import io
+import shutil
+import struct
+import wave
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from asking import Asking
+from PIL import Image
+
+GENERATOR = np.random.default_rng(0)
+X, Y = GENERATOR.uniform(size=(24, 1, 4, 4)).astype(np.float32), np.arange(24) % 3
+
+
+def npz(**arrays: object) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def npy(array: object) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.asarray(array), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def header(text: str) -> bytes:
+    words = text.encode() + b" " * (63 - len(text) % 64) + b"\n"
+    return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(words)) + words
+
+
+def of_shape(shape: str) -> bytes:
+    return header("{'descr': '<f4', 'fortran_order': False, 'shape': %s, }" % shape)  # noqa: UP031 - braces
+
+
+def members(**content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in content.items():
+            archive.writestr(f"{name}.npy", data)
+    return buffer.getvalue()
+
+
+def encrypted(data: bytes) -> bytes:
+    """The same with the flag that says so."""
+    changed = bytearray(data)
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = -1
+        while (at := changed.find(mark, at + 1)) >= 0:
+            changed[at + place] |= 1
+    return bytes(changed)
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    changed = bytearray(data)
+    changed[place] ^= 0xFF
+    return bytes(changed)
+
+
+GOOD = npz(x_train=X, y_train=Y, x_test=X[:12], y_test=Y[:12])
+ARRAYS = {
+    "cut": GOOD[: len(GOOD) // 2],
+    "empty": b"",
+    "text": b"hello" * 50,
+    "flipped": flipped(GOOD, 200),
+    "encrypted": encrypted(GOOD),
+    "huge": members(x_train=of_shape("(1000000, 1000000, 3)"), y_train=of_shape("(1000000,)")),
+    "deep": members(x_train=header("(" * 5000 + ")" * 5000)),
+    "unclosed header": members(x_train=header("{not a dict")),
+    "no arrays": members(x_train=b"hello", y_train=b"you"),
+    "bomb": members(x_train=of_shape("(100000000, 4, 4)") + bytes(10_000_000)),
+    "nothing": npz(),
+    "objects": npz(x_train=np.array([{}, []], dtype=object), y_train=Y[:2]),
+    "words": npz(x_train=np.array(["a", "b"]), y_train=Y[:2]),
+    "complex": npz(x_train=X + 1j, y_train=Y),
+    "one number": npz(x_train=np.float32(3), y_train=np.int64(1)),
+    "too few labels": npz(x_train=X, y_train=Y[:5]),
+    "no samples": npz(x_train=X[:0], y_train=Y[:0]),
+    "nan": npz(x_train=X * np.nan, y_train=Y),
+    "infinity": npz(x_train=X + np.inf, y_train=Y),
+    "large labels": npz(x_train=X, y_train=Y + 2**40),
+    "negative labels": npz(x_train=X, y_train=Y - 5),
+    "halves as labels": npz(x_train=X, y_train=Y + 0.5),
+    "nan labels": npz(x_train=X, y_train=Y * np.nan),
+    "labels in words": npz(x_train=X, y_train=np.array(list("abc") * 8)),
+    "labels as vectors": npz(x_train=X, y_train=np.eye(3)[Y]),
+    "other names": npz(a=X, b=Y),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("command", ["check", "kernel"])
+def test_a_damaged_file_of_arrays_is_named(ask: Asking, command: str, kind: str) -> None:
+    (ask.folder / "mine.npz").write_bytes(ARRAYS[kind])
+    kernel = ["kernel", "odd.py:flat", "--data", "mine.npz", "--samples", "12", "--leading", "3", "--out", "run"]
+    ask.refused(*(["data", "check", "mine.npz"] if command == "check" else kernel), naming="mine.npz")
+
+
+def png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "png")
+    return buffer.getvalue()
+
+
+def sound(rate: int = 8000, frames: int = 400) -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes((GENERATOR.normal(size=frames) * 3000).astype("<i2").tobytes())
+    return buffer.getvalue()
+
+
+def changed(data: bytes, place: int, new: bytes) -> bytes:
+    return data[:place] + new + data[place + len(new) :]
+
+
+PICTURE, SOUND = png(Image.fromarray((255 * X[0, 0]).astype(np.uint8))), sound()
+SIGNALS = {
+    "cut.png": lambda: PICTURE[: len(PICTURE) // 2],
+    "empty.png": lambda: b"",
+    "text.png": lambda: b"hello",
+    "bomb.png": lambda: png(Image.new("1", (20000, 20000))),
+    "one_pixel.png": lambda: png(Image.new("L", (1, 1))),
+    "constant.png": lambda: png(Image.new("L", (8, 8), 7)),
+    "cut_header.wav": lambda: SOUND[:30],
+    "cut_samples.wav": lambda: SOUND[:60],
+    "empty.wav": lambda: b"",
+    "text.wav": lambda: b"hello",
+    "float_samples.wav": lambda: changed(SOUND, 20, b"\x03\x00"),
+    "no_rate.wav": lambda: changed(SOUND, 24, bytes(4)),
+    "silent.wav": lambda: sound(frames=0),
+    "cut.npy": lambda: npy(X[0, 0])[:-20],
+    "empty.npy": lambda: b"",
+    "huge.npy": lambda: of_shape("(100000000, 100000000)"),
+    "unclosed.npy": lambda: header("{not a dict"),
+    "objects.npy": lambda: npy(np.array([{}], dtype=object)),
+    "nan.npy": lambda: npy(X[0, 0] * np.nan),
+    "words.npy": lambda: npy(["a"]),
+    "nothing.npy": lambda: npy(np.zeros((0, 3))),
+    "one_number.npy": lambda: npy(np.float32(3)),
+    "complex.npy": lambda: npy(X[0, 0] + 1j),
+    "unknown.xyz": lambda: b"hello",
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("command", ["fit", "advise"])
+def test_a_damaged_signal_is_named(ask: Asking, command: str, name: str) -> None:
+    made: Callable[[], bytes] = SIGNALS[name]
+    (ask.folder / name).write_bytes(made())
+    ask.refused("inr", command, name, "--steps", "2", "--device", "cpu", "--out", "run", naming=name.partition(".")[0])
+
+
+def test_a_folder_with_a_damaged_picture_names_it(ask: Asking) -> None:
+    for folder, content in (("a", PICTURE), ("b", PICTURE[:40])):
+        (ask.folder / "mine" / folder).mkdir(parents=True)
+        (ask.folder / "mine" / folder / "x.png").write_bytes(content)
+    ask.refused("kernel", "odd.py:flat", "--data", "mine", "--out", "run", naming="mine/b/x.png")
+    shutil.rmtree(ask.folder / "mine" / "b")
+    (ask.folder / "empty" / "a").mkdir(parents=True)
+    ask.refused("kernel", "odd.py:flat", "--data", "empty", "--out", "run", naming="has no such pictures")
+
+
+def test_a_set_that_is_short_by_whole_records_is_told(ask: Asking) -> None:
+    folder = ask.folder / "root" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        records = GENERATOR.integers(0, 256, (12, 3073)).astype(np.uint8)
+        records[:, 0] = np.arange(12) % 10
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    root = ["--data-root", "root"]
+    words = [
+        "kernel",
+        "logistic_regression",
+        "--data",
+        "cifar10",
+        "--samples",
+        "40,10",
+        "--leading",
+        "3",
+        "--out",
+        "run",
+    ]
+    answer = ask.answered(*words, *root, "--device", "cpu", warning="it is not the whole CIFAR-10")
+    assert "12 of 10,000 images" in answer.err
+
+
+def test_a_file_that_cannot_be_read_is_named(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *args: object, **kwargs: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (ask.folder / "mine.npz").write_bytes(GOOD)
+    monkeypatch.setattr(Path, "open", refuse)
+    ask.refused("data", "check", "mine.npz", naming="mine.npz")
