@@ -195,3 +195,12 @@ def test_differences_are_told_and_drawn(folder):
     assert [row["layer"] for row in found["tables"]["layers"]] == ["first", "last"]
     save_file({"strange": torch.ones(2)}, "c.safetensors")
     refused(folder, "must share weights with a.safetensors", "diff", "a.safetensors", "c.safetensors")
+
+
+def test_checkpoints_that_do_not_differ_are_compared_and_merged_all_the_same(folder):
+    shutil.copy("base.safetensors", "same.safetensors")
+    assert "0" in said("diff", "base.safetensors", "same.safetensors")
+    said("apply", "base.safetensors", "same.safetensors=0.5", "--out", "out.safetensors")
+    base, out = load_file("base.safetensors"), load_file("out.safetensors")
+    assert all(torch.equal(base[name], out[name]) for name in base)
+    assert (folder / "biascope-runs" / "merge-out" / "report.html").exists()

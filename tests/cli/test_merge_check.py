@@ -438,3 +438,15 @@ def test_the_next_command_is_one_that_works(settled, undrawn):
     assert command[-3:] == ["--unrelated", "--out", "merged.safetensors"]
     said(*command[2:])
     assert Path("merged.safetensors").is_file()
+
+
+def test_a_verdict_can_be_a_gate(folder, undrawn):
+    words = [*CHECK, *QUICK, "--data", "a.npz", "--data", "b.npz"]
+    base, a = load_file("base.safetensors"), load_file("a.safetensors")
+    save_file({name: 2 * base[name] - a[name] for name in base}, "against.safetensors")
+    against = [word.replace("b.safetensors", "against.safetensors") for word in CHECK] + [*QUICK, "--data", "a.npz"]
+    gate = ["--fail-on", "do not merge", "--fail-on", "undecided"]
+    assert CliRunner().invoke(app, [*words, *gate]).exit_code == 0
+    assert CliRunner().invoke(app, [*against, *gate]).exit_code == 1
+    assert CliRunner().invoke(app, against).exit_code == 0
+    refused(folder, "--fail-on must be one of 'merge'", *CHECK, "--data", "a.npz", "--fail-on", "never")

@@ -94,3 +94,12 @@ def test_too_few_groups_leave_the_spread_unknown() -> None:
 def test_a_given_matrix_is_an_operator() -> None:
     matrix = torch.diag(torch.tensor([2.0, 1.0]))
     torch.testing.assert_close(Matrix(matrix).matmul(torch.eye(2, dtype=torch.float64)), matrix.double())
+
+
+def test_directions_of_any_precision_and_shape_are_taken() -> None:
+    covariance = covariance_of(gaussian(40, 1, 6), centred=False)
+    vector = torch.ones(6, dtype=torch.float32)
+    (alone,), _ = covariance.along(vector)
+    assert alone == pytest.approx(float(covariance.along(torch.ones(6, 1, dtype=torch.float64))[0]))
+    with pytest.raises(ValueError, match=r"^Vectors must be \(6,\) or \(6, k\), got \(5,\)"):
+        covariance.along(torch.ones(5))

@@ -307,3 +307,8 @@ def test_a_kernel_that_is_no_number_or_nothing_is_told() -> None:
     for family, x, parameters in ((LINEAR, broken, None), (Family.point(network), X, ("0.weight",))):
         with pytest.raises(ValueError, match="finite and not all 0"):
             tangent_kernel(family, of(x, Y), leading=3, parameters=parameters, run=EXACT)
+
+
+def test_few_samples_have_as_many_eigenfunctions_as_they_can() -> None:
+    result = tangent_kernel(LINEAR, of(X, Y), run=EXACT)
+    assert result.eigenvalues.shape[1] == min(50, len(Y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -174,7 +175,9 @@ def advise(
     found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=work.seed, run=run, **how)
     found.save(folder / "advice")
     page = write_folder_report(folder, title=f"Which network for {given.name}")
-    command = f"biascope inr fit {signal} {found.models[0]}"
+    words = [f"--steps {steps}", f"--rate {rate:g}", f"--batch {batch}", f"--set width={width}", *reading.words(given)]
+    seed = [f"--seed {work.seed}"] if work.seed else []
+    command = " ".join([f"biascope inr fit {shlex.quote(str(signal))} {found.models[0]}", *words, *seed])
     if work.as_json:
         print_results([found], page, True, command=command)
         return

@@ -31,7 +31,9 @@ def kernel(
     weights: Weights = None,
     samples: DataOptions,
     positive: Positive = "",
-    leading: Annotated[int, typer.Option(help="Eigenfunctions to find.")] = 50,
+    leading: Annotated[
+        int | None, typer.Option(help="Eigenfunctions to find; by default 50, or as many as there are samples.")
+    ] = None,
     control: Annotated[bool, typer.Option(help="Compare the local energy with that on the test samples.")] = False,
     parameters: Annotated[
         list[str], typer.Option(help="Parameters to differentiate by, names or patterns such as 'conv1.*'.")

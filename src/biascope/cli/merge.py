@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Task arithmetic: check, add, negate and compare fine-tuned models.")
 
+FAIL_ON_HELP = (
+    "Exit with status 1 at this verdict, for use as a gate; may be repeated. Verdicts are 'merge', 'merge with a loss', "
+    "'do not merge' and 'undecided'."
+)
 CHECKPOINT = "a .safetensors or torch file, or a folder with shards and index, as Hugging Face writes it"
 MODELS_HELP = f"Fine-tuned models or saved task vectors, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}."
 HEAD_HELP = "Last linear layer that every model has of its own and that is not merged: head."
@@ -103,6 +107,7 @@ def check(
         str | None, typer.Option(help="Samples outside all tasks, to see what the merge changes there.")
     ] = None,
     grid: Grid = 10,
+    fail_on: Annotated[list[str], typer.Option(help=FAIL_ON_HELP)] = [],  # noqa: B006 - typer copies it
     data_root: DataRoot = None,
     work: SeededWork,
 ) -> None:
@@ -118,10 +123,15 @@ def check(
     from biascope.editing.candidates import candidates_of
     from biascope.editing.unlabelled import SPLIT
     from biascope.measures.merge_check import merge_check
+    from biascope.measures.merge_check.verdict import GRADES
     from biascope.runs.files import make_writable
     from biascope.scanning import path_words
 
     run = work.run(None, data_root=data_root)
+    if unknown := [verdict for verdict in fail_on if verdict not in GRADES]:
+        raise ValueError(
+            f"--fail-on must be one of {', '.join(map(repr, GRADES))}, got {unknown[0]!r}. Pass one of them."
+        )
     if grid < 0 or grid in (1, 2):
         raise ValueError(f"--grid must be at least 3, or 0 for no maps, got {grid}. Pass --grid 10.")
     if accuracy and len(accuracy) != len(models):
@@ -159,6 +169,8 @@ def check(
     if not found.grade.startswith("merge") or not _fit(base, models, f"{how.head}." if how.head else None):
         then = ""
     _show(found, folder, f"May {found.subject} be merged?", work, command=then)
+    if found.grade in fail_on:
+        raise typer.Exit(1)
 
 
 def _fit(base: Path, models: list[Path], head: str | None) -> bool:

@@ -278,6 +278,14 @@ class SignalOptions(Group):
 
         return signal_of(path, longest=self.longest, seconds=self.seconds, start=self.start, grey=self.grey)
 
+    def words(self, signal: Signal) -> list[str]:
+        """The options that read the same signal again: of a sound its part, of an image its size and colours."""
+        if signal.rate:
+            part = [] if self.seconds is None else [f"--seconds {self.seconds:g}"]
+            return [*part, *([f"--start {self.start:g}"] if self.start else [])]
+        size = [] if self.longest is None else [f"--longest {self.longest}"]
+        return [*size, *(["--grey"] if self.grey else [])]
+
 
 def positive_classes(text: str) -> tuple[int, ...] | None:
     """What :data:`Positive` names; ``None`` for every class."""

@@ -226,6 +226,7 @@ class MixedDerivativeGram(EstimatedOperator):
 
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """``vᵀĈv`` for each column, and its standard error, unknown for the averaged operator."""
+        vectors = self.columns(vectors)
         if self.average == "operator" or len(self.groups) < 3:
             values = (vectors * self.matmul(vectors)).sum(0)
             return values, torch.full_like(values, math.nan)

@@ -27,6 +27,19 @@ class LinearOperator(ABC):
     def matmul(self, vectors: Tensor) -> Tensor:
         """The operator applied to columns ``(D, k)`` in float64."""
 
+    def columns(self, vectors: Tensor) -> Tensor:
+        """Vectors ``(D,)`` or ``(D, k)`` of any device and precision as columns for this operator.
+
+        Raises:
+            ValueError: If they have another length.
+        """
+        found = vectors[:, None] if vectors.ndim == 1 else vectors
+        if found.ndim != 2 or len(found) != self.size:
+            raise ValueError(
+                f"Vectors must be ({self.size},) or ({self.size}, k), got {tuple(vectors.shape)}. Pass one per column."
+            )
+        return found.to(self.device, torch.float64)
+
     def dense(self) -> Tensor | None:
         """The matrix, where it is small enough to form."""
         if self.size > DENSE_LIMIT:
@@ -165,6 +178,7 @@ class GradientCovariance(EstimatedOperator):
 
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Variance of the gradient along each column ``vᵀĈv``, and its standard error from the spread over groups."""
+        vectors = self.columns(vectors)
         mean = (self.total.total / self.draws) @ vectors if self.centred else torch.zeros_like(vectors[0])
         each = []
         for group in self.groups:
@@ -271,6 +285,7 @@ class GramOfMean(EstimatedOperator):
 
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """``‖M̄ v‖²`` for each column, and its jackknife error."""
+        vectors = self.columns(vectors)
         values = (vectors * self.matmul(vectors)).sum(0)
         columns = vectors.to(self._total.dtype)
         image, left_out = columns.T @ self._total, []

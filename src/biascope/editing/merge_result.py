@@ -146,8 +146,9 @@ class Merge(Result):
             self.layers,
             f"{reading}edit made of it, and what the type in which it is written could not hold.",
             dark,
+            decades=True,
         )
-        figure.axes[0].set(ylabel="norm / norm of the weights", yscale="log")
+        figure.axes[0].set(ylabel="norm / norm of the weights")
         return {"How far each layer moved": figure}
 
 
@@ -293,8 +294,8 @@ class Difference(Result):
         reading = (
             "A dot is a layer, in the order of their names: norm of the difference, relative to the norm of the layer."
         )
-        figure = _dots_figure(distances, self.layers, reading, dark)
-        figure.axes[0].set(ylabel="distance / norm of the weights", yscale="log")
+        figure = _dots_figure(distances, self.layers, reading, dark, decades=True)
+        figure.axes[0].set(ylabel="distance / norm of the weights")
         pictures = {"How far each layer is from the base": figure}
         if self.pairs:
             pictures["Cosine of task vectors"] = self._by_layer(
@@ -324,7 +325,9 @@ class Difference(Result):
         return figure
 
 
-def _dots_figure(values: Mapping[str, np.ndarray], layers: Sequence[str], reading: str, dark: bool) -> Figure:
+def _dots_figure(
+    values: Mapping[str, np.ndarray], layers: Sequence[str], reading: str, dark: bool, decades: bool = False
+) -> Figure:
     """Numbers by layer; lines would join layers of different kinds, which alternate in most networks."""
     from biascope.results import draw
 
@@ -335,6 +338,10 @@ def _dots_figure(values: Mapping[str, np.ndarray], layers: Sequence[str], readin
     shown = np.unique(np.linspace(0, len(layers) - 1, 6).round().astype(int))
     words = [draw.plain(layers[index], 24) for index in shown]
     axes.set_xticks(shown, words, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
+    if decades and any(
+        np.nanmax(each, initial=0.0) > 0 for each in values.values()
+    ):  # of equal checkpoints all are zero
+        axes.set_yscale("log")
     if len(values) > 1:
         draw.legend_below(figure, axes, dark)
     return figure

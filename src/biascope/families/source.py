@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import difflib
 import functools
 import hashlib
 import importlib
@@ -155,12 +156,10 @@ def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:
     module = _module_of(location)
     found = getattr(module, attribute, None)
     if not callable(found):
-        candidates = [
-            name
-            for name, value in vars(module).items()
-            if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-        ]
-        listed = ", ".join(candidates[:8]) or "no function at all"
+        public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+        own = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+        near = difflib.get_close_matches(attribute, public, n=8, cutoff=0.6)
+        listed = ", ".join(own[:8] or near or list(public)[:8]) or "no function at all"
         raise ValueError(
             f"{location} must define a function {attribute!r}, and has {listed}. Name one of them after the colon."
         )

@@ -81,6 +81,8 @@ class Probe:
             seed: Of the inputs; independent of the seed of the weights.
         """
         shape = tuple(shape)
+        if not shape or min(shape) < 1:
+            raise ValueError(f"shape must have at least one positive length, got {shape}. Pass (1, 32, 32) for images.")
         if num < 1:
             raise ValueError(f"num must be at least 1 input per member, got {num}. Pass num=1.")
         if not 0 < std < math.inf:

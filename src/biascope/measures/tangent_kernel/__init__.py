@@ -180,7 +180,7 @@ def tangent_kernel(
     *,
     split: str = "train",
     samples: int | None = None,
-    leading: int = 50,
+    leading: int | None = None,
     positive: tuple[int, ...] | None = None,
     kernel: str = "scalar",
     readout: str = "first",
@@ -202,7 +202,7 @@ def tangent_kernel(
         data: Where, with class numbers as labels.
         split: Which samples.
         samples: How many of them, chosen at random; all by default.
-        leading: How many eigenfunctions, k.
+        leading: How many eigenfunctions, k; by default 50, or as many as there are samples.
         positive: Classes that are +1, the others −1. By default the larger of two classes; of more, each class against the
             rest with the mean removed, since most of such a target is a constant.
         kernel: ``"scalar"``, that of one readout, or ``"trace"``, the sum over all outputs.
@@ -238,6 +238,7 @@ def tangent_kernel(
     if not 1 < (size if samples is None else samples) <= size:
         raise ValueError(f"samples must be between 2 and the {size} of {split}, got {samples}. Pass samples={size}.")
     (x, y, places), *others = (_samples(data, each, samples, seed) for each in splits)
+    leading = min(50, len(y)) if leading is None else leading
     if not 1 <= leading <= len(y):
         raise ValueError(f"leading must be between 1 and the {len(y)} samples, got {leading}. Pass leading={len(y)}.")
     names, classes, targets, means = _targets(y, positive)
