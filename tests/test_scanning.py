@@ -137,7 +137,7 @@ import torch
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without pictures, which take seconds."""
 
-    def written(results: Sequence[Result], path: Path) -> Path:
+    def written(results: Sequence[Result], path: Path, title: str | None = None) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(result.subject for result in results))
         return path

@@ -173,7 +173,7 @@ def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:
 
 
 def test_a_network_that_does_not_fit_is_told_before_any_training() -> None:
-    with pytest.raises(ValueError, match="must take inputs of shape"):
+    with pytest.raises(ValueError, match="must accept inputs of shape"):
         directional_bias(FAMILY, bases.fourier_half((1, 8, 8)), run=CPU)
     ten = Family.initialised(functools.partial(linear, 10), name="ten classes")
     with pytest.raises(ValueError, match="outputs=2"):

@@ -58,6 +58,8 @@ def kernel(
 
     if matrix is not None and matrix.suffix != ".npy":
         raise ValueError(f"--matrix must name an .npy file, got {matrix}. Pass --matrix kernel.npy.")
+    if matrix is not None and not matrix.parent.is_dir():
+        raise ValueError(f"--matrix must lie in a folder that exists, and {matrix.parent} does not. Create it first.")
     chosen = model_source.parse_settings(settings)
     found = samples.arrays(work.seed)
     family = model_source.family_of(model, shape=found.shape, settings=chosen, weights_file=weights)

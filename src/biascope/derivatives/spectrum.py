@@ -10,6 +10,7 @@ from torch import Tensor
 from biascope.derivatives.operators import LinearOperator
 from biascope.runs.randomness import generator_for
 
+_THIN = 0.6  # of the size: up to so many columns, the Gram matrix of a factor is quicker than the whole matrix
 _SPARE = 8  # columns of a Lanczos block beyond the pairs asked for
 _BASIS_NUMBERS = {"cpu": 2**27, "cuda": 2**30}  # entries of a Lanczos basis before it is restarted from its best part
 
@@ -44,8 +45,9 @@ def eigenpairs(
 ) -> Spectrum:
     """The largest eigenpairs of a symmetric operator, ``A v = λ v`` or, with a metric, ``A v = λ B v``.
 
-    The whole matrix where it can be formed (LAPACK); the small Gram matrix of a thin factor otherwise; else block
-    Lanczos on the operator, which multiplies many vectors at once, on whatever device the operator lives.
+    The small Gram matrix of a thin factor where there is one, which gives no pairs of eigenvalue 0; else the whole matrix where it
+    can be formed (LAPACK); else block Lanczos on the operator, which multiplies many vectors at once, on whatever device the
+    operator lives.
 
     Args:
         operator: ``A``.
@@ -71,11 +73,13 @@ def eigenpairs(
     """
     num = operator.size if num is None else min(num, operator.size)
     image = None
-    matrix = None if iterate and metric is None else operator.dense()
+    factor = operator.factor() if metric is None else None
+    thin = factor is not None and factor.shape[1] <= _THIN * operator.size
+    matrix = None if thin or (iterate and metric is None) else operator.dense()
     if matrix is not None:
         values, vectors = _dense_pairs(matrix, metric)
         method = "dense eigen-decomposition"
-    elif (factor := operator.factor()) is not None and metric is None:
+    elif factor is not None:
         gram = torch.linalg.eigh(factor.T @ factor)
         kept = gram.eigenvalues > gram.eigenvalues[-1] * 1e-12
         values = gram.eigenvalues[kept]

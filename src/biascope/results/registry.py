@@ -187,10 +187,6 @@ class Measurement(Generic[P, R]):
             from biascope.runs.run import Run
 
             family.first_outputs(_few_inputs(probe, None, None, run or Run()), run)
-        if (basis := arguments.get("basis")) is not None:
-            import torch
-
-            family.first_outputs(torch.randn(2, *basis.shape, generator=torch.Generator().manual_seed(0)))
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
         """What cheap checks say against this measurement."""

@@ -210,15 +210,8 @@ def _several(values: Any, kind: type, name: str) -> tuple[Any, ...]:
 
 def _check_fit(family: Family, course: _Directions, run: Run) -> None:
     """Tell a misfit of basis and network before any training."""
-    x = torch.zeros(2, *course.shape)
-    try:
-        outputs = family.template.to(torch.device("cpu"), torch.float32)(x)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise ValueError(
-            f"{family.name} must take inputs of shape {course.shape}, those of the basis, and does not ({error}). "
-            "Pass a basis of the network's input shape."
-        ) from error
-    family.check_forward(x)
+    must = f"accept inputs of shape {'×'.join(map(str, course.shape))}, those of the basis"
+    outputs = family.tried(torch.zeros(2, *course.shape), must, "Pass a basis of the network's input shape.")
     if outputs.dim() > 2 or (outputs.dim() == 2 and outputs.shape[1] > 2):
         raise ValueError(
             f"{family.name} must have one or two outputs to tell two classes apart, got outputs of shape "
