@@ -101,6 +101,18 @@ class EstimatedOperator(LinearOperator):
         """The estimates from the even and from the odd groups, which are independent."""
 
 
+THIN = 0.6  # of the size: up to so many columns, the Gram matrix of a factor is quicker than the whole matrix
+
+
+def _form_of_total(groups: Sequence[Moments], size: int) -> str:
+    """How all draws together are kept: as rows while they are few, which have a thin factor; else as a matrix where D allows it."""
+    second = [group.second for group in groups]
+    rows = [sum(map(len, each.parts)) for each in second if isinstance(each, Rows)]
+    if len(rows) == len(second) and (size > DENSE_LIMIT or sum(rows) <= THIN * size):
+        return "rows"
+    return "dense" if size <= DENSE_LIMIT else "sketch"
+
+
 class GradientCovariance(EstimatedOperator):
     """``C = E[∇_x f ∇_x fᵀ]`` over a family (and a probe), estimated from independent groups of draws.
 
@@ -120,8 +132,7 @@ class GradientCovariance(EstimatedOperator):
         self.groups, self.centred, self.inputs = list(groups), centred, inputs
         first = groups[0]
         self.size, self.device = first.total.shape[0], first.total.device
-        form = "dense" if self.size <= DENSE_LIMIT else "rows" if isinstance(first.second, Rows) else "sketch"
-        self.total = Moments.empty(self.size, form, self.device)
+        self.total = Moments.empty(self.size, _form_of_total(groups, self.size), self.device)
         for group in groups:
             self.total.merge(group)
         self.draws = self.total.draws
@@ -136,9 +147,13 @@ class GradientCovariance(EstimatedOperator):
 
     def dense(self) -> Tensor | None:
         """The estimated matrix, ``None`` beyond the size that is formed."""
-        if not isinstance(self.total.second, Dense):
+        if isinstance(self.total.second, Rows) and self.size <= DENSE_LIMIT:
+            rows = torch.cat(self.total.second.parts).double()
+            matrix = rows.T @ rows
+        elif isinstance(self.total.second, Dense):
+            matrix = self.total.second.matrix
+        else:
             return None
-        matrix = self.total.second.matrix
         if not self.centred:
             return matrix / self.draws
         return (matrix - torch.outer(self.total.total, self.total.total) / self.draws) / (self.draws - 1)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from biascope.derivatives.operators import LinearOperator
+from biascope.derivatives.operators import THIN, LinearOperator
 from biascope.runs.randomness import generator_for
 
-_THIN = 0.6  # of the size: up to so many columns, the Gram matrix of a factor is quicker than the whole matrix
 _SPARE = 8  # columns of a Lanczos block beyond the pairs asked for
 _BASIS_NUMBERS = {"cpu": 2**27, "cuda": 2**30}  # entries of a Lanczos basis before it is restarted from its best part
 
@@ -51,7 +50,8 @@ def eigenpairs(
 
     Args:
         operator: ``A``.
-        num: How many; all that there are by default.
+        num: How many; by default all that there are, of a thin factor as many as it has columns at most. More than these are
+            completed by directions of eigenvalue 0.
         metric: ``B``, positive definite; vectors are then normalised to unit Euclidean length.
         tolerance: Residual, relative to the largest eigenvalue, at which the iteration is content.
         products: Most products with a block of vectors; where they do not suffice, the residuals say so.
@@ -71,10 +71,11 @@ def eigenpairs(
         >>> eigenpairs(Matrix(torch.diag(torch.tensor([1.0, 3.0, 2.0])))).values
         tensor([3., 2., 1.], dtype=torch.float64)
     """
+    factor = operator.factor() if metric is None else None
+    columns = operator.size if factor is None else factor.shape[1]
+    thin = columns <= THIN * operator.size and (num is None or num <= columns)
     num = operator.size if num is None else min(num, operator.size)
     image = None
-    factor = operator.factor() if metric is None else None
-    thin = factor is not None and factor.shape[1] <= _THIN * operator.size
     matrix = None if thin or (iterate and metric is None) else operator.dense()
     if matrix is not None:
         values, vectors = _dense_pairs(matrix, metric)

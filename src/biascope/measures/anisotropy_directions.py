@@ -188,7 +188,7 @@ def anisotropy_directions(
         readout: Which scalar of several outputs: ``first``, ``sum``, ``mean``, ``margin``, ``random``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).
         leading: Dimension of that subspace.
-        keep: Directions to keep; by default all up to D = 4096, else 64; 50 where they are iterated for.
+        keep: Directions to keep; by default all that the draws tell up to D = 4096, else 64; 50 where they are iterated for.
         seed: Of the weights.
         run: Folder, device, precision.
 

@@ -111,7 +111,7 @@ def average_geometry(
         readout: Which scalar of several outputs; the published G takes the ``mean``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).
         leading: Dimension of that subspace.
-        keep: Directions to keep; by default all up to D = 4096, else 64.
+        keep: Directions to keep; by default all that the draws tell up to D = 4096, else 64.
         seed: Of the weights.
         run: Folder, device, precision.
 

@@ -242,12 +242,12 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     Args:
         covariance: The estimate.
         input_shape: Shape of one input.
-        keep: How many directions to keep; by default all up to D = 4096, else 64.
+        keep: How many directions to keep; by default all that the draws tell up to D = 4096, else 64.
     """
     size = covariance.size
     if keep is not None and keep < 1:
         raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
-    keep = min(size, keep if keep is not None else size if size <= 4096 else 64)
+    keep = 64 if keep is None and size > 4096 else keep
     spectrum = eigenpairs(covariance, keep, tolerance=_TOLERANCE)
     kept = spectrum.vectors.shape[0]
     _, errors = covariance.along(spectrum.vectors.T)
@@ -265,9 +265,10 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
                 for k in sizes
             ]
         )
-        if size <= 4096 and min(len(one.vectors), len(two.vectors)) >= kept:
-            crossed = second.along(one.vectors.T)[0] + first.along(two.vectors.T)[0]
-            held_out = (crossed[:kept] / 2).cpu().numpy()
+        # Half of few draws has half of their directions: the others have been measured by no other draws.
+        if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
+            crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
+            held_out[:known] = (crossed / 2).cpu().numpy()
     return {
         "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
         "eigenvalue_errors": errors.cpu().numpy(),
