@@ -25,3 +25,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without pictures, which take seconds: for tests of what stands around them."""
+    monkeypatch.setattr("biascope.results.report._pictures", lambda *args, **kwargs: [])

@@ -73,6 +73,7 @@ def test_edited_code_is_measured_anew(model: str, tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "trials").iterdir())) == 4
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_trained_weights_and_checkpoints_are_scanned_as_points(model: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir()

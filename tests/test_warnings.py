@@ -205,6 +205,7 @@ def build(): return Net()
 """
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_scan_says_it_in_output_json_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool) -> None:
     monkeypatch.chdir(tmp_path)

@@ -58,6 +58,7 @@ def test_a_dry_run_estimates_and_writes_nothing(call: Call, tmp_path: Path) -> N
     assert not (tmp_path / "biascope-runs").exists()
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_compare_takes_runs_and_networks_and_refuses_to_mix_estimators(call: Call) -> None:
     call("scan", *TINY, "--draws", 8, "--out", "first", "--estimator", "exact")
     call("scan", *TINY, "--draws", 8, "--out", "other", "--estimator", "difference")
@@ -69,6 +70,7 @@ def test_compare_takes_runs_and_networks_and_refuses_to_mix_estimators(call: Cal
     assert "must share one estimator" in err
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_report_is_made_again_from_run_folders(call: Call, tmp_path: Path) -> None:
     call("scan", *TINY, "--draws", 8, "--out", "first")
     status, _, _ = call("report", "first", "--out", "page/again.html")
@@ -76,6 +78,7 @@ def test_report_is_made_again_from_run_folders(call: Call, tmp_path: Path) -> No
     assert (tmp_path / "page/again.html").exists()
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_measure_runs_one_measurement_with_its_own_settings(call: Call) -> None:
     status, out, _ = call(
         "measure", "average_geometry", *TINY, "--inputs", 2, "--fresh", "--draws", "8", "--readout", "sum"

@@ -186,6 +186,7 @@ def test_localisation_takes_no_tuning(folder: Path, monkeypatch: pytest.MonkeyPa
     assert found.energy.shape == (1, 3, 12)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_from_random_weights(folder: Path) -> None:
     words = ("--steps", "1", "--samples", "8,4,4", "--tunings", "non-linear", "--data-root", ".", "--device", "cpu")
     assert "small ViT at random weights" in said("vit", "--tasks", "one", "--random", *words)

@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 from asking import Asking
 
-from biascope.results import report
-
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Asking:
+def ask(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, without_pictures: None
+) -> Asking:
     """The command line in a folder with a file of odd models, small images and small signals; pictures are left out."""
-    monkeypatch.setattr(report, "_pictures", lambda *args, **kwargs: [])
     shutil.copy(Path(__file__).parents[1] / "odd_models.py", tmp_path / "odd.py")
     generator = np.random.default_rng(0)
     x, y = generator.uniform(size=(36, 1, 4, 4)).astype(np.float32), np.arange(36) % 3
