@@ -207,6 +207,26 @@ def test_expected_cost_names_each_measurement(model: str) -> None:
     assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 for cost in costs)
 
 
+def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    family, asked = Family.initialised(lambda: built(model), name="tiny"), []
+
+    def seconds(size: int, columns: int, device: torch.device) -> float:
+        asked.append((size, columns))
+        return 1000.0
+
+    monkeypatch.setattr("biascope.scanning.expected_seconds", seconds)
+    costs = expected_cost(family, (1, 8, 8), Sampling(draws=21), Run(device="cpu"))
+    assert all(3000 < cost.seconds < 3100 for cost in costs)
+    assert asked == [
+        (64, 21),
+        (64, 10),
+        (64, 11),
+        (64, 84),
+        (64, 42),
+        (64, 42),
+    ]  # all draws and both halves, 1 and 4 inputs
+
+
 def test_folder_names_are_readable_and_safe() -> None:
     assert folder_name("lenet", {"pooling": "average"}, None) == "lenet-pooling=average"
     assert folder_name("model.py:build", {}, None) == "model"

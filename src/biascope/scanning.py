@@ -18,6 +18,7 @@ from torch import nn
 
 from biascope import networks
 from biascope.derivatives.covariance import GROUPS, GradientSampler, default_estimator
+from biascope.derivatives.spectrum import expected_seconds
 from biascope.families.family import Family
 from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
 from biascope.results import registry as measurement
@@ -203,6 +204,10 @@ def _measure(
         yield measurement.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)
 
 
+_PAGE_SECONDS = 2.2  # to check, save, draw and show one result, on two CPU cores (benchmarks/dry_run.py) …
+_PAGE_SECONDS_PER_NUMBER = 1.2e-3  # … and for each number of an input
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a measurement is expected to take.
@@ -211,7 +216,7 @@ class Cost:
         measurement: Its name.
         estimator: How gradients would be taken.
         method: The fastest way so far.
-        seconds: Expected time for all draws, without the eigen-decomposition.
+        seconds: Expected time for all draws, the spectra of all and of both halves, and the page.
         memory: Expected bytes for weights and sums.
     """
 
@@ -242,7 +247,10 @@ def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, ru
         sampler = GradientSampler(
             family, probe, estimator=chosen, step=sampling.step, readout=sampling.readout, seed=sampling.seed, run=run
         )
-        seconds = sampler.expected_seconds(draws)
+        rows = draws * probe.num
+        seconds = sampler.expected_seconds(draws) + _PAGE_SECONDS + _PAGE_SECONDS_PER_NUMBER * sampler.size
+        for part in (rows, rows // 2, rows - rows // 2):
+            seconds += expected_seconds(sampler.size, max(part, 1), run.torch_device)
         numbers = family.num_parameters * min(draws, family.draws(seed=sampling.seed, run=run).block_size)
         sums = min(draws * probe.num * sampler.size * 4, GROUPS * sampler.size**2 * 8) + 4 * sampler.size**2 * 8
         costs.append(Cost(name, chosen, sampler.method, seconds, numbers * run.dtype.itemsize + sums))

@@ -103,3 +103,21 @@ def test_directions_of_any_precision_and_shape_are_taken() -> None:
     assert alone == pytest.approx(float(covariance.along(torch.ones(6, 1, dtype=torch.float64))[0]))
     with pytest.raises(ValueError, match=r"^Vectors must be \(6,\) or \(6, k\), got \(5,\)"):
         covariance.along(torch.ones(5))
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_few_draws_have_the_spectrum_of_their_small_gram_matrix(centred: bool) -> None:
+    covariance = covariance_of(gaussian(12, 1, 40), centred=centred, groups=4, form="rows")
+    found = eigenpairs(covariance)
+    assert "Gram matrix" in found.method
+    matrix = covariance.dense()
+    assert matrix is not None
+    values = torch.linalg.eigvalsh(matrix).flip(0)
+    rank = 11 if centred else 12
+    assert len(found.values) == rank  # directions that no draw moves in are not told
+    torch.testing.assert_close(found.values, values[:rank])
+    assert float(found.residuals.max()) < 1e-9
+    whole = eigenpairs(covariance, 40)  # asked for, they are completed
+    torch.testing.assert_close(whole.vectors @ whole.vectors.T, torch.eye(40, dtype=torch.float64))
+    torch.testing.assert_close(whole.values[:rank], found.values)
+    assert float(whole.values[rank:].abs().max()) < 1e-9

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.operators import THIN, LinearOperator
 from biascope.runs.randomness import generator_for
 
+_TRIED = 768  # length of the matrix that is decomposed to foretell longer ones
 _SPARE = 8  # columns of a Lanczos block beyond the pairs asked for
 _BASIS_NUMBERS = {"cpu": 2**27, "cuda": 2**30}  # entries of a Lanczos basis before it is restarted from its best part
 
@@ -102,6 +105,19 @@ def eigenpairs(
     scaled = (vectors if metric is None else metric.matmul(vectors)) * values
     residuals = (image - scaled).norm(dim=0) / values.abs().max().clamp_min(1e-300)
     return Spectrum(values, vectors.T.contiguous(), residuals, method)
+
+
+def expected_seconds(size: int, columns: int, device: torch.device) -> float:
+    """How long :func:`eigenpairs` takes for an operator known by so many columns, from timing a smaller decomposition."""
+    length = columns if columns <= THIN * size else min(size, DENSE_LIMIT)
+    tried = min(length, _TRIED)
+    matrix = torch.randn(tried, tried, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+    seconds = []
+    for _ in range(2):  # the first call loads libraries
+        begin = time.perf_counter()
+        torch.linalg.eigh(matrix + matrix.T).eigenvalues.sum().item()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds) * (length / tried) ** 3
 
 
 def _dense_pairs(matrix: Tensor, metric: LinearOperator | None) -> tuple[Tensor, Tensor]:
