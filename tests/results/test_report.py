@@ -459,3 +459,17 @@ def test_a_damaged_neighbour_is_left_out_of_the_report_and_told(anisotropy: Cova
     with pytest.warns(UserWarning, match="leaves a result out: .*old/result.json"):
         page = Page(report.write_folder_report(tmp_path))
     assert page.text.count(anisotropy.sentence()) == 1
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_results_from_before_a_network_changed_are_told_apart(
+    anisotropy: CovarianceResult, geometry: CovarianceResult, tmp_path: Path
+) -> None:
+    family = anisotropy.provenance["family"]
+    older = dataclasses.replace(
+        geometry, provenance={**geometry.provenance, "family": {**family, "content": "0123456789abcdef"}}
+    )
+    anisotropy.save(tmp_path / "anisotropy_directions")
+    older.save(tmp_path / "average_geometry")
+    with pytest.warns(UserWarning, match="shows results of small MLP from before and after its code"):
+        report.write_folder_report(tmp_path)

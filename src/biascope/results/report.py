@@ -11,7 +11,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,24 @@ def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
         ValueError: If the folder holds no result that can be read.
     """
     results, problems = saved(folder)
+    for subject in _changed_subjects(results.values()):
+        warnings.warn(
+            f"The report in {folder} shows results of {subject} from before and after its code, settings or weights changed. "
+            "Run the older commands again, or pass another --out.",
+            stacklevel=2,
+        )
     return write_report_of_saved(results, problems, folder / "report.html", title=title)
+
+
+def _changed_subjects(results: Iterable[Result]) -> list[str]:
+    """Subjects whose results are of networks that differ although they have one name, one law and as many parameters."""
+    contents: dict[tuple[str, Any, Any], set[str]] = {}
+    for result in results:
+        family = result.provenance.get("family", {})
+        if "content" in family:
+            key = (result.subject, family.get("law"), family.get("parameters"))
+            contents.setdefault(key, set()).add(str(family["content"]))
+    return list(dict.fromkeys(key[0] for key, found in contents.items() if len(found) > 1))
 
 
 def write_report_of_saved(
