@@ -127,7 +127,7 @@ class Disentanglement(EditingResult):
         order = np.argsort([each.value for each in self.areas.values()])
         # All ways saw the same samples, resampled alike: differences are certain where single areas are not.
         ahead = float((self.area[order[-1]] > self.area[order[0]]).mean())
-        verdict = "no way to edit is told from another"
+        verdict = "the methods do not differ measurably"
         if ahead >= 0.975:
             verdict = f"{self.methods[order[-1]]} editing keeps them apart better than {self.methods[order[0]]}"
         ending = "" if len(self.methods) == 1 else f": {verdict}"
@@ -209,7 +209,7 @@ def disentanglement(
         heads: Of each task, by name.
         vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both; the non-linear ones also serve
             post-hoc linearisation.
-        tasks: Samples of each task, by name; labels are not looked at.
+        tasks: Samples of each task, by name; labels are not used.
         pair: Names of the two tasks; may be left out where there are two.
         control: Samples outside both tasks.
         methods: Which of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.

@@ -154,7 +154,7 @@ def kept_samples(
         scores: ``(n,)``, one per sample in the data set's own order.
         keep: Share of the samples that stays, above 0 and at most 1.
         by: ``"score"``: those with the lowest scores go; ``"random"``: as many at random.
-        labels: Of the samples, to keep the same share of each class; by default classes are not looked at.
+        labels: Of the samples, to keep the same share of each class; by default classes are ignored.
         seed: Of the random choice.
 
     Raises:

@@ -310,7 +310,7 @@ class Advice(Result):
         if self.trained is not None:
             means = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in self.iterations])
             found["Predicted and trained"] = pictures.agreement_figure(means, self.trained, self.iterations, dark=dark)
-        # The best of each kind, and the last: more curves than colours cannot be told apart.
+        # The best of each kind, and the last: readers cannot distinguish more curves than there are colours.
         shown = sorted({self.kinds.index(kind) for kind in self.kinds} | {len(self.names) - 1})
         steps = np.geomspace(1, 30 * last, 40)
         after = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in steps], 1)

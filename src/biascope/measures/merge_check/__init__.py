@@ -100,8 +100,8 @@ def merge_check(
         points: Samples of each task at most, and of the control set.
         alphas: Coefficients to choose from; 0, the base, is always among them.
         compared: ``"classes"``, or ``"features"``: outputs are not class scores.
-        accuracies: What is known of the models' accuracy on their tasks, between 0 and 1; a fine-tuned model is often surer than
-            it is right, and the loss to expect is too large then.
+        accuracies: What is known of the models' accuracy on their tasks, between 0 and 1; a fine-tuned model is often
+            overconfident, and the expected loss is then too large.
         control: Samples outside all tasks.
         grid: Coefficients along a side of the maps of ξ; ``None`` for no maps.
         reach: First and last of them.

@@ -72,7 +72,7 @@ def verdict_of(check: MergeCheck) -> str:
     loss, likely = check.losses[worst], check.expected_losses
     cost = ""
     if likely:
-        cost = f", and it can lose as much accuracy at most; to expect is a loss of {percent(likely[worst].value)}"
+        cost = f". It can lose at most that much accuracy; the expected loss is {percent(likely[worst].value)}"
         if check.models[worst] not in check.tempered:
             cost += " if it is right as often as it is sure (pass its accuracy for a better forecast)"
     suffers = f"{check.models[worst]} suffers most: {_distance(check, loss.value, loss.low, loss.high)}{cost}."
