@@ -1,6 +1,7 @@
 """Files are whole or absent, and nothing is left beside them."""
 
 import os
+import time
 
 import pytest
 
@@ -69,3 +70,32 @@ def test_what_is_not_whole_has_a_hidden_name_of_its_own(tmp_path):
     put_in_place(one, tmp_path / "a.txt")
     make_writable(tmp_path)
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+DEAD = "999999999"
+
+
+def test_what_a_dead_process_left_goes_at_the_first_write_beside_it(tmp_path):
+    file, folder = (tmp_path / f".{name}.{DEAD}-0badcafe.partial" for name in ("a.txt", "model"))
+    file.write_bytes(b"half")
+    folder.mkdir()
+    (folder / "shard").write_bytes(b"half")
+    write_atomically(tmp_path / "b.txt", b"whole")
+    assert os.listdir(tmp_path) == ["b.txt"]
+
+
+def test_only_what_is_ours_and_abandoned_goes(tmp_path):
+    here = partial_name(tmp_path / "a.txt").name
+    elsewhere = here.replace(
+        f".{os.getpid()}-{files._MACHINE}-", f".{DEAD}-{'0' * 8}-"
+    )  # of a machine that shares the disk
+    others = [here, elsewhere, ".download.partial", f".a.{DEAD}.partial"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"half")
+    make_writable(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
+    long_ago = time.time() - 2 * files._ABANDONED
+    for name in others:
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    make_writable(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(others[2:])

@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from biascope.runs import trials
+from biascope.runs.files import partial_name
 from biascope.runs.run import Run
 from biascope.runs.trials import Group, Sweep
 
@@ -294,16 +293,14 @@ def test_a_damaged_plan_is_named_and_planned_again(tmp_path, damage):
     assert not work.runs  # groups are found by what is in them
 
 
-def test_old_leftovers_go_and_fresh_ones_stay(tmp_path):
+def test_leftovers_go_and_what_may_still_be_written_stays(tmp_path):
     folder = Sweep("work", Run(tmp_path), code=()).folder
-    old, fresh = folder / ".group-1.safetensors.ab.partial", folder / ".plan.json.cd.partial"
-    old.write_bytes(b"half")
-    fresh.write_bytes(b"half")
-    before = time.time() - 2 * trials.LEFTOVER_SECONDS
-    os.utime(old, (before, before))
+    dead, mine = folder / ".group-1.safetensors.999999999-0badcafe.partial", partial_name(folder / "plan.json")
+    dead.write_bytes(b"half")
+    mine.write_bytes(b"half")
     sweep = Sweep("work", Run(tmp_path), code=())
-    assert not old.exists()
-    assert fresh.exists()  # another process may be writing it
+    assert not dead.exists()
+    assert mine.exists()  # its process still runs
     assert len(sweep.outcomes(KEYS, Squares(), plan=Pairs())) == 4
 
 

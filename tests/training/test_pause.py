@@ -53,8 +53,12 @@ def test_it_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.Monk
     counted = len(whole.losses)
     Stopping.left = counted - 20 + 1  # what is left, and no more
     found = fit(network, stopping, RECIPE, seed=3, run=CPU, unfinished=file)
-    assert not file.exists()
     assert torch.equal(found.losses, whole.losses)
+    Stopping.left = 0  # killed before its weights were saved, a finished training is read and not repeated
+    again = fit(network, stopping, RECIPE, seed=3, run=CPU, unfinished=file)
+    assert torch.equal(again.losses, whole.losses)
+    for name, tensor in whole.networks.params.items():
+        assert torch.equal(tensor, again.networks.params[name]), name
     for name, tensor in whole.networks.params.items():
         assert torch.equal(tensor, found.networks.params[name]), name
     assert torch.equal(whole.networks.buffers["1.running_mean"], found.networks.buffers["1.running_mean"])
@@ -70,6 +74,14 @@ def test_another_training_or_a_damaged_file_begins_anew(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"unfinished\.safetensors is damaged\. What it held is trained again\."):
         found = fit(network, task, RECIPE, seed=3, run=CPU, unfinished=file)
     assert torch.equal(found.losses, whole.losses)
+
+
+def test_a_training_that_diverged_leaves_no_file(tmp_path: Path) -> None:
+    network, task = network_and_task()
+    file = tmp_path / "unfinished.safetensors"
+    wild = Recipe("gd", 1e200, schedule="constant", steps=9, loss="cross_entropy")
+    assert fit(network, task, wild, seed=3, run=CPU, unfinished=file).diverged_at.item() >= 0
+    assert not file.exists()
 
 
 def test_a_stack_is_refused(tmp_path: Path) -> None:

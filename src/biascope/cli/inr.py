@@ -82,6 +82,7 @@ def fit(
         raise ValueError(
             f"--finer must give a reconstruction of at most {_MOST_NUMBERS:,} numbers, got {numbers:,}. Pass a smaller one."
         )
+    unfinished = folder / "unfinished.safetensors"
     recipe, begin = usual_recipe(given.flat.shape[0], steps=steps, rate=rate, batch=batch), time.perf_counter()
     found = fit_signal(
         family,
@@ -90,7 +91,7 @@ def fit(
         held_out=held_out,
         peak=_peak(given, signal),
         seed=work.seed,
-        unfinished=folder / "unfinished.safetensors",
+        unfinished=unfinished,
         run=run,
     )
     suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
@@ -127,6 +128,7 @@ def fit(
     )
     content: dict[str, Any] = {"results": [result], "report": "", "files": files}
     write_atomically(folder / "fit.json", as_document(**content).encode())
+    unfinished.unlink(missing_ok=True)
     if work.as_json:
         print_json(**content)
     else:

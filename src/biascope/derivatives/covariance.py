@@ -78,8 +78,8 @@ class GradientSampler:
 
     @property
     def method(self) -> str:
-        """The way in use, in words."""
-        return self._fastest.chosen
+        """The way in use, in words; where no gradient had to be taken, that they were read."""
+        return self._fastest.chosen if self._fastest.rate else "read from the run folder"
 
     @property
     def rate(self) -> float:

@@ -128,7 +128,15 @@ class CheckpointWriter:
         if self._one:
             put_in_place(self._part(0), self.path)
             return
-        self.path.mkdir(exist_ok=True)
+        index = self._index() if len(self._shards) > 1 else None
+        if not self.path.exists() or not any(self.path.iterdir()):
+            # All at once: killed, it leaves a whole folder or none, and the same command begins again.
+            if index is not None:
+                write_atomically(self._temporary / INDEX, index)
+            if self.path.exists():
+                self.path.rmdir()
+            os.replace(self._temporary, self.path)
+            return
         stale = {path.name for path in self.path.glob("model-*-of-*.safetensors")} | {"model.safetensors"}
         # Without an index, a folder that is half replaced cannot be taken for a model.
         (self.path / INDEX).unlink(missing_ok=True)
@@ -136,11 +144,15 @@ class CheckpointWriter:
             put_in_place(self._part(number), self.path / self._part(number).name)
         for name in stale - {self._part(number).name for number in range(len(self._shards))}:
             (self.path / name).unlink(missing_ok=True)
-        if len(self._shards) > 1:
-            places = {name: self._part(number).name for name, number in self._owners.items()}
-            total = sum(map(bytes_of, self._plan.values()))
-            document = {"metadata": {"total_size": total, **self.metadata}, "weight_map": places}
-            write_atomically(self.path / INDEX, json.dumps(document, indent=1).encode())
+        if index is not None:
+            write_atomically(self.path / INDEX, index)
+
+    def _index(self) -> bytes:
+        """Which shard holds which tensor."""
+        places = {name: self._part(number).name for name, number in self._owners.items()}
+        total = sum(map(bytes_of, self._plan.values()))
+        document = {"metadata": {"total_size": total, **self.metadata}, "weight_map": places}
+        return json.dumps(document, indent=1).encode()
 
     def _part(self, number: int) -> Path:
         count = len(self._shards)

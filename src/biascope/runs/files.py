@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
+import platform
+import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +46,8 @@ def remove_empty_folders() -> None:
 
 
 _ABANDONED = 24 * 3600  # seconds after which no process still writes a file of ours
+_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_PARTIAL = re.compile(r"\..+\.(?P<process>\d+)-((?P<machine>[0-9a-f]{8})-)?[0-9a-f]{8}\.partial")
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -48,27 +55,31 @@ def clear_leftovers(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in folder.glob(".*.partial"):
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _ABANDONED or not _running(path):
-                    path.unlink()
+                if (ours := _PARTIAL.fullmatch(path.name)) and _abandoned(path, ours):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _running(path: Path) -> bool:
-    """Whether the process that writes a temporary file, whose number is in its name, still runs on this machine."""
-    number = path.name.split(".")[-2].partition("-")[0]
-    if not number.isdecimal():
+_clear_once = functools.cache(clear_leftovers)
+
+
+def _abandoned(path: Path, name: re.Match[str]) -> bool:
+    """Whether the process that wrote a temporary file, whose number is in its name, has ended."""
+    if time.time() - path.stat().st_mtime > _ABANDONED:
         return True
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
+    if name["machine"] not in (None, _MACHINE):  # of a machine that shares the disk: its processes cannot be asked here
         return False
-    except (OSError, OverflowError):
+    try:
+        os.kill(int(name["process"]), 0)
+    except ProcessLookupError:
         return True
-    return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def partial_name(path: Path) -> Path:
     """A new hidden name beside a file or folder, for what is not whole yet."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    return path.with_name(f".{path.name}.{os.getpid()}-{_MACHINE}-{secrets.token_hex(4)}.partial")
 
 
 def put_in_place(whole: Path, path: Path) -> None:
@@ -123,6 +134,7 @@ def _to_disk(path: Path) -> None:
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """A temporary path for what will be a file, gone at the end; an error of the disk names the file."""
+    _clear_once(path.parent.absolute())
     temporary = partial_name(path)
     try:
         yield temporary

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import time
 import urllib.parse
 import warnings
 from collections import Counter
@@ -35,7 +34,6 @@ from biascope.runs.identity import Identity, identity_of
 from biascope.runs.run import Run
 
 Code = Callable[..., Any] | Sequence[Callable[..., Any]]
-LEFTOVER_SECONDS = 3600.0  # no write takes an hour: a temporary file that old belongs to a process that was killed
 
 
 class Trials:
@@ -326,10 +324,6 @@ def _folder_of(identity: Identity, trials: Path) -> tuple[Path, list[list[float]
             f"environment variable or a patched function may have changed. {identity.work.capitalize()} is computed anew.",
             stacklevel=2,
         )
-    for leftover in folder.glob(".*.partial"):
-        with contextlib.suppress(OSError):  # its owner may finish or remove it at this moment
-            if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
-                leftover.unlink()
     return folder, outputs
 
 

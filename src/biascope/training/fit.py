@@ -118,7 +118,8 @@ def fit(
             ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
             captured large ones on a GPU, a loop on a CPU.
         unfinished: A file for the state of one network's training, written every twenty seconds: after an interruption the same
-            call goes on from there, to the same weights. It is gone when training is done.
+            call goes on from there, to the same weights. After the last iteration it holds the finished training, so that nothing
+            is lost before the weights are saved; remove it then.
 
     Returns:
         The trajectory.
@@ -216,7 +217,7 @@ class _Walk:
                 break
             if step < done:
                 continue
-            if self.pause is not None and isinstance(self._stepper, Single):
+            if self.pause is not None and isinstance(self._stepper, Single) and step > done:
                 self.pause.note(step, self._stepper.state, losses)
             loss = self._stepper.step(indices, scalars[step])
             if len(self._members) == size:
@@ -227,8 +228,11 @@ class _Walk:
             if (step + 1) % CHECK_EVERY == 0 and step + 1 < total:
                 self._leave(losses[: step + 1])
             look(step + 1)
-        if self.pause is not None:
-            self.pause.finished()
+        if self.pause is not None and isinstance(self._stepper, Single) and done < total:
+            if self._members and bool(losses.isfinite().all()):
+                self.pause.write(total, self._stepper.state, losses)
+            else:  # it diverged or stopped early: there is nothing to go on with
+                self.pause.finished()
         for step in kept - checkpoints.keys():  # all members left before: their weights stay as they are
             checkpoints[step] = _copied(self._all())
         return self._summary(losses, checkpoints)

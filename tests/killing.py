@@ -1,0 +1,101 @@
+"""A command in a process of its own that ends itself, as ``kill -9`` would, in the middle of a write.
+
+Processes are forked from one that has imported the package, so that a start costs a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(
+    [
+        "torch._dynamo",
+        "scipy.stats",
+        "matplotlib.figure",
+        "biascope.cli",
+        "biascope.scanning",
+        "biascope.results.report",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Started:
+    """What became of a command.
+
+    Attributes:
+        status: Exit status, negative for a signal.
+        told: Standard output and standard error.
+        writes: Files that were written whole, in order, relative to the working folder.
+    """
+
+    status: int | None
+    told: str
+    writes: list[str]
+
+
+def started(words: list[str], folder: Path, *, kill_at: int | str | None = None) -> Started:
+    """A command that was started in a folder, and waited for.
+
+    Args:
+        words: The command line.
+        folder: The working folder.
+        kill_at: The write to die in, once the file is there under its temporary name: its number, from 1 on, or the file's name.
+    """
+    told, log = folder / "told.txt", folder / "writes.jsonl"
+    for path in (told, log):
+        path.unlink(missing_ok=True)
+    process = _FORKING.Process(target=_command, args=(words, folder, kill_at))
+    process.start()
+    process.join(120)
+    assert process.exitcode is not None, f"{words} does not end"
+    writes = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return Started(process.exitcode, told.read_text(), writes)
+
+
+def _command(words: list[str], folder: Path, kill_at: int | str | None) -> None:
+    os.chdir(folder)
+    output = os.open("told.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    import torch
+
+    torch.set_num_threads(1)
+    from biascope import cli
+    from biascope.results import report
+    from biascope.training import pause
+
+    report._pictures = lambda *args, **kwargs: []  # type: ignore[assignment]  # they take seconds
+    pause.SECONDS = 0.0  # a state of every iteration
+    _count_writes(Path("writes.jsonl"), kill_at)
+    sys.argv = ["biascope", *words]
+    cli.main()
+
+
+def _count_writes(log: Path, kill_at: int | str | None) -> None:
+    """Log what gets its name, and die just before the file does at which to die."""
+    here, count = Path.cwd(), 0
+
+    def counted(place: str) -> None:
+        whole = getattr(os, place)
+
+        def named(source: Path, target: Path) -> None:
+            nonlocal count
+            count += 1
+            if kill_at in (count, Path(target).name):
+                os.kill(os.getpid(), signal.SIGKILL)
+            whole(source, target)
+            with log.open("a") as file:
+                file.write(json.dumps(os.path.relpath(target, here)) + "\n")
+
+        setattr(os, place, named)
+
+    for place in ("replace", "link"):
+        counted(place)
