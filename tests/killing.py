@@ -1,4 +1,4 @@
-"""A command in a process of its own that ends itself, as ``kill -9`` would, in the middle of a write.
+"""A command in a process of its own that sends itself a signal, as ``kill`` would, in the middle of a write.
 
 Processes are forked from one that has imported the package, so that a start costs a fraction of a second.
 """
@@ -41,18 +41,21 @@ class Started:
     writes: list[str]
 
 
-def started(words: list[str], folder: Path, *, kill_at: int | str | None = None) -> Started:
+def started(
+    words: list[str], folder: Path, *, kill_at: int | str | None = None, by: signal.Signals = signal.SIGKILL
+) -> Started:
     """A command that was started in a folder, and waited for.
 
     Args:
         words: The command line.
         folder: The working folder.
         kill_at: The write to die in, once the file is there under its temporary name: its number, from 1 on, or the file's name.
+        by: The signal it gets then.
     """
     told, log = folder / "told.txt", folder / "writes.jsonl"
     for path in (told, log):
         path.unlink(missing_ok=True)
-    process = _FORKING.Process(target=_command, args=(words, folder, kill_at))
+    process = _FORKING.Process(target=_command, args=(words, folder, kill_at, by))
     process.start()
     process.join(120)
     assert process.exitcode is not None, f"{words} does not end"
@@ -60,7 +63,7 @@ def started(words: list[str], folder: Path, *, kill_at: int | str | None = None)
     return Started(process.exitcode, told.read_text(), writes)
 
 
-def _command(words: list[str], folder: Path, kill_at: int | str | None) -> None:
+def _command(words: list[str], folder: Path, kill_at: int | str | None, by: signal.Signals) -> None:
     os.chdir(folder)
     output = os.open("told.txt", os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
@@ -74,12 +77,12 @@ def _command(words: list[str], folder: Path, kill_at: int | str | None) -> None:
 
     report._pictures = lambda *args, **kwargs: []  # type: ignore[assignment]  # they take seconds
     pause.SECONDS = 0.0  # a state of every iteration
-    _count_writes(Path("writes.jsonl"), kill_at)
+    _count_writes(Path("writes.jsonl"), kill_at, by)
     sys.argv = ["biascope", *words]
     cli.main()
 
 
-def _count_writes(log: Path, kill_at: int | str | None) -> None:
+def _count_writes(log: Path, kill_at: int | str | None, by: signal.Signals) -> None:
     """Log what gets its name, and die just before the file does at which to die."""
     here, count = Path.cwd(), 0
 
@@ -90,7 +93,7 @@ def _count_writes(log: Path, kill_at: int | str | None) -> None:
             nonlocal count
             count += 1
             if kill_at in (count, Path(target).name):
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), by)
             whole(source, target)
             with log.open("a") as file:
                 file.write(json.dumps(os.path.relpath(target, here)) + "\n")

@@ -186,6 +186,19 @@ def test_killed_twice_it_ends_as_if_it_had_not_been(name: str, prepared: Path, t
         assert_alike(found_in(path), found_in(left[place]), place)
 
 
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_can_be_answered_leaves_nothing_half_written(
+    by: signal.Signals, prepared: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(prepared, tmp_path / "stopped"))
+    words = f"scan {COMMANDS['scan']} --device cpu --out run".split()
+    stopped = started(words, folder, kill_at=9, by=by)
+    assert stopped.status == 128 + by
+    assert stopped.told == "\nStopped. What is finished is kept: the same command goes on from there.\n"
+    assert len(stopped.writes) == 8
+    assert list(folder.rglob(".*.partial")) == []
+
+
 def test_a_merge_that_was_killed_begins_again(prepared: Path, tmp_path: Path) -> None:
     """It keeps nothing, and leaves nothing half-written: neither a file nor a folder of shards."""
     for out in ("merged.safetensors", "merged"):

@@ -1,12 +1,15 @@
 """Sweeps on a real Ray cluster of two nodes on this machine, with workers and nodes lost in the middle."""
 
+import contextlib
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -328,6 +331,61 @@ def test_without_a_cluster_a_local_one_serves_and_standard_output_stays_ours(tmp
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "{'1': 1.0, '2': 2.0}\n"
+
+
+STOPPED = """
+import os, signal, sys
+from biascope import cli
+from biascope.runs import trials
+number, write = int(sys.argv.pop(1)), trials.Sweep._write
+def written_and_stopped(self, group, outcomes):
+    write(self, group, outcomes)
+    os.kill(os.getpid(), number)
+if number:
+    trials.Sweep._write = written_and_stopped
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_stopped_says_so_ends_its_cluster_and_goes_on(number, tmp_path):
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip(NO_RAY)
+    place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a path that is short enough for Ray's sockets
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    words = "measure directional_bias mlp --input 1x6x6 --noise 0,1,2 --every 3 --samples 64 --test 32 --epochs 1 --device cpu"
+
+    def started(number: int, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", STOPPED, str(number), *words.split(), *more, "--out", str(tmp_path)],
+            env={**others, "RAY_ADDRESS": "local", "RAY_TMPDIR": str(place), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    try:
+        stopped = started(number, "--on", "ray")
+        assert stopped.stderr == "\nStopped. What is finished is kept: the same command goes on from there.\n"
+        assert (stopped.returncode, stopped.stdout) == (128 + number, "")
+        assert [*commands_naming(place)] == []
+        (kept,) = tmp_path.glob("trials/*/group-*.safetensors")
+        stamp = kept.stat().st_mtime_ns
+        resumed = started(0)  # in this place, which is quicker to start
+        assert resumed.returncode == 0, resumed.stderr
+        assert kept.stat().st_mtime_ns == stamp
+        assert len(list(tmp_path.glob("trials/*/group-*.safetensors"))) > 1
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def commands_naming(folder: Path) -> Iterator[str]:
+    """Processes of this machine whose command line names a folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(folder) in words:
+                yield words
 
 
 def test_without_ray_a_sentence_says_how_to_get_it(monkeypatch):

@@ -7,11 +7,16 @@ has that name), or a Typer called ``app``, which is a group of commands with tha
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -96,7 +101,8 @@ def main() -> None:
     """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback."""
     warnings.showwarning = _told
     try:
-        status = app(standalone_mode=False)
+        with _stopped_in_order() as signals:
+            status = app(standalone_mode=False)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
             return
@@ -110,7 +116,32 @@ def main() -> None:
         sys.exit(2)
     if status == 130:  # Typer's answer to Ctrl-C
         typer.echo("\nStopped. What is finished is kept: the same command goes on from there.", err=True)
+        status = 128 + signals[0] if signals else status
     sys.exit(status if isinstance(status, int) else 0)
+
+
+@contextlib.contextmanager
+def _stopped_in_order() -> Iterator[list[int]]:
+    """Make SIGTERM stop the work as Ctrl-C does, so that files and clusters are left in order; yields what came.
+
+    A second signal ends the process at once.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+        yield came
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield came
+    finally:
+        if not came:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _sentence(error: Exception) -> str | None:

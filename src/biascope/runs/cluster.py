@@ -15,8 +15,10 @@ import itertools
 import operator
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,12 +153,29 @@ def _run_on_ray(
                     on_done(group, outcomes)
             if failure is not None:
                 raise failure
+    except KeyboardInterrupt:
+        if _disconnected(ray):
+            running.clear()
+        raise
     finally:
         _stop(ray, list(running))
 
 
+def _disconnected(ray: Any) -> bool:
+    """End a connection of ours, and with it all that runs for it; a local cluster that was started for it ends too.
+
+    Who stops the work waits for nothing: cancelling a task at the moment of its end can abort this process with a dump of Ray's.
+    """
+    global _connection
+    if _connection is None:
+        return False
+    _connection = None
+    ray.shutdown()
+    return True
+
+
 def _stop(ray: Any, references: list[Any]) -> None:
-    """Leave nothing running on the cluster, after an exception or Ctrl-C."""
+    """Leave nothing running on the cluster after an exception."""
     # Ray lets a task slip through that reaches its worker at the moment of its cancellation, so it is asked again.
     attempts = 20
     while references and (attempts := attempts - 1):
@@ -246,7 +265,7 @@ def _connected(on: str) -> Any:
         ray.shutdown()
     try:
         address = _address(on)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _own_answer_to_sigterm():
             warnings.simplefilter("ignore")  # Ray warns of its own future and of files that it leaves to the collector
             settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "critical"}
             try:
@@ -261,6 +280,15 @@ def _connected(on: str) -> Any:
         ) from error
     _connection = on
     return ray
+
+
+@contextlib.contextmanager
+def _own_answer_to_sigterm() -> Iterator[None]:
+    """Keep what this process answers to SIGTERM, if it does: Ray's answer is a dump of its C++ stack."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _address(on: str) -> str | None:
