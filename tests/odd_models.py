@@ -46,6 +46,15 @@ def new_weight_norm():
     return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(16, 3)))
 
 
+def weight_norm_over_all():
+    norm = nn.utils.parametrizations.weight_norm
+    return nn.Sequential(nn.Flatten(), norm(nn.Linear(16, 8), dim=None), nn.Tanh(), norm(nn.Linear(8, 3), dim=1))
+
+
+def rrelu():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.RReLU(), nn.Linear(8, 3))
+
+
 def holds_a_lock():
     model = Flat()
     model.lock = threading.Lock()
@@ -176,6 +185,15 @@ def gives_infinity():
 
 def gives_constant():
     return Reads(lambda y: torch.ones_like(y))
+
+
+class CallsRReLU(Flat):
+    def forward(self, x):
+        return self.last(nn.functional.rrelu(self.first(x.flatten(1))))
+
+
+def rrelu_as_a_function():
+    return CallsRReLU()
 
 
 class Packed(nn.Module):

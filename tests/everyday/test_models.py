@@ -65,6 +65,9 @@ BY_INPUTS = {
 ANSWERED = [
     "flat",
     "new_weight_norm",
+    "weight_norm_over_all",
+    "rrelu",
+    "rrelu_as_a_function",
     "parameter_without_numbers",
     "all_frozen",
     "half_precision",
@@ -104,6 +107,29 @@ def test_other_commands_refuse_it_too(ask: Asking, command: list[str], name: str
 @pytest.mark.parametrize("name", ANSWERED)
 def test_it_is_measured(ask: Asking, name: str) -> None:
     ask.answered("scan", f"odd.py:{name}", *SCAN)
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_its_kernel_is_measured_without_a_warning(ask: Asking, name: str) -> None:
+    assert "Warning" not in ask.answered("kernel", f"odd.py:{name}", *KERNEL).out
+
+
+# What PyTorch cannot differentiate forwards, or compute as a stack; such a network is no broken one.
+NOT_RUN = {"rrelu_as_a_function": 1, "mixture_of_experts": 1, "packed_lstm": 5, "counts_in_a_buffer": 5}
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_the_selftest_gives_no_false_alarm(ask: Asking, name: str) -> None:
+    missing = NOT_RUN.get(name, 0)
+    told = f"{10 - missing} of 10 checks passed. The others could not be run" if missing else "All 10 checks passed."
+    answer = ask.answered("selftest", f"odd.py:{name}", "--input", "1x4x4", warning=told)
+    assert answer.out.count("  no run ") == missing
+
+
+@pytest.mark.parametrize("name", ["mixture_of_experts", "parameter_without_numbers"])
+def test_a_parameter_that_no_sample_uses_does_not_keep_it_from_being_trained(ask: Asking, name: str) -> None:
+    words = ["--data", "images.npz", "--samples", "24,12", "--positive", "0", "--epochs", "2", "--device", "cpu"]
+    ask.answered("measure", "linearized_training", f"odd.py:{name}", *words, "--out", "run")
 
 
 def test_a_hook_that_is_left_out_is_told(ask: Asking) -> None:

@@ -339,14 +339,16 @@ def test_a_fault_is_told_from_a_sound_network_by_orders_of_magnitude():
     assert broken[GRADIENT] == pytest.approx(0.01, rel=0.01)
 
 
-def test_a_check_that_cannot_be_run_fails_and_says_why():
+def test_a_check_that_cannot_be_run_says_why_and_fails_unless_nothing_rests_on_it():
     checks = {check.name: check for check in selftest(Family.initialised(CannotBeBatched), (6,))}
     assert checks[STACK].error == math.inf
     assert not checks[STACK].passed
+    assert not any(check.failed for check in checks.values())  # its networks are computed one by one
     assert checks[STACK].remark.startswith("could not be run: vmap")
     assert "\n" not in checks[STACK].remark
     checks = {check.name: check for check in selftest(Family.initialised(CutsTheGradient), (6,))}
     assert checks[GRADIENT].remark.startswith("could not be run: The network's output must depend on its input")
+    assert checks[GRADIENT].failed
 
 
 def test_a_check_passes_up_to_its_tolerance():

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.families import weights
 from biascope.families.acceptance import accepted_outputs, copied, module_built, require_measurable, shape_of
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
+from biascope.families.plain_layers import use_plain_layers
 from biascope.families.readout import READOUTS, read_out
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.tape import Builder, Tape, TapeError, block_size, built
@@ -225,6 +226,7 @@ def _recipe(module: nn.Module, batchnorm: str, name: str) -> tuple[nn.Module, bo
     if batchnorm not in BATCHNORM_MODES:
         raise ValueError(f"batchnorm must be 'eval' or 'train', got {batchnorm!r}. Pass batchnorm='eval'.")
     recipe = copied(module, name).eval()
+    use_plain_layers(recipe)
     recipe.requires_grad_(False)
     layers = [layer for layer in recipe.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     if batchnorm == "train":

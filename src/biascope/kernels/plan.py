@@ -228,12 +228,12 @@ def share(rule: Rule, held: list[Tensor], columns: list[Tensor] | None = None) -
 
 
 def chosen_parameters(network: Network, patterns: Sequence[str] | None) -> list[str]:
-    """The names that fit, in the network's order.
+    """The names that fit, in the network's order, of parameters with numbers.
 
     Raises:
         ValueError: If a pattern fits none.
     """
-    names = list(network.params)
+    names = [name for name, tensor in network.params.items() if tensor.numel()]
     if patterns is None:
         return names
     for pattern in patterns:

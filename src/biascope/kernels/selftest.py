@@ -51,6 +51,8 @@ class Check:
         remark: What a failure means, why it could not be run, or what a kink means.
         kink: Relative difference of the slopes on the two sides of the point; 0 where there is one slope. On a kink, the
             identity is checked beside it.
+        needed: Whether a network without it is not to be trusted. Forward mode and stacks are not: where PyTorch has none for
+            an operation, what needs forward mode refuses the network, and members of a stack are computed one by one.
     """
 
     name: str
@@ -58,11 +60,17 @@ class Check:
     tolerance: float
     remark: str
     kink: float = 0.0
+    needed: bool = True
 
     @property
     def passed(self) -> bool:
         """Whether the identity holds."""
         return self.error <= self.tolerance
+
+    @property
+    def failed(self) -> bool:
+        """Whether the network is not to be trusted."""
+        return self.needed and not self.passed
 
 
 def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", seed: int = 0) -> list[Check]:
@@ -105,6 +113,7 @@ class _Identity:
     measure: Callable[[], float | Agreement]
     remark: str
     bent: str = ""
+    needed: bool = True  # also where it cannot be run
 
 
 def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: int, run: Run) -> Iterator[_Identity]:
@@ -124,30 +133,41 @@ def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: 
         lambda: weight_agreement(network, x, lambda *at: weight_jvp(*at)[1], arithmetic, seed),
         "forward mode does not fit forward",
         _BENT[WEIGHT],
+        needed=False,
     )
     yield _Identity(
         "tangent kernel is symmetric",
         rounding,
         lambda: _symmetry(kernel()),
         "jvp and vjp are not adjoint",
+        needed=False,
     )
     yield _Identity(
-        "tangent kernel is positive", rounding, lambda: _negativity(kernel()), "jvp and vjp are not adjoint"
+        "tangent kernel is positive",
+        rounding,
+        lambda: _negativity(kernel()),
+        "jvp and vjp are not adjoint",
+        needed=False,
     )
     yield _Identity(
         "two routes to the kernel agree",
         rounding,
         lambda: _routes(kernel(), weight_jacobian(network, x)),
         "jvp, vjp and gradients differ",
+        needed=False,
     )
     yield _Identity(
         "the kernel by layers agrees",
         rounding,
-        lambda: relative(kernel(), tangent_gram(network, x, run=run).matrix),
+        lambda: _routes(tangent_gram(network, x, run=run).matrix, _plain_jacobian(network, x)),
         "the rules of its layers do not fit its gradients",
     )
     yield _Identity(
-        "a stack equals its members", rounding, lambda: _stack(stack, x), "the network cannot be batched over weights"
+        "a stack equals its members",
+        rounding,
+        lambda: _stack(stack, x),
+        "the network cannot be batched over weights",
+        needed=False,
     )
 
 
@@ -333,7 +353,7 @@ def _run_check(identity: _Identity) -> Check:
         found = identity.measure()
     except Exception as failure:  # a user's forward pass may raise anything
         reason = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
-        return Check(identity.name, math.inf, identity.tolerance, f"could not be run: {reason}")
+        return Check(identity.name, math.inf, identity.tolerance, f"could not be run: {reason}", needed=identity.needed)
     agreement = found if isinstance(found, Agreement) else Agreement(found)
     error = agreement.error if math.isfinite(agreement.error) else math.inf
     remark = identity.bent if agreement.kink else identity.remark
@@ -347,10 +367,19 @@ def _shared_forward(family: Family, x: Tensor, run: Run) -> float:
 
 def _weight_slope(network: Network, x: Any, direction: Params) -> Tensor:
     """The derivative of each output along a direction by backward passes, as kernels take it."""
-    with torch.no_grad():
-        outputs = network(x)
-    rows = [weight_vjp(network, x, unit) for unit in torch.eye(len(outputs)).to(outputs)]
-    return torch.stack([torch.stack([(row[name] * direction[name]).sum() for name in row]).sum() for row in rows])
+    return _plain_jacobian(network, x) @ torch.cat([direction[name].flatten() for name in network.params])
+
+
+def _plain_jacobian(network: Network, x: Any) -> Tensor:
+    """``∂f(xᵢ)/∂θ`` by plain autograd, which also follows what transformations do not: buffers changed in place, packed sequences."""
+    params = {name: tensor.detach().requires_grad_() for name, tensor in network.params.items()}
+    with torch.enable_grad():
+        outputs = network.apply(params, network.buffers, x)
+        rows = [
+            torch.autograd.grad(each, list(params.values()), retain_graph=True, materialize_grads=True)
+            for each in outputs
+        ]
+    return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
 
 
 def _small_stack(network: Network, x: Any, seed: int) -> float:
@@ -387,6 +416,7 @@ def _negativity(kernel: Tensor) -> float:
 
 
 def _routes(kernel: Tensor, jacobian: Tensor) -> float:
+    """How far a kernel is from the products of gradients."""
     return relative(kernel, jacobian @ jacobian.T)
 
 

@@ -134,7 +134,8 @@ class Single(_Replayable):
         with half_precision(self._run):
             outputs = self._module(x)
         loss = loss_of(self._recipe.loss, outputs.to(scalars.dtype), y)
-        self._optimiser.step(torch.autograd.grad(loss, self._params), scalars)
+        # A parameter that these samples do not use has the gradient 0.
+        self._optimiser.step(torch.autograd.grad(loss, self._params, materialize_grads=True), scalars)
         return loss.detach()[None]
 
     def networks(self) -> Network:  # noqa: D102
