@@ -1,7 +1,17 @@
 """Networks as people bring them: measured, or refused in one sentence that says what to do."""
 
+import numpy as np
+import odd_models
 import pytest
+import torch
 from asking import Asking
+from torch import nn
+
+from biascope.families.family import Family
+from biascope.kernels.gram import tangent_gram
+from biascope.measures.average_geometry import average_geometry
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
 
 SCAN = ["--input", "1x4x4", "--draws", "4", "--device", "cpu", "--out", "run"]
 KERNEL = ["--data", "images.npz", "--samples", "24,12", "--leading", "5", "--device", "cpu", "--out", "run"]
@@ -130,6 +140,71 @@ def test_the_selftest_gives_no_false_alarm(ask: Asking, name: str) -> None:
 def test_a_parameter_that_no_sample_uses_does_not_keep_it_from_being_trained(ask: Asking, name: str) -> None:
     words = ["--data", "images.npz", "--samples", "24,12", "--positive", "0", "--epochs", "2", "--device", "cpu"]
     ask.answered("measure", "linearized_training", f"odd.py:{name}", *words, "--out", "run")
+
+
+DRAWS, STEP = 6, 0.05
+PRECISIONS = {"mixture_of_experts": "float32"}  # it writes its outputs into a tensor of the default type
+
+
+def plain_members(name: str, run: Run) -> list[nn.Module]:
+    """The networks that are drawn, each as a module of its own with plain weights."""
+    stack = Family.initialised(getattr(odd_models, name)).draw(DRAWS, seed=0, run=run)
+    members = []
+    for index in range(DRAWS):
+        module = getattr(odd_models, name)().to(run.dtype).eval()
+        state = {**stack.params, **stack.buffers}
+        module.load_state_dict({key: tensor[index] for key, tensor in state.items()})
+        members.append(module)
+    return members
+
+
+def plain_gradient(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Of the first output, at one input."""
+    point = x[None].clone().requires_grad_()
+    return torch.autograd.grad(module(point)[0, 0], point)[0].flatten()
+
+
+def plain_difference(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The same by central differences, pixel by pixel."""
+    found = []
+    for pixel in range(x.numel()):
+        move = torch.zeros(x.numel(), dtype=x.dtype)
+        move[pixel] = STEP
+        with torch.no_grad():
+            ahead, behind = (module((x + sign * move.reshape(x.shape))[None])[0, 0] for sign in (1, -1))
+        found.append((ahead - behind) / (2 * STEP))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("estimator", ["exact", "difference"])
+@pytest.mark.parametrize("name", ANSWERED)
+def test_its_geometry_is_that_of_a_plain_loop(name: str, estimator: str) -> None:
+    run = Run(device="cpu", precision=PRECISIONS.get(name, "float64"), progress=False)
+    probe = Probe.gaussian((1, 4, 4), num=3, seed=1)
+    family = Family.initialised(getattr(odd_models, name))
+    found = average_geometry(family, probe, estimator=estimator, step=STEP, draws=DRAWS, run=run)
+    plain = plain_gradient if estimator == "exact" else plain_difference
+    x = probe.inputs(0, 1, run)
+    gradients = torch.stack([plain(module, one) for module in plain_members(name, run) for one in x]).double()
+    expected = gradients.T @ gradients / len(gradients)
+    # A result keeps its matrix in float32. Differences that are taken in float32 lose more digits.
+    tolerance = 2e-6 if run.precision == "float64" else 1e-4
+    np.testing.assert_allclose(found.matrix, expected.numpy(), rtol=0, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_its_kernel_is_that_of_a_plain_loop(name: str) -> None:
+    run = Run(device="cpu", precision=PRECISIONS.get(name, "float64"), progress=False)
+    x = torch.randn(10, 1, 4, 4, dtype=run.dtype, generator=torch.Generator().manual_seed(3))
+    stack = Family.initialised(getattr(odd_models, name)).draw(DRAWS, seed=0, run=run)
+    module = plain_members(name, run)[0]
+    weights = [each.requires_grad_() for each in module.parameters()]
+    rows = [torch.autograd.grad(module(one[None])[0, 0], weights, materialize_grads=True) for one in x]
+    jacobian = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+    expected = jacobian @ jacobian.T
+    found = tangent_gram(stack.member(0).read("first"), x, run=run).matrix
+    tolerance = 1e-12 if run.precision == "float64" else 1e-5
+    assert torch.allclose(found, expected, rtol=0, atol=tolerance * float(expected.max()))
 
 
 def test_a_hook_that_is_left_out_is_told(ask: Asking) -> None:
