@@ -197,3 +197,21 @@ def test_a_file_that_cannot_be_read_is_named(ask: Asking, monkeypatch: pytest.Mo
     (ask.folder / "mine.npz").write_bytes(GOOD)
     monkeypatch.setattr(Path, "open", refuse)
     ask.refused("data", "check", "mine.npz", naming="mine.npz")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kernel odd.py:flat --data same.npz --samples 24",
+        "scan odd.py:flat --data same.npz --samples 24 --draws 4",
+        "match odd.py:flat --data same.npz --samples 24 --draws 64",
+        "measure linearized_training odd.py:flat --data same.npz --samples 24 --positive 0",
+        "patterns odd.py:flat --patches same.npz --positive 0",
+    ],
+    ids=lambda command: command.split()[0],
+)
+@pytest.mark.parametrize("value", [0.0, 0.3, X[0]], ids=["black", "grey", "one picture"])
+def test_samples_that_are_all_equal_are_refused(ask: Asking, command: str, value: object) -> None:
+    (ask.folder / "same.npz").write_bytes(npz(x_train=np.zeros_like(X) + np.float32(value), y_train=Y))
+    told = "The training samples of 'same' must differ from one another, and the 24 that were taken are all equal."
+    ask.refused(*command.split(), "--device", "cpu", "--out", "run", naming=told)

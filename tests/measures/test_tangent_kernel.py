@@ -287,6 +287,13 @@ def test_errors_say_what_to_do(change: dict[str, object], words: str) -> None:
         tangent_kernel(LINEAR, of(X, Y), **{"leading": 3, "run": EXACT, **change})
 
 
+def test_samples_must_differ() -> None:
+    with pytest.raises(
+        ValueError, match=r"^The train samples of .* must differ from one another, and all 40 are equal\. Pass"
+    ):
+        tangent_kernel(LINEAR, of(X[:1].expand_as(X), Y), leading=3, run=EXACT)
+
+
 @pytest.mark.parametrize(
     ("labels", "words"),
     [

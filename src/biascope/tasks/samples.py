@@ -35,7 +35,7 @@ def samples_of(
         Float images and labels, in the splits that the set has.
 
     Raises:
-        ValueError: If there is no such set, or it lacks labels that are needed.
+        ValueError: If there is no such set, it lacks labels that are needed, or its training samples are all equal.
 
     Example:
         >>> import tempfile
@@ -62,6 +62,11 @@ def samples_of(
     part = whole.subset(there, seed=seed)
     part = part if side is None else part.padded(side)
     images = {split: part.splits[split][0].astype(np.float32) / 255 for split in there}
+    if len(images["train"]) > 1 and bool((images["train"] == images["train"][:1]).all()):
+        raise ValueError(
+            f"The training samples of {whole.name!r} must differ from one another, and the {there['train']:,} that were taken are "
+            "all equal. Pass another data set, or more --samples."
+        )
     mean = images["train"].mean((0, 2, 3), keepdims=True)
     spread = np.maximum(images["train"].std((0, 2, 3), keepdims=True), 1e-6)
     splits = {}

@@ -217,7 +217,7 @@ def tangent_kernel(
         Spectrum, energies, alignments; eigenfunctions and local energy of the first network.
 
     Raises:
-        ValueError: If the labels are no classes or a setting is out of range.
+        ValueError: If the labels are no classes, the samples are all equal, or a setting is out of range.
 
     Example:
         >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -238,6 +238,10 @@ def tangent_kernel(
     if not 1 < (size if samples is None else samples) <= size:
         raise ValueError(f"samples must be between 2 and the {size} of {split}, got {samples}. Pass samples={size}.")
     (x, y, places), *others = (_samples(data, each, samples, seed) for each in splits)
+    if bool((x == x[:1]).all()):
+        raise ValueError(
+            f"The {split} samples of {data.name} must differ from one another, and all {len(x):,} are equal. Pass other samples."
+        )
     leading = min(50, len(y)) if leading is None else leading
     if not 1 <= leading <= len(y):
         raise ValueError(f"leading must be between 1 and the {len(y)} samples, got {leading}. Pass leading={len(y)}.")
