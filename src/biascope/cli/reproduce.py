@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli._dry_run import check_place, print_expectation, rehearsal_of
 from biascope.cli.options import Work, with_groups
 from biascope.cli.printing import print_json
 
@@ -66,6 +68,9 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
     run = work.run(work.out)
     if keep:  # a destination that is not there is told before any work
         reproduction.destination(results)
+    if work.dry_run:
+        _print_expected(figures, effort, results, work)
+        return
     done: list[Reproduction] = []
     failed: dict[str, str] = {}
     for each in figures:
@@ -95,6 +100,37 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
         for name, reason in failed.items():
             typer.echo(f"  figure {name}: {reason}", err=True)
         raise typer.Exit(1)
+
+
+def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path | None, work: Work) -> None:
+    """What committed runs of the same effort took; one figure that was not run on such a device is rehearsed here."""
+    from biascope.papers.reproduce import committed
+    from biascope.results.wording import duration
+    from biascope.runs.rehearsal import Expectation
+
+    check_place(work)
+    here = work.run(None).describe()["device"]
+    known = {each.number: committed(each, results=results).get(effort) for each in figures}
+    seconds = sum(record.seconds for record in known.values() if record is not None)
+    expected = Expectation(seconds, (), whole=None not in known.values())
+    one = known[figures[0].number]
+    if len(figures) == 1 and (one is None or one.device != here):
+        expected = rehearsal_of(
+            functools.partial(_reproduce, figures[0].paper, figures[0].number, effort, results, False),
+            {"work": work},
+            "work",
+        )
+    rows = [
+        {"figure": number, "seconds": record and record.seconds, "device": record and record.device}
+        for number, record in known.items()
+    ]
+    if not work.as_json:
+        for number, record in known.items():
+            took = (
+                f"took {duration(record.seconds)} on {record.device}" if record else "is not among the committed runs"
+            )
+            typer.echo(f"  figure {number}, {effort} effort: {took}")
+    print_expectation(expected, work, committed=rows)
 
 
 def _told(error: Exception) -> str:
