@@ -106,31 +106,27 @@ def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path
     """What committed runs of the same effort took; one figure that was not run on such a device is rehearsed here."""
     from biascope.papers.reproduce import committed
     from biascope.results.wording import duration
-    from biascope.runs.rehearsal import Expectation
+    from biascope.runs.rehearsal import Expectation, Stage
 
     check_place(work)
     here = work.run(None).describe()["device"]
     known = {each.number: committed(each, results=results).get(effort) for each in figures}
-    seconds = sum(record.seconds for record in known.values() if record is not None)
-    expected = Expectation(seconds, (), whole=None not in known.values())
+    stages = [
+        Stage(f"figure {number}, committed run on {record.device}", 1, 0, 0.0, record.seconds)
+        for number, record in known.items()
+        if record is not None
+    ]
+    unknown = [number for number, record in known.items() if record is None]
+    expected = Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=not unknown)
     one = known[figures[0].number]
     if len(figures) == 1 and (one is None or one.device != here):
-        expected = rehearsal_of(
-            functools.partial(_reproduce, figures[0].paper, figures[0].number, effort, results, False),
-            {"work": work},
-            "work",
-        )
-    rows = [
-        {"figure": number, "seconds": record and record.seconds, "device": record and record.device}
-        for number, record in known.items()
-    ]
-    if not work.as_json:
-        for number, record in known.items():
-            took = (
-                f"took {duration(record.seconds)} on {record.device}" if record else "is not among the committed runs"
-            )
-            typer.echo(f"  figure {number}, {effort} effort: {took}")
-    print_expectation(expected, work, committed=rows)
+        if one is not None and not work.as_json:
+            typer.echo(f"  {effort} effort took {duration(one.seconds)} on {one.device}. Here:")
+        command = functools.partial(_reproduce, figures[0].paper, figures[0].number, effort, results, False)
+        expected, unknown = rehearsal_of(command, {"work": work}, "work"), []
+    if unknown and not work.as_json:
+        typer.echo(f"  without a committed run at {effort} effort, and not counted: figures {', '.join(unknown)}")
+    print_expectation(expected, work, unknown=unknown)
 
 
 def _told(error: Exception) -> str:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-BUDGET = 10.0  # seconds of a rehearsal in which pieces are counted; three times as long where none ends
+BUDGET = 10.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
+LIMIT = 30.0  # seconds after which it is stopped in any case
+_GRACE = 5.0  # seconds to heed that
 
 
 class Stopped(BaseException):
@@ -63,6 +65,7 @@ class Rehearsal:
     Args:
         folder: Where the work may write, in place of where it would.
         budget: Seconds after which it is stopped, if the pace is known by then.
+        limit: Seconds after which it is stopped in any case.
         too_long: Called from another thread where the work can be stopped in no other way, with what is known.
 
     Example:
@@ -80,10 +83,12 @@ class Rehearsal:
         folder: Path | None = None,
         *,
         budget: float | None = None,
+        limit: float | None = None,
         too_long: Callable[[Expectation], None] = lambda expectation: None,
     ) -> None:
         self.folder = folder
         self._budget = BUDGET if budget is None else budget
+        self._limit = LIMIT if limit is None else limit
         self._too_long = too_long
         self._open: list[_Counter] = []
         self._ended: list[Stage] = []
@@ -136,17 +141,22 @@ class Rehearsal:
         Raises:
             Stopped: If so.
         """
-        now = time.monotonic()
-        spent = now - self._begin
-        if self._known is None and (spent < self._budget or not self._open):
+        if self._known is None and not self._pace_is_known(counter):
             return
-        if self._known is None and spent < 2 * self._budget:
-            last = self._open[0].expected(self._open[1:])
-            soon_over = last is not None and last - (now - self._open[0].begin) < self._budget / 2
-            if soon_over or now - counter.begin < self._budget / 5:
-                return
         self._stop()
         raise Stopped
+
+    def _pace_is_known(self, innermost: _Counter) -> bool:
+        now = time.monotonic()
+        spent, whole = now - self._begin, self._open[0].expected(self._open[1:]) if self._open else None
+        if spent < self._budget or whole is None:
+            return False
+        soon_over = whole - (now - self._open[0].begin) < self._budget / 2
+        # The pieces within a piece may differ from one another: a whole piece is worth waiting for.
+        within_the_first = len(self._open) > 1 and not any(each.advanced for each in self._open[:-1])
+        return spent >= 2 * self._budget or not (
+            soon_over or within_the_first or now - innermost.begin < self._budget / 5
+        )
 
     def _stop(self) -> bool:
         """Write down what is known; false if the rehearsal is over."""
@@ -165,10 +175,10 @@ class Rehearsal:
 
     def _watch(self) -> None:
         """End what does not count its pieces, or whose first piece takes too long."""
-        if not self._over.wait(3 * self._budget) and self._stop():
+        if not self._over.wait(self._limit) and self._stop():
             _thread.interrupt_main()
         # One long operation of a library does not see the interrupt.
-        if self._known is not None and not self._over.wait(self._budget / 2):
+        if self._known is not None and not self._over.wait(_GRACE):
             self._too_long(self._known)
 
 
@@ -186,11 +196,16 @@ class _Counter:
         self._marks.append((time.monotonic(), self._marks[-1][1] + count))
         self._rehearsal.stop_if_known(self)
 
+    @property
+    def advanced(self) -> bool:
+        """Whether any piece has ended."""
+        return self._marks[-1][1] > self._first
+
     def expected(self, inner: list[_Counter]) -> float | None:
         """Seconds of all pieces, where one has ended or the stages within it know how long it takes."""
         last, done = self._marks[-1]
         left = max(self._total - done, 0)
-        if done > self._first:
+        if self.advanced:
             # The first pieces may have tried several ways, so that the pace is that of the second half.
             half = (self.begin + last) / 2
             since, before = next(mark for mark in reversed(self._marks) if mark[0] <= half and mark[1] < done)

@@ -77,8 +77,9 @@ class Trials:
 
     def outcomes(self, keys: Sequence[str], work: Callable[[str], Outcome]) -> Iterator[Outcome]:
         """Each trial's outcome in order, computed where it is missing."""
-        with counted(self._work, len(keys)) as advance:
-            for key in keys:
+        every = list(keys)
+        with counted(self._work, len(every)) as advance:
+            for key in every:
                 if not self.done(key):
                     self.write(key, work(key))
                 advance(1)
