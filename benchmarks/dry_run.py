@@ -1,16 +1,24 @@
-"""What `biascope scan --dry-run` foretells against what the scan takes, on ten networks.
+"""What `--dry-run` foretells against what commands take: scans of ten networks, then nine other commands.
 
     python benchmarks/dry_run.py            # CPU; --device cuda for a GPU
 
-Each network is asked for its expected time and then scanned with its report into an empty folder, in one process. Printed: expected and
+Each network is asked for its expected time and then scanned with its report into an empty folder, in one process. The other commands
+are run as a user runs them, each once with `--dry-run` and once without, on smooth random images. Printed: expected and
 measured seconds and their ratio.
 """
 
 import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+from safetensors.torch import save_file
 from torch import nn
 
 from biascope.families.family import Family
@@ -46,11 +54,69 @@ CASES = [
 ]
 
 
+COMMANDS = [
+    "kernel lenet --data s.npz --samples 10000,100",
+    "kernel vgg11 --data s.npz --samples 500,100",
+    "measure directional_bias lenet --every 16",
+    "data score s.npz --draws 8000",
+    "inr fit a.npy --steps 600",
+    "inr advise a.npy",
+    "edit vit --random --tasks s.npz,t.npz --samples 500,200,200 --steps 20",
+    "match lenet vgg11 resnet18 --data s.npz --samples 2000",
+    "merge check base.safetensors a.safetensors b.safetensors --model vgg11 --set outputs=10 --data s.npz --samples 300",
+]
+
+
+def write_data(folder):
+    noise = np.random.default_rng(0)
+    for name in ("s", "t"):
+        coarse = np.kron(noise.uniform(0, 200, (12_000, 1, 4, 4)), np.ones((8, 8)))  # natural images are smooth, too
+        x, y = (coarse + noise.uniform(0, 55, (12_000, 1, 32, 32))).astype(np.uint8), np.arange(12_000) % 10
+        np.savez(folder / f"{name}.npz", x_train=x[:11_000], y_train=y[:11_000], x_test=x[11_000:], y_test=y[11_000:])
+    np.save(folder / "a.npy", noise.uniform(size=(96, 96)))
+    start = (
+        family_of("vgg11", shape=(1, 32, 32), settings={"outputs": 10}).draw(1, seed=0, run=Run(device="cpu")).member(0)
+    )
+    for name in ("base", "a", "b"):
+        scale = 1 + 0.01 * noise.standard_normal() * (name != "base")
+        save_file(
+            {key: scale * tensor.contiguous() for key, tensor in start.params.items()}, folder / f"{name}.safetensors"
+        )
+
+
+def seconds_of(words, folder):
+    program = [sys.executable, "-c", "from biascope.cli import main; main()"]
+    begin = time.perf_counter()
+    done = subprocess.run([*program, *words], cwd=folder, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return time.perf_counter() - begin, done.stdout
+
+
+def commands(device):
+    print(f"\n{'command':100}{'dry run, s':>12}{'expected, s':>12}{'measured, s':>12}{'ratio':>8}")
+    within = 0
+    with tempfile.TemporaryDirectory() as place:
+        write_data(Path(place))
+        for command in COMMANDS:
+            words = [*shlex.split(command), "--device", device, "--quiet", "--json"]
+            took, printed = seconds_of([*words, "--dry-run"], place)
+            expected = json.loads(printed)["seconds"]
+            measured, _ = seconds_of(words, place)
+            within += 0.5 <= expected / measured <= 2
+            print(f"{command:100}{took:12.1f}{expected:12.1f}{measured:12.1f}{expected / measured:8.2f}", flush=True)
+    print(f"within a factor of 2: {within} of {len(COMMANDS)}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
-    device = parser.parse_args().device
+    parser.add_argument("--commands", action="store_true", help="leave the scans out")
+    given = parser.parse_args()
+    device = given.device
     print(describe_device(Run(device=device)))
+    if given.commands:
+        commands(device)
+        return
     print(f"{'network':22}{'expected, s':>12}{'measured, s':>12}{'ratio':>8}")
     within = 0
     for title, source, shape, draws in CASES:
@@ -65,6 +131,7 @@ def main():
         within += 0.5 <= expected / measured <= 2
         print(f"{title:22}{expected:12.1f}{measured:12.1f}{expected / measured:8.2f}", flush=True)
     print(f"within a factor of 2: {within} of {len(CASES)}")
+    commands(device)
 
 
 if __name__ == "__main__":

@@ -6,173 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
+from command_cases import CASES, NET, ON_DATA, printed
 from command_tree import COMMANDS
-from PIL import Image
-from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from biascope.cli import app
 from biascope.cli.printing import numbers_as_json, write_table
-from biascope.data.fetching import Fetched
-from biascope.editing.encoder_source import VIT, headless_vit
-from biascope.families import weights
 from biascope.results.estimate import Estimate
 from biascope.results.result import KEY
-from biascope.runs.randomness import forked_rng
 
-NETWORKS = """
-from torch import nn
-
-def build(outputs=2):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, outputs))
-
-other = build
-
-def convolution(outputs=2):
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, outputs))
-"""
 NUMBER = {"label", "value", "standard_error", "interval", "confidence", "unit"}
 RESULT = {"measurement", "subject", "sentence", "numbers", "tables", "facts", "warnings", "provenance"}
-TINY = VIT | {"depth": 1, "width": 32, "heads": 2, "mlp": 64, "image_size": 16, "patch": 8}
-
-NET = ["net.py:build", "--input", "1x8x8", "--device", "cpu"]
-ON_DATA = ["--data", "s.npz", "--samples", "30,10", "--device", "cpu"]
-FILES = ["base.safetensors", "a.safetensors", "b.safetensors"]
-EDIT = ["vit", "--tasks", "s,t", "--weights", "vit.safetensors", "--data-root", ".", "--device", "cpu", "--steps", "2"]
-# Words of a command, other settings for the same command, and the keys of its document.
-CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
-    "scan": ([*NET, "--draws", "8"], ["--draws", "12", "--readout", "mean"], {"results", "report"}),
-    "measure": (
-        ["average_geometry", *NET, "--draws", "8"],
-        ["--readout", "sum", "--scale", "0.1", "--inputs", "2"],
-        {"results", "report"},
-    ),
-    "kernel": (
-        ["net.py:build", *ON_DATA, "--leading", "3"],
-        ["--leading", "5", "--kernel", "trace", "--draws", "2"],
-        {"results", "report", "files"},
-    ),
-    "match": (
-        ["net.py:build", "net.py:other", *ON_DATA, "--draws", "64"],
-        ["--scale", "1", "--draws", "70", "--readout", "sum"],
-        {"results", "report", "files"},
-    ),
-    "patterns": (
-        ["net.py:convolution", "--patches", "s.npz", "--clusters", "3", "--draws", "2", "--device", "cpu"],
-        ["--clusters", "4", "--draws", "3", "--inputs", "16"],
-        {"results", "report", "files"},
-    ),
-    "edit": (
-        [*EDIT, "--samples", "20,8,12", "--what", "addition,negation", "--control", "t", "--tunings", "non-linear"],
-        ["--samples", "24,8,10", "--rate", "0.002"],
-        {"results", "report", "files", "vectors"},
-    ),
-    "compare": (
-        ["net.py:build", "net.py:other", "--input", "1x8x8", "--draws", "8", "--device", "cpu"],
-        ["--draws", "12", "--leading", "3"],
-        {"comparisons", "warnings", "report"},
-    ),
-    "list": ([], ["--quiet"], {"networks", "measurements"}),
-    "selftest": (
-        ["net.py:build", "--input", "1x8x8"],
-        ["--readout", "sum", "--seed", "1"],
-        {"subject", "parameters", "passed", "checks"},
-    ),
-    "report": (["saved"], ["--out", "other.html"], {"results", "report"}),
-    "reproduce": (["--status", "nads2020"], ["--quiet"], {"rows"}),
-    "data list": (["--data-root", "."], ["--quiet"], {"root", "sets"}),
-    "data check": (["s.npz"], ["--quiet"], {"name", "identity", "files"}),
-    "data get": (["cifar10", "--data-root", "."], ["--quiet"], {"root", "sets", "failures"}),
-    "data score": (
-        ["s.npz", "--model", "net.py:build", "--draws", "8", "--device", "cpu"],
-        ["--draws", "12", "--scale", "1", "--split", "test"],
-        {"results", "report", "files"},
-    ),
-    "inr fit": (
-        ["a.png", "--set", "width=8", "--steps", "2", "--device", "cpu"],
-        ["--steps", "3", "--held-out", "0.2", "--finer", "2"],
-        {"results", "report", "files"},
-    ),
-    "inr advise": (
-        [
-            "a.png",
-            "--candidates",
-            "siren=5,siren=30",
-            "--points",
-            "64",
-            "--draws",
-            "2",
-            "--width",
-            "8",
-            "--device",
-            "cpu",
-        ],
-        ["--steps", "5", "--rate", "0.001"],
-        {"results", "report", "command"},
-    ),
-    "merge check": (
-        [*FILES, "--model", "net.py:build", "--data", "s.npz", "--grid", "4", "--device", "cpu"],
-        ["--samples", "12", "--grid", "5", "--pixels", "unit"],
-        {"results", "report", "files", "command"},
-    ),
-    "merge apply": (
-        [*FILES, "--weight", "0.4", "--out", "merged.safetensors", "--overwrite"],
-        ["--weight", "0.5", "--report-out", "page"],
-        {"results", "report", "files"},
-    ),
-    "merge diff": (FILES, ["--out", "page"], {"results", "report", "files"}),
-}
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Networks, data sets, an image, checkpoints and a small encoder in the working folder; no pictures, which take seconds."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.py").write_text(NETWORKS)
-    noise = np.random.default_rng(0)
-    for name in ("s", "t"):
-        images = noise.integers(0, 256, (60, 8, 8)).astype(np.uint8)
-        split = {
-            "x_train": images[:40],
-            "y_train": np.arange(40) % 2,
-            "x_test": images[40:],
-            "y_test": np.arange(20) % 2,
-        }
-        np.savez(f"{name}.npz", **split)
-    Image.fromarray(noise.integers(0, 256, (12, 12), np.uint8)).save("a.png")
-    with forked_rng(0):
-        start = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-        for file in FILES:
-            moved = {key: part + 0.01 * torch.randn_like(part) for key, part in start.state_dict().items()}
-            save_file(moved, file)
-        vit = headless_vit(**TINY).state_dict()
-    weights.save(vit, "vit.safetensors", {"settings": json.dumps(TINY)})
-
-    def written(results: Any, path: Path, *, title: str = "") -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(title or "")
-        return path
-
-    monkeypatch.setattr("biascope.results.report.write_report", written)
-    monkeypatch.setattr(
-        "biascope.data.fetching.fetch", lambda published, root, **_: Fetched(Path(root) / published.name, ("a mirror",))
-    )
-    return tmp_path
-
-
-def printed(*words: str) -> dict[str, Any]:
-    """The document on standard output, which holds nothing else."""
-    done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
-
-    def refused(word: str) -> None:
-        raise AssertionError(f"{word} is not JSON")
-
-    document: dict[str, Any] = json.loads(done.stdout, parse_constant=refused)
-    return document
 
 
 def keys(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:

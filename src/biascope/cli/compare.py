@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli._dry_run import check_place, print_expectation
 from biascope.cli.options import Batchnorm, GradientOptions, Input, SeededWork, parsed_shape, with_groups
 from biascope.cli.printing import print_json
+
+if TYPE_CHECKING:
+    from biascope.runs.rehearsal import Expectation
+    from biascope.runs.run import Run
+    from biascope.scanning import Sampling
 
 
 @with_groups
@@ -33,6 +39,11 @@ def compare(
         )
     if len(set(subjects)) < len(subjects):
         raise ValueError(f"compare needs different subjects, got {', '.join(subjects)}. Leave out those that repeat.")
+    if work.dry_run:
+        check_place(work)
+        shape, sampling = parsed_shape(input), gradients.sampling(work.seed)
+        print_expectation(_expected(subjects, shape, sampling, batchnorm, work.run(None)), work)
+        return
     folder = work.out or Path("biascope-runs") / scanning.comparison_folder(subjects)
     results = scanning.results_of(
         subjects,
@@ -54,3 +65,22 @@ def compare(
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
     typer.echo(f"\nReport: {page}")
+
+
+def _expected(
+    subjects: list[str], shape: tuple[int, ...] | None, sampling: Sampling, batchnorm: str, run: Run
+) -> Expectation:
+    """The time of the scans; run folders are only read."""
+    from biascope import scanning
+    from biascope.families.source import family_of, usual_shape
+    from biascope.runs.rehearsal import Expectation, Stage
+
+    stages = []
+    for subject in subjects:
+        if Path(subject).is_dir():
+            scanning.saved_results(Path(subject))
+            continue
+        family = family_of(subject, shape=shape, batchnorm=batchnorm)
+        costs = scanning.expected_cost(family, shape or usual_shape(subject), sampling, run)
+        stages += [Stage(f"{family.name}: {cost.measurement}", sampling.draws, 0, 0.0, cost.seconds) for cost in costs]
+    return Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli._dry_run import rehearsed
 from biascope.cli.options import (
     DataRoot,
     DatasetName,
@@ -127,6 +128,7 @@ def check(name: DatasetName, *, data_root: DataRoot = None, output: Output) -> N
 
 @app.command()
 @with_groups
+@rehearsed()
 def score(
     name: DatasetName,
     *,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli._dry_run import rehearsed
 from biascope.cli._edit_options import MEASURES, Choice, EncoderOptions, Question, TuningOptions
 from biascope.cli.options import DataRoot, Samples, SeededWork, whole_numbers, with_groups
 from biascope.cli.printing import print_results, print_warnings, write_table
@@ -29,6 +30,7 @@ SAVE_HELP = "Also write base, task vectors, heads and coefficients, for biascope
 
 
 @with_groups
+@rehearsed()
 def edit(
     encoder: Annotated[str, typer.Argument(help=ENCODER_HELP)],
     *,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli._dry_run import rehearsed
 from biascope.cli.options import (
     Batch,
     Draws,
@@ -40,6 +41,7 @@ _MOST_NUMBERS = 10**8  # of a reconstruction: 800 MB
 
 @app.command()
 @with_groups
+@rehearsed()
 def fit(
     signal: SignalPath,
     *,
@@ -137,6 +139,7 @@ def fit(
 
 @app.command()
 @with_groups
+@rehearsed()
 def advise(
     signal: SignalPath,
     *,

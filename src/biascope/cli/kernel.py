@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from biascope.cli._dry_run import rehearsed
 from biascope.cli.options import (
     DataOptions,
     Draws,
@@ -24,6 +25,7 @@ from biascope.cli.printing import print_json, print_results
 
 
 @with_groups
+@rehearsed()
 def kernel(
     model: Model = "lenet",
     *,
@@ -97,9 +99,10 @@ def kernel(
         import numpy as np
 
         from biascope.runs.files import written
+        from biascope.runs.rehearsal import placed
 
         kept = tangent_gram(network, x, kernel=kind, parameters=parameters or None, run=run)  # found in the run folder
-        with written(matrix) as temporary, temporary.open("wb") as file:
+        with written(placed(matrix)) as temporary, temporary.open("wb") as file:
             np.save(file, kept.matrix.cpu().numpy())
     files = [] if matrix is None else [matrix]
     print_results([result], write_folder_report(folder), work.as_json, files=files)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli._dry_run import check_place, print_expectation
 from biascope.cli.options import DataOptions, Draws, Inputs, Readout, Scale, SeededWork, Settings, with_groups
 from biascope.cli.printing import print_results, write_table
 
@@ -38,6 +39,7 @@ def match(
     work: SeededWork,
 ) -> None:
     """Rank architectures for a data set before any training, beside their parameters and FLOPs."""
+    from biascope.measures.match import expected_time
     from biascope.measures.match import match as ranked
     from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
@@ -49,18 +51,14 @@ def match(
     families = [family_of_words(words, found, settings, labels) for words in models or USUAL]
     names = distinct_names([family.name for family in families], [*(models or USUAL)])
     families = [dataclasses.replace(family, name=name) for family, name in zip(families, names, strict=True)]
+    how: dict[str, Any] = {"labels": labels, "draws": draws, "inputs": inputs, "scale": scale, "readout": readout}
+    how |= {"seed": work.seed, "run": run}
+    if work.dry_run:
+        check_place(work)
+        print_expectation(expected_time(families, found, **how), work)
+        return
     make_writable(folder)
-    result = ranked(
-        families,
-        found,
-        labels=labels,
-        draws=draws,
-        inputs=inputs,
-        scale=scale,
-        readout=readout,
-        seed=work.seed,
-        run=run,
-    )
+    result = ranked(families, found, **how)
     result.save(folder / "match")
     file = write_table(result.tables()["architectures"], folder / "match.csv")
     page = write_folder_report(folder, title=f"Which architecture fits {found.name}")

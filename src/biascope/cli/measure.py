@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli._dry_run import rehearsed
 from biascope.cli.options import (
     Data,
     DataOptions,
@@ -73,6 +74,7 @@ class Place(Group):
 
 
 @with_groups
+@rehearsed()
 def measure(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME [MODEL]", help=NAME_HELP)],

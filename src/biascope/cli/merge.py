@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli._dry_run import rehearsed
 from biascope.cli.options import (
     DataRoot,
     Grid,
     Group,
     Input,
+    Lasting,
     MaybeModel,
     MaybeSplit,
     Out,
@@ -96,6 +98,7 @@ class ReadingOptions(Group):
 
 @app.command()
 @with_groups
+@rehearsed()
 def check(
     base: Base,
     models: Annotated[list[Path], typer.Argument(help="Models tuned from it, or saved task vectors; two or more.")],
@@ -190,6 +193,7 @@ def _fit(base: Path, models: list[Path], head: str | None) -> bool:
 
 @app.command()
 @with_groups
+@rehearsed(beside="out")
 def apply(
     base: Base,
     models: Annotated[list[str], typer.Argument(help=MODELS_HELP)],
@@ -203,11 +207,13 @@ def apply(
     report_out: Annotated[
         Path | None, typer.Option("--report-out", help="Folder for results and report; in biascope-runs by default.")
     ] = None,
-    output: Output,
+    output: Lasting,
 ) -> None:
     """Write the base plus weighted differences of other models to it, without loading any of them whole."""
     from biascope.editing.merge import merge
     from biascope.families.checkpoint import Checkpoint
+    from biascope.families.checkpoint_writer import CheckpointWriter
+    from biascope.runs.rehearsal import placed, rehearsing
     from biascope.runs.run import Run
     from biascope.scanning import path_words
 
@@ -217,12 +223,14 @@ def apply(
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not near.is_dir():  # told before the merge, not after it
         raise ValueError(f"--report-out must name a folder, and {near} is a file. Pass another.")
-    opened = [(Checkpoint.open(path), number) for path, number in chosen]
+    opened, start = [(Checkpoint.open(path), number) for path, number in chosen], Checkpoint.open(base)
+    if rehearsing():
+        CheckpointWriter(out, start.tensors, shard_bytes=size, overwrite=overwrite)  # refuses what it cannot write
     try:
         found = merge(
-            Checkpoint.open(base),
+            start,
             opened,
-            out,
+            placed(out),
             keep=keep,
             unrelated=unrelated,
             shard_bytes=size,
@@ -237,12 +245,13 @@ def apply(
 
 @app.command()
 @with_groups
+@rehearsed()
 def diff(
     base: Annotated[Path, typer.Argument(help=f"The pre-trained model, or the first of two: {CHECKPOINT}.")],
     models: Annotated[list[Path], typer.Argument(help="What to compare with it: models or saved task vectors.")],
     *,
     out: Out = None,
-    output: Output,
+    output: Lasting,
 ) -> None:
     """What differs between checkpoints: names, types, distances by layer, and whether differences agree."""
     from biascope.editing.merge import differences
@@ -297,8 +306,10 @@ def _show(
     """Save a result with its tables and report, and print it; a check also has the command that comes next, or none."""
     from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
+    from biascope.runs.rehearsal import placed
 
     make_writable(folder)
+    folder = placed(folder)
     found.save(folder / "result")
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in found.tables().items() if rows]
     page = write_folder_report(folder, title=title)

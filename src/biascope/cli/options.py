@@ -89,6 +89,7 @@ On = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for results and report; in biascope-runs by default.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Go on also where the work would take more than a day.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the expected time, and stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result alone, without progress.")]
 
@@ -163,7 +164,14 @@ class Output(Group):
 
 
 @dataclass(frozen=True)
-class Work(Output):
+class Lasting(Output):
+    """The same of a command that may take long."""
+
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True)
+class Work(Lasting):
     """How a command computes, and where it writes."""
 
     device: Device = "auto"

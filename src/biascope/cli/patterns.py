@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from biascope.cli._dry_run import rehearsed
 from biascope.cli.options import (
     DataOptions,
     Draws,
@@ -32,6 +33,7 @@ _NO_DATA = DataOptions(data="", samples="2000")
 
 
 @with_groups
+@rehearsed()
 def patterns(
     model: Model = "lenet",
     *,

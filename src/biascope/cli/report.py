@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biascope.cli.options import Output, with_groups
+from biascope.cli._dry_run import rehearsed
+from biascope.cli.options import Lasting, with_groups
 from biascope.cli.printing import print_results
 
 if TYPE_CHECKING:
@@ -15,16 +16,18 @@ if TYPE_CHECKING:
 
 
 @with_groups
+@rehearsed()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first folder by default.")] = None,
     *,
-    output: Output,
+    output: Lasting,
 ) -> None:
     """Make the report of one or several runs again; with --json, print their results too."""
     from biascope.results.registry import saved
     from biascope.results.report import write_report_of_saved
     from biascope.runs.files import make_writable
+    from biascope.runs.rehearsal import placed
 
     found: dict[str, Result] = {}
     problems: list[str] = []
@@ -38,5 +41,5 @@ def report(
         problems += told
     path = out or runs[0] / "report.html"
     make_writable(path.parent)
-    page = write_report_of_saved(found, problems, path)
+    page = write_report_of_saved(found, problems, placed(path))
     print_results(list(found.values()) if output.as_json else [], page, output.as_json)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli._dry_run import check_place, print_expectation, rehearsal_of
 from biascope.cli.options import Work, with_groups
 from biascope.cli.printing import print_json
 
@@ -66,6 +68,9 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
     run = work.run(work.out)
     if keep:  # a destination that is not there is told before any work
         reproduction.destination(results)
+    if work.dry_run:
+        _print_expected(figures, effort, results, work)
+        return
     done: list[Reproduction] = []
     failed: dict[str, str] = {}
     for each in figures:
@@ -95,6 +100,33 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
         for name, reason in failed.items():
             typer.echo(f"  figure {name}: {reason}", err=True)
         raise typer.Exit(1)
+
+
+def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path | None, work: Work) -> None:
+    """What committed runs of the same effort took; one figure that was not run on such a device is rehearsed here."""
+    from biascope.papers.reproduce import committed
+    from biascope.results.wording import duration
+    from biascope.runs.rehearsal import Expectation, Stage
+
+    check_place(work)
+    here = work.run(None).describe()["device"]
+    known = {each.number: committed(each, results=results).get(effort) for each in figures}
+    stages = [
+        Stage(f"figure {number}, committed run on {record.device}", 1, 0, 0.0, record.seconds)
+        for number, record in known.items()
+        if record is not None
+    ]
+    unknown = [number for number, record in known.items() if record is None]
+    expected = Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=not unknown)
+    one = known[figures[0].number]
+    if len(figures) == 1 and (one is None or one.device != here):
+        if one is not None and not work.as_json:
+            typer.echo(f"  {effort} effort took {duration(one.seconds)} on {one.device}. Here:")
+        command = functools.partial(_reproduce, figures[0].paper, figures[0].number, effort, results, False)
+        expected, unknown = rehearsal_of(command, {"work": work}, "work"), []
+    if unknown and not work.as_json:
+        typer.echo(f"  without a committed run at {effort} effort, and not counted: figures {', '.join(unknown)}")
+    print_expectation(expected, work, unknown=unknown)
 
 
 def _told(error: Exception) -> str:

@@ -26,7 +26,6 @@ def scan(
     checkpoints: Annotated[Path | None, typer.Option(help="Folder of weights along training.")] = None,
     gradients: GradientOptions,
     samples: DataOptions = _NO_DATA,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected time and memory, and stop.")] = False,
     work: SeededWork,
 ) -> None:
     """Measure what a network finds easy to learn, and write a report.
@@ -39,7 +38,7 @@ def scan(
     sampling = gradients.sampling(work.seed)
     found = samples.arrays(work.seed) if samples.data else None
     shape = network.shape or (found.shape if found else None)
-    if dry_run:
+    if work.dry_run:
         family = network.family(model, shape)
         cost_at = shape or usual_shape(model, network.chosen)
         _print_cost(family, cost_at, sampling, work.run(None), work.as_json)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from biascope.cli.options import Model, NetworkOptions, Output, Readout, Seed, with_groups
+from biascope.cli._dry_run import rehearsed
+from biascope.cli.options import Lasting, Model, NetworkOptions, Readout, Seed, with_groups
 from biascope.cli.printing import print_json
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
 
 @with_groups
+@rehearsed()
 def selftest(
-    model: Model = "lenet", *, network: NetworkOptions, readout: Readout = "first", seed: Seed = 0, output: Output
+    model: Model = "lenet", *, network: NetworkOptions, readout: Readout = "first", seed: Seed = 0, output: Lasting
 ) -> None:
     """Check on a network that its derivatives are what they claim to be."""
     from biascope.families.source import usual_shape

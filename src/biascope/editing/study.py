@@ -16,6 +16,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.runs.files import make_writable, write_atomically
 from biascope.runs.identity import content_of
+from biascope.runs.rehearsal import at_hand, counted
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.task import Arrays
@@ -108,10 +109,13 @@ def study_of(
     heads = _kept_heads(encoder, tasks, normalise, run)
     chosen = {task: each for task, each in tasks.items() if tuned is None or task in tuned}
     vectors: list[dict[str, dict[str, TaskVector]]] = []
-    for seed in seeds if chosen else ():
-        vectors.append({})
-        for tuning, recipe in recipes.items():
-            vectors[-1] |= tuned_vectors(encoder, heads, chosen, recipe, tunings=(tuning,), seed=seed, run=run)
+    with counted("fine-tunings", len(seeds) * len(recipes) * len(chosen)) as advance:
+        for seed in seeds if chosen else ():
+            vectors.append({})
+            for tuning, recipe in recipes.items():
+                at_hand(len(chosen))
+                vectors[-1] |= tuned_vectors(encoder, heads, chosen, recipe, tunings=(tuning,), seed=seed, run=run)
+                advance(len(chosen))
     return Study(name, encoder, dict(tasks), heads, tuple(vectors))
 
 

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,13 @@ from biascope.kernels.plan import Part, Sizes, passes
 from biascope.kernels.proof import placed, sample_count
 from biascope.kernels.rules import GradientRule, Held, PairRule, product
 from biascope.kernels.uses import Uses, layer_uses
+from biascope.runs.autotune import Timings
+from biascope.runs.rehearsal import counted, rehearsing
 from biascope.runs.run import Run
+
+_SIDE = 1024  # of the matrices that a multiply-add is timed on
+_FEW = 8  # samples that a pass is timed on first …
+_SOON = 1.0  # … and seconds that one over more samples may take
 
 
 class Panel:
@@ -62,19 +69,49 @@ class Panel:
         width = self.last if symmetric else sample_count(self.other)
         out = torch.zeros(self.last - self.first, width, dtype=self._like.dtype, device=self._like.device)
         count = width + (0 if symmetric else self.last - self.first)
-        for group in passes(self.parts, count, self.sizes):
-            if symmetric:
-                columns = self._held(self.x, 0, self.last, group)
-                rows = {name: [part[self.first :] for part in held] for name, held in columns.items()}
-            else:
-                columns = self._held(self.other, 0, width, group)
-                rows = self._held(self.x, self.first, self.last, group)
-            for part in group:
-                self._add(out, part, rows.pop(part.name), columns.pop(part.name), symmetric)
+        pairs = (self.last**2 - self.first**2) // 2 if symmetric else out.numel()
+        work = {part.name: part.rule.cost.total(count, pairs, out.device.type) for part in self.parts}
+        groups, each = passes(self.parts, count, self.sizes), self._differentiation()
+        with counted("multiply-adds", int(sum(work.values())) + len(groups) * count * each) as advance:
+
+            def held(x: Any, start: int, stop: int, group: list[Part]) -> dict[str, Held]:
+                return self._held(x, start, stop, group, lambda samples: advance(samples * each))
+
+            for group in groups:
+                if symmetric:
+                    columns = held(self.x, 0, self.last, group)
+                    rows = {name: [part[self.first :] for part in kept] for name, kept in columns.items()}
+                else:
+                    columns = held(self.other, 0, width, group)
+                    rows = held(self.x, self.first, self.last, group)
+                for part in group:
+                    for share in self._add(out, part, rows.pop(part.name), columns.pop(part.name), symmetric):
+                        advance(int(share * work[part.name]))
         return out
 
-    def _held(self, x: Any, start: int, stop: int, group: list[Part]) -> dict[str, Held]:
-        """What the rules of a group keep of some samples, by chunks."""
+    def _differentiation(self) -> int:
+        """What the pass over one sample is worth in multiply-adds, by the clock; 0 where nobody asks how long it takes."""
+        if not rehearsing():
+            return 0
+        square = self._like.new_ones(_SIDE, _SIDE)
+        timings = Timings[str](self._like.device)
+        for samples in (min(_FEW, self.last), min(self.sizes.chunk, self.last)):
+            if timings.seconds.get("sample", 0.0) * samples > _SOON:
+                break  # many are not much faster than few
+            some = self._first(samples)
+            timings.timed("multiply-add", lambda: square @ square, units=_SIDE**3)
+            differentiated = functools.partial(layer_uses, self.network, some, self.output, [])
+            with self._differentiating.products():
+                timings.timed("sample", differentiated, units=samples)
+        return round(timings.seconds["sample"] / timings.seconds["multiply-add"])
+
+    def _first(self, samples: int) -> Any:
+        return tree_map(lambda leaf: placed(leaf[:samples], self._like) if isinstance(leaf, Tensor) else leaf, self.x)
+
+    def _held(
+        self, x: Any, start: int, stop: int, group: list[Part], advance: Callable[[int], None]
+    ) -> dict[str, Held]:
+        """What the rules of a group keep of some samples, by chunks, each of which is counted."""
         by_itself = [part.name for part in group if part.rule.name == "by differentiation"]
         whole: dict[str, Held] = {}
         for begin in range(start, stop, self.sizes.chunk):
@@ -91,16 +128,17 @@ class Panel:
                     ]
                 for kept, piece in zip(whole[part.name], pieces, strict=True):
                     kept[begin - start : end - start] = piece
+            advance(end - begin)
         return whole
 
     def _type(self, piece: Tensor) -> torch.dtype:
         return self.kept_as if piece.is_floating_point() else piece.dtype
 
-    def _add(self, out: Tensor, part: Part, rows: Held, columns: Held, symmetric: bool) -> None:
-        """Add one parameter's share to a panel."""
+    def _add(self, out: Tensor, part: Part, rows: Held, columns: Held, symmetric: bool) -> Iterator[float]:
+        """Add one parameter's share to a panel; yields how much of the work was done, block by block."""
         rule = part.rule
         if isinstance(rule, PairRule):
-            self._add_pairs(out, rule, rows, columns, symmetric)
+            yield from self._add_pairs(out, rule, rows, columns, symmetric)
         elif isinstance(rule, GradientRule):
             each = max(1, self.sizes.block // (max(1, rule.row_size) * out.shape[1]))
             for start in range(0, rule.rows, each):
@@ -111,6 +149,7 @@ class Panel:
                     left = self._columns(rule, rows, start, min(rule.rows, start + each))
                 for top, bottom, end in self._row_tiles(out, symmetric):
                     _add_product(out[top:bottom, :end], left[top:bottom], right[:end])
+                yield min(each, rule.rows - start) / rule.rows
 
     def _columns(self, rule: GradientRule, held: Held, start: int, stop: int) -> Tensor:
         """A block of gradients of all samples, formed by as many at a time as what they read allows."""
@@ -132,7 +171,7 @@ class Panel:
             tiles.append((top, bottom, self.first + bottom if symmetric else out.shape[1]))
         return tiles
 
-    def _add_pairs(self, out: Tensor, rule: PairRule, rows: Held, columns: Held, symmetric: bool) -> None:
+    def _add_pairs(self, out: Tensor, rule: PairRule, rows: Held, columns: Held, symmetric: bool) -> Iterator[float]:
         side = max(1, math.isqrt(self.sizes.block // rule.pair_size))
         height = min(len(out), side)
         width = max(side, self.sizes.block // (rule.pair_size * height))
@@ -143,6 +182,7 @@ class Panel:
             for begin in range(0, end, width):
                 until = min(end, begin + width)
                 out[top:bottom, begin:until] += rule.tile(some, [part[begin:until] for part in columns])
+            yield (bottom - top) / len(out)
 
 
 def _check_use(part: Part, uses: Uses, samples: int) -> None:

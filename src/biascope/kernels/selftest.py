@@ -23,6 +23,7 @@ from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import chosen_parameters
 from biascope.runs.failures import FOREIGN
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
+from biascope.runs.rehearsal import counted
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -101,7 +102,12 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
         family.first_outputs(x, run)
         identities = _identities(stack, x, _arithmetic(stack.member(0), x), seed, run)
         shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
-        return [_run_check(identity) for identity in (shared, *identities)]
+        every, checks = (shared, *identities), []
+        with counted("checks", len(every)) as advance:
+            for identity in every:
+                checks.append(_run_check(identity))
+                advance(1)
+        return checks
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from biascope.results.registry import PAPERS, find, names, saved
 from biascope.results.result import Beside, Result
 from biascope.results.wording import listed
 from biascope.runs.files import write_atomically
+from biascope.runs.rehearsal import counted
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -173,30 +174,32 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
     """What the page says of each result."""
     spent = 0
     sections: list[dict[str, Any]] = []
-    for index, result in enumerate(results):
-        fits = spent < _PICTURES
-        pictures = _pictures(result.plots, f"result-{index}") if fits else []
-        if view := live_view(f"plane-{index}", result):
-            still = [picture for picture in pictures if picture["planes"]]
-            pictures = [picture for picture in pictures if not picture["planes"]]
-            view["pictures"] = still or (_pictures(view["plots"], view["id"]) if fits else [])
-        drawn = pictures + (view["pictures"] if view else [])
-        spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in drawn)
-        sections.append(
-            {
-                "id": f"result-{index}",
-                "subject": result.subject,
-                "title": _title(result),
-                "sentence": result.sentence(),
-                "warnings": result.warnings,
-                "numbers": [(number.label, *_in_words(number)) for number in result.headline().values()],
-                "pictures": pictures,
-                "plane": view,
-                "left_out": not fits,
-                "gallery": _gallery(result, sum(section["gallery"] is not None for section in sections)),
-                "call": _call(result),
-            }
-        )
+    with counted("results of the report", len(results)) as advance:
+        for index, result in enumerate(results):
+            fits = spent < _PICTURES
+            pictures = _pictures(result.plots, f"result-{index}") if fits else []
+            if view := live_view(f"plane-{index}", result):
+                still = [picture for picture in pictures if picture["planes"]]
+                pictures = [picture for picture in pictures if not picture["planes"]]
+                view["pictures"] = still or (_pictures(view["plots"], view["id"]) if fits else [])
+            drawn = pictures + (view["pictures"] if view else [])
+            spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in drawn)
+            sections.append(
+                {
+                    "id": f"result-{index}",
+                    "subject": result.subject,
+                    "title": _title(result),
+                    "sentence": result.sentence(),
+                    "warnings": result.warnings,
+                    "numbers": [(number.label, *_in_words(number)) for number in result.headline().values()],
+                    "pictures": pictures,
+                    "plane": view,
+                    "left_out": not fits,
+                    "gallery": _gallery(result, sum(section["gallery"] is not None for section in sections)),
+                    "call": _call(result),
+                }
+            )
+            advance(1)
     return sections
 
 

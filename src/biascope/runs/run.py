@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from biascope.runs.rehearsal import counted, rehearsing
+
 PRECISIONS = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -107,6 +109,10 @@ class Run:
     @contextlib.contextmanager
     def tracked(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
         """Progress with the time left: yields ``advance(count)``. A bar on a terminal, elsewhere a line every half minute."""
+        if rehearsing():
+            with counted(label, total, done) as count_pieces:
+                yield count_pieces
+            return
         pace = _Pace(label, total, done, self.patience)
         if not self.progress:
             yield pace.advance

@@ -31,6 +31,7 @@ from biascope.runs.cluster import run_groups
 from biascope.runs.digest import fingerprint
 from biascope.runs.files import make_writable, write_atomically, write_first
 from biascope.runs.identity import Identity, identity_of
+from biascope.runs.rehearsal import at_hand, counted
 from biascope.runs.run import Run
 
 Code = Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -48,6 +49,7 @@ class Trials:
     """
 
     def __init__(self, work: str, run: Run, *, code: Code, at: Any = None, **parts: Any) -> None:
+        self._work = work
         self._memory: dict[str, Outcome] = {}
         self._store = _Store.of(work, run, code, at, parts)
 
@@ -73,10 +75,13 @@ class Trials:
 
     def outcomes(self, keys: Sequence[str], work: Callable[[str], Outcome]) -> Iterator[Outcome]:
         """Each trial's outcome in order, computed where it is missing."""
-        for key in keys:
-            if not self.done(key):
-                self.write(key, work(key))
-            yield self.read(key)
+        every = list(keys)
+        with counted(self._work, len(every)) as advance:
+            for key in every:
+                if not self.done(key):
+                    self.write(key, work(key))
+                advance(1)
+                yield self.read(key)
 
 
 class Sweep:
@@ -155,6 +160,7 @@ class Sweep:
                     if self._done(group):  # another process was here
                         advance(sizes[_name(group)])
                     else:
+                        at_hand(sizes[_name(group)])
                         yield group
 
             def keep(group: Group, outcomes: dict[str, Outcome]) -> None:

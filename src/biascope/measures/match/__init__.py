@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from biascope.kernels.selftest import warnings_of
 from biascope.measures.match.result import Match
 from biascope.results.estimate import jackknife
 from biascope.results.registry import check_samples, measurement
+from biascope.runs.rehearsal import Expectation, Stage
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
@@ -205,15 +207,8 @@ def match(
         Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR, definition 2.1.
     """
     run = run or Run()
+    _check(families, data, draws)
     names = [family.name for family in families]
-    if not families or len(set(names)) < len(names):
-        raise ValueError(f"Architectures must be one or more of different names, got {names}. Rename or drop some.")
-    if draws < LEAST_DRAWS:
-        raise ValueError(
-            f"draws must be at least {LEAST_DRAWS} to tell architectures apart, got {draws}. Pass draws=256."
-        )
-    for family in families:  # before any work
-        check_samples(family, data)
     x, y = data.to(run).whole("train")
     found = data_directions(x, y if labels else None)
     ranked_by = "class means" if labels else "data"
@@ -254,6 +249,43 @@ def match(
         data=data.name,
         provenance={"warnings": warnings},
     )
+
+
+def _check(families: Sequence[Family], data: Arrays, draws: int) -> None:
+    """Refuse what cannot be ranked, before any work."""
+    names = [family.name for family in families]
+    if not families or len(set(names)) < len(names):
+        raise ValueError(f"Architectures must be one or more of different names, got {names}. Rename or drop some.")
+    if draws < LEAST_DRAWS:
+        raise ValueError(
+            f"draws must be at least {LEAST_DRAWS} to tell architectures apart, got {draws}. Pass draws=256."
+        )
+    for family in families:
+        check_samples(family, data)
+
+
+def expected_time(
+    families: Sequence[Family],
+    data: Arrays,
+    *,
+    labels: bool = True,
+    draws: int = 256,
+    inputs: int = 4,
+    scale: float = 1e-3,
+    readout: str = "mean",
+    seed: int = 0,
+    run: Run | None = None,
+) -> Expectation:
+    """How long :func:`match` takes with these arguments, from timing a few draws of every architecture."""
+    run, begin = run or Run(), time.perf_counter()
+    _check(families, data, draws)
+    x, y = data.to(run).whole("train")
+    data_directions(x, y if labels else None)
+    stages = [Stage("directions of the data", 1, 1, (spent := time.perf_counter() - begin), spent)]
+    for family in families:
+        sampler = gaussian_sampler(family, data.shape, probes=inputs, scale=scale, readout=readout, seed=seed, run=run)
+        stages.append(Stage(f"{family.name}: geometry", draws, 0, 0.0, sampler.expected_seconds(draws)))
+    return Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=False)
 
 
 def _overlaps(covariance: GradientCovariance, directions: Directions) -> tuple[float, np.ndarray]:

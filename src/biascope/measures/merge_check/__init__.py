@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from biascope.results.registry import measurement
 from biascope.runs.digest import fingerprint
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
+from biascope.runs.rehearsal import at_hand, counted
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
@@ -148,17 +149,24 @@ def merge_check(
         require_repeatable(encoder, samples[model], name=name, run=run)
         require_repeatable(encoder, samples[model], name=model, vector=vectors[model], run=run)
     few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
-    look = _Look(encoder, tuple(vectors.values()), compared, run)
     coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
+    # Each sample of a map is seen with a pair's coefficients, once for each other model.
+    on_maps = 0 if grid is None else (len(models) - 1) * (grid + grid**2)
+    passes = sum(
+        samples[model].sizes[split] * (1 + len(coefficients)) + few[model].sizes[split] * (on_maps + 1 + len(models))
+        for model in models
+    )
     parts: dict[str, list[np.ndarray]] = {"apart": [], "expected": []}
-    for place, model in enumerate(models):
-        known = (accuracies or {}).get(model)
-        found_along = look.along(heads[model], samples[model], coefficients, place, known)
-        for key, each in zip(parts, found_along, strict=False):
-            parts[key].append(np.stack([each.mean(0), *_resampled(each, resamples, seed)], 1))  # (A, 1 + B)
+    with counted("samples of edited networks", passes) as advance:
+        look = _Look(encoder, tuple(vectors.values()), compared, run, advance)
+        for place, model in enumerate(models):
+            known = (accuracies or {}).get(model)
+            found_along = look.along(heads[model], samples[model], coefficients, place, known)
+            for key, each in zip(parts, found_along, strict=False):
+                parts[key].append(np.stack([each.mean(0), *_resampled(each, resamples, seed)], 1))  # (A, 1 + B)
+        maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
+        effects, cosines = look.effects(heads, few)
     apart, expected = np.array(parts["apart"]), np.array(parts["expected"]) if parts["expected"] else None
-    maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
-    effects, cosines = look.effects(heads, few)
     found = MergeCheck(
         base=name,
         models=models,
@@ -257,6 +265,7 @@ class _Look:
     vectors: tuple[TaskVector, ...]
     compared: str
     run: Run
+    advance: Callable[[int], None]
 
     def outputs(
         self, head: Head, samples: Arrays, rows: Tensor, reading: str | None = None, only: Sequence[int] | None = None
@@ -264,7 +273,11 @@ class _Look:
         """Of every row of coefficients, ``(G, n)`` classes or ``(G, n, c)``."""
         chosen = self.vectors if only is None else [self.vectors[place] for place in only]
         read = reading or READINGS[self.compared]
-        return edited_outputs(self.encoder, head, chosen, rows, samples, reading=read, run=self.run)
+        passes = len(rows) * next(iter(samples.sizes.values()))
+        at_hand(passes)
+        found = edited_outputs(self.encoder, head, chosen, rows, samples, reading=read, run=self.run)
+        self.advance(passes)
+        return found
 
     def along(
         self, head: Head, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None

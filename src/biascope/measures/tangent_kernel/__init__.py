@@ -24,6 +24,7 @@ from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.wording import percent
 from biascope.runs.randomness import generator_for
+from biascope.runs.rehearsal import counted
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
@@ -251,18 +252,21 @@ def tangent_kernel(
     here = Run(precision=precision, device="cpu" if run.on else run.device)
     stream, device = family.draws(seed=seed, run=here), here.torch_device
     found, local = [], np.zeros(0)
-    for draw in range(draws):
-        network = stream[draw : draw + 1].member(0)
-        network = network.read(readout) if kernel == "scalar" else network
-        gram = tangent_gram(network, x, kernel=kernel, parameters=parameters, run=run)
-        numbers, functions = _spectrum(gram, targets.to(device), leading)
-        found.append(numbers)
-        if draw == 0:
-            first = functions.float().cpu().numpy()
-            for elsewhere, *_ in others:
-                cross = tangent_gram(network, elsewhere, x, kernel=kernel, parameters=parameters, run=run).matrix
-                scale = len(y) * numbers["eigenvalues"][: len(first)]
-                local = ((Matrix(cross.to(device)).matmul(functions.T).cpu().numpy() / scale) ** 2).sum(1)
+    with counted("tangent kernels", draws + len(others)) as advance:
+        for draw in range(draws):
+            network = stream[draw : draw + 1].member(0)
+            network = network.read(readout) if kernel == "scalar" else network
+            gram = tangent_gram(network, x, kernel=kernel, parameters=parameters, run=run)
+            numbers, functions = _spectrum(gram, targets.to(device), leading)
+            found.append(numbers)
+            advance(1)
+            if draw == 0:
+                first = functions.float().cpu().numpy()
+                for elsewhere, *_ in others:
+                    cross = tangent_gram(network, elsewhere, x, kernel=kernel, parameters=parameters, run=run).matrix
+                    scale = len(y) * numbers["eigenvalues"][: len(first)]
+                    local = ((Matrix(cross.to(device)).matmul(functions.T).cpu().numpy() / scale) ** 2).sum(1)
+                    advance(1)
     arrays: dict[str, Any] = {name: np.stack([numbers[name] for numbers in found]) for name in found[0]}
     arrays |= {"means": means.numpy(), "places": places.numpy(), "labels": y.numpy(), "control_energy": local}
     arrays |= {"eigenfunctions": first, "binarised": np.abs(first).mean(1), "local_energy": (first**2).sum(0)}

@@ -1,0 +1,142 @@
+"""What `--dry-run` does: a command is rehearsed in a temporary folder, and the time that it would take is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from biascope.cli.options import Lasting
+from biascope.cli.printing import as_document
+
+if TYPE_CHECKING:
+    from biascope.runs.rehearsal import Expectation, Stage
+
+
+def rehearsed(beside: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with a group of :class:`Lasting` options that is rehearsed where ``--dry-run`` is given.
+
+    Where it would write, it finds an empty folder instead, in ``out`` of the group and by
+    :func:`biascope.runs.rehearsal.placed`. That folder is removed, and what the command prints is not shown.
+
+    Args:
+        beside: The parameter that names a large file to write: the rehearsal writes to the same disk.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            name, group = next((name, each) for name, each in given.items() if isinstance(each, Lasting))
+            if not group.dry_run:
+                command(**given)
+                return
+            check_place(group, given.get("on"))
+            print_expectation(rehearsal_of(command, given, name, given.get(beside)), group)
+
+        return called
+
+    return decorated
+
+
+def check_place(group: Lasting, on: str | None = None) -> None:
+    """Refuse a folder that the command would refuse, which a dry run keeps from it, and a cluster."""
+    from biascope.runs.files import make_writable, remove_empty_folders
+
+    if on is not None:
+        raise ValueError(f"--dry-run is for work on this machine, got --on {on}. Leave one of them out.")
+    if (out := getattr(group, "out", None)) is not None:
+        make_writable(out)
+        remove_empty_folders()
+
+
+def rehearsal_of(
+    command: Callable[..., None], given: dict[str, Any], name: str, near: Path | None = None
+) -> Expectation:
+    """How long a command would take.
+
+    Args:
+        command: The command.
+        given: Its parameters.
+        name: Of the one that is a group of :class:`Lasting` options.
+        near: A file on the disk to write to; a temporary folder by default.
+    """
+    from biascope.runs.files import remove_empty_folders
+    from biascope.runs.rehearsal import Rehearsal
+
+    group, shown = given[name], sys.stdout
+    disk = None if near is None else next(each for each in near.absolute().parents if each.is_dir())
+    folder = Path(tempfile.mkdtemp(prefix=".biascope-dry-run-", dir=disk))
+
+    def give_up(known: Expectation) -> None:
+        """The last resort, in another thread: a process whose one operation goes on cannot be stopped otherwise."""
+        sys.stdout = shown
+        print_expectation(known, group)
+        shown.flush()
+        shutil.rmtree(folder, ignore_errors=True)
+        remove_empty_folders()
+        os._exit(0)
+
+    own = {"quiet": True, "dry_run": False} | ({"out": folder / "run"} if hasattr(group, "out") else {})
+    try:
+        with (
+            Rehearsal(folder, too_long=give_up) as rehearsal,
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.suppress(typer.Exit),  # the status of a gate is not that of its rehearsal
+        ):
+            command(**{**given, name: dataclasses.replace(group, **own)})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        remove_empty_folders()
+    return rehearsal.expectation
+
+
+def print_expectation(known: Expectation, group: Lasting, **more: Any) -> None:
+    """How long a command would take, stage by stage.
+
+    Args:
+        known: The time.
+        group: How to print it, and the device.
+        more: What else the JSON document says; a command prints it as text in words of its own.
+    """
+    from biascope.runs.run import Run
+    from biascope.scanning import describe_device
+
+    device = describe_device(
+        Run(device=getattr(group, "device", "cpu"), precision=getattr(group, "precision", "float32"))
+    )
+    if group.as_json:
+        stages = [dataclasses.asdict(stage) for stage in known.stages]
+        typer.echo(as_document(seconds=known.seconds, whole=known.whole, device=device, stages=stages, **more))
+    else:
+        typer.echo("\n".join([*(f"  {_stage_in_words(stage)}" for stage in known.stages), _in_words(known, device)]))
+
+
+def _stage_in_words(stage: Stage) -> str:
+    from biascope.results.wording import duration
+
+    if stage.seconds is None:
+        return f"{stage.name}: more than {duration(stage.spent)}, in which none of {stage.pieces:,} pieces ended"
+    so_far = f" ({stage.done:,} of {stage.pieces:,} in {duration(stage.spent)})" if stage.done else ""
+    if stage.seconds > stage.spent:
+        return f"{stage.name}: about {duration(stage.seconds)}{so_far}"
+    return f"{stage.name}: {duration(stage.seconds)}"
+
+
+def _in_words(known: Expectation, device: str) -> str:
+    from biascope.results.wording import duration
+
+    if known.whole:
+        return f"Expected time: about {duration(known.seconds)} on {device}."
+    if not known.stages or known.stages[-1].seconds is None:
+        return f"Expected time: more than {duration(known.seconds)} on {device}. The pace is not known yet."
+    return f"Expected time: at least {duration(known.seconds)} on {device}. More may follow that is not counted."

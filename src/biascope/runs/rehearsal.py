@@ -1,0 +1,270 @@
+"""Rehearsal: the first seconds of some work, to tell how long all of it would take.
+
+Work that knows how many pieces it has counts them (:func:`counted`, which :meth:`biascope.runs.run.Run.tracked` does too). Outside a
+rehearsal this does nothing. In one, the pace of the pieces is measured, and the work is stopped as soon as the pace is known.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+BUDGET = 10.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
+LIMIT = 30.0  # seconds after which it is stopped in any case
+_GRACE = 5.0  # seconds to heed that
+
+
+class Stopped(BaseException):
+    """A rehearsal knows enough. It is no error, so that nothing that handles errors may take it for one."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the work.
+
+    Attributes:
+        name: Of what it does.
+        pieces: How many there are, without those that were done before.
+        done: How many were done in the rehearsal.
+        spent: Seconds that it was rehearsed.
+        seconds: All pieces would take; ``None`` where none of them ended.
+    """
+
+    name: str
+    pieces: int
+    done: int
+    spent: float
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """How long some work takes.
+
+    Attributes:
+        seconds: All of it, or as much of it as is known.
+        stages: In order; of stages within others, the outermost.
+        whole: Whether nothing may follow that is not counted.
+    """
+
+    seconds: float
+    stages: tuple[Stage, ...]
+    whole: bool
+
+
+class Rehearsal:
+    """A context in which work is stopped when its pace is known.
+
+    Args:
+        folder: Where the work may write, in place of where it would.
+        budget: Seconds after which it is stopped, if the pace is known by then.
+        limit: Seconds after which it is stopped in any case.
+        too_long: Called from another thread where the work can be stopped in no other way, with what is known.
+
+    Example:
+        >>> with Rehearsal(budget=0.05) as rehearsal:
+        ...     with counted("sleeping", 1000) as advance:
+        ...         for _ in range(1000):
+        ...             time.sleep(0.01)
+        ...             advance(1)
+        >>> rehearsal.expectation.whole, 5 < rehearsal.expectation.seconds < 50
+        (False, True)
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        budget: float | None = None,
+        limit: float | None = None,
+        too_long: Callable[[Expectation], None] = lambda expectation: None,
+    ) -> None:
+        self.folder = folder
+        self._budget = BUDGET if budget is None else budget
+        self._limit = LIMIT if limit is None else limit
+        self._too_long = too_long
+        self._open: list[_Counter] = []
+        self._ended: list[Stage] = []
+        self._known: Expectation | None = None
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def expectation(self) -> Expectation:
+        """What is known when it is over."""
+        assert self._known is not None, "a rehearsal tells what it knows when it is over"
+        return self._known
+
+    def __enter__(self) -> Self:
+        self._begin = time.monotonic()
+        self._before = _CURRENT.set(self)
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        _CURRENT.reset(self._before)
+        self._over.set()
+        with self._lock:
+            stopped = self._known is not None
+            if not stopped:
+                self._known = Expectation(time.monotonic() - self._begin, tuple(self._ended), whole=True)
+        return stopped  # whatever the work made of being stopped
+
+    @contextlib.contextmanager
+    def counting(self, name: str, total: int, done: int) -> Iterator[_Counter]:
+        """A stage within those that are open."""
+        counter = _Counter(self, name, total, done)
+        self._open.append(counter)
+        try:
+            yield counter
+        finally:
+            if counter in self._open:
+                self._open.remove(counter)
+            if not self._open and self._known is None:
+                self._ended.append(counter.ended())
+
+    def at_hand(self, count: int) -> None:
+        """How many pieces of the innermost stage are begun together."""
+        if self._open:
+            self._open[-1].at_hand = count
+
+    def stop_if_known(self, counter: _Counter) -> None:
+        """Stop the work if it has gone on for long enough.
+
+        Raises:
+            Stopped: If so.
+        """
+        if self._known is None and not self._pace_is_known(counter):
+            return
+        self._stop()
+        raise Stopped
+
+    def _pace_is_known(self, innermost: _Counter) -> bool:
+        now = time.monotonic()
+        spent, whole = now - self._begin, self._open[0].expected(self._open[1:]) if self._open else None
+        if spent < self._budget or whole is None:
+            return False
+        soon_over = whole - (now - self._open[0].begin) < self._budget / 2
+        # The pieces within a piece may differ from one another: a whole piece is worth waiting for.
+        within_the_first = len(self._open) > 1 and not any(each.advanced for each in self._open[:-1])
+        return spent >= 2 * self._budget or not (
+            soon_over or within_the_first or now - innermost.begin < self._budget / 5
+        )
+
+    def _stop(self) -> bool:
+        """Write down what is known; false if the rehearsal is over."""
+        with self._lock:
+            if self._known is not None or self._over.is_set():
+                return False
+            now = time.monotonic()
+            stages, seconds = list(self._ended), now - self._begin
+            if self._open:
+                outermost = self._open[0]
+                expected = outermost.expected(self._open[1:])
+                stages.append(outermost.stage(now, expected))
+                seconds = max(seconds, outermost.begin - self._begin + (expected or 0.0))
+            self._known = Expectation(seconds, tuple(stages), whole=False)
+            return True
+
+    def _watch(self) -> None:
+        """End what does not count its pieces, or whose first piece takes too long."""
+        if not self._over.wait(self._limit) and self._stop():
+            _thread.interrupt_main()
+        # One long operation of a library does not see the interrupt.
+        if self._known is not None and not self._over.wait(_GRACE):
+            self._too_long(self._known)
+
+
+class _Counter:
+    """Pieces of one stage, and when they were done."""
+
+    def __init__(self, rehearsal: Rehearsal, name: str, total: int, done: int) -> None:
+        self._rehearsal, self.name, self._total, self._first = rehearsal, name, total, done
+        self.begin = time.monotonic()
+        self.at_hand = 1
+        self._marks = [(self.begin, done)]
+
+    def __call__(self, count: int) -> None:
+        """Count pieces that are done."""
+        self._marks.append((time.monotonic(), self._marks[-1][1] + count))
+        self._rehearsal.stop_if_known(self)
+
+    @property
+    def advanced(self) -> bool:
+        """Whether any piece has ended."""
+        return self._marks[-1][1] > self._first
+
+    def expected(self, inner: list[_Counter]) -> float | None:
+        """Seconds of all pieces, where one has ended or the stages within it know how long it takes."""
+        last, done = self._marks[-1]
+        left = max(self._total - done, 0)
+        if self.advanced:
+            # The first pieces may have tried several ways, so that the pace is that of the second half.
+            half = (self.begin + last) / 2
+            since, before = next(mark for mark in reversed(self._marks) if mark[0] <= half and mark[1] < done)
+            return last - self.begin + left * (last - since) / (done - before)
+        within = inner[0].expected(inner[1:]) if inner else None
+        if within is None:
+            return None
+        return last - self.begin + (inner[0].begin - last + within) * max(left / self.at_hand, 1)
+
+    def stage(self, now: float, expected: float | None) -> Stage:
+        """As it stands."""
+        return Stage(self.name, self._total - self._first, self._marks[-1][1] - self._first, now - self.begin, expected)
+
+    def ended(self) -> Stage:
+        """When all of it is done."""
+        now = time.monotonic()
+        return self.stage(now, now - self.begin)
+
+
+_CURRENT: ContextVar[Rehearsal | None] = ContextVar("rehearsal", default=None)
+
+
+def rehearsing() -> bool:
+    """Whether the work at hand is only rehearsed."""
+    return _CURRENT.get() is not None
+
+
+def placed(path: Path) -> Path:
+    """Where to write what belongs there: elsewhere in a rehearsal."""
+    rehearsal = _CURRENT.get()
+    if rehearsal is None or rehearsal.folder is None:
+        return path
+    whole = path.absolute()
+    if whole.is_relative_to(rehearsal.folder):
+        return path
+    elsewhere = rehearsal.folder / whole.relative_to(whole.anchor)  # no two paths become one
+    elsewhere.parent.mkdir(parents=True, exist_ok=True)
+    return elsewhere
+
+
+@contextlib.contextmanager
+def counted(name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Work in pieces: yields ``advance(count)``, to be called when pieces are done. Only a rehearsal takes note of it.
+
+    Args:
+        name: What is done.
+        total: Pieces in all.
+        done: Those that need not be done again.
+    """
+    rehearsal = _CURRENT.get()
+    if rehearsal is None:
+        yield lambda count: None
+        return
+    with rehearsal.counting(name, total, done) as advance:
+        yield advance
+
+
+def at_hand(count: int) -> None:
+    """How many pieces are begun together now; one, unless this is called."""
+    rehearsal = _CURRENT.get()
+    if rehearsal is not None:
+        rehearsal.at_hand(count)

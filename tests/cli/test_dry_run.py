@@ -1,0 +1,134 @@
+"""`--dry-run` of every command that may take long: it prints a time, and nothing is there afterwards that was not before."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_cases import CASES, FILES, NET, ON_DATA, printed
+from command_tree import COMMANDS
+from typer.testing import CliRunner
+
+from biascope.cli import app
+from biascope.papers import reproduce as reproduction
+from biascope.papers.reproduce import committed
+from biascope.results.result import KEY
+
+# They print what is there, or wait for others: a download cannot be rehearsed.
+QUICK = {"list", "data list", "data check", "data get"}
+OWN_SHAPE = {"scan"}
+WORDS = {words: [*words.split(), *usual] for words, (usual, *_) in CASES.items() if words not in QUICK}
+WORDS["reproduce"] = ["reproduce", "nads2020", "1", "--effort", "smoke", "--device", "cpu"]
+SHAPE = {"version", "seconds", "whole", "device", "stages"}
+# Settings with which a command would take minutes or more.
+LONG = {
+    "kernel": ["kernel", "net.py:build", *ON_DATA, "--draws", "100000"],
+    "measure": ["measure", "average_geometry", *NET, "--draws", "100000000"],
+    "data score": ["data", "score", "s.npz", "--model", "net.py:build", "--draws", "100000000", "--device", "cpu"],
+    "patterns": [*WORDS["patterns"], "--draws", "1000000"],
+    "edit": [*WORDS["edit"], "--steps", "1000000"],
+    "inr fit": [*WORDS["inr fit"], "--steps", "1000000"],
+    "inr advise": [*WORDS["inr advise"], "--draws", "100000"],
+    "merge check": [*WORDS["merge check"], "--grid", "100"],
+}
+
+
+@pytest.fixture
+def temporary(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where temporary folders are made: an empty folder."""
+    place = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def files(*places: Path) -> set[Path]:
+    """Everything in some folders, without caches of Python and torch."""
+    found = {path for place in places for path in place.rglob("*")}
+    return {path for path in found if not any(word in str(path) for word in ("__pycache__", "torchinductor"))}
+
+
+def asked(words: list[str]) -> str:
+    """What a dry run prints."""
+    done = CliRunner().invoke(app, [*words, "--dry-run"])
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    return done.stdout
+
+
+def test_every_command_that_may_take_long_has_a_dry_run() -> None:
+    have = {words for words, command in COMMANDS.items() if "--dry-run" in {o for p in command.params for o in p.opts}}
+    assert have == set(COMMANDS) - QUICK == set(WORDS)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_dry_run_tells_the_time_and_leaves_nothing_behind(words: str, folder: Path, temporary: Path) -> None:
+    if words == "report":
+        printed("scan", *NET, "--draws", "8", "--out", "saved")
+    before = files(folder, temporary)
+    told = asked(WORDS[words])
+    assert ("about" if words in OWN_SHAPE else "Expected time: ") in told
+    document: dict[str, Any] = json.loads(asked([*WORDS[words], "--json"]))
+    assert files(folder, temporary) == before
+    if words not in OWN_SHAPE:
+        assert set(document) - {"unknown"} == SHAPE
+        assert document["seconds"] > 0
+        assert all(KEY.fullmatch(key) for stage in document["stages"] for key in stage)
+
+
+@pytest.mark.parametrize("words", LONG)
+def test_a_long_command_is_stopped(words: str, folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("biascope.runs.rehearsal.BUDGET", 0.3)
+    before = files(folder, temporary)
+    document = json.loads(asked([*LONG[words], "--json"]))
+    assert not document["whole"]
+    assert document["seconds"] > 10
+    assert document["stages"][-1]["seconds"] > 10
+    assert files(folder, temporary) == before
+    assert "Expected time: at least" in asked(LONG[words])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["measure", "average_geometry", *NET, "--out", "net.py"], "The output folder must be writable"),
+        (["compare", "net.py:build", "lenet", "--out", "net.py"], "The output folder must be writable"),
+        (["kernel", "net.py:build", *ON_DATA, "--matrix", "nosuch/k.npy"], "--matrix must lie in a folder that exists"),
+        (["kernel", "net.py:build", *ON_DATA, "--leading", "0"], "leading must be between 1 and"),
+        (["kernel", "net.py:build", *ON_DATA, "--on", "ray"], "--dry-run is for work on this machine"),
+        (["match", "net.py:build", *ON_DATA, "--draws", "2"], "draws must be at least 8"),
+        (["merge", "apply", *FILES, "--weight", "0.4", "--out", "a.safetensors"], "The output must not exist yet"),
+        (["reproduce", "nads2020", "1", "--effort", "none"], "effort"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_as_ever(words: list[str], sentence: str, folder: Path, temporary: Path) -> None:
+    before = files(folder, temporary)
+    done = CliRunner().invoke(app, [*words, "--dry-run"])
+    assert isinstance(done.exception, ValueError)
+    assert sentence in str(done.exception)
+    assert not done.stdout
+    assert files(folder, temporary) == before
+
+
+def test_a_kernel_matrix_and_a_failing_gate_are_rehearsed(folder: Path, temporary: Path) -> None:
+    before = files(folder, temporary)
+    assert "Expected time: about" in asked(["kernel", "net.py:build", *ON_DATA, "--matrix", "k.npy"])
+    gate = [
+        word for grade in ("merge", "merge with a loss", "do not merge", "undecided") for word in ("--fail-on", grade)
+    ]
+    assert "Expected time: about" in asked([*WORDS["merge check"], *gate])
+    assert files(folder, temporary) == before
+
+
+def test_figures_are_told_by_what_committed_runs_took(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from biascope import papers
+
+    monkeypatch.setattr(reproduction, "reproduce", None)  # nothing is run
+    figures = papers.find("nads2020").figures
+    known = [found["laptop"] for figure in figures if "laptop" in (found := committed(figure))]
+    document = json.loads(asked(["reproduce", "nads2020", "--json"]))
+    assert document["seconds"] == pytest.approx(sum(record.seconds for record in known))
+    assert len(document["stages"]) == len(known)
+    assert set(document["unknown"]) == {figure.number for figure in figures} - {record.figure for record in known}
+    assert document["whole"] == (not document["unknown"])
