@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from biascope import networks
-from biascope.derivatives.covariance import GROUPS, GradientSampler, default_estimator
+from biascope.derivatives.covariance import GROUPS, GradientSampler
+from biascope.derivatives.gradients import forward_flops
 from biascope.derivatives.spectrum import expected_seconds
 from biascope.families.family import Family
 from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
@@ -28,6 +29,9 @@ from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
 
+MEAN_INPUTS = 64  # fresh inputs per network for the mean gradient
+DRAWS, FEW_DRAWS = 400, 100  # networks to draw, and of those that are dear; expectations are the same, intervals wider
+DEAR = {"cpu": 1e8, "cuda": 1e11}  # operations of a forward pass from which on a network is dear on that kind of device
 GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
 POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn
 
@@ -37,9 +41,10 @@ class Sampling:
     """What is drawn and how gradients are taken, the same for every measurement of a scan.
 
     Attributes:
-        estimator: ``"difference"``, ``"exact"``, or ``None``: differences where their operation count is affordable.
+        estimator: How the published anisotropy directions are taken, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
+            them out. Of trained weights: how the gradients of their geometry are taken, exactly by default.
         step: Half width of the differences.
-        draws: Networks to draw.
+        draws: Networks to draw; ``None`` for 400, or 100 of a network whose forward pass is dear.
         readout: Which scalar of several outputs.
         seed: Of weights and inputs.
         fixed_seed: Of inputs that do not change; by default ``seed``. Networks that are compared have these in common alone.
@@ -47,7 +52,7 @@ class Sampling:
 
     estimator: str | None = None
     step: float = 100.0
-    draws: int = 400
+    draws: int | None = None
     readout: str = "first"
     seed: int = 0
     fixed_seed: int | None = None
@@ -57,10 +62,21 @@ class Sampling:
             raise ValueError(
                 f"The step h of the difference must be a number other than 0, got {self.step}. Pass step=100."
             )
-        if self.draws < 2:
+        if self.draws is not None and self.draws < 2:
             raise ValueError(
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
             )
+
+    def draws_of(self, family: Family, shape: tuple[int, ...], run: Run) -> int:
+        """Networks to draw of a family: as asked for, else fewer where a forward pass is dear."""
+        if self.draws is not None:
+            return self.draws
+        x = torch.zeros(1, *shape, device=run.torch_device, dtype=run.dtype)
+        try:
+            operations = forward_flops(family.template.to(run.torch_device, run.dtype), x)
+        except Exception:  # a user's forward pass may raise anything; the sampler says what is wrong
+            return DRAWS
+        return FEW_DRAWS if operations >= DEAR["cpu" if run.torch_device.type == "cpu" else "cuda"] else DRAWS
 
 
 @dataclass(frozen=True)
@@ -85,7 +101,7 @@ def scan(
     settings: Mapping[str, Any] | None = None,
     estimator: str | None = None,
     step: float = 100.0,
-    draws: int = 400,
+    draws: int | None = None,
     readout: str = "first",
     batchnorm: str = "eval",
     weights: Path | str | None = None,
@@ -97,17 +113,18 @@ def scan(
 ) -> Scan:
     """Measure what a network finds easy to learn, and write a report.
 
-    At initialisation: the anisotropy directions at one N(0, 1) input and the average geometry over fresh inputs. With
-    trained weights, one set or a folder of checkpoints: the average geometry of each over fresh inputs. With data: the
-    tangent kernel on them besides.
+    At initialisation: the mean gradient, whose effective rank is the one number for a network, and the average geometry; with an
+    estimator the published anisotropy directions besides. With trained weights, one set or a folder of checkpoints: the average
+    geometry of each over fresh inputs. With data: the tangent kernel on them besides.
 
     Args:
         model: A known name, ``file.py:build``, ``package.module:build``, a builder, or a Family.
         input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
         settings: For the builder.
-        estimator: ``"difference"``, ``"exact"``, or ``None``: differences where their operation count is affordable.
+        estimator: How the published anisotropy directions are taken, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
+            them out. Of trained weights: how the gradients of their geometry are taken, exactly by default.
         step: Half width of the differences.
-        draws: Networks to draw.
+        draws: Networks to draw; ``None`` for 400, or 100 of a network whose forward pass is dear.
         readout: Which scalar of several outputs.
         batchnorm: The mode of BatchNorm.
         weights: Trained weights, safetensors or torch.
@@ -179,26 +196,28 @@ def _saved(
 
 
 def _probes(family: Family, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
-    """Which measurements a scan makes of a family, and where."""
+    """Which measurements a scan makes of a family, and where: first the one that gives the headline."""
     seed = sampling.seed
     fixed = seed if sampling.fixed_seed is None else sampling.fixed_seed
     if family.law == "point":
         return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
-    return {
-        "anisotropy_directions": Probe.gaussian(shape, seed=fixed),
-        "average_geometry": Probe.gaussian(shape, num=GEOMETRY_INPUTS, fresh=True, seed=seed),
-    }
+    found = {"mean_gradient": Probe.gaussian(shape, num=MEAN_INPUTS, fresh=True, seed=seed)}
+    if sampling.estimator is not None:
+        found["anisotropy_directions"] = Probe.gaussian(shape, seed=fixed)
+    return {**found, "average_geometry": Probe.gaussian(shape, num=GEOMETRY_INPUTS, fresh=True, seed=seed)}
 
 
 def _measure(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
 ) -> Iterator[Result]:
-    common = {"draws": sampling.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
+    draws = sampling.draws_of(family, shape, run)
+    common = {"draws": draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
     for name, probe in _probes(family, shape, sampling).items():
-        # Beside the directions, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
-        own: dict[str, Any] = {"step": sampling.step}
-        if name == "anisotropy_directions" or (family.law == "point" and sampling.estimator is not None):
-            own["estimator"] = sampling.estimator
+        own: dict[str, Any] = {}
+        # Beside the mean gradient, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
+        asked = name == "anisotropy_directions" or (name == "average_geometry" and family.law == "point")
+        if asked and sampling.estimator is not None:
+            own = {"step": sampling.step, "estimator": sampling.estimator}
         yield measurement.find(name)(family, probe, **common, **own)
     if data is not None:
         yield measurement.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)
@@ -216,6 +235,7 @@ class Cost:
         measurement: Its name.
         estimator: How gradients would be taken.
         method: The fastest way so far.
+        draws: Networks that would be drawn.
         seconds: Expected time for all draws, the spectra of all and of both halves, and the page.
         memory: Expected bytes for weights and sums.
     """
@@ -223,6 +243,7 @@ class Cost:
     measurement: str
     estimator: str
     method: str
+    draws: int
     seconds: float
     memory: int
 
@@ -236,24 +257,25 @@ def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, ru
         sampling: What would be drawn.
         run: Device and precision.
     """
-    run, draws = run or Run(), sampling.draws
+    run = run or Run()
+    draws = sampling.draws_of(family, shape, run)
     costs = []
     for name, probe in _probes(family, shape, sampling).items():
-        chosen = (
-            "exact"
-            if name == "average_geometry"
-            else sampling.estimator or default_estimator(family, probe, draws, run)
-        )
+        by = sampling.estimator or "exact"
+        published = name == "anisotropy_directions" or family.law == "point"
+        # A mixed derivative costs some backward passes for each number of an input, about as much as a difference.
+        chosen = ("exact" if by == "exact" else "difference") if published else "exact"
         sampler = GradientSampler(
             family, probe, estimator=chosen, step=sampling.step, readout=sampling.readout, seed=sampling.seed, run=run
         )
-        rows = draws * probe.num
+        rows = draws * (2 if name == "mean_gradient" else probe.num)
         seconds = sampler.expected_seconds(draws) + _PAGE_SECONDS + _PAGE_SECONDS_PER_NUMBER * sampler.size
         for part in (rows, rows // 2, rows - rows // 2):
             seconds += expected_seconds(sampler.size, max(part, 1), run.torch_device)
         numbers = family.num_parameters * min(draws, family.draws(seed=sampling.seed, run=run).block_size)
-        sums = min(draws * probe.num * sampler.size * 4, GROUPS * sampler.size**2 * 8) + 4 * sampler.size**2 * 8
-        costs.append(Cost(name, chosen, sampler.method, seconds, numbers * run.dtype.itemsize + sums))
+        sums = min(rows * sampler.size * 4, GROUPS * sampler.size**2 * 8) + 4 * sampler.size**2 * 8
+        estimator = by if published else "mean over inputs" if name == "mean_gradient" else "exact"
+        costs.append(Cost(name, estimator, sampler.method, draws, seconds, numbers * run.dtype.itemsize + sums))
     return costs
 
 

@@ -82,5 +82,5 @@ def _expected(
             continue
         family = family_of(subject, shape=shape, batchnorm=batchnorm)
         costs = scanning.expected_cost(family, shape or usual_shape(subject), sampling, run)
-        stages += [Stage(f"{family.name}: {cost.measurement}", sampling.draws, 0, 0.0, cost.seconds) for cost in costs]
+        stages += [Stage(f"{family.name}: {cost.measurement}", cost.draws, 0, 0.0, cost.seconds) for cost in costs]
     return Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=True)

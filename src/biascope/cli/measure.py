@@ -228,6 +228,8 @@ def _saved_directions(folder: Path, shape: tuple[int, ...]) -> Basis:
         raise ValueError(
             f"{folder} must hold measured directions, and has none. Pass a folder that biascope scan wrote."
         )
-    result = next((each for each in found if each.measurement == "anisotropy_directions"), found[0])
+    order = ["anisotropy_directions", "mean_gradient"]
+    found.sort(key=lambda each: order.index(each.measurement) if each.measurement in order else len(order))
+    result = found[0]
     vectors, values = torch.as_tensor(result.directions), torch.as_tensor(result.eigenvalues)
     return bases.ordered(vectors, shape, values, name=f"anisotropy ({result.subject})")

@@ -38,12 +38,19 @@ Readout = Annotated[
     str, typer.Option("--readout", help="Scalar of several outputs: first, sum, mean, margin or random.")
 ]
 Draws = Annotated[int, typer.Option("--draws", help="Random initialisations to draw for each network.")]
+MaybeDraws = Annotated[
+    int | None,
+    typer.Option(
+        "--draws",
+        help="Random initialisations to draw for each network; by default 400, or 100 where a forward pass is slow.",
+    ),
+]
 Estimator = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--estimator",
-        help="Gradient estimator: difference, exact, or auto (differences where affordable); "
-        "mixed or mixed_difference for directions.",
+        help="Also measure the published anisotropy directions, by this estimator: difference, exact, mixed or mixed_difference. "
+        "With trained weights: how their gradients are taken, exact or difference.",
     ),
 ]
 Step = Annotated[float, typer.Option("--step", help="Half width h of the differences.")]
@@ -237,16 +244,16 @@ class NetworkOptions(Group):
 class GradientOptions(Group):
     """How input gradients are taken, and of how many networks."""
 
-    estimator: Estimator = "auto"
+    estimator: Estimator = None
     step: Step = 100.0
-    draws: Draws = 400
+    draws: MaybeDraws = None
     readout: Readout = "first"
 
     def sampling(self, seed: int) -> Sampling:
         """The same for a scan."""
         from biascope.scanning import Sampling
 
-        return Sampling(None if self.estimator == "auto" else self.estimator, self.step, self.draws, self.readout, seed)
+        return Sampling(self.estimator, self.step, self.draws, self.readout, seed)
 
 
 @dataclass(frozen=True)

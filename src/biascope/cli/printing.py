@@ -43,10 +43,18 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
         print_json(results=[result_as_json(result) for result in results], report=str(report or ""), **more)
         return
     for result in results:
+        if result.why_detail(results):
+            continue
         typer.echo(f"\n{result.sentence()}")
         for number in result.headline().values():
             typer.echo(f"  {number.label}: {number!r}")
         print_warnings(result)
+    for result in results:
+        if why := result.why_detail(results):
+            typer.echo(
+                f"\nDetail, {result.measurement.replace('_', ' ')}: {result.sentence()}\n  Why it differs: {why}"
+            )
+            print_warnings(result)
     if report is not None:
         typer.echo(f"\nReport: {report}")
 

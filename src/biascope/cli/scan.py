@@ -73,7 +73,7 @@ def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run:
                 "measurement": cost.measurement,
                 "estimator": cost.estimator,
                 "method": cost.method,
-                "draws": sampling.draws,
+                "draws": cost.draws,
                 "seconds": cost.seconds,
                 "bytes": cost.memory,
             }
@@ -84,6 +84,6 @@ def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run:
     typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}; {describe_device(run)}")
     for cost in costs:
         typer.echo(
-            f"  {cost.measurement:22} {sampling.draws} draws, {cost.estimator}: about {duration(cost.seconds)} and "
+            f"  {cost.measurement:22} {cost.draws} draws, {cost.estimator}: about {duration(cost.seconds)} and "
             f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
         )

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.fastest import Fastest, Way
-from biascope.derivatives.gradients import forward_flops, input_difference, input_gradient, plain_attention
-from biascope.derivatives.moments import Moments, representation
+from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
+from biascope.derivatives.moments import ROWS_LIMIT, Moments, representation
 from biascope.derivatives.operators import GradientCovariance
 from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
@@ -31,11 +31,6 @@ from biascope.tasks.probe import Probe
 ESTIMATORS = ("exact", "difference")
 GROUPS = 32  # blocks of the jackknife, and units of resuming
 _SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
-
-# Differences cost 2·D forward passes per draw. They are taken by default while all draws together stay below these
-# operation counts, some minutes on either kind of device; counting operations, not seconds, keeps the choice the same
-# on every machine of a kind.
-DIFFERENCE_BUDGET = {"cpu": 5e12, "cuda": 5e16}
 
 
 class GradientSampler:
@@ -217,27 +212,12 @@ def gaussian_sampler(
     return GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
 
 
-def default_estimator(family: Family, probe: Probe, draws: int, run: Run) -> str:
-    """Differences where the budget of operations allows, else exact."""
-    inputs = probe.inputs(0, 1, run)
-    x = tree_map(lambda leaf: leaf[0], inputs) if probe.fresh else inputs
-    if not isinstance(x, Tensor):
-        return "exact"
-    network = family.template.to(run.torch_device, run.dtype)
-    try:
-        flops = forward_flops(network, x[:1])
-    except Exception:  # a user's forward pass may raise anything; the sampler says what is wrong
-        return "exact"
-    size = math.prod(x.shape[1:])
-    budget = DIFFERENCE_BUDGET["cpu" if run.torch_device.type == "cpu" else "cuda"]
-    return "difference" if 2.0 * size * probe.num * draws * max(flops, 1) <= budget else "exact"
-
-
 def gradient_covariance(
     sampler: GradientSampler,
     *,
     draws: int,
     centred: bool = False,
+    of_means: bool = False,
     seed: int,
     stable: float | None = None,
     leading: int = 10,
@@ -249,6 +229,7 @@ def gradient_covariance(
         sampler: Gives the gradients.
         draws: Number of draws, or the most if a stop is asked for.
         centred: Whether to remove the mean gradient; needs one input per draw.
+        of_means: Whether it is that of each draw's mean gradient over its inputs, estimated from two halves of them.
         seed: As given to the sampler, part of the work's identity.
         stable: Stop as soon as the leading subspaces of the two halves of the sample have at least this similarity.
         leading: Dimension of that subspace.
@@ -275,9 +256,17 @@ def gradient_covariance(
         raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
     if stable is not None and not 0 < stable <= 1:
         raise ValueError(f"stable must be a similarity between 0 and 1, got {stable}. Pass stable=0.95.")
+    if of_means and (centred or inputs < 2 or inputs % 2):
+        raise ValueError(
+            f"A mean gradient needs an even number of inputs per draw, and centred=False, got {inputs} and {centred}. Pass 16."
+        )
     count = min(GROUPS, draws)
     edges = [draws * index // count for index in range(count + 1)]
-    form = representation(size, draws, inputs, count)
+    form = representation(size, draws, 2 if of_means else inputs, count)
+    if form == "sketch" and of_means:
+        raise ValueError(
+            f"The mean gradients of {draws} draws of {size} numbers do not fit into memory. Pass draws={ROWS_LIMIT // (2 * size)}."
+        )
     if form == "sketch" and centred:
         raise ValueError(
             f"centred=True needs at most {size} inputs × draws kept whole, got {draws} draws. Pass centred=False."
@@ -294,6 +283,7 @@ def gradient_covariance(
         readout=sampler.readout,
         draws=draws,
         seed=seed,
+        **({"of": "means over halves of the inputs"} if of_means else {}),
     )
     keys = [f"draws-{edges[index]}-{edges[index + 1]}" for index in range(count)]
     checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
@@ -306,7 +296,7 @@ def gradient_covariance(
             else:
                 # Strides run across the borders of groups, up to the next one that is done or where a stop is checked.
                 last = next((i for i in range(index + 1, count) if done[i] or i in checks), count)
-                for moments in _groups(sampler, edges[index : last + 1], form, advance):
+                for moments in _groups(sampler, edges[index : last + 1], form, of_means, advance):
                     if trials.folder is not None:
                         trials.write(keys[len(finished)], moments.tensors())
                     finished.append(moments)
@@ -315,17 +305,23 @@ def gradient_covariance(
     return GradientCovariance(finished, centred, inputs)
 
 
-def _groups(sampler: GradientSampler, edges: list[int], form: str, advance: Callable[[int], None]) -> Iterator[Moments]:
+def _groups(
+    sampler: GradientSampler, edges: list[int], form: str, of_means: bool, advance: Callable[[int], None]
+) -> Iterator[Moments]:
     """Sums over consecutive groups of draws, each as soon as it is whole."""
     start, group = edges[0], 0
     moments = Moments.empty(sampler.size, form, sampler.run.torch_device)
     while start < edges[-1]:
         stop = min(edges[-1], start + sampler.stride)
         gradients = sampler.gradients(start, stop, advance)
+        if of_means:
+            pairs = gradients.reshape(len(gradients), 2, -1, gradients.shape[-1])  # two halves of the inputs
+            gradients = pairs.mean(2, dtype=torch.float64)
         first = start
         while first < stop:
             last = min(stop, edges[group + 1])
-            moments.add(gradients[first - start : last - start])
+            add = moments.add_crossed if of_means else moments.add
+            add(gradients[first - start : last - start])
             if last == edges[group + 1]:
                 yield moments
                 moments = Moments.empty(sampler.size, form, sampler.run.torch_device)

@@ -1,7 +1,8 @@
 """Streaming sums over gradients: everything that unbiased statistics of a gradient covariance need, mergeable.
 
-A draw t contributes the matrix ``M_t = (1/n) Σ_x g_t(x) g_t(x)ᵀ``. Over draws we keep ``S = Σ M_t`` (whole, as rows, or
-sketched, by its size) and a few scalars and vectors. Sums of disjoint sets of draws add.
+A draw t contributes the matrix ``M_t = (1/n) Σ_x g_t(x) g_t(x)ᵀ``, or, for the mean gradient, ``M_t = ½(a bᵀ + b aᵀ)`` of the means
+a and b of its gradients over two halves of its inputs, whose expectation is that of ``ḡ ḡᵀ`` whatever their number. Over draws we keep
+``S = Σ M_t`` (whole, as rows, or sketched, by its size) and a few scalars and vectors. Sums of disjoint sets of draws add.
 """
 
 # T draws · n inputs per draw · D input size · k sketch size
@@ -62,8 +63,8 @@ class Dense(SecondMoment):
 
     def merge(self, other: SecondMoment) -> None:  # noqa: D102
         if isinstance(other, Rows):
-            for part in other.parts:
-                self.add(part.to(self.matrix.device), 1.0)
+            for part, sign in other.on(self.matrix.device):
+                self.add(part, sign)
         else:
             assert isinstance(other, Dense)
             self.matrix += other.matrix.to(self.matrix.device)
@@ -71,7 +72,8 @@ class Dense(SecondMoment):
     def inner(self, other: SecondMoment) -> float:  # noqa: D102
         if isinstance(other, Rows):
             return sum(
-                float((part.double() @ self.matrix * part.double()).sum()) for part in other.on(self.matrix.device)
+                sign * float((part.double() @ self.matrix * part.double()).sum())
+                for part, sign in other.on(self.matrix.device)
             )
         assert isinstance(other, Dense)
         return float((self.matrix * other.matrix.to(self.matrix.device)).sum())
@@ -88,43 +90,70 @@ class Dense(SecondMoment):
 
 @dataclass
 class Rows(SecondMoment):
-    """The weighted gradients themselves, in float32: smaller than the matrix while there are few."""
+    """The weighted gradients themselves, in float32: smaller than the matrix while there are few.
+
+    Attributes:
+        parts: Rows of one sign each.
+        signs: +1 or −1 for each part: of what is subtracted, −1.
+    """
 
     parts: list[Tensor] = field(default_factory=list)
+    signs: list[float] = field(default_factory=list)
 
-    def on(self, device: torch.device) -> list[Tensor]:
-        """The rows on a device."""
-        return [part.to(device) for part in self.parts]
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def on(self, device: torch.device) -> list[tuple[Tensor, float]]:
+        """The rows on a device, with their signs."""
+        return [(part.to(device), sign) for part, sign in zip(self.parts, self.signs, strict=True)]
+
+    def whole(self) -> tuple[Tensor, Tensor | None]:
+        """All rows in float64, and the sign of each; no signs where all are positive."""
+        rows = torch.cat(self.parts).double()
+        if min(self.signs, default=1.0) > 0:
+            return rows, None
+        each = [
+            torch.full((len(part),), sign, dtype=rows.dtype, device=rows.device) for part, sign in self.on(rows.device)
+        ]
+        return rows, torch.cat(each)
 
     def add(self, rows: Tensor, weight: float) -> None:  # noqa: D102
-        self.parts.append(rows.float() * math.sqrt(weight))
+        self.parts.append(rows.float() * math.sqrt(abs(weight)))
+        self.signs.append(math.copysign(1.0, weight))
 
     def merge(self, other: SecondMoment) -> None:  # noqa: D102
         assert isinstance(other, Rows)
         self.parts.extend(other.parts)
+        self.signs.extend(other.signs)
 
     def inner(self, other: SecondMoment) -> float:  # noqa: D102
         if isinstance(other, Dense):
             return other.inner(self)
         assert isinstance(other, Rows)
         return sum(
-            float((a.double() @ b.to(a.device).double().T).square().sum()) for a in self.parts for b in other.parts
+            sign * their_sign * float((part.double() @ theirs.to(part.device).double().T).square().sum())
+            for part, sign in zip(self.parts, self.signs, strict=True)
+            for theirs, their_sign in zip(other.parts, other.signs, strict=True)
         )
 
     def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
         result = torch.zeros_like(vectors)
-        for part in self.on(vectors.device):
-            result += part.T.to(vectors.dtype) @ (part.to(vectors.dtype) @ vectors)
+        for part, sign in self.on(vectors.device):
+            result += sign * (part.T.to(vectors.dtype) @ (part.to(vectors.dtype) @ vectors))
         return result
 
     def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
         total = torch.zeros(vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
-        for part in self.on(vectors.device):
-            total += (part.to(vectors.dtype) @ vectors).square().sum(0)
+        for part, sign in self.on(vectors.device):
+            total += sign * (part.to(vectors.dtype) @ vectors).square().sum(0)
         return total
 
     def tensors(self) -> dict[str, Tensor]:  # noqa: D102
-        return {"rows": torch.cat(self.parts).cpu()}
+        found = {}
+        for name, wanted in (("rows", 1.0), ("subtracted", -1.0)):
+            if parts := [part for part, sign in zip(self.parts, self.signs, strict=True) if sign == wanted]:
+                found[name] = torch.cat(parts).cpu()
+        return found
 
 
 @dataclass
@@ -230,7 +259,7 @@ class Moments:
 
     def add(self, gradients: Tensor) -> None:
         """Add draws: ``(T, n, D)``."""
-        draws, inputs, size = gradients.shape
+        _, inputs, size = gradients.shape
         self.second.add(gradients.reshape(-1, size), 1.0 / inputs)
         means = gradients.mean(1, dtype=torch.float64)  # (T, D)
         self.total += means.sum(0)
@@ -243,11 +272,28 @@ class Moments:
             grams = torch.bmm(wide, wide.mT) / inputs  # (T, n, n)
             traces = grams.diagonal(dim1=1, dim2=2).sum(1)
             norms = grams.square().sum((1, 2))
+        self._count(traces, norms)
+
+    def add_crossed(self, halves: Tensor) -> None:
+        """Add draws by the means of their gradients over two halves of their inputs: ``(T, 2, D)``.
+
+        ``½(a bᵀ + b aᵀ) = m mᵀ − d dᵀ`` of the half sum m and the half difference d.
+        """
+        first, second = halves[:, 0].double(), halves[:, 1].double()
+        middle = (first + second) / 2
+        self.second.add(middle, 1.0)
+        self.second.add((first - second) / 2, -1.0)
+        self.total += middle.sum(0)
+        traces = (first * second).sum(1)
+        norms = (traces.square() + first.square().sum(1) * second.square().sum(1)) / 2
+        self._count(traces, norms)
+
+    def _count(self, traces: Tensor, norms: Tensor) -> None:
         sums = torch.stack([traces.sum(), traces.square().sum(), norms.sum()]).tolist()
         self.trace, self.trace_square, self.norm_square = (
             old + new for old, new in zip((self.trace, self.trace_square, self.norm_square), sums, strict=True)
         )
-        self.draws += draws
+        self.draws += len(traces)
 
     def merge(self, other: Moments) -> None:
         """Add the sums of other draws."""
@@ -270,7 +316,10 @@ class Moments:
         if "matrix" in tensors:
             second = Dense(tensors["matrix"].to(device))
         elif "rows" in tensors:
-            second = Rows([tensors["rows"].to(device)])
+            second = Rows()
+            for name, sign in (("rows", 1.0), ("subtracted", -1.0)):
+                if name in tensors:
+                    second.add(tensors[name].to(device), sign)
         else:
             second = Sketch(tensors["sketch"].to(device))
         draws, *sums = tensors["scalars"].tolist()

@@ -18,7 +18,7 @@ from biascope.results.estimate import Estimate, jackknife
 
 
 class LinearOperator(ABC):
-    """A symmetric positive operator on R^D, known by what it does to vectors."""
+    """A symmetric operator on R^D, positive but for noise, known by what it does to vectors."""
 
     size: int
     device: torch.device
@@ -47,7 +47,11 @@ class LinearOperator(ABC):
         return self.matmul(torch.eye(self.size, dtype=torch.float64, device=self.device))
 
     def factor(self) -> Tensor | None:
-        """A thin ``F`` with operator ``F Fᵀ``, where there is one."""
+        """A thin ``F`` with operator ``F Fᵀ``, or ``F diag(s) Fᵀ`` with :meth:`signs` s, where there is one."""
+        return None
+
+    def signs(self) -> Tensor | None:
+        """+1 or −1 for each column of the factor, where something is subtracted; else ``None``."""
         return None
 
 
@@ -107,7 +111,7 @@ THIN = 0.6  # of the size: up to so many columns, the Gram matrix of a factor is
 def _form_of_total(groups: Sequence[Moments], size: int) -> str:
     """How all draws together are kept: as rows while they are few, which have a thin factor; else as a matrix where D allows it."""
     second = [group.second for group in groups]
-    rows = [sum(map(len, each.parts)) for each in second if isinstance(each, Rows)]
+    rows = [len(each) for each in second if isinstance(each, Rows)]
     if len(rows) == len(second) and (size > DENSE_LIMIT or sum(rows) <= THIN * size):
         return "rows"
     return "dense" if size <= DENSE_LIMIT else "sketch"
@@ -116,8 +120,9 @@ def _form_of_total(groups: Sequence[Moments], size: int) -> str:
 class GradientCovariance(EstimatedOperator):
     """``C = E[∇_x f ∇_x fᵀ]`` over a family (and a probe), estimated from independent groups of draws.
 
-    A draw contributes a positive matrix: the mean of ``g gᵀ`` over its inputs, or, since a row of the mixed derivative is the
-    input gradient of ``∂f/∂θ_j``, the Gram matrix ``MᵀM`` of its mixed derivative.
+    A draw contributes a matrix: the mean of ``g gᵀ`` over its inputs; or, since a row of the mixed derivative is the
+    input gradient of ``∂f/∂θ_j``, the Gram matrix ``MᵀM`` of its mixed derivative; or, for the mean gradient ``ḡ``, an unbiased
+    estimate of ``ḡ ḡᵀ``, which need not be positive (:meth:`~biascope.derivatives.moments.Moments.add_crossed`).
 
     Uncentred ``Ĉ = S/T``; centred ``Ĉ = (S − s sᵀ/T)/(T−1)``. Scalars of the spectrum are U-statistics with jackknife
     intervals over the groups, since plug-in values are badly biased when T is not much larger than D.
@@ -148,8 +153,8 @@ class GradientCovariance(EstimatedOperator):
     def dense(self) -> Tensor | None:
         """The estimated matrix, ``None`` beyond the size that is formed."""
         if isinstance(self.total.second, Rows) and self.size <= DENSE_LIMIT:
-            rows = torch.cat(self.total.second.parts).double()
-            matrix = rows.T @ rows
+            rows, signs = self.total.second.whole()
+            matrix = rows.T @ (rows if signs is None else signs[:, None] * rows)
         elif isinstance(self.total.second, Dense):
             matrix = self.total.second.matrix
         else:
@@ -159,15 +164,18 @@ class GradientCovariance(EstimatedOperator):
         return (matrix - torch.outer(self.total.total, self.total.total) / self.draws) / (self.draws - 1)
 
     def factor(self) -> Tensor | None:
-        """``F`` with ``Ĉ = F Fᵀ`` where the draws are kept as rows or as a sketch."""
+        """``F`` with ``Ĉ = F diag(s) Fᵀ`` where the draws are kept as rows or as a sketch."""
         if isinstance(self.total.second, Sketch):
             return self.total.second.factor() / math.sqrt(self.draws)
         if not isinstance(self.total.second, Rows):
             return None
-        rows = torch.cat(self.total.second.parts).double()
+        rows, _ = self.total.second.whole()
         if not self.centred:
             return rows.T / math.sqrt(self.draws)
         return (rows - self.total.total / self.draws).T / math.sqrt(self.draws - 1)
+
+    def signs(self) -> Tensor | None:  # noqa: D102
+        return self.total.second.whole()[1] if isinstance(self.total.second, Rows) else None
 
     def trace(self) -> Estimate:
         """``tr C``, the mean squared length of a gradient."""

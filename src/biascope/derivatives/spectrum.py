@@ -84,10 +84,7 @@ def eigenpairs(
         values, vectors = _dense_pairs(matrix, metric)
         method = "dense eigen-decomposition"
     elif factor is not None:
-        gram = torch.linalg.eigh(factor.T @ factor)
-        kept = gram.eigenvalues > gram.eigenvalues[-1] * 1e-12
-        values = gram.eigenvalues[kept]
-        vectors = factor @ gram.eigenvectors[:, kept] / values.sqrt()
+        values, vectors = _thin_pairs(factor, operator.signs())
         method = "eigen-decomposition of the Gram matrix of a thin factor"
     elif metric is not None:
         raise ValueError(
@@ -132,6 +129,19 @@ def _dense_pairs(matrix: Tensor, metric: LinearOperator | None) -> tuple[Tensor,
     reduced = torch.linalg.solve_triangular(lower, half.T, upper=False)
     pairs = torch.linalg.eigh((reduced + reduced.T) / 2)
     return pairs.eigenvalues, torch.linalg.solve_triangular(lower.T, pairs.eigenvectors, upper=True)
+
+
+def _thin_pairs(factor: Tensor, signs: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Eigenpairs of ``F Fᵀ``, or of ``F diag(s) Fᵀ``, in the span of the columns of F."""
+    gram = torch.linalg.eigh(factor.T @ factor)
+    kept = gram.eigenvalues > gram.eigenvalues[-1] * 1e-12
+    values, turn = gram.eigenvalues[kept], gram.eigenvectors[:, kept]
+    axes = factor @ turn / values.sqrt()  # orthonormal
+    if signs is None:
+        return values, axes
+    small = turn * values.sqrt()  # Fᵀ times the axes
+    pairs = torch.linalg.eigh(small.T @ (signs[:, None] * small))
+    return pairs.eigenvalues, axes @ pairs.eigenvectors
 
 
 def _lanczos_pairs(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import nn
 
-from biascope.derivatives.covariance import GradientSampler, default_estimator, gradient_covariance
+from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.derivatives.mixed import MixedDerivative
 from biascope.derivatives.mixed_gram import AVERAGES, MixedDerivativeGram, mixed_gram
 from biascope.derivatives.operators import EstimatedOperator, GramOfMean
@@ -42,6 +42,10 @@ class Anisotropy(CovarianceResult):
     coherence: float | None = field(default=None, kw_only=True)
     kinks: tuple[str, ...] = field(default=(), kw_only=True)
 
+    details_beside: ClassVar[Mapping[str, str]] = {
+        "mean_gradient": "It is taken at one input as published. Differences with a large step order directions much as the mean "
+        "gradient does; exact gradients at one input do not, where a network has max-pooling."
+    }
     _AMONG_SETTINGS: ClassVar[Mapping[str, str]] = {
         **CovarianceResult._AMONG_SETTINGS,
         **{name: name for name in ("coherence", "kinks")},
@@ -98,27 +102,8 @@ class Anisotropy(CovarianceResult):
         return words
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
-        from biascope.results import draw
-
-        spectrum = draw.spectrum(
-            {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
-            draws=self.effective_draws() if self.mixed else self.draws,
-            size=self.size,
-            traces={self.subject: self.trace.value},
-            dark=dark,
-        )
         shown_as = "Squared mixed derivative" if self.mixed else "Variance of the gradient"
-        shown_as = "Alignment with the tangent kernel" if self.alignments else shown_as
-        pictures = {f"{shown_as} along each direction": spectrum}
-        if len(self.input_shape) >= 2:
-            shown = [index for index in (0, 1, 2, 3, 4, 9, 19, 49, 99) if index < len(self.directions)]
-            images = self.directions[shown].reshape(-1, *self.input_shape)
-            labels = [str(index + 1) for index in shown]
-            pictures["Leading directions in pixels and in frequency"] = draw.directions(images, labels, dark=dark)
-        pictures["Agreement of the two halves of the draws"] = draw.similarity(
-            self.similarity_sizes, self.similarity, self.size, dark=dark
-        )
-        return pictures
+        return self.direction_plots("Alignment with the tangent kernel" if self.alignments else shown_as, dark)
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -144,7 +129,7 @@ def anisotropy_directions(
     family: Family,
     probe: Probe,
     *,
-    estimator: str | None = None,
+    estimator: str = "difference",
     average: str = "gram",
     step: float = 100.0,
     draws: int = 400,
@@ -177,8 +162,8 @@ def anisotropy_directions(
         probe: The input; one fixed N(0, 1) draw in the paper. For the tangent space fresh N(0, 1) inputs, ``draws`` of them,
             or given ones, over which it is exact (the published code takes one input, 0).
         estimator: ``"difference"`` or ``"exact"`` for the gradient, ``"mixed"`` or ``"mixed_difference"`` for the mixed
-            derivative, ``"tangent"`` for that of one network averaged over inputs; by default differences of the output
-            where their operation count is affordable.
+            derivative, ``"tangent"`` for that of one network averaged over inputs. Differences cost two forward passes for each
+            number of an input and each draw.
         average: For the mixed derivative: ``"gram"``, the mean of ``MᵀM``, or ``"operator"``, the published ``M̄ᵀM̄`` of
             the mean ``M̄``, of which little but noise is left for weights of mean zero. The tangent space has its own.
         step: Half width h of the difference.
@@ -209,7 +194,7 @@ def anisotropy_directions(
         Ortiz-Jiménez, Moosavi-Dezfooli, Frossard (2021). What can linearized neural networks actually say about
         generalization? NeurIPS. (The tangent space.)
     """
-    if estimator not in (None, *ESTIMATORS):
+    if estimator not in ESTIMATORS:
         known = ", ".join(repr(name) for name in ESTIMATORS)
         raise ValueError(f"estimator must be one of {known}, got {estimator!r}. Pass estimator='difference'.")
     if family.size == 1 and estimator != "tangent":
@@ -220,9 +205,8 @@ def anisotropy_directions(
     if leading < 1:
         raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
     run = run or Run()
-    chosen = estimator or default_estimator(family, probe, draws, run)
-    asked = _Asked(family, probe, chosen, average, step, draws, centred, readout, stable, leading, keep, seed, run)
-    return ESTIMATORS[chosen](asked)
+    asked = _Asked(family, probe, estimator, average, step, draws, centred, readout, stable, leading, keep, seed, run)
+    return ESTIMATORS[estimator](asked)
 
 
 @dataclass(frozen=True)
@@ -307,6 +291,7 @@ def _of_tangent_space(asked: _Asked) -> Anisotropy:
     if not fresh and covariance.dense() is not None:
         fields |= {name: Estimate.exact(fields[name].value) for name in ("effective_rank", "anisotropy", "trace")}
         fields["eigenvalue_errors"] = 0 * fields["eigenvalues"]
+        fields["resolved"] = len(fields["eigenvalues"])
     layers = {type(layer).__name__ for layer in alone.family.template.module.modules()}
     return Anisotropy(
         **fields,

@@ -32,6 +32,10 @@ class Geometry(CovarianceResult):
 
     matrix: np.ndarray
 
+    details_beside: ClassVar[Mapping[str, str]] = {
+        "mean_gradient": "It squares slopes before it averages them over inputs, so it also counts slopes that turn from input to "
+        "input and cancel. These do not show which directions are learned."
+    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**CovarianceResult.axes, "matrix": ("row", "column")}
 
     def sentence(self) -> str:  # noqa: D102

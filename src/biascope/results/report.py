@@ -190,6 +190,7 @@ def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
                     "subject": result.subject,
                     "title": _title(result),
                     "sentence": result.sentence(),
+                    "why_detail": result.why_detail(results),
                     "warnings": result.warnings,
                     "numbers": [(number.label, *_in_words(number)) for number in result.headline().values()],
                     "pictures": pictures,
@@ -260,11 +261,18 @@ def _gallery(result: Result, index: int) -> dict[str, Any] | None:
         "errors": None if errors is None else [_rounded(error) for error in errors],
         "mean": _rounded(mean),
     }
-    data = {"channels": directions.shape[1] // (height * width), "height": height, "width": width}
+    resolved = getattr(result, "resolved", None)
+    data = {
+        "channels": directions.shape[1] // (height * width),
+        "height": height,
+        "width": width,
+        "resolved": len(directions) if resolved is None else resolved,
+    }
     return {
         "id": f"gallery-{index}",
         "directions": directions,
         "total": len(directions),
+        "resolved": resolved,
         "size": directions.shape[1],
         "signal": min(height, width) == 1,
         "coloured": data["channels"] == 3,

@@ -9,7 +9,7 @@ import math
 import platform
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -131,6 +131,8 @@ class Result(ABC):
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: Name of an array with axes (direction, input) that the report steps through, or "".
     gallery: ClassVar[str] = ""
+    #: Measurements that give the headline where a report has both, and why this one says something else.
+    details_beside: ClassVar[Mapping[str, str]] = {}
 
     provenance: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
@@ -191,6 +193,11 @@ class Result(ABC):
     def warnings(self) -> list[str]:
         """Sentences to read the numbers with: what could not be proven of this network."""
         return list(self.provenance.get("warnings", ()))
+
+    def why_detail(self, others: Iterable[Result]) -> str:
+        """Why it is a detail among other results: one of the same subject gives the headline; empty if none does."""
+        there = {other.measurement for other in others if other.subject == self.subject}
+        return next((why for name, why in self.details_beside.items() if name in there), "")
 
     def plot(self, dark: bool = False) -> Figure:
         """The first picture."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from biascope.derivatives.operators import EstimatedOperator
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
-from biascope.measures.covariance.compare import side_by_side
+from biascope.measures.covariance.compare import noise_floor, side_by_side
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Beside, Result
 from biascope.tasks.bases import spatial_frequency
@@ -51,6 +52,8 @@ class CovarianceResult(Result, ABC):
         step: Half width h of the differences, where they were taken.
         average: Of mixed derivatives: ``"gram"`` or ``"operator"``.
         seed: Of the weights.
+        resolved: How many leading directions the draws resolve, see :func:`resolved_directions`; ``None`` in results of versions
+            that did not count them.
     """
 
     eigenvalues: np.ndarray
@@ -70,6 +73,7 @@ class CovarianceResult(Result, ABC):
     step: float | None = field(default=None, kw_only=True)
     average: str = field(default="", kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
+    resolved: int | None = field(default=None, kw_only=True)
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "eigenvalues": ("direction",),
@@ -154,12 +158,43 @@ class CovarianceResult(Result, ABC):
             )
         return pictures
 
+    def direction_plots(self, spectrum: str, dark: bool) -> dict[str, Figure]:
+        """The spectrum under this name, leading directions, and how far two halves of the draws agree.
+
+        Only directions that the draws resolve are shown as pictures.
+        """
+        from biascope.results import draw
+
+        curve = draw.spectrum(
+            {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
+            draws=self.effective_draws() if self.mixed else self.draws,
+            size=self.size,
+            traces={self.subject: self.trace.value},
+            dark=dark,
+        )
+        pictures = {f"{spectrum} along each direction": curve}
+        count = len(self.directions) if self.resolved is None else self.resolved
+        shown = [index for index in (0, 1, 2, 3, 4, 9, 19, 49, 99) if index < count]
+        if len(self.input_shape) >= 2 and shown:
+            images = self.directions[shown].reshape(-1, *self.input_shape)
+            labels = [str(index + 1) for index in shown]
+            pictures["Leading directions in pixels and in frequency"] = draw.directions(images, labels, dark=dark)
+        pictures["Agreement of the two halves of the draws"] = draw.similarity(
+            self.similarity_sizes, self.similarity, self.size, dark=dark
+        )
+        return pictures
+
     def headline(self) -> dict[str, Number]:  # noqa: D102
         squared = "mixed derivative" if self.mixed else "gradient"
         return {
             "effective_rank": self.effective_rank.named(f"effective rank of {self.size} ({self.estimator})"),
             "anisotropy": self.anisotropy.named("anisotropy"),
             "trace": self.trace.named(f"mean squared {squared}"),
+            **(
+                {}
+                if self.resolved is None
+                else {"resolved": Estimate.exact(self.resolved).named("directions resolved")}
+            ),
         }
 
     def frequency_energy(self) -> np.ndarray | None:
@@ -254,6 +289,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     sizes = [k for k in _SIMILARITY_SIZES if k <= min(kept, size // 2 or 1)]
     similarity = np.full(len(sizes), np.nan)
     held_out = np.full(kept, np.nan)
+    resolved = 0
     if len(covariance.groups) >= 4:
         first, second = covariance.halves()
         one, two = (eigenpairs(half, keep, tolerance=_TOLERANCE) for half in (first, second))
@@ -265,6 +301,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
                 for k in sizes
             ]
         )
+        resolved = resolved_directions(one.vectors, two.vectors)
         # Half of few draws has half of their directions: the others have been measured by no other draws.
         if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
             crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
@@ -283,4 +320,36 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "anisotropy": covariance.anisotropy(),
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
+        "resolved": min(resolved, kept),
     }
+
+
+# Two independent estimates of a subspace that each have half in common with the true one have a quarter in common.
+SHARED = 0.25
+
+
+def resolved_directions(first: Tensor, second: Tensor) -> int:
+    """The largest k for which each of two independent estimates has at least half of its leading k directions right.
+
+    Definition: with ``s_k = ‖U_k V_kᵀ‖²/k`` and what random subspaces share, ``k/D``, the largest k with
+    ``(s_k − k/D)/(1 − k/D) ≥ ¼`` whose ``s_k`` lies above the noise floor; 0 if there is none. The estimate from both halves of the
+    draws together is better than either.
+
+    Args:
+        first: ``(k, D)`` orthonormal rows, in order.
+        second: The same of the other estimate.
+
+    Example:
+        >>> axes = torch.eye(8, dtype=torch.float64)
+        >>> resolved_directions(axes[:3], axes[[1, 0, 7]])  # the first two are a plane in common
+        2
+    """
+    count, size = min(len(first), len(second)), first.shape[1]
+    shared = (first[:count] @ second[:count].T).square().cumsum(0).cumsum(1).diagonal()
+    order = torch.arange(1, count + 1, dtype=shared.dtype, device=shared.device)
+    chance = order / size
+    known = ((shared / order - chance) >= SHARED * (1 - chance)) & (order < size)
+    for k in (known.nonzero().flatten() + 1).flip(0).tolist():
+        if float(shared[k - 1]) / k > noise_floor(k, size):
+            return int(k)
+    return 0
