@@ -365,25 +365,22 @@ def stability(options: argparse.Namespace) -> None:
         if options.only and words not in options.only.split(","):
             continue
         name, *settings = words.split(" ")
-        for channels in (1, 3):
-            build = small_cnn if name == "cnn" else builder(name)
+        build = small_cnn if name == "cnn" else builder(name)
+        repeated = [(channels, draws, seed) for seed in range(3) for channels, draws in ((1, 400), (3, 400), (1, 100))]
+        for channels, draws, seed in [*repeated, *((1, 2000, seed) for seed in range(3))]:
             family = Family.initialised(
                 functools.partial(build, channels=channels, outputs=10, **parse_settings(settings)), name=words
             )
-            shape = (channels, 32, 32)
-            inputs = MEAN_INPUTS
-            for draws in (100, 400, 2000) if channels == 1 else (400,):
-                for seed in range(1 if draws == 2000 and family.num_parameters > STACK_LIMIT else 3):
-                    begin = time.perf_counter()
-                    probe = Probe.gaussian(shape, num=inputs, fresh=True, seed=seed)
-                    found = mean_gradient(family, probe, draws=draws, keep=64, seed=seed, run=run)
-                    rank = found.effective_rank
-                    row = {"network": words, "shape": shape, "draws": draws, "inputs": inputs, "seed": seed}
-                    row |= {"rank": round(rank.value, 2), "low": round(rank.low, 2), "high": round(rank.high, 2)}
-                    row |= {"resolved": found.resolved, "seconds": round(time.perf_counter() - begin, 1)}
-                    rows.append(row)
-                    print(row, flush=True)
-                    options.json.write_text(json.dumps(rows))
+            begin = time.perf_counter()
+            probe = Probe.gaussian((channels, 32, 32), num=MEAN_INPUTS, fresh=True, seed=seed)
+            found = mean_gradient(family, probe, draws=draws, keep=256, seed=seed, run=run)
+            rank = found.effective_rank
+            row = {"network": words, "shape": probe.input_shape, "draws": draws, "inputs": MEAN_INPUTS, "seed": seed}
+            row |= {"rank": round(rank.value, 2), "low": round(rank.low, 2), "high": round(rank.high, 2)}
+            row |= {"resolved": found.resolved, "seconds": round(time.perf_counter() - begin, 1)}
+            rows.append(row)
+            print(row, flush=True)
+            options.json.write_text(json.dumps(rows))
 
 
 def main() -> None:
