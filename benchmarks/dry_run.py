@@ -1,4 +1,4 @@
-"""What `--dry-run` foretells against what commands take: scans of ten networks, then nine other commands.
+"""What `--dry-run` foretells against what commands take: scans of ten networks, then eight other commands.
 
     python benchmarks/dry_run.py            # CPU; --device cuda for a GPU
 
@@ -23,6 +23,7 @@ from torch import nn
 
 from biascope.families.family import Family
 from biascope.families.source import family_of, usual_shape
+from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.scanning import Sampling, describe_device, expected_cost, scan
 
@@ -55,15 +56,14 @@ CASES = [
 
 
 COMMANDS = [
-    "kernel lenet --data s.npz --samples 10000,100",
+    "kernel lenet --data s.npz --samples 4000,100",
     "kernel vgg11 --data s.npz --samples 500,100",
     "measure directional_bias lenet --every 16",
     "data score s.npz --draws 8000",
     "inr fit a.npy --steps 600",
     "inr advise a.npy",
-    "edit vit --random --tasks s.npz,t.npz --samples 500,200,200 --steps 20",
-    "match lenet vgg11 resnet18 --data s.npz --samples 2000",
-    "merge check base.safetensors a.safetensors b.safetensors --model vgg11 --set outputs=10 --data s.npz --samples 300",
+    "match lenet vgg11 --data s.npz --samples 2000",
+    "merge check base.safetensors a.safetensors b.safetensors --model vgg11 --set outputs=10 --data s.npz --samples 50 --grid 4",
 ]
 
 
@@ -74,14 +74,11 @@ def write_data(folder):
         x, y = (coarse + noise.uniform(0, 55, (12_000, 1, 32, 32))).astype(np.uint8), np.arange(12_000) % 10
         np.savez(folder / f"{name}.npz", x_train=x[:11_000], y_train=y[:11_000], x_test=x[11_000:], y_test=y[11_000:])
     np.save(folder / "a.npy", noise.uniform(size=(96, 96)))
-    start = (
-        family_of("vgg11", shape=(1, 32, 32), settings={"outputs": 10}).draw(1, seed=0, run=Run(device="cpu")).member(0)
-    )
+    start = builder("vgg11")(outputs=10).state_dict()
     for name in ("base", "a", "b"):
         scale = 1 + 0.01 * noise.standard_normal() * (name != "base")
-        save_file(
-            {key: scale * tensor.contiguous() for key, tensor in start.params.items()}, folder / f"{name}.safetensors"
-        )
+        moved = {key: scale * part if part.is_floating_point() else part for key, part in start.items()}
+        save_file(moved, folder / f"{name}.safetensors")
 
 
 def seconds_of(words, folder):

@@ -18,6 +18,7 @@ from typing import Self
 
 BUDGET = 10.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
 LIMIT = 30.0  # seconds after which it is stopped in any case
+_NEAR = 2 / 3  # of that limit: a stage that ends before is waited for
 _GRACE = 5.0  # seconds to heed that
 
 
@@ -69,7 +70,7 @@ class Rehearsal:
         too_long: Called from another thread where the work can be stopped in no other way, with what is known.
 
     Example:
-        >>> with Rehearsal(budget=0.05) as rehearsal:
+        >>> with Rehearsal(budget=0.05, limit=1) as rehearsal:
         ...     with counted("sleeping", 1000) as advance:
         ...         for _ in range(1000):
         ...             time.sleep(0.01)
@@ -151,12 +152,11 @@ class Rehearsal:
         spent, whole = now - self._begin, self._open[0].expected(self._open[1:]) if self._open else None
         if spent < self._budget or whole is None:
             return False
-        soon_over = whole - (now - self._open[0].begin) < self._budget / 2
+        if self._open[0].begin + whole - self._begin < _NEAR * self._limit:
+            return False  # the end of this stage is near, and another may be the longer one
         # The pieces within a piece may differ from one another: a whole piece is worth waiting for.
         within_the_first = len(self._open) > 1 and not any(each.advanced for each in self._open[:-1])
-        return spent >= 2 * self._budget or not (
-            soon_over or within_the_first or now - innermost.begin < self._budget / 5
-        )
+        return spent >= 2 * self._budget or not (within_the_first or now - innermost.begin < self._budget / 5)
 
     def _stop(self) -> bool:
         """Write down what is known; false if the rehearsal is over."""
