@@ -383,6 +383,43 @@ def stability(options: argparse.Namespace) -> None:
             options.json.write_text(json.dumps(rows))
 
 
+REFERENCE = Path(__file__).parents[1] / "src/biascope/measures/mean_gradient/reference.json"
+TITLES = {
+    "logistic_regression": "logistic regression",
+    "mlp": "MLP",
+    "lenet": "LeNet",
+    "vgg11": "VGG11",
+    "resnet18": "ResNet-18",
+    "densenet121": "DenseNet-121",
+    "vit": "ViT",
+}
+
+
+def write_reference(rows: list[dict[str, Any]]) -> None:
+    """The papers' networks as reports compare with them: of each the row with the most draws, of equals the first seed."""
+    best: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: (-row["draws"], row["seed"])):
+        if row["network"] in TITLES:
+            best.setdefault((row["network"], tuple(row["shape"])), row)
+    kept = ("shape", "draws", "inputs", "rank", "low", "high")
+    lines = [
+        json.dumps({"network": name, "title": TITLES[name], **{key: row[key] for key in kept}})
+        for (name, _), row in sorted(best.items())
+    ]
+    REFERENCE.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+def print_stability(rows: list[dict[str, Any]]) -> None:
+    """By network, input shape and number of draws: the rank and its interval for each seed."""
+    print("| network | inputs | draws | effective rank, by seed | resolved |\n|---|---|---|---|---|")
+    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["network"], "×".join(map(str, row["shape"])), row["draws"]), []).append(row)
+    for (name, shape, draws), each in sorted(groups.items()):
+        cells = ", ".join(f"{row['rank']:.4g} ({row['low']:.4g} to {row['high']:.4g})" for row in each)
+        print(f"| {name} | {shape} | {draws} | {cells} | {', '.join(str(row['resolved']) for row in each)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="lenet", choices=tuple(NETWORKS))
@@ -397,7 +434,15 @@ def main() -> None:
     parser.add_argument("--stability", action="store_true", help="the headline of ten networks, over seeds and draws")
     parser.add_argument("--only", default="", help="of these networks, joined by commas")
     parser.add_argument("--quick", action="store_true", help="few directions, networks and steps")
+    parser.add_argument(
+        "--reference", type=Path, metavar="ROWS", help="print rows of --stability, make them the reports' reference"
+    )
     options = parser.parse_args()
+    if options.reference:
+        rows = json.loads(options.reference.read_text())
+        print_stability(rows)
+        write_reference(rows)
+        return
     if options.table:
         print_table(json.loads(options.table.read_text()), options.every)
         return

@@ -17,12 +17,14 @@ class Reference:
     """A network of the papers.
 
     Attributes:
-        name: As titles have it.
+        name: By which it is scanned.
+        title: As the papers write it.
         shape: Of its inputs.
         rank: The effective rank of its mean gradient.
     """
 
     name: str
+    title: str
     shape: tuple[int, ...]
     rank: Estimate
 
@@ -34,11 +36,12 @@ class Reference:
 
 @functools.cache
 def references() -> tuple[Reference, ...]:
-    """All of them; ``benchmarks/headline.py --reference`` writes the file."""
+    """All of them; ``benchmarks/headline.py --reference`` writes the file from the rows of ``--stability``."""
     rows = json.loads(Path(__file__).with_name("reference.json").read_text(encoding="utf-8"))
     return tuple(
         Reference(
             row["network"],
+            row["title"],
             tuple(row["shape"]),
             Estimate(row["rank"], (row["high"] - row["low"]) / 3.92, row["low"], row["high"]),
         )
@@ -69,11 +72,11 @@ def placed(rank: Estimate, shape: tuple[int, ...], name: str = "") -> str:
         known = [each for each in references() if each.shape == near]
         scale = math.prod(near) / math.prod(shape)
         caveat = f", as a share of all directions (theirs measured on {'×'.join(map(str, near))} inputs)"
-    others = sorted((each for each in known if each.name != name), key=lambda each: each.rank.value)
+    others = sorted((each for each in known if name not in (each.name, each.title)), key=lambda each: each.rank.value)
     low, high = scale * rank.low, scale * rank.high
-    below = [each.name for each in others if each.rank.high < low]
-    above = [each.name for each in others if each.rank.low > high]
-    alike = [each.name for each in others if each.name not in below and each.name not in above]
+    below = [each.title for each in others if each.rank.high < low]
+    above = [each.title for each in others if each.rank.low > high]
+    alike = [each.title for each in others if each.title not in below and each.title not in above]
     words = []
     if alike:
         words.append(f"about as many directions as {listed(alike)}")
