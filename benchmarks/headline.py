@@ -30,7 +30,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -292,8 +292,10 @@ def kept(name: str, found: dict[str, Any], options: argparse.Namespace) -> None:
         options.json.write_text(json.dumps(before | {name: {**before.get(name, {}), **found}}))
 
 
-def correlations(part: dict[str, Any]) -> dict[str, dict[str, dict[str, Estimate]]]:
-    """Of one network: by what is learned, by quantity, by number of draws."""
+def correlations(
+    part: dict[str, Any], quantities: Mapping[str, str] | None = None
+) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """Of one network: by what is learned, by quantity, by number of draws; of chosen quantities at so many draws alone."""
     targets: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # places among all directions, and values
     offset = 0
     for key, count in part["directions"].items():
@@ -311,9 +313,12 @@ def correlations(part: dict[str, Any]) -> dict[str, dict[str, dict[str, Estimate
     return {
         target: {
             quantity: {
-                draws: bootstrapped(spearman, np.array(each)[places], values) for draws, each in row["draws"].items()
+                draws: bootstrapped(spearman, np.array(each)[places], values)
+                for draws, each in row["draws"].items()
+                if quantities is None or draws == quantities[quantity]
             }
             for quantity, row in part["quantities"].items()
+            if quantities is None or quantity in quantities
         }
         for target, (places, values) in targets.items()
         if len(set(values.tolist())) > 1
@@ -383,6 +388,42 @@ def stability(options: argparse.Namespace) -> None:
             options.json.write_text(json.dumps(rows))
 
 
+DRAWN = {
+    "mean gradient, 64 inputs, std 1": "mean gradient (64 inputs)",
+    "differences, h = 100, std 1": "differences, h = 100 (published)",
+    "average geometry, 4 inputs, std 1": "average geometry",
+    "exact gradient, std 1": "exact gradient at one input",
+}
+
+
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Rank correlations of four quantities with test accuracy along frequencies, with intervals, a group for each network."""
+    from matplotlib.figure import Figure
+
+    from biascope.results.draw import PALETTE
+
+    figure, colours = Figure(figsize=(8, 3.6), layout="constrained"), PALETTE[False]
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    names = [name for name in document if name != "mlp"]
+    for line, (quantity, label) in enumerate(DRAWN.items()):
+        found = [
+            correlations(document[name], {quantity: "400"})["Fourier: accuracy"][quantity]["400"] for name in names
+        ]
+        places = np.arange(len(names)) + 0.18 * (line - 1.5)
+        values = np.array([each.value for each in found])
+        reach = np.abs(np.array([[each.low, each.high] for each in found]).T - values)
+        axes.errorbar(
+            places, values, reach, fmt="o", markersize=5, linewidth=1.4, color=colours.lines[line], label=label
+        )
+    axes.axhline(0, color=colours.muted, linestyle=":", linewidth=1)
+    axes.set_xticks(np.arange(len(names)), [NETWORKS[name] for name in names])
+    axes.set_ylabel("rank correlation with accuracy", fontsize=9)
+    axes.legend(fontsize=7, frameon=False, loc="lower left", ncols=2)
+    axes.set_ylim(-1, 1)
+    figure.savefig(path, dpi=130, facecolor="white")
+
+
 REFERENCE = Path(__file__).parents[1] / "src/biascope/measures/mean_gradient/reference.json"
 TITLES = {
     "logistic_regression": "logistic regression",
@@ -437,7 +478,11 @@ def main() -> None:
     parser.add_argument(
         "--reference", type=Path, metavar="ROWS", help="print rows of --stability, make them the reports' reference"
     )
+    parser.add_argument("--draw", nargs=2, type=Path, metavar=("JSON", "PNG"), help="draw a past run, and stop")
     options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw[0].read_text()), options.draw[1])
+        return
     if options.reference:
         rows = json.loads(options.reference.read_text())
         print_stability(rows)

@@ -5,6 +5,8 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
     biascope measure anisotropy_directions NAME --estimator difference --draws N --device cuda --precision tf32 --out RUNS/NAME
     biascope measure average_geometry NAME --inputs 16 --fresh --draws N --device cuda --precision tf32 --out RUNS/NAME
 
+    biascope scan lenet --out RUNS/scan_lenet
+
 and on CIFAR-10
 
     biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
@@ -97,6 +99,8 @@ def main(runs: Path) -> None:
         pictures = list(directions[name].plots().values())
         pictures[0].savefig(HERE / f"spectrum_{name}.png", dpi=130, facecolor="white")
         pictures[1].savefig(HERE / f"directions_{name}.png", dpi=130, facecolor="white")
+    scanned = load(runs / "scan_lenet" / "mean_gradient").plots()["Leading directions in pixels and in frequency"]
+    scanned.savefig(HERE / "mean_gradient_lenet.png", dpi=130, facecolor="white")
     labels = {"vehicles against animals": "kernel_vehicles", "classes 5 to 9 against the rest": "kernel_halves"}
     energies = {words: load(runs / folder / "tangent_kernel").labels_energy for words, folder in labels.items()}
     kernel_pictures.energy_figure(energies, 4000).savefig(HERE / "tangent_kernel.png", dpi=130, facecolor="white")
