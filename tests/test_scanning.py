@@ -19,7 +19,18 @@ from biascope.families.source import family_of
 from biascope.measures.covariance.compare import compared, noise_floor
 from biascope.results.result import Result
 from biascope.runs.run import Run
-from biascope.scanning import Sampling, expected_cost, folder_name, path_words, results_of, saved_results, scan
+from biascope.scanning import (
+    DEAR,
+    DRAWS,
+    FEW_DRAWS,
+    Sampling,
+    expected_cost,
+    folder_name,
+    path_words,
+    results_of,
+    saved_results,
+    scan,
+)
 
 CPU = Run(device="cpu", progress=False)
 
@@ -44,14 +55,17 @@ def built(model: str) -> nn.Module:
 
 def test_a_scan_of_ones_own_network_gives_results_and_a_report(model: str, tmp_path: Path) -> None:
     done = scan(model, input=(1, 8, 8), draws=40, run=Run(device="cpu", folder=tmp_path / "run"))
-    assert [result.measurement for result in done.results] == ["anisotropy_directions", "average_geometry"]
+    assert [result.measurement for result in done.results] == ["mean_gradient", "average_geometry"]
+    assert [bool(result.why_detail(done.results)) for result in done.results] == [False, True]  # one headline
     assert done.results[0].subject == "tiny"
     assert done.results[0].provenance["settings"]["outputs"] == 2
     assert done.results[0].provenance["settings"]["readout"] == "first"
     assert done.report is not None
     assert done.report.stat().st_size < 5e6
-    again = saved_results(tmp_path / "run")
-    np.testing.assert_array_equal(again[0].eigenvalues, done.results[0].eigenvalues)
+    again = {result.measurement: result for result in saved_results(tmp_path / "run")}
+    assert len(again) == 2
+    for result in done.results:
+        np.testing.assert_array_equal(again[result.measurement].eigenvalues, result.eigenvalues)
 
 
 def test_the_same_command_again_does_no_work_twice(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +112,11 @@ def test_comparison_puts_spectra_side_by_side_and_refuses_to_mix_estimators(mode
         scan(model, input=(1, 8, 8), draws=20, estimator=estimator, run=Run(device="cpu"), report=False).results
         for estimator in ("exact", "difference")
     )
+    assert [result.measurement for result in exact] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
+    np.testing.assert_array_equal(exact[0].eigenvalues, difference[0].eigenvalues)  # the headline has one estimator
+    (table,) = compared([exact[0], dataclasses.replace(difference[0])])
+    assert table.measurement == "mean_gradient"
+    exact, difference = exact[1:], difference[1:]
     other = dataclasses.replace(exact[0], provenance={**exact[0].provenance, "family": {"name": "other"}})
     (table,) = compared([exact[0], other], leading=5)
     assert table.overlap[0, 1] == table.overlap[1, 0] == pytest.approx(1.0)
@@ -192,7 +211,7 @@ def test_overlaps_of_networks_with_common_directions_are_resolved(
     assert all(table["resolved"][0][0] for table in tables)
 
 
-@pytest.mark.parametrize(("leading", "size"), [(1, 64), (10, 64), (5, 16)])
+@pytest.mark.parametrize(("leading", "size"), [(1, 64), (10, 64), (5, 16), (15, 16), (6, 8)])
 def test_the_noise_floor_is_that_of_random_subspaces(leading: int, size: int) -> None:
     random = np.random.default_rng(0)
     first, second = np.linalg.qr(random.normal(size=(2, 20_000, size, leading)))[0]
@@ -203,8 +222,12 @@ def test_the_noise_floor_is_that_of_random_subspaces(leading: int, size: int) ->
 def test_expected_cost_names_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
     costs = expected_cost(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu"))
-    assert [cost.measurement for cost in costs] == ["anisotropy_directions", "average_geometry"]
-    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 for cost in costs)
+    assert [cost.measurement for cost in costs] == ["mean_gradient", "average_geometry"]
+    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 and cost.draws == 1000 for cost in costs)
+    for estimator in ("difference", "exact", "mixed"):
+        costs = expected_cost(family, (1, 8, 8), Sampling(estimator, draws=100), Run(device="cpu"))
+        assert [cost.measurement for cost in costs] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
+        assert [cost.estimator for cost in costs] == ["mean over inputs", estimator, "exact"]
 
 
 def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
@@ -218,13 +241,26 @@ def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, m
     costs = expected_cost(family, (1, 8, 8), Sampling(draws=21), Run(device="cpu"))
     assert all(3000 < cost.seconds < 3100 for cost in costs)
     assert asked == [
+        (64, 42),
         (64, 21),
-        (64, 10),
-        (64, 11),
+        (64, 21),
         (64, 84),
         (64, 42),
         (64, 42),
-    ]  # all draws and both halves, 1 and 4 inputs
+    ]  # all draws and both halves: means over 2 halves of the inputs, and 4 inputs
+
+
+def test_fewer_networks_are_drawn_where_a_forward_pass_is_dear(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    family = Family.initialised(lambda: built(model), name="tiny")
+    assert Sampling().draws_of(family, (1, 8, 8), CPU) == DRAWS
+    monkeypatch.setitem(DEAR, "cpu", 1000.0)  # the convolution alone takes 36 · 3 · 9 products
+    assert Sampling().draws_of(family, (1, 8, 8), CPU) == FEW_DRAWS < DRAWS
+    assert Sampling(draws=17).draws_of(family, (1, 8, 8), CPU) == 17
+    assert Sampling().draws_of(family, (3, 9, 9), CPU) == DRAWS  # it does not take such inputs, which the sampler tells
+    costs = expected_cost(family, (1, 8, 8), Sampling(), CPU)
+    assert {cost.draws for cost in costs} == {FEW_DRAWS}
+    done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)
+    assert {result.draws for result in done.results} == {FEW_DRAWS}
 
 
 def test_folder_names_are_readable_and_safe() -> None:
@@ -301,7 +337,9 @@ def test_compared_namesakes_keep_names_and_folders_of_their_own() -> None:
     assert done.exit_code == 0, done.output
     document = json.loads(done.output)
     names = ["net (a/net.py:build)", "net (b/net.py:build)"]
-    assert [table["subjects"] for table in document["comparisons"]] == [names, names]
+    measured = ["mean_gradient", "anisotropy_directions", "average_geometry"]
+    assert [table["measurement"] for table in document["comparisons"]] == measured
+    assert [table["subjects"] for table in document["comparisons"]] == [names] * 3
     saved = {(each.subject, parameters_of(each)) for each in saved_results(Path(document["report"]).parent)}
     assert saved == {(names[0], 16 * 2 + 2 + 2 + 1), (names[1], 16 * 30 + 30 + 30 + 1)}
 

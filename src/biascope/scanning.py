@@ -22,6 +22,7 @@ from biascope.derivatives.gradients import forward_flops
 from biascope.derivatives.spectrum import expected_seconds
 from biascope.families.family import Family
 from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
+from biascope.measures.mean_gradient import INPUTS as MEAN_INPUTS
 from biascope.results import registry as measurement
 from biascope.results.result import Result
 from biascope.runs.files import make_writable
@@ -29,9 +30,9 @@ from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
 
-MEAN_INPUTS = 64  # fresh inputs per network for the mean gradient
 DRAWS, FEW_DRAWS = 400, 100  # networks to draw, and of those that are dear; expectations are the same, intervals wider
 DEAR = {"cpu": 1e8, "cuda": 1e11}  # operations of a forward pass from which on a network is dear on that kind of device
+ESTIMATORS = ("difference", "exact", "mixed", "mixed_difference")  # of the directions at initialisation
 GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
 POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn
 
@@ -58,6 +59,11 @@ class Sampling:
     fixed_seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.estimator not in (None, *ESTIMATORS):
+            known = ", ".join(map(repr, ESTIMATORS))
+            raise ValueError(
+                f"estimator must be one of {known}, got {self.estimator!r}. Pass estimator='difference', or leave it out."
+            )
         if self.step == 0 or not math.isfinite(self.step):
             raise ValueError(
                 f"The step h of the difference must be a number other than 0, got {self.step}. Pass step=100."

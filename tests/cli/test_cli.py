@@ -36,10 +36,43 @@ TINY = ("tiny.py:build", "--input", "1x8x8", "--device", "cpu")
 def test_scan_prints_findings_and_writes_results_and_report(call: Call, tmp_path: Path) -> None:
     status, out, _ = call("scan", *TINY, "--draws", 40)
     assert status == 0
-    assert "tiny moves" in out
-    assert "central differences, h = 100" in out
+    headline, details = out.split("\nDetail, ", 1)
+    assert headline.count("Before training, tiny leans along about") == 1
+    assert headline.index("directions it leans along, of 64") > headline.index("tiny leans")
+    assert "average geometry: " in details
+    assert "tiny" not in headline.partition("tiny leans")[2]  # one sentence before the details
+    assert "Why it differs: It squares slopes" in details
     assert (tmp_path / "biascope-runs/tiny/report.html").exists()
+    saved = {path.parent.name for path in (tmp_path / "biascope-runs/tiny").glob("*/result.json")}
+    assert saved == {"mean_gradient", "average_geometry"}
+
+
+def test_an_estimator_adds_the_published_directions_as_a_detail(call: Call, tmp_path: Path) -> None:
+    status, out, _ = call("scan", *TINY, "--draws", 40, "--estimator", "difference")
+    assert status == 0
+    headline, *details = out.split("\nDetail, ")
+    assert [detail.partition(":")[0] for detail in details] == ["anisotropy directions", "average geometry"]
+    assert "tiny leans" in headline
+    assert "tiny moves" in details[0]
+    assert all("Why it differs: " in detail for detail in details)
     assert (tmp_path / "biascope-runs/tiny/anisotropy_directions/result.json").exists()
+
+
+def test_the_mean_gradient_alone_is_measured_on_fresh_inputs_unless_others_are_asked_for(call: Call) -> None:
+    status, out, _ = call("measure", "mean_gradient", *TINY, "--draws", 8, "--json")
+    assert status == 0
+    assert "64 fresh inputs" in str(json.loads(out)["results"][0]["provenance"])
+    status, out, _ = call("measure", "mean_gradient", *TINY, "--draws", 8, "--inputs", 4, "--json")
+    assert "4 fresh inputs" in str(json.loads(out)["results"][0]["provenance"])
+    for more, sentence in (
+        (("--no-fresh",), "A mean gradient needs fresh inputs for each network"),
+        (("--inputs", 3), "A mean gradient needs an even number of inputs"),
+        (("--inputs", 1), "A mean gradient needs an even number of inputs"),
+    ):
+        status, _, err = call("measure", "mean_gradient", *TINY, "--draws", 8, *more)
+        assert status == 2
+        assert sentence in err
+        assert len(err.strip().splitlines()) == 1
 
 
 def test_scan_prints_json_that_parses(call: Call) -> None:
@@ -47,7 +80,9 @@ def test_scan_prints_json_that_parses(call: Call) -> None:
     assert status == 0
     document = json.loads(out)
     assert document["report"] == "here/report.html"
-    assert document["results"][0]["provenance"]["settings"]["estimator"] == "exact"
+    results = {result["measurement"]: result for result in document["results"]}
+    assert list(results) == ["mean_gradient", "anisotropy_directions", "average_geometry"]
+    assert results["anisotropy_directions"]["provenance"]["settings"]["estimator"] == "exact"
 
 
 def test_a_dry_run_estimates_and_writes_nothing(call: Call, tmp_path: Path) -> None:
@@ -68,6 +103,8 @@ def test_compare_takes_runs_and_networks_and_refuses_to_mix_estimators(call: Cal
     status, _, err = call("compare", "first", "other")
     assert status == 2
     assert "must share one estimator" in err
+    assert "exact gradients" in err
+    assert "central differences, h = 100" in err
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -11,7 +11,7 @@ from torch import nn
 
 from biascope.derivatives import covariance as sampling
 from biascope.derivatives import moments
-from biascope.derivatives.covariance import GradientSampler, default_estimator, gradient_covariance
+from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.derivatives.fastest import Way
 from biascope.derivatives.gradients import input_difference, input_gradient
 from biascope.derivatives.operators import GradientCovariance
@@ -85,10 +85,15 @@ def matrix_of(covariance: GradientCovariance) -> torch.Tensor:
     return matrix
 
 
+@pytest.mark.parametrize(
+    ("probe", "how"),
+    [(FIXED, {"centred": True}), (Probe.gaussian((1, 8, 8), num=4, fresh=True, seed=1), {"of_means": True})],
+    ids=["gradients", "mean gradients"],
+)
 def test_a_run_that_was_killed_goes_on_where_it_stopped(
-    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: Probe, how: dict[str, bool]
 ) -> None:
-    whole = gradient_covariance(sampler_of(family), draws=96, centred=True, seed=0)
+    whole = gradient_covariance(sampler_of(family, probe), draws=96, seed=0, **how)
     run = Run(device="cpu", folder=tmp_path)
     monkeypatch.setattr(GradientSampler, "stride", 4)
     plain, calls = GradientSampler.gradients, []
@@ -101,7 +106,7 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(
 
     monkeypatch.setattr(GradientSampler, "gradients", dying)
     with pytest.raises(KeyboardInterrupt):
-        gradient_covariance(sampler_of(family, run=run), draws=96, centred=True, seed=0)
+        gradient_covariance(sampler_of(family, probe, run=run), draws=96, seed=0, **how)
     kept = len(list(tmp_path.rglob("draws-*.safetensors")))
     assert kept == 13  # forty of ninety-six draws are thirteen whole groups of three
     calls.clear()
@@ -110,12 +115,13 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(
         "gradients",
         lambda self, start, stop, advance=None: calls.append((start, stop)) or plain(self, start, stop),
     )
-    resumed = gradient_covariance(sampler_of(family, run=run), draws=96, centred=True, seed=0)
+    resumed = gradient_covariance(sampler_of(family, probe, run=run), draws=96, seed=0, **how)
     assert calls[0][0] == 39
     assert sum(stop - start for start, stop in calls) == 96 - 39
     torch.testing.assert_close(matrix_of(resumed), matrix_of(whole), rtol=1e-5, atol=1e-10)
+    assert resumed.effective_rank().value == pytest.approx(whole.effective_rank().value, rel=1e-4)
     calls.clear()
-    gradient_covariance(sampler_of(family, run=run), draws=96, centred=True, seed=0)
+    gradient_covariance(sampler_of(family, probe, run=run), draws=96, seed=0, **how)
     assert not calls
 
 
@@ -125,6 +131,10 @@ def test_other_settings_do_not_continue_the_same_run(family: Family, tmp_path: P
     gradient_covariance(sampler_of(family, run=run, seed=1), draws=8, seed=1)
     gradient_covariance(sampler_of(family, estimator="difference", run=run), draws=8, seed=0)
     assert len(list((tmp_path / "trials").iterdir())) == 3
+    even = Probe.gaussian((1, 8, 8), num=4, fresh=True)
+    gradient_covariance(sampler_of(family, even, run=run), draws=8, seed=0)
+    gradient_covariance(sampler_of(family, even, run=run), draws=8, seed=0, of_means=True)
+    assert len(list((tmp_path / "trials").iterdir())) == 5
 
 
 def test_sampling_stops_once_the_leading_subspace_is_stable() -> None:
@@ -186,14 +196,6 @@ def test_a_trained_network_is_averaged_over_inputs() -> None:
     weight = module[1].weight.detach().double().flatten()
     torch.testing.assert_close(matrix_of(covariance), torch.outer(weight, weight), rtol=1e-5, atol=1e-8)
     assert covariance.effective_rank().value == pytest.approx(1.0)
-
-
-def test_differences_are_the_default_only_where_they_are_affordable(family: Family) -> None:
-    assert default_estimator(family, FIXED, 400, CPU) == "difference"
-    assert (
-        default_estimator(Family.initialised(builder("lenet")), Probe.gaussian((1, 32, 32)), 400, CPU) == "difference"
-    )
-    assert default_estimator(Family.initialised(builder("resnet18")), Probe.gaussian((1, 32, 32)), 400, CPU) == "exact"
 
 
 class Constant(nn.Module):
@@ -331,7 +333,6 @@ def test_inputs_by_name_are_measured_exactly() -> None:
             return super().forward(pixels)
 
     family, probe = Family.initialised(lambda: Named(6, 1)), Probe.fixed({"pixels": torch.zeros(1, 6)})
-    assert default_estimator(family, probe, 10, CPU) == "exact"
     assert sampler_of(family, probe).gradients(0, 2).shape == (2, 1, 6)
     with pytest.raises(ValueError, match="inputs that are one tensor"):
         sampler_of(family, probe, "difference")

@@ -142,3 +142,68 @@ def test_the_form_is_chosen_by_size_and_memory_is_bounded() -> None:
 
 def test_limits_are_what_the_documentation_says() -> None:
     assert (moments.DENSE_LIMIT, moments.ROWS_LIMIT) == (8192, 2**29)
+
+
+def crossed(halves: torch.Tensor, form: str) -> Moments:
+    sums = Moments.empty(halves.shape[2], form, torch.device("cpu"))
+    sums.add_crossed(halves)
+    return sums
+
+
+def crossed_by_hand(halves: torch.Tensor) -> torch.Tensor:
+    """``½(a bᵀ + b aᵀ)`` of each draw, ``(T, D, D)``."""
+    product = torch.einsum("td,te->tde", halves[:, 0].double(), halves[:, 1].double())
+    return (product + product.mT) / 2
+
+
+@pytest.mark.parametrize("form", ["dense", "rows"])
+def test_crossed_sums_are_those_of_symmetric_products_of_the_two_halves(form: str) -> None:
+    halves = gaussian(12, 2, 7)
+    each, sums = crossed_by_hand(halves), crossed(halves, form)
+    eye = torch.eye(7, dtype=torch.float64)
+    torch.testing.assert_close(sums.second.matmul(eye), each.sum(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sums.second.quadratic(eye), each.sum(0).diagonal(), rtol=1e-5, atol=1e-5)
+    traces = each.diagonal(dim1=1, dim2=2).sum(1)
+    assert sums.draws == 12
+    assert sums.trace == pytest.approx(float(traces.sum()))
+    assert sums.trace_square == pytest.approx(float(traces.square().sum()))
+    assert sums.norm_square == pytest.approx(float(each.square().sum()))
+    torch.testing.assert_close(sums.total, halves.double().mean(1).sum(0))
+    assert float(torch.linalg.eigvalsh(each.sum(0)).min()) < 0, "a sum that is not positive, as few draws may give"
+
+
+def test_crossed_sums_say_the_same_in_every_form_and_come_back_from_disk() -> None:
+    first, second = gaussian(9, 2, 6, seed=1), gaussian(5, 2, 6, seed=2)
+    wanted = crossed_by_hand(torch.cat([first, second])).sum(0)
+    eye = torch.eye(6, dtype=torch.float64)
+    rows = crossed(first, "rows")
+    rows.merge(crossed(second, "rows"))
+    dense = crossed(first, "dense")
+    dense.merge(crossed(second, "rows"))  # the matrix, less what rows subtract
+    again = Moments.from_tensors(rows.tensors(), torch.device("cpu"))
+    for sums in (rows, dense, again):
+        torch.testing.assert_close(sums.second.matmul(eye), wanted, rtol=1e-5, atol=1e-5)
+        assert sums.draws == 14
+        for other in (rows, dense, again):
+            assert sums.second.inner(other.second) == pytest.approx(float(wanted.square().sum()), rel=1e-5)
+    assert {"rows", "subtracted"} < again.tensors().keys()
+    assert isinstance(again.second, Rows)
+    assert len(again.second) == 28
+    whole, signs = again.second.whole()
+    assert signs is not None
+    torch.testing.assert_close(whole.T @ (signs[:, None] * whole), wanted, rtol=1e-5, atol=1e-5)
+    assert summed(first, "rows").second.whole()[1] is None  # nothing is subtracted
+    assert "subtracted" not in summed(first, "rows").tensors()
+
+
+def test_crossed_statistics_are_unbiased_however_noisy_the_halves_are() -> None:
+    size, draws = 6, 12
+    truth = torch.linspace(0.3, 2.0, size).square().double()
+    values = []
+    for seed in range(2000):
+        signal, noise = gaussian(draws, 1, size, seed), 1.5 * gaussian(draws, 2, size, 10_000 + seed)
+        covariance = GradientCovariance([crossed(signal + noise, "rows")], centred=False, inputs=2)
+        values.append([covariance.trace().value, *covariance._power_sums().trace_and_norm(False)])
+    found = np.array(values)
+    wanted = np.array([truth.sum(), truth.sum() ** 2, truth.square().sum()])
+    assert (abs(found.mean(0) - wanted) < 4 * found.std(0) / np.sqrt(len(found))).all()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from closed_forms import marchenko_pastur_edges, plug_in_participation_ratio
-from derivatives.test_moments import gaussian, summed
+from derivatives.test_moments import crossed, crossed_by_hand, gaussian, summed
 
 from biascope.derivatives import moments, operators
 from biascope.derivatives.operators import GradientCovariance, Matrix
@@ -121,3 +121,44 @@ def test_few_draws_have_the_spectrum_of_their_small_gram_matrix(centred: bool) -
     torch.testing.assert_close(whole.vectors @ whole.vectors.T, torch.eye(40, dtype=torch.float64))
     torch.testing.assert_close(whole.values[:rank], found.values)
     assert float(whole.values[rank:].abs().max()) < 1e-9
+
+
+def crossed_covariance(halves: torch.Tensor, form: str, groups: int = 8) -> GradientCovariance:
+    return GradientCovariance([crossed(part, form) for part in halves.tensor_split(groups)], False, 2)
+
+
+def test_the_spectrum_of_a_signed_thin_factor_is_that_of_the_matrix() -> None:
+    halves = gaussian(10, 2, 80)
+    wanted = crossed_by_hand(halves).mean(0)
+    thin, whole = (crossed_covariance(halves, form) for form in ("rows", "dense"))
+    for covariance in (thin, whole):
+        torch.testing.assert_close(covariance.dense(), wanted, rtol=1e-4, atol=1e-5)
+    factor, signs = thin.factor(), thin.signs()
+    assert factor is not None
+    assert signs is not None
+    assert factor.shape == (80, 20)
+    assert sorted(signs.tolist()) == 10 * [-1.0] + 10 * [1.0]
+    torch.testing.assert_close(factor @ (signs[:, None] * factor.T), wanted, rtol=1e-4, atol=1e-5)
+    values, vectors = torch.linalg.eigh(wanted)
+    found = eigenpairs(thin)
+    assert "thin factor" in found.method
+    assert float(found.residuals.max()) < 1e-6
+    positive = found.values > 0
+    count = int(positive.sum())
+    assert count == 10 == len(found.values) - count  # of each draw one eigenvalue is positive and one is negative
+    torch.testing.assert_close(found.values[:count], values.flip(0)[:count], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.values[count:], values[:count].flip(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.vectors @ found.vectors.T, torch.eye(20, dtype=torch.float64), rtol=0, atol=1e-8)
+    cosines = (found.vectors[:count] * vectors.T.flip(0)[:count]).sum(1).abs()
+    torch.testing.assert_close(cosines, torch.ones_like(cosines), rtol=0, atol=1e-5)
+
+
+def test_crossed_statistics_are_the_same_as_rows_and_as_a_matrix() -> None:
+    halves = gaussian(64, 2, 12)
+    rows, dense = (crossed_covariance(halves, form, 32) for form in ("rows", "dense"))
+    wanted = crossed_by_hand(halves).mean(0)
+    for covariance in (rows, dense):
+        assert covariance.trace().value == pytest.approx(float(wanted.trace()), rel=1e-6)
+        torch.testing.assert_close(covariance.along(torch.eye(12))[0], wanted.diagonal(), rtol=1e-4, atol=1e-6)
+    one, two = rows.effective_rank(), dense.effective_rank()
+    assert (one.value, one.low, one.high) == pytest.approx((two.value, two.low, two.high), rel=1e-4)

@@ -70,7 +70,14 @@ COMMANDS = {
 
 # Commands with a folder for results that keep no work: they take seconds, or as long as reading their files.
 KEEP_NOTHING = {"merge apply", "merge diff", "report"}
-MEASURED_ABOVE = {"anisotropy_directions", "average_geometry", "channel_patterns", "sample_score", "tangent_kernel"}
+MEASURED_ABOVE = {
+    "anisotropy_directions",
+    "average_geometry",
+    "channel_patterns",
+    "mean_gradient",
+    "sample_score",
+    "tangent_kernel",
+}
 
 
 def test_every_command_that_keeps_work_is_killed_here() -> None:

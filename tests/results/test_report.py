@@ -39,6 +39,14 @@ def geometry() -> CovarianceResult:
     return result
 
 
+@pytest.fixture(scope="module")
+def mean() -> CovarianceResult:
+    measurement = find("mean_gradient")
+    inputs, settings = measurement.example()
+    result: CovarianceResult = measurement(*inputs, **settings)
+    return result
+
+
 def renamed(result: CovarianceResult, name: str, law: str = "initialised", **settings: Any) -> CovarianceResult:
     """The same result, as if of another network or with other settings."""
     provenance = copy.deepcopy(result.provenance)
@@ -97,6 +105,23 @@ def hostile(anisotropy: CovarianceResult, geometry: CovarianceResult, tmp_path_f
     """A page whose every string tries to break it."""
     results = [anisotropy, renamed(anisotropy, EVIL + 40 * "long", readout=EVIL), geometry]
     return write_report(results, tmp_path_factory.mktemp("hostile") / "report.html", title=f"On {EVIL}")
+
+
+@pytest.fixture(scope="module")
+def folded(
+    anisotropy: CovarianceResult,
+    geometry: CovarianceResult,
+    mean: CovarianceResult,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A page of a scan: a headline, three of whose directions are resolved, and two details."""
+    results = [
+        dataclasses.replace(anisotropy, resolved=0),
+        dataclasses.replace(mean, resolved=3),
+        geometry,
+    ]
+    results = [renamed(result, "net") for result in results]
+    return write_report(results, tmp_path_factory.mktemp("folded") / "report.html")
 
 
 @pytest.fixture
@@ -433,6 +458,89 @@ def test_print_is_light_with_the_current_direction(browser: Chromium, hostile: P
     assert browser.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
     browser.call("Emulation.setEmulatedMedia", media="")
     assert browser.errors == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)], ids=["light", "dark", "phone"])
+def test_details_are_folded_and_directions_that_are_not_resolved_are_grey(
+    browser: Chromium, folded: Path, width: int, dark: bool
+) -> None:
+    browser.errors.clear()
+    browser.open(folded, width=width, dark=dark)
+    canvas = "document.getElementById('gallery-1-pixels')"
+    is_grey = f"{canvas}.closest('.canvases').classList.contains('unresolved')"
+    label = "document.getElementById('gallery-1-label').textContent"
+    for direction in (1, 3, 4, 20, 3):
+        move = f"slider.value = {direction}; slider.dispatchEvent(new Event('input'))"
+        browser.evaluate(f"(() => {{ const slider = document.getElementById('gallery-1-slider'); {move} }})()")
+        browser.settle()
+        assert browser.evaluate(is_grey) == (direction > 3)
+        assert ("not resolved by these draws" in browser.evaluate(label)) == (direction > 3)
+        assert ("grayscale" in browser.evaluate(f"getComputedStyle({canvas}).filter")) == (direction > 3)
+    shown = "document.getElementById('gallery-0-pixels').checkVisibility()"
+    assert browser.evaluate(f"document.querySelector('details').open || {shown}") is False
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    browser.evaluate("document.querySelector('details > summary').click()")
+    browser.settle()
+    assert browser.evaluate(shown) is True
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.errors == []
+
+
+@pytest.mark.browser
+def test_details_are_printed_and_folded_again(browser: Chromium, folded: Path) -> None:
+    browser.open(folded, width=1280)
+    opened = "document.querySelector('details').open"
+    browser.evaluate(f"addEventListener('beforeprint', () => {{ window.seen = {opened} }})")
+    assert browser.evaluate(opened) is False
+    assert browser.printed().startswith(b"%PDF")
+    assert browser.evaluate("window.seen") is True
+    assert browser.evaluate(opened) is False
+
+
+def test_the_headline_is_told_once_and_details_are_folded(
+    anisotropy: CovarianceResult, geometry: CovarianceResult, mean: CovarianceResult, folded: Path
+) -> None:
+    page = Page(folded)
+    ((_, attributes),) = [element for element in page.elements if element[0] == "details"]
+    assert "open" not in attributes
+    whole = folded.read_text(encoding="utf-8")
+    before, _, after = whole.partition("<details")
+    inside, _, behind = after.partition("</details>")
+    headline = renamed(dataclasses.replace(mean, resolved=3), "net")
+    assert before.count(f"</small>{headline.sentence()}</p>") == 1
+    assert before.count('<p class="finding">') == 1
+    assert headline.sentence() not in inside
+    for result in (anisotropy, geometry):
+        why = type(result).details_beside["mean_gradient"]
+        sentence = renamed(result, "net").sentence()
+        assert sentence not in before + behind
+        assert f"<p>{sentence}</p>" in inside
+        assert f"Why it differs: {why}" in inside
+        assert why not in before + behind
+    assert "Resolved up to direction 3: beyond it, pictures are greyed out" in before
+    assert "No single direction is resolved" in inside
+    assert [page.gallery(number)["resolved"] for number in (0, 1)] == [0, 3]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_details_of_another_network_or_without_a_headline_are_not_folded(
+    anisotropy: CovarianceResult, geometry: CovarianceResult, mean: CovarianceResult, tmp_path: Path
+) -> None:
+    for results in ([anisotropy, geometry], [mean, renamed(geometry, "other")]):
+        page = Page(write_report(results, tmp_path / "report.html"))
+        assert "details" not in {name for name, _ in page.elements}
+        for result in results:
+            assert result.sentence() in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_results_of_earlier_versions_say_nothing_of_resolved_directions(
+    anisotropy: CovarianceResult, tmp_path: Path
+) -> None:
+    page = Page(write_report([dataclasses.replace(anisotropy, resolved=None)], tmp_path / "report.html"))
+    assert "esolved" not in page.text
+    assert page.gallery(0)["resolved"] == len(anisotropy.directions)
 
 
 @pytest.mark.usefixtures("no_pictures")

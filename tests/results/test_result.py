@@ -164,12 +164,12 @@ def test_the_register_is_read_from_file_names_and_offers_the_nearest() -> None:
 
 def test_settings_come_from_words() -> None:
     found = find("anisotropy_directions")
-    words = ["--draws", "10", "--centred=false", "--stable", "0.5", "--estimator", "none", "--readout", "sum"]
+    words = ["--draws", "10", "--centred=false", "--stable", "0.5", "--keep", "none", "--readout", "sum"]
     assert settings_from(found, words) == {
         "draws": 10,
         "centred": False,
         "stable": 0.5,
-        "estimator": None,
+        "keep": None,
         "readout": "sum",
     }
     for wrong, sentence in (

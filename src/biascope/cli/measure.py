@@ -51,7 +51,7 @@ class Place(Group):
     """Where a measurement looks: at inputs, or along directions."""
 
     inputs: MaybeInputs = None
-    fresh: Annotated[bool, typer.Option(help="Draw new inputs for each network.")] = False
+    fresh: Annotated[bool | None, typer.Option(help="Draw new inputs for each network.", show_default=False)] = None
     scale: MaybeScale = None
     basis: Annotated[str, typer.Option(help=BASIS_HELP)] = "fourier"
     every: Annotated[int, typer.Option(help="Use every n-th direction (frequency, down and across) of the basis.")] = 4
@@ -63,12 +63,15 @@ class Place(Group):
         if self.scale is not None and not 0 < self.scale < math.inf:
             raise ValueError(f"--scale must be a positive number, got {self.scale}. Pass --scale 1.")
 
-    def given_to(self, wanted: Collection[str], shape: tuple[int, ...], seed: int) -> dict[str, Any]:
-        """What a measurement asks for of it."""
+    def given_to(
+        self, wanted: Collection[str], shape: tuple[int, ...], seed: int, usual: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What a measurement asks for of it; ``usual`` is how its inputs are drawn unless the user says."""
         if "probe" in wanted:
             from biascope.tasks.probe import Probe
 
-            how: dict[str, Any] = {"num": self.inputs or 1, "std": self.scale or 1.0, "fresh": self.fresh}
+            asked = {"num": self.inputs, "std": self.scale, "fresh": self.fresh}
+            how = {**usual, **{name: value for name, value in asked.items() if value is not None}}
             return {"probe": Probe.gaussian(shape, seed=seed, **how)}
         return {"basis": basis_of(self.basis, shape, self.every, seed)} if "basis" in wanted else {}
 
@@ -89,8 +92,9 @@ def measure(
 ) -> None:
     """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 4.
 
-    Of a data set 2,000 training and 1,000 test samples are taken by default, of inputs one with standard deviation 1. Where a
-    measurement uses no data set or no such inputs, --samples, --inputs and --scale are its own settings.
+    Of a data set 2,000 training and 1,000 test samples are taken by default, of inputs one with standard deviation 1; for the mean
+    gradient 64 fresh inputs per network. Where a measurement uses no data set or no such inputs, --samples, --inputs and --scale
+    are its own settings.
     """
     from biascope import scanning
     from biascope.families import source as model_source
@@ -127,7 +131,7 @@ def measure(
         "data": arrays,
         "signals": signals,
         "signal": signals and signals[0],
-        **place.given_to(wanted, shape or model_source.usual_shape(model, network.chosen), work.seed),
+        **place.given_to(wanted, shape or model_source.usual_shape(model, network.chosen), work.seed, found.probe),
     }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
     result.save(folder / found.name)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
-from biascope.derivatives.moments import ROWS_LIMIT, Moments, representation
+from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation
 from biascope.derivatives.operators import GradientCovariance
 from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
@@ -264,8 +264,9 @@ def gradient_covariance(
     edges = [draws * index // count for index in range(count + 1)]
     form = representation(size, draws, 2 if of_means else inputs, count)
     if form == "sketch" and of_means:
+        most = min(ROWS_LIMIT // size, DENSE_LIMIT) // 2  # two rows of each draw
         raise ValueError(
-            f"The mean gradients of {draws} draws of {size} numbers do not fit into memory. Pass draws={ROWS_LIMIT // (2 * size)}."
+            f"The mean gradients of {draws} draws of {size} numbers do not fit into memory. Pass draws={most}."
         )
     if form == "sketch" and centred:
         raise ValueError(

@@ -130,11 +130,14 @@ class Rows(SecondMoment):
         if isinstance(other, Dense):
             return other.inner(self)
         assert isinstance(other, Rows)
-        return sum(
-            sign * their_sign * float((part.double() @ theirs.to(part.device).double().T).square().sum())
-            for part, sign in zip(self.parts, self.signs, strict=True)
-            for theirs, their_sign in zip(other.parts, other.signs, strict=True)
-        )
+        rows, signs = self.whole()  # one product: those of many small parts take longer
+        theirs, their_signs = other.whole()
+        squares = (rows @ theirs.to(rows.device).T).square()
+        if signs is not None:
+            squares = signs[:, None] * squares
+        if their_signs is not None:
+            squares = squares * their_signs.to(rows.device)
+        return float(squares.sum())
 
     def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
         result = torch.zeros_like(vectors)

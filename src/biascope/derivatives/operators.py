@@ -92,9 +92,13 @@ class EstimatedOperator(LinearOperator):
     def effective_rank(self) -> Estimate:
         """The participation ratio ``(tr C)²/tr C²``."""
 
-    def anisotropy(self) -> Estimate:
-        """``1 − rank/D``: 0 for an isotropic network, near 1 for one that moves in few directions."""
-        return self.effective_rank().map_linear(-1.0 / self.size, 1.0)
+    def anisotropy(self, rank: Estimate | None = None) -> Estimate:
+        """``1 − rank/D``: 0 for an isotropic network, near 1 for one that moves in few directions.
+
+        Args:
+            rank: The effective rank, if it is known already.
+        """
+        return (rank or self.effective_rank()).map_linear(-1.0 / self.size, 1.0)
 
     @abstractmethod
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:

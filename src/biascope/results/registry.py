@@ -63,6 +63,7 @@ class Measurement(Generic[P, R]):
         paper: Id of the paper it comes from.
         example: Gives the positional arguments and settings of a small case, run by the contract test.
         network: Settings that the command line passes to one of our networks where the user does not.
+        probe: How the command line draws inputs where the user does not say, ``{"num": 64, "fresh": True}``.
         checks: Looks for reasons to distrust it on the family at hand, such as derivatives that do not fit the forward pass; the
             result carries its sentences as warnings.
         command: The command that runs it, ``"biascope match"``, where ``biascope measure`` cannot make what it needs.
@@ -76,6 +77,7 @@ class Measurement(Generic[P, R]):
     network: dict[str, Any] = dataclasses.field(default_factory=dict)
     checks: Checks | None = None
     command: str = ""
+    probe: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -255,6 +257,7 @@ def measurement(
     network: dict[str, Any] | None = None,
     checks: Checks | None = None,
     command: str = "",
+    probe: dict[str, Any] | None = None,
 ) -> Callable[[Callable[P, R]], Measurement[P, R]]:
     """Register a function as a measurement.
 
@@ -266,8 +269,11 @@ def measurement(
         network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
         checks: Looks for reasons to distrust it; :func:`biascope.kernels.selftest.derivative_checks` for one that differentiates.
         command: The command that runs it, ``"biascope match"``, if ``biascope measure`` cannot.
+        probe: How the command line should draw inputs, ``{"num": 64, "fresh": True}``, unless the user says.
     """
-    return lambda function: Measurement(function, result, title, paper, example, network or {}, checks, command)
+    return lambda function: Measurement(
+        function, result, title, paper, example, network or {}, checks, command, probe or {}
+    )
 
 
 def names() -> tuple[str, ...]:

@@ -306,6 +306,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
             crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
             held_out[:known] = (crossed / 2).cpu().numpy()
+    rank = covariance.effective_rank()
     return {
         "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
         "eigenvalue_errors": errors.cpu().numpy(),
@@ -316,8 +317,8 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "input_shape": input_shape,
         "draws": covariance.draws,
         "inputs": covariance.inputs,
-        "effective_rank": covariance.effective_rank(),
-        "anisotropy": covariance.anisotropy(),
+        "effective_rank": rank,
+        "anisotropy": covariance.anisotropy(rank),
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
         "resolved": min(resolved, kept),
@@ -332,8 +333,8 @@ def resolved_directions(first: Tensor, second: Tensor) -> int:
     """The largest k for which each of two independent estimates has at least half of its leading k directions right.
 
     Definition: with ``s_k = ‖U_k V_kᵀ‖²/k`` and what random subspaces share, ``k/D``, the largest k with
-    ``(s_k − k/D)/(1 − k/D) ≥ ¼`` whose ``s_k`` lies above the noise floor; 0 if there is none. The estimate from both halves of the
-    draws together is better than either.
+    ``(s_k − k/D)/(1 − k/D) ≥ ¼`` whose ``s_k`` lies above the noise floor, that of D subspaces at once; 0 if there is none. The
+    estimate from both halves of the draws together is better than either.
 
     Args:
         first: ``(k, D)`` orthonormal rows, in order.
@@ -350,6 +351,6 @@ def resolved_directions(first: Tensor, second: Tensor) -> int:
     chance = order / size
     known = ((shared / order - chance) >= SHARED * (1 - chance)) & (order < size)
     for k in (known.nonzero().flatten() + 1).flip(0).tolist():
-        if float(shared[k - 1]) / k > noise_floor(k, size):
+        if float(shared[k - 1]) / k > noise_floor(k, size, 0.001 / size):
             return int(k)
     return 0

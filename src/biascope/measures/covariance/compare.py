@@ -102,13 +102,14 @@ class Comparison:
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
 
 
-def noise_floor(leading: int, size: int) -> float:
-    """The overlap that 999 of 1,000 pairs of independent, uniformly random subspaces stay below.
+def noise_floor(leading: int, size: int, exceeded: float = 0.001) -> float:
+    """The overlap that 999 of 1,000 pairs of independent, uniformly random subspaces stay below, or all but another share.
 
     Definition:
         The overlap ``‖UVᵀ‖²/k`` of two random subspaces of dimension k in D dimensions has the mean k/D and the variance
         ``2(D − k)²/(D²(D − 1)(D + 2))``. It is taken as Beta distributed with these moments, which it is for k = 1. So do leading
-        directions overlap that are noise: those of networks without preferred directions, from independent draws.
+        directions overlap that are noise: those of networks without preferred directions, from independent draws. More than D/2
+        directions overlap as what they leave over does, ``tr PQ = 2k − D + tr P⊥Q⊥``, which holds exactly where the Beta law does not.
 
     Example:
         >>> round(noise_floor(10, 1024), 4), round(noise_floor(1, 2), 4)
@@ -116,12 +117,15 @@ def noise_floor(leading: int, size: int) -> float:
     """
     if leading >= size:
         return 1.0
+    if 2 * leading > size:
+        left = size - leading
+        return (leading - left + left * noise_floor(left, size, exceeded)) / leading
     mean = leading / size
     variance = 2 * (size - leading) ** 2 / (size**2 * (size - 1) * (size + 2))
     total = mean * (1 - mean) / variance - 1
     from scipy.stats import beta
 
-    return float(beta.ppf(0.999, mean * total, (1 - mean) * total))
+    return float(beta.isf(exceeded, mean * total, (1 - mean) * total))
 
 
 def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comparison:

@@ -21,6 +21,8 @@ from biascope.tasks.probe import Probe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+INPUTS = 64  # fresh inputs per network, unless others are asked for
+
 
 @dataclass(frozen=True, repr=False)
 class MeanGradient(CovarianceResult):
@@ -69,6 +71,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     result=MeanGradient,
     example=_example,
     checks=derivative_checks(lambda settings: ("input",)),
+    probe={"num": INPUTS, "fresh": True},
 )
 def mean_gradient(
     family: Family,
