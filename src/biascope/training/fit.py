@@ -247,7 +247,7 @@ class _Walk:
         """Iterations that were done before, their losses and the state after them put in place."""
         if self.pause is None or not isinstance(self._stepper, Single):
             return 0
-        done, before = self.pause.restored(self._stepper.state)
+        done, before = self.pause.restored(self._stepper.state, len(losses))
         losses[:done] = before[:done].to(losses)
         advance(done)
         return done
