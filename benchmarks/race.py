@@ -7,7 +7,8 @@
 All candidates of a data set see the same batches in the same order, by the recipe of `match_validation.py` (Adam at 0.001, cosine
 over 20 epochs of 8,000 images, batches of 128). `--until` stops at that share of the recipe; the learning rate stays that of the whole.
 An eighth of the training images is held out, as in a race. A row holds, for one candidate, data set and seed: mean training loss,
-held-out loss and held-out accuracy at every look, seconds, FLOPs, parameters, NASWOT (below) and, where training is whole, the test accuracy.
+held-out loss and held-out accuracy at every look, seconds, FLOPs, parameters, NASWOT (below) and, where training is whole, the test
+accuracy.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from torch.overrides import TorchFunctionMode
 
 from biascope.derivatives.gradients import forward_flops
 from biascope.families.family import Family, Network
-from biascope.measures.race import LEAST_STEPS, loss_of_guessing, with_held_out
-from biascope.measures.race.rule import judged
+from biascope.measures.race import HELD_OUT, LEAST_STEPS, loss_of_guessing, with_held_out
+from biascope.measures.race.rule import best_with
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -79,6 +80,7 @@ JUDGED_AT = (
 SHARE = 0.1  # of the training, that a race may spend: the usual value of --share
 RIVAL_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)
 RESAMPLES = 1000
+HELD_OUT_SAMPLES = round(HELD_OUT * SIZES[0])
 CODED = 128  # images whose activation codes NASWOT compares
 _ACTIVATIONS = frozenset(
     (nn.functional.relu, torch.relu, torch.relu_, Tensor.relu, nn.functional.gelu, torch.tanh, Tensor.tanh)
@@ -237,7 +239,9 @@ def raced(rows: Sequence[dict[str, Any]], sure: float = 0.95) -> Outcome:
             last[index], lasted[index] = math.inf if value is None else value, looks[place]
         finite_ones = [index for index in racing if math.isfinite(last[index])]
         chance[:] = 0.0
-        chance[finite_ones] = judged(last[finite_ones], rows[0]["loss of guessing"], looks[place] / total)
+        chance[finite_ones] = best_with(
+            last[finite_ones], rows[0]["loss of guessing"], looks[place] / total, HELD_OUT_SAMPLES
+        )
         racing = [index for index in finite_ones if chance[index] >= (1 - sure) / len(rows)]
         if chance.max() >= sure:
             break

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from biascope.families.family import Family
 from biascope.measures import race as racing
 from biascope.measures.race import expected_time, race, with_held_out
 from biascope.measures.race.result import Race
-from biascope.measures.race.rule import chances, merits_of, spread_at
+from biascope.measures.race.rule import best_with, chances, merits_of, spread_at
 from biascope.results import registry
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -96,8 +97,18 @@ def test_the_merit_falls_with_the_loss_and_is_finite_for_none():
 
 
 def test_a_race_is_surer_the_longer_it_is():
-    spreads = [spread_at(share) for share in racing.LOOKS]
-    assert all(a >= b > 0 for a, b in zip(spreads, spreads[1:], strict=False))
+    spreads = [spread_at(share, 1.0, 1000) for share in racing.LOOKS]
+    assert all(a >= b > 0 for a, b in pairwise(spreads))
+    assert spreads[0] > spreads[3]
+    assert spread_at(0.5, 1.0, 1000) == spread_at(1.0, 1.0, 1000)  # no surer beyond what was looked at
+
+
+def test_nobody_is_ahead_while_nobody_is_better_than_guessing():
+    np.testing.assert_allclose(best_with(np.array([2.4, 2.9, 3.5]), guessing=2.3, share=0.1, held_out=1000), 1 / 3)
+    early, late = (best_with(np.array([1.0, 1.1, 2.2]), 2.3, share, 1000) for share in (0.02, 0.2))
+    assert late[0] > early[0] > 1 / 3
+    assert late[2] < early[2]
+    assert best_with(np.array([1.0, 1.1, 2.2]), 2.3, 0.2, 10)[0] < late[0]  # few samples say little
 
 
 # The race.
@@ -231,8 +242,8 @@ def test_a_race_comes_back_from_disk_with_its_pictures(tmp_path):
     assert loaded.sentence() == found.sentence()
     assert loaded.table() == found.table()
     for dark in (False, True):
-        assert list(loaded.plots(dark)) == ["Training losses of the candidates", "Probability of being best"]
-    lines = loaded.plots()["Training losses of the candidates"].axes[0].lines
+        assert list(loaded.plots(dark)) == ["Losses of the candidates", "Probability of being best"]
+    lines = loaded.plots()["Losses of the candidates"].axes[0].lines
     assert sum(line.get_marker() == "x" for line in lines) == int((found.out_at >= 0).sum())
     assert max(line.get_linewidth() for line in lines) > 2  # the leader
     assert found.provenance["measurement"] == "race"

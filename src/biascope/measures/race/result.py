@@ -101,10 +101,10 @@ class Race(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         found = {
-            f"probability_of_being_best:{self.names[i]}": Estimate(float(self.probability[i])).named(
-                f"{self.names[i]}: probability of being best", "share"
+            f"probability_of_being_best:{name}": Estimate.exact(float(chance)).named(
+                f"{name}: probability of being best", "share"
             )
-            for i in self.order
+            for name, chance in zip(self.names, self.probability, strict=True)
         }
         return {
             **found,
@@ -169,14 +169,14 @@ class Race(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "Training losses of the candidates": self._curves_figure(dark),
+            "Losses of the candidates": self._curves_figure(dark),
             "Probability of being best": self._chances_figure(dark),
         }
 
     def _curves_figure(self, dark: bool) -> Figure:
         from biascope.results import draw
 
-        reading = "Mean training loss of each candidate. The thick line leads at the end. A cross marks where a candidate dropped out."
+        reading = "Lines are training losses, dots held-out losses. The thick line leads at the end. A cross marks a drop-out."
         figure = draw.blank(3.4, reading)
         axes, colours = draw.panel(figure, dark), draw.PALETTE[dark]
         leader = self.order[0]
@@ -189,11 +189,14 @@ class Race(Result):
             }
             label = draw.plain(self.names[index], 32) if first else None
             axes.plot(self.steps[known], self.curves[index][known], label=label, **style)
+            there = np.isfinite(self.merits[index])
+            held_out = np.exp(-self.merits[index][there])
+            axes.plot(self.looks[there], held_out, "o", color=style["color"], markersize=4.5 if first else 2.5)
             if self.out_at[index] >= 0 and known.any():
                 axes.plot(
                     self.steps[known][-1], self.curves[index][known][-1], "x", color=colours.lines[1], markersize=6
                 )
-        axes.set(xlabel=f"iteration of {self.total:,}", ylabel="training loss", yscale="log")
+        axes.set(xlabel=f"iteration of {self.total:,}", ylabel="loss", yscale="log")
         draw.legend_below(figure, axes, dark)
         return figure
 
