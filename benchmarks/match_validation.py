@@ -1,4 +1,4 @@
-"""Does the overlap that `biascope match` ranks by foretell accuracy? Architectures are scored, then trained, on four data sets.
+"""Does the gain that `biascope match` measures before training predict accuracy? Architectures are scored, then trained, on four data sets.
 
     python benchmarks/match_validation.py --folder FOLDER --json FILE      # about ten minutes on one H200; resumes
     python benchmarks/match_validation.py --quick                          # a minute on a CPU, to show that it works
@@ -89,7 +89,7 @@ QUICK = (
 RECIPE = Recipe("adam", rate=1e-3, schedule="cosine", epochs=20, batch=128)  # no augmentation, no weight decay
 SIZES = (8000, 2000)
 DATA = ("cifar10", "cifar10 flipped", "mnist", "gtsrb")
-# What `biascope match` ranks by where there are labels; the other overlaps are reported beside it.
+# What `biascope match` warns by where there are labels, taken as a score; the other gains are reported beside it.
 KINDS = ("class means", "data", "Fisher")
 SCORE = KINDS[0]
 RIVALS = ("parameters", "FLOPs")

@@ -2,6 +2,8 @@
 
     python benchmarks/race.py --curves kmnist --until 1 --json FILE --folder FOLDER     # trains all candidates; resumes
     python benchmarks/race.py --join FILE FILE --json FILE                              # rows of several runs in one file
+    python benchmarks/race.py --evaluate FILE --json FILE                               # statistics of the rows, in tables
+    python benchmarks/race.py --draw benchmarks/race.json docs/images/race.png
     python benchmarks/race.py --curves mnist --candidates quick --until 0.2 --quick     # seconds on a CPU, to show that it works
 
 All candidates of a data set see the same batches in the same order, by the recipe of `match_validation.py` (Adam at 0.001, cosine
@@ -345,6 +347,49 @@ def shown(numbers_of: dict[str, float | None], digits: int) -> str:
     return f"{value} ({low} to {high})"
 
 
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Regret against the share of training that is spent, a panel for each set of candidates."""
+    from biascope.results.draw import PALETTE, blank, panel, png
+
+    sets, colours = document["statistics"], PALETTE[False]
+    figure = blank(2.5 * math.ceil(len(sets) / 2))
+    for place, (name, ways) in enumerate(sets.items()):
+        axes = panel(figure, False, 100 * math.ceil(len(sets) / 2) + 21 + place)
+        for line, kind in enumerate(("summed training loss", "held-out loss")):
+            at = [way for way in ways if way.startswith(kind)]
+            spent = [100 * ways[way]["spent"]["value"] for way in at]
+            axes.plot(
+                spent,
+                [ways[way]["regret"]["value"] for way in at],
+                "o-",
+                markersize=3,
+                color=colours.lines[line],
+                label=kind,
+            )
+        race = ways["race"]
+        axes.plot(
+            100 * race["spent"]["value"],
+            race["regret"]["value"],
+            "*",
+            markersize=13,
+            color=colours.lines[2],
+            label="race",
+        )
+        for line, (way, style) in enumerate(
+            (("FLOPs", "--"), ("parameters", ":"), ("NASWOT", "-."), ("random", (0, (1, 5))))
+        ):
+            axes.axhline(ways[way]["regret"]["value"], linestyle=style, linewidth=1, color=colours.muted, label=way)
+        axes.set_title(name, fontsize=9, color=colours.ink)
+        if place % 2 == 0:
+            axes.set_ylabel("regret, points", fontsize=9)
+        if place >= len(sets) - 2:
+            axes.set_xlabel("share of the training spent, %", fontsize=9)
+        if place == 0:
+            axes.legend(fontsize=6, frameon=False)
+    figure.set_facecolor("white")
+    path.write_bytes(png(figure, 1200))
+
+
 def joined(files: Sequence[Path]) -> dict[str, Any]:
     """One document of the rows of several, which must be of one recipe."""
     documents = [json.loads(file.read_text()) for file in files]
@@ -375,7 +420,10 @@ def main() -> None:
     parser.add_argument("--join", nargs="+", type=Path, help="files whose rows to join")
     parser.add_argument("--evaluate", type=Path, help="file of rows to which the statistics are added")
     parser.add_argument("--quick", action="store_true", help="few images and steps")
+    parser.add_argument("--draw", nargs=2, type=Path, metavar=("JSON", "PNG"), help="draw the statistics of a file")
     options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw[0].read_text()), options.draw[1])
     if options.join:
         write(joined(options.join), options.json)
     if options.curves:

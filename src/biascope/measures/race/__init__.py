@@ -121,9 +121,9 @@ def race(
         'wide'
 
     Reference:
-        Ru, Lyle, Schut, Fil, van der Wilk, Gal (2021). Speedy performance estimation for neural architecture search. NeurIPS, for losses
-        early in training as a forecast. Jamieson, Talwalkar (2016). Non-stochastic best arm identification and hyperparameter optimization.
-        AISTATS, for dropping candidates on the way.
+        Ru, Lyle, Schut, Fil, van der Wilk, Gal (2021). Speedy performance estimation for neural architecture search. NeurIPS
+        (losses early in training as a forecast). Jamieson, Talwalkar (2016). Non-stochastic best arm identification and
+        hyperparameter optimization. AISTATS (candidates that drop out on the way).
     """
     run = run or Run()
     _check(families, data, share, sure)

@@ -29,8 +29,8 @@ def merits_of(losses: np.ndarray) -> np.ndarray:
 def spread_at(share: float, progress: float, held_out: int) -> float:
     """Standard deviation of what a merit still changes by relative to the others, after a share of the training.
 
-    Two parts add as squares: what training will still change, and the sampling error of a mean loss, which relative to the loss is about
-    one over the root of the samples.
+    Two parts add as squares: what training will still change, and the sampling error of a mean loss. Relative to the loss, that is
+    about one over the root of the number of samples.
 
     Args:
         share: Of the training so far.
