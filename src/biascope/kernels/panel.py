@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ from biascope.runs.rehearsal import counted, rehearsing
 from biascope.runs.run import Run
 
 _SIDE = 1024  # of the matrices that a multiply-add is timed on
+_FEW = 8  # samples that a pass is timed on first …
+_SOON = 1.0  # … and seconds that one over more samples may take
 
 
 class Panel:
@@ -90,15 +93,20 @@ class Panel:
         """What the pass over one sample is worth in multiply-adds, by the clock; 0 where nobody asks how long it takes."""
         if not rehearsing():
             return 0
-        samples = min(self.sizes.chunk, self.last)
-        some = tree_map(lambda leaf: placed(leaf[:samples], self._like) if isinstance(leaf, Tensor) else leaf, self.x)
         square = self._like.new_ones(_SIDE, _SIDE)
         timings = Timings[str](self._like.device)
-        for _ in range(2):
+        for samples in (min(_FEW, self.last), min(self.sizes.chunk, self.last)):
+            if timings.seconds.get("sample", 0.0) * samples > _SOON:
+                break  # many are not much faster than few
+            some = self._first(samples)
             timings.timed("multiply-add", lambda: square @ square, units=_SIDE**3)
+            differentiated = functools.partial(layer_uses, self.network, some, self.output, [])
             with self._differentiating.products():
-                timings.timed("sample", lambda: layer_uses(self.network, some, self.output, []), units=samples)
+                timings.timed("sample", differentiated, units=samples)
         return round(timings.seconds["sample"] / timings.seconds["multiply-add"])
+
+    def _first(self, samples: int) -> Any:
+        return tree_map(lambda leaf: placed(leaf[:samples], self._like) if isinstance(leaf, Tensor) else leaf, self.x)
 
     def _held(
         self, x: Any, start: int, stop: int, group: list[Part], advance: Callable[[int], None]
