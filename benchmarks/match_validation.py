@@ -1,4 +1,4 @@
-"""Does the gain that `biascope match` measures before training predict accuracy? Architectures are scored, then trained, on four data sets.
+"""Does the gain that `biascope match` measures before training predict accuracy? Networks are scored, then trained, on four data sets.
 
     python benchmarks/match_validation.py --folder FOLDER --json FILE      # about ten minutes on one H200; resumes
     python benchmarks/match_validation.py --quick                          # a minute on a CPU, to show that it works

@@ -375,9 +375,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
             color=colours.lines[2],
             label="race",
         )
-        for line, (way, style) in enumerate(
-            (("FLOPs", "--"), ("parameters", ":"), ("NASWOT", "-."), ("random", (0, (1, 5))))
-        ):
+        for way, style in (("FLOPs", "--"), ("parameters", ":"), ("NASWOT", "-."), ("random", (0, (1, 5)))):
             axes.axhline(ways[way]["regret"]["value"], linestyle=style, linewidth=1, color=colours.muted, label=way)
         axes.set_title(name, fontsize=9, color=colours.ink)
         if place % 2 == 0:
