@@ -377,11 +377,12 @@ def draw(document: dict[str, Any], path: Path) -> None:
         )
         for way, style in (("FLOPs", "--"), ("parameters", ":"), ("NASWOT", "-."), ("random", (0, (1, 5)))):
             axes.axhline(ways[way]["regret"]["value"], linestyle=style, linewidth=1, color=colours.muted, label=way)
+        axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
         axes.set_title(name, fontsize=9, color=colours.ink)
         if place % 2 == 0:
             axes.set_ylabel("regret, points", fontsize=9)
         if place >= len(sets) - 2:
-            axes.set_xlabel("share of the training spent, %", fontsize=9)
+            axes.set_xlabel("share spent, %", fontsize=9)
         if place == 0:
             axes.legend(fontsize=6, frameon=False)
     figure.set_facecolor("white")

@@ -193,6 +193,15 @@ def test_a_candidate_that_diverges_drops_out_and_is_named():
         race([blind("a", math.inf), blind("b", math.inf)], samples(), recipe=RECIPE, run=CPU)
 
 
+def test_a_candidate_with_batchnorm_comes_with_a_warning():
+    normed = Family.initialised(
+        lambda: nn.Sequential(nn.Linear(9, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)), name="normed"
+    )
+    found = race([dense(8, "plain"), normed], samples(), recipe=RECIPE, share=0.1, run=CPU)
+    (warning,) = found.warnings
+    assert warning.startswith("normed has BatchNorm, whose running statistics lag early in training")
+
+
 def arrays(found: Race) -> dict[str, np.ndarray]:
     return {name: getattr(found, name) for name in Race.axes}
 

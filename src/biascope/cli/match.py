@@ -14,6 +14,7 @@ from biascope.cli.options import (
     DataOptions,
     Draws,
     Inputs,
+    MaybeBatch,
     MaybeRate,
     Readout,
     Scale,
@@ -61,9 +62,7 @@ def match(
         int | None, typer.Option("--epochs", help="Passes over the samples of the whole training; 20 by default.")
     ] = None,
     rate: MaybeRate = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", help="Samples in a training iteration; 128 by default.")
-    ] = None,
+    batch: MaybeBatch = None,
     work: SeededWork,
 ) -> None:
     """Warn of networks that can hardly move where the data lie, before training; with --race, train them briefly and rank them."""

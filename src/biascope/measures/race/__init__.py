@@ -184,6 +184,7 @@ def race(
         total=total,
         sure=float(sure),
         data=data.name,
+        provenance={"warnings": [warning for family in families for warning in _batchnorm_warning(family)]},
     )
 
 
@@ -248,6 +249,17 @@ def _check(families: Sequence[Family], data: Arrays, share: float, sure: float) 
                 f"{family.name} must have an output for each of the {classes} classes, got outputs of shape "
                 f"{tuple(outputs.shape[1:])}. Build it with outputs={classes}."
             )
+
+
+def _batchnorm_warning(family: Family) -> list[str]:
+    """A sentence where the held-out loss of a candidate may be worse than it is."""
+    layers = family.template.module.modules()
+    if not any(isinstance(each, nn.modules.batchnorm._BatchNorm) and each.track_running_stats for each in layers):
+        return []
+    return [
+        f"{family.name} has BatchNorm, whose running statistics lag early in training: its held-out loss may jump, and it may drop "
+        "out too early. Do not rule it out by a race alone."
+    ]
 
 
 def with_held_out(data: Arrays, seed: int) -> Arrays:
