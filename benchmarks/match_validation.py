@@ -1,4 +1,4 @@
-"""Does the overlap that `biascope match` ranks by foretell accuracy? Architectures are scored, then trained, on four data sets.
+"""Does the gain that `biascope match` measures before training predict accuracy? Networks are scored, then trained, on four data sets.
 
     python benchmarks/match_validation.py --folder FOLDER --json FILE      # about ten minutes on one H200; resumes
     python benchmarks/match_validation.py --quick                          # a minute on a CPU, to show that it works
@@ -42,7 +42,7 @@ from biascope.runs.trials import Trials
 from biascope.tasks import bases
 from biascope.tasks.images import flipped
 from biascope.tasks.samples import samples_of
-from biascope.tasks.task import Arrays, content_of, master_dtype
+from biascope.tasks.task import Arrays, master_dtype
 from biascope.training.evaluation import evaluation
 from biascope.training.fit import fit
 from biascope.training.recipe import Recipe
@@ -89,7 +89,7 @@ QUICK = (
 RECIPE = Recipe("adam", rate=1e-3, schedule="cosine", epochs=20, batch=128)  # no augmentation, no weight decay
 SIZES = (8000, 2000)
 DATA = ("cifar10", "cifar10 flipped", "mnist", "gtsrb")
-# What `biascope match` ranks by where there are labels; the other overlaps are reported beside it.
+# What `biascope match` warns by where there are labels, taken as a score; the other gains are reported beside it.
 KINDS = ("class means", "data", "Fisher")
 SCORE = KINDS[0]
 RIVALS = ("parameters", "FLOPs")
@@ -136,7 +136,9 @@ def family_of(words: str, data: Arrays) -> Family:
 def images(name: str, sizes: tuple[int, int], root: Path | None) -> Arrays:
     """One of the data sets."""
     source, _, turned = name.partition(" ")
-    found = samples_of(source, sizes=sizes, side=32, root=root, seed=0)
+    extract = None if root is None else root / f"{source}.npz"  # an extract is taken before the set that it is of
+    place = extract if extract is not None and extract.is_file() else source
+    found = samples_of(place, sizes=sizes, side=32, root=root, seed=0)
     if not turned:
         return found
     waves = bases.fourier((32, 32))
@@ -147,13 +149,7 @@ def images(name: str, sizes: tuple[int, int], root: Path | None) -> Arrays:
 
 def test_accuracies(family: Family, data: Arrays, recipe: Recipe, repeats: int, run: Run) -> list[float]:
     """Of trained networks, each from its own weights and order of samples; kept as they come."""
-    identity = {
-        "work": "match validation",
-        "family": family.identity,
-        "data": content_of(data),
-        "recipe": recipe.settings,
-        "on": (run.torch_device.type, run.precision),
-    }
+    trials = Trials("match validation", run, code=fit, at=data, family=family, data=data, recipe=recipe)
 
     def trained(key: str) -> dict[str, torch.Tensor]:
         seed = seed_of(0, "repeat", key)
@@ -162,7 +158,7 @@ def test_accuracies(family: Family, data: Arrays, recipe: Recipe, repeats: int, 
         return {"accuracy": evaluation(walk.networks, data, "test", run=run).accuracy[0]}
 
     keys = [f"repeat-{repeat}" for repeat in range(repeats)]
-    return [float(found["accuracy"]) for found in Trials(identity, run).outcomes(keys, trained)]
+    return [float(found["accuracy"]) for found in trials.outcomes(keys, trained)]
 
 
 def correlations(rows: list[dict[str, Any]], chosen: np.ndarray) -> dict[str, np.ndarray]:

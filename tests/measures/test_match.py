@@ -1,6 +1,7 @@
-"""Architectures ranked for a data set: closed forms of the overlap, its invariances, its uncertainty, and the command."""
+"""How freely networks move where the data lie: closed forms of the gain, its invariances, its warnings, and the command."""
 
 import csv
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -17,7 +18,8 @@ from typer.testing import CliRunner
 from biascope.cli import match as match_commands
 from biascope.families.family import Family
 from biascope.measures.match import FLOOR, data_directions, match
-from biascope.measures.match.result import Match
+from biascope.measures.match.result import CLOSED, Match
+from biascope.results import registry, store
 from biascope.results.wording import short
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
@@ -98,12 +100,15 @@ def test_one_direction_along_and_across_the_data():
     line = Arrays({"train": (x, torch.zeros(6))}, torch.float64)
     families = [seen(ACROSS, "across"), seen(torch.eye(8), "even"), seen(ALONG, "along")]
     found = match(families, line, labels=False, draws=200, run=CPU64)
-    assert found.names == ("along", "even", "across")
-    assert found.overlap[0, 0] == pytest.approx(math.log2((1 - FLOOR) * 8 + FLOOR))
-    assert found.overlap[0, 2] == pytest.approx(math.log2(FLOOR))
-    assert found.places == [1, 2, 3]
-    np.testing.assert_allclose(found.ahead + found.ahead.T, 1)
-    assert "Last is across" in found.sentence()
+    assert found.names == ("across", "even", "along")  # as given, whatever the gain
+    assert found.overlap[0, 2] == pytest.approx(math.log2((1 - FLOOR) * 8 + FLOOR))
+    assert found.overlap[0, 0] == pytest.approx(math.log2(FLOOR))
+    assert found.closed == [0]
+    assert found.sentence().startswith("1 of 3 networks can hardly move where given data lie before training: across.")
+    (warning,) = found.warnings
+    assert warning.startswith("across can hardly move where given data lie.")
+    assert [line.split()[0] for line in found.table().splitlines()] == ["network", "across", "even", "along"]
+    assert [" closed " in line for line in found.table().splitlines()] == [False, True, False, False]
 
 
 def test_the_overlap_with_the_data_is_largest_where_the_geometry_has_the_shape_of_their_covariance():
@@ -138,13 +143,47 @@ def test_errors_fall_with_the_root_of_the_draws_and_are_those_of_repetitions():
     assert told / many.errors[0, 0] == pytest.approx(10, rel=0.3)
 
 
-def test_equal_architectures_cannot_be_told_apart():
-    families = [seen(torch.eye(8), "one"), seen(torch.eye(8), "two")]
+def test_no_network_is_called_better_and_none_is_warned_of_without_need():
+    families = [seen(torch.eye(8), "one"), seen(ALONG, "two")]
     found = match(families, gaussian_data(SPREAD), draws=64, run=CPU64)
-    assert found.places == [1, 1]
-    np.testing.assert_array_equal(found.ahead, np.full((2, 2), 0.5))
-    assert "cannot tell the 2 architectures apart" in found.sentence()
-    assert [row["chance_next_is_better"] for row in found.tables()["architectures"]] == [0.5, None]
+    assert found.gain(1).low > 2 > found.gain(0).high
+    assert found.closed == []
+    assert found.warnings == []
+    assert found.sentence().startswith("None of the 2 networks is known to be closed to where made up lie.")
+    everything = f"{found.sentence()} {found.table()} {found.tables()} {found.headline()}"
+    assert not any(word in everything for word in ("best", "place", "rank by", "first is", "fits"))
+
+
+def test_a_warning_needs_the_whole_interval_below_the_threshold():
+    found = match([seen(torch.eye(8), "one")], gaussian_data(SPREAD), draws=64, run=CPU64)
+
+    def moved(value: float, half: float) -> Match:
+        ends = {"overlap": value, "low": value - half, "high": value + half}
+        return dataclasses.replace(found, **{name: np.full_like(found.overlap, end) for name, end in ends.items()})
+
+    assert moved(CLOSED - 0.5, 0.4).closed == [0]
+    assert moved(CLOSED - 0.5, 0.6).closed == []
+    assert "one is not known to be closed" in moved(CLOSED - 0.5, 0.6).sentence()
+
+
+def test_a_ranking_of_an_earlier_version_loads_in_the_order_that_was_given(tmp_path):
+    families, data = [seen(ACROSS, "across"), seen(ALONG, "along")], gaussian_data(SPREAD)
+    found = match(families, data, draws=64, run=CPU64)
+    folder = found.save(tmp_path / "match")
+    earlier = {**{name: getattr(found, name) for name in ("kinds", "draws", "data", "provenance")}}
+    earlier |= {"names": ("along", "across"), "ranked_by": "class means"}
+    arrays = {name: getattr(found, name)[..., ::-1].copy() for name in found.axes if name != "layers"}
+    arrays["ahead"] = np.array([[0.5, 1.0], [0.0, 0.5]])
+    document = {"measurement": "match", "class": "biascope.measures.match.result:Match", "values": earlier}
+    store.write(folder, document, arrays)
+    loaded = registry.load(folder)
+    assert isinstance(loaded, Match)
+    assert loaded.names == ("across", "along")
+    np.testing.assert_array_equal(loaded.overlap, found.overlap)
+    np.testing.assert_array_equal(loaded.parameters, found.parameters)
+    assert loaded.sentence() == found.sentence()
+    assert [row["layers"] for row in loaded.tables()["architectures"]] == [None, None]  # not counted then
+    assert loaded.table().endswith("–")
 
 
 def test_principal_directions_are_the_same_from_few_and_from_many_samples():
@@ -192,7 +231,7 @@ def test_float32_and_images_and_several_inputs_agree_with_float64():
     np.testing.assert_allclose(single.overlap, double.overlap, atol=1e-4)
 
 
-def test_a_ranking_resumes_and_comes_back_from_disk(tmp_path):
+def test_gains_resume_and_comes_back_from_disk(tmp_path):
     run = Run(folder=tmp_path, device="cpu", precision="float64")
     families, data = [seen(ALONG, "along"), seen(torch.eye(8), "even")], gaussian_data(SPREAD)
     found = match(families, data, draws=64, run=run)
@@ -202,20 +241,20 @@ def test_a_ranking_resumes_and_comes_back_from_disk(tmp_path):
     loaded = Match.load(found.save(tmp_path / "match"))
     assert loaded.names == found.names
     assert loaded.sentence() == found.sentence()
-    np.testing.assert_array_equal(loaded.ahead, found.ahead)
     assert list(loaded.headline()) == ["gain:along", "gain:even"]
     assert "parameters, " in loaded.headline()["gain:along"].label
     row = loaded.tables()["architectures"][0]
     assert row["overlap_class_means"].value == loaded.headline()["gain:along"].value == loaded.gain(0).value
     assert {"overlap_data", "overlap_fisher", "effective_rank", "flops"} < set(row)
-    assert loaded.facts() == {"ranked_by": "class means", "ahead": found.ahead.tolist()}
+    assert row["layers"] == 1
+    assert loaded.facts() == {"along": "class means", "closed": []}
     pictures = [loaded.plots(dark) for dark in (False, True)]
     assert (
         list(pictures[0])
         == list(pictures[1])
         == [
-            "Which architecture lies where the data lie",
-            "The overlap against the size",
+            "How freely networks move where the data lie",
+            "The gain against the size",
         ]
     )
     assert [len(figure.axes[0].lines) > 1 for figure in pictures[0].values()] == [True, True]
@@ -238,7 +277,7 @@ def test_counts_are_short():
     [
         ([], None, {}, r"^Architectures must be one or more of different names, got \[\]"),
         (["one", "one"], None, {}, r"^Architectures must be one or more of different names, got \['one', 'one'\]"),
-        (["one"], None, {"draws": 7}, r"^draws must be at least 8 to tell architectures apart, got 7"),
+        (["one"], None, {"draws": 7}, r"^draws must be at least 8 to have an interval, got 7"),
         (["one"], torch.zeros(10).long(), {}, r"^Labels must be of two or more classes .* got 1 for 10 samples"),
         (["one"], torch.arange(10), {}, r"^Labels must be of two or more classes .* got 10 for 10 samples"),
         (["one"], torch.arange(10) % 2, {"scale": 0.0}, r"^std must be a positive number, got 0"),
@@ -298,13 +337,12 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
     models = ["own.py:build", "logistic_regression", "mlp hidden=20,20 activation=tanh"]
     done = invoke(*models, "--data", "small", "--draws", "64", "--out", "run")
     assert done.exit_code == 0, done.output
-    assert (
-        "moves most freely where small, 60 train samples lie" in done.output or "Nothing here is known" in done.output
-    )
+    assert "None of the 3 networks is known to be closed to where small, 60 train samples lie" in done.output
     assert "mlp hidden=(20, 20) activation=tanh" in done.output
     assert "class means" in done.output
     assert (folder / "run/report.html").stat().st_size > 10_000
     rows = list(csv.DictReader((folder / "run/match.csv").read_text().splitlines()))
+    assert (folder / "run/report.html").read_text().count("Where networks can move on small, 60 train samples") >= 1
     assert {row["architecture"]: row["parameters"] for row in rows} == {
         "own": "263",
         "logistic_regression": str(49 * 3),  # an output for every class
@@ -312,9 +350,9 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
     }
     again = invoke(*models, "--data", "small", "--draws", "64", "--out", "run", "--json")
     document = json.loads(again.output)["results"][0]
-    assert document["facts"]["ranked_by"] == "class means"
-    ranked = [row["architecture"] for row in document["tables"]["architectures"]]
-    assert ranked == [row["architecture"] for row in rows]
+    assert document["facts"] == {"along": "class means", "closed": []}
+    listed = [row["architecture"] for row in document["tables"]["architectures"]]
+    assert listed == [row["architecture"] for row in rows]
     assert [family["name"] for family in document["provenance"]["families"]] == [
         "own",
         "logistic_regression",
@@ -323,7 +361,7 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
     assert Match.load("run/match").draws == 64
 
 
-def test_match_without_labels_ranks_by_the_data_alone(folder):
+def test_match_without_labels_looks_where_the_data_vary_alone(folder):
     done = invoke("logistic_regression", "--data", "small", "--draws", "16", "--no-labels", "--set", "outputs=2")
     assert done.exit_code == 0, done.output
     assert "class means" not in done.output
@@ -352,10 +390,9 @@ def test_what_match_cannot_do_is_a_sentence(folder, words, message):
     assert message in str(done.exception)
 
 
-def test_average_pooling_fits_digits_better_than_no_preference(data_root):
+def test_average_pooling_lies_where_digits_lie(data_root):
     data = samples_of("mnist", sizes=(1000,), root=data_root)
     families = [match_commands.family_of_words(words, data, [], True) for words in ("mlp", "lenet pooling=average")]
     found = match(families, data, draws=32, inputs=1, run=CPU)
-    assert found.names[0] == "lenet pooling=average"
-    assert found.places == [1, 2]
-    assert found.gain(0).low > 2 > found.gain(1).high
+    assert found.names == ("mlp", "lenet pooling=average")
+    assert found.gain(1).low > 2 > found.gain(0).high

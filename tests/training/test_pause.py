@@ -105,3 +105,35 @@ def test_dropout_goes_on_with_its_own_random_numbers(tmp_path: Path, monkeypatch
     assert torch.equal(found.losses, whole.losses)
     for name, tensor in whole.networks.params.items():
         assert torch.equal(tensor, found.networks.params[name]), name
+
+
+def test_a_training_in_parts_is_the_whole_one_bit_for_bit(tmp_path: Path) -> None:
+    network, task = network_and_task()
+    whole = fit(network, task, RECIPE, seed=3, run=CPU)
+    file = tmp_path / "unfinished.safetensors"
+    for until in (5, 17, 30):
+        part = fit(network, task, RECIPE, seed=3, run=CPU, until=until, unfinished=file)
+        assert torch.equal(part.losses, whole.losses[:until])  # the schedule is that of the whole
+        assert file.exists()
+    assert (
+        len(fit(network, task, RECIPE, seed=3, run=CPU, until=12, unfinished=file).losses) == 12
+    )  # behind what is kept
+    end = fit(network, task, RECIPE, seed=3, run=CPU, until=len(whole.losses), unfinished=file)
+    assert not file.exists()
+    for name, tensor in whole.networks.params.items():
+        assert torch.equal(tensor, end.networks.params[name]), name
+
+
+def test_a_stack_stops_at_the_same_iteration() -> None:
+    task = network_and_task()[1]
+    family = Family.initialised(lambda: nn.Linear(5, 3), name="small")
+    stack = family.draw(3, seed=0, run=CPU)
+    whole = fit(stack, task, RECIPE, seed=3, run=CPU)
+    assert torch.equal(fit(stack, task, RECIPE, seed=3, run=CPU, until=9).losses, whole.losses[:9])
+
+
+@pytest.mark.parametrize("until", [0, 37])
+def test_a_training_cannot_stop_outside_itself(until: int) -> None:
+    network, task = network_and_task()
+    with pytest.raises(ValueError, match=rf"^until must be an iteration from 1 to 36, the last, got {until}"):
+        fit(network, task, RECIPE, seed=3, run=CPU, until=until)

@@ -1,4 +1,4 @@
-"""SHOW: `biascope match`: architectures ranked for a data set before any training."""
+"""SHOW: `biascope match`: which networks can hardly move where the data lie; with `--race`, which of them learn them best."""
 
 from __future__ import annotations
 
@@ -10,11 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from biascope.cli._dry_run import check_place, print_expectation
-from biascope.cli.options import DataOptions, Draws, Inputs, Readout, Scale, SeededWork, Settings, with_groups
+from biascope.cli.options import (
+    DataOptions,
+    Draws,
+    Inputs,
+    MaybeBatch,
+    MaybeRate,
+    Readout,
+    Scale,
+    SeededWork,
+    Settings,
+    with_groups,
+)
 from biascope.cli.printing import print_results, write_table
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
+    from biascope.measures.match.result import Match
+    from biascope.measures.race.result import Race
     from biascope.tasks.task import Arrays
 
 MODELS_HELP = (
@@ -31,42 +44,83 @@ def match(
     *,
     settings: Settings = [],  # noqa: B006 - typer copies it
     samples: DataOptions = _SAMPLES,
-    labels: Annotated[bool, typer.Option(help="Rank by where the classes differ, not by where the data vary.")] = True,
+    labels: Annotated[
+        bool, typer.Option(help="Look along directions between class means, not where the data vary.")
+    ] = True,
     draws: Draws = 256,
     inputs: Inputs = 4,
     scale: Scale = 1e-3,
     readout: Readout = "mean",
+    race: Annotated[
+        bool, typer.Option("--race", help="Train the networks briefly, in lock-step, and rank them by held-out loss.")
+    ] = False,
+    share: Annotated[
+        float | None,
+        typer.Option("--share", help="Largest share of the training that a race may spend; 0.1 by default."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Passes over the samples of the whole training; 20 by default.")
+    ] = None,
+    rate: MaybeRate = None,
+    batch: MaybeBatch = None,
     work: SeededWork,
 ) -> None:
-    """Rank architectures for a data set before any training, beside their parameters and FLOPs."""
-    from biascope.measures.match import expected_time
-    from biascope.measures.match import match as ranked
+    """Warn of networks that can hardly move where the data lie, before training; with --race, train them briefly and rank them."""
+    from biascope.measures import match as before_training
+    from biascope.measures import race as in_training
     from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
     from biascope.scanning import distinct_names, path_words
 
-    folder = work.out or Path("biascope-runs") / f"match-{path_words(samples.data, '.npz')}"
+    training: dict[str, Any] = {"share": share, "epochs": epochs, "rate": rate, "batch": batch}
+    usual = (draws, inputs, scale, readout, labels) == (256, 4, 1e-3, "mean", True)
+    _check_options(race, [name for name, value in training.items() if value is not None], usual)
+    kind = "race" if race else "match"
+    folder = work.out or Path("biascope-runs") / f"{kind}-{path_words(samples.data, '.npz')}"
     run = work.run(folder, data_root=samples.data_root)
     found = samples.arrays(work.seed, labelled=labels)
     families = [family_of_words(words, found, settings, labels) for words in models or USUAL]
     names = distinct_names([family.name for family in families], [*(models or USUAL)])
     families = [dataclasses.replace(family, name=name) for family, name in zip(families, names, strict=True)]
-    how: dict[str, Any] = {"labels": labels, "draws": draws, "inputs": inputs, "scale": scale, "readout": readout}
-    how |= {"seed": work.seed, "run": run}
+    how: dict[str, Any] = {"seed": work.seed, "run": run}
+    if race:
+        changed = {name: training[name] for name in ("epochs", "rate", "batch") if training[name] is not None}
+        how |= {"recipe": dataclasses.replace(in_training.RECIPE, **changed)} | (
+            {} if share is None else {"share": share}
+        )
+    else:
+        how |= {"labels": labels, "draws": draws, "inputs": inputs, "scale": scale, "readout": readout}
     if work.dry_run:
         check_place(work)
-        print_expectation(expected_time(families, found, **how), work)
+        expected = in_training.expected_time if race else before_training.expected_time
+        print_expectation(expected(families, found, **how), work)
         return
     make_writable(folder)
-    result = ranked(families, found, **how)
-    result.save(folder / "match")
-    file = write_table(result.tables()["architectures"], folder / "match.csv")
-    page = write_folder_report(folder, title=f"Which architecture fits {found.name}")
+    result: Race | Match
+    if race:
+        result, title = in_training.race(families, found, **how), f"A race on {found.name}"
+    else:
+        result, title = before_training.match(families, found, **how), f"Where networks can move on {found.name}"
+    result.save(folder / kind)
+    (rows,) = result.tables().values()
+    file = write_table(rows, folder / f"{kind}.csv")
+    page = write_folder_report(folder, title=title)
     if work.as_json:
         print_results([result], page, True, files=[file])
         return
     warned = "".join(f"\nWarning: {warning}" for warning in result.warnings)
     typer.echo(f"\n{result.sentence()}\n\n{result.table()}{warned}\n\nReport: {page}")
+
+
+def _check_options(race: bool, training: list[str], usual: bool) -> None:
+    """Refuse options of a race without one, and those of a measurement before training with one."""
+    if training and not race:
+        raise ValueError(f"--{training[0]} is for a race, and there is none. Add --race, or leave --{training[0]} out.")
+    if race and not usual:
+        raise ValueError(
+            "--draws, --inputs, --scale, --readout and --no-labels are for networks before training, got one of them with "
+            "--race. Leave it out."
+        )
 
 
 def family_of_words(words: str, samples: Arrays, shared: list[str], labels: bool) -> Family:

@@ -83,7 +83,9 @@ Steps = Annotated[int, typer.Option("--steps", help="Training iterations.")]
 _RATE = typer.Option("--rate", help="Learning rate; of a schedule, the highest.")
 Rate = Annotated[float, _RATE]
 MaybeRate = Annotated[float | None, _RATE]
-Batch = Annotated[int, typer.Option("--batch", help="Points in a training iteration, at most.")]
+_BATCH = typer.Option("--batch", help="Samples or points in a training iteration, at most.")
+Batch = Annotated[int, _BATCH]
+MaybeBatch = Annotated[int | None, _BATCH]
 Grid = Annotated[int, typer.Option("--grid", help="Coefficients along a side of a map of disentanglement.")]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed for weights, inputs and other draws.")]
 Device = Annotated[str, typer.Option("--device", help="Device to compute on: auto, cpu, cuda or cuda:N.")]

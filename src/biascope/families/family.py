@@ -401,6 +401,12 @@ class Family:
         return weights.count(self.template.params)
 
     @property
+    def num_layers(self) -> int:
+        """Layers of one network: its modules with weights of two or more axes of their own."""
+        modules = self.template.module.modules()
+        return sum(any(own.dim() > 1 for own in each.parameters(recurse=False)) for each in modules)
+
+    @property
     def identity(self) -> dict[str, object]:
         """What tells this family from another: changes whenever the code or the weights behind it do."""
         return {"name": self.name, "law": self.law, "batchnorm": self.batchnorm, "content": self._content}

@@ -255,7 +255,12 @@ class Result(ABC):
         values = {
             name: _typed(value, kinds.get(name, "")) for name, value in store.restored(document["values"]).items()
         }
-        return cls(**values | store.read_arrays(Path(folder), document))
+        return cls(**cls.from_earlier(values | store.read_arrays(Path(folder), document)))
+
+    @classmethod
+    def from_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The fields of this class from those that a file holds, which an earlier version may have named otherwise."""
+        return values
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} of {self.subject}"]

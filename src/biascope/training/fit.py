@@ -97,6 +97,7 @@ def fit(
     observe_at: Sequence[int] | None = None,
     keep_at: Sequence[int] = (),
     way: str | None = None,
+    until: int | None = None,
     unfinished: Path | None = None,
 ) -> Trajectory:
     """Train one network, or a stack of networks in lock-step.
@@ -117,9 +118,10 @@ def fit(
         way: ``"loop"``, ``"stack"``, ``"shifts"`` (a stack whose convolutions are products), ``"compiled"`` (that through
             ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
             captured large ones on a GPU, a loop on a CPU.
+        until: Iterations after which to stop; by default all of the recipe, whose schedule stays that of the whole training.
         unfinished: A file for the state of one network's training, written every twenty seconds: after an interruption the same
-            call goes on from there, to the same weights. After the last iteration it holds the finished training, so that nothing
-            is lost before the weights are saved; remove it then.
+            call goes on from there, to the same weights. After the last iteration, or the one to stop after, it holds the training so
+            far, so that nothing is lost before the weights are saved, and a later call goes on from there; remove it in the end.
 
     Returns:
         The trajectory.
@@ -152,10 +154,13 @@ def fit(
             "unfinished is for one network that nobody looks at while it is trained, got a stack, observe or keep_at. Leave it out."
         )
     total = recipe.total_steps(task.sizes["train"])
-    watched = set(observe_at if observe_at is not None else _doublings(total)) if observe is not None else set()
-    with run.products(), repeatable(), run.tracked("training", total * (networks.members or 1)) as advance:
+    if until is not None and not 1 <= until <= total:
+        raise ValueError(f"until must be an iteration from 1 to {total:,}, the last, got {until}. Pass until={total}.")
+    steps = until or total
+    watched = set(observe_at if observe_at is not None else _doublings(steps)) if observe is not None else set()
+    with run.products(), repeatable(), run.tracked("training", steps * (networks.members or 1)) as advance:
         if way in ("loop", "captured") and networks.members is not None and observe is None:
-            return _one_after_another(networks, task, recipe, seed, run, keep_at, way, advance)
+            return _one_after_another(networks, task, recipe, seed, run, keep_at, way, steps, advance)
         with forked_rng(seed_of(seed, "dropout")):
             walk = _Walk(networks, task, recipe, seed, run, way)
             if unfinished is not None:
@@ -165,7 +170,7 @@ def fit(
                         "training", run, code=_Walk, at=task, network=networks, task=task, recipe=recipe, seed=seed
                     ),
                 )
-            return walk.trajectory(total, set(keep_at), advance, observe, watched)
+            return walk.trajectory(steps, set(keep_at), advance, observe, watched)
 
 
 def default_way(networks: Network, run: Run) -> str:
@@ -189,16 +194,17 @@ class _Walk:
 
     def trajectory(
         self,
-        total: int,
+        steps: int,
         kept: set[int],
         advance: Callable[[int], None],
         observe: Observe | None = None,
         watched: Set[int] = frozenset(),
     ) -> Trajectory:
         recipe, device = self._recipe, self._run.torch_device
+        total = recipe.total_steps(self._task.sizes["train"])
         size = self._start.members or 1
         first = next(iter(self._start.params.values()))
-        losses = torch.full((total, size), torch.nan, dtype=first.dtype, device=device)
+        losses = torch.full((steps, size), torch.nan, dtype=first.dtype, device=device)
         checkpoints: dict[int, Network] = {}
 
         def look(step: int) -> None:
@@ -209,10 +215,10 @@ class _Walk:
 
         look(0)
         scalars = torch.tensor(
-            [recipe.scalars_at(step, total) for step in range(total)], dtype=first.dtype, device=device
+            [recipe.scalars_at(step, total) for step in range(steps)], dtype=first.dtype, device=device
         )
         done = self._restored(losses, advance)
-        for step, indices in enumerate(batches(self._task.sizes["train"], recipe, total, self._seed, device)):
+        for step, indices in enumerate(batches(self._task.sizes["train"], recipe, steps, self._seed, device)):
             if not self._members:
                 break
             if step < done:
@@ -225,12 +231,12 @@ class _Walk:
             else:
                 losses[step, self._members] = loss.to(losses.dtype)
             advance(len(self._members))
-            if (step + 1) % CHECK_EVERY == 0 and step + 1 < total:
+            if (step + 1) % CHECK_EVERY == 0 and step + 1 < steps:
                 self._leave(losses[: step + 1])
             look(step + 1)
-        if self.pause is not None and isinstance(self._stepper, Single) and done < total:
+        if self.pause is not None and isinstance(self._stepper, Single) and done < steps:
             if self._members and bool(losses.isfinite().all()):
-                self.pause.write(total, self._stepper.state, losses)
+                self.pause.write(steps, self._stepper.state, losses)
             else:  # it diverged or stopped early: there is nothing to go on with
                 self.pause.finished()
         for step in kept - checkpoints.keys():  # all members left before: their weights stay as they are
@@ -241,7 +247,7 @@ class _Walk:
         """Iterations that were done before, their losses and the state after them put in place."""
         if self.pause is None or not isinstance(self._stepper, Single):
             return 0
-        done, before = self.pause.restored(self._stepper.state)
+        done, before = self.pause.restored(self._stepper.state, len(losses))
         losses[:done] = before[:done].to(losses)
         advance(done)
         return done
@@ -307,14 +313,14 @@ def _one_after_another(
     run: Run,
     keep_at: Sequence[int],
     way: str,
+    steps: int,
     advance: Callable[[int], None],
 ) -> Trajectory:
     """Members trained by themselves."""
-    total = recipe.total_steps(task.sizes["train"])
 
     def one(index: int) -> Trajectory:
         walk = _Walk(networks.member(index), task.of_member(index), recipe, seed, run, way)
-        return walk.trajectory(total, set(keep_at), advance)
+        return walk.trajectory(steps, set(keep_at), advance)
 
     members = networks.members or 1
     if draws_in_training(networks):  # dropout draws from the one global stream, whose order threads would not keep

@@ -36,8 +36,11 @@ class Pause:
     def __init__(self, path: Path, identity: Identity) -> None:
         self._path, self._identity, self._last = path, identity, time.monotonic()
 
-    def restored(self, state: Sequence[Tensor]) -> tuple[int, Tensor]:
-        """Put the state back in place: iterations done, and their losses ``(T, 1)``; none where there is no such file."""
+    def restored(self, state: Sequence[Tensor], most: int | None = None) -> tuple[int, Tensor]:
+        """Put the state back in place: iterations done, and their losses ``(T, 1)``; none where there is no such file.
+
+        A state after more than ``most`` iterations is left where it is: nothing leads back from it.
+        """
         nothing = 0, torch.zeros(0, 1)
         try:
             held, seal = read_sealed(self._path)
@@ -48,6 +51,8 @@ class Pause:
             return nothing
         if seal.get("work") != self._identity.name or not self._identity.agrees(json.loads(seal["outputs"])):
             return nothing  # of another training
+        if most is not None and len(held["losses"]) > most:
+            return nothing
         _set_random_state(held)
         with torch.no_grad():
             for place, tensor in enumerate(state):

@@ -1,10 +1,9 @@
-"""Which architecture fits a data set, before any training: where its geometry lies against where the data lie."""
+"""How freely networks can move where the data lie, before any training, and which of them can hardly move there."""
 
 # n samples · D input size · r principal directions · c classes · a architectures · g groups of draws
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,7 +144,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @measurement(
-    title="Which architecture fits the data",
+    title="Where networks can move, and where the data lie",
     paper="geometry2025",
     result=Match,
     example=_example,
@@ -163,7 +162,7 @@ def match(
     seed: int = 0,
     run: Run | None = None,
 ) -> Match:
-    """Rank architectures for a data set before any training, by where their functions can change.
+    """How freely networks can move where the data lie, before any training; no ranking, since it does not predict accuracy.
 
     Definition:
         ``G = E_{x∼N(0, σ²I)} E_θ[∇_x f ∇_x fᵀ]`` is the average geometry at initialisation. With unit directions ``u_k`` and
@@ -175,8 +174,9 @@ def match(
         directions of the data it is largest where G has the shape of their covariance (Gibbs' inequality): geometry in
         directions where the data do not vary is lost, and variance where the network cannot move costs more than is won elsewhere.
 
-        Estimated from independent groups of draws; values are corrected for bias, intervals and the probabilities of another order
-        are those of the jackknife over the groups. Ranked by ``class means`` with labels, else by ``data``.
+        Estimated from independent groups of draws; values are corrected for bias, and intervals are those of the jackknife over the
+        groups. A network is warned of where the whole interval, along ``class means`` with labels and else ``data``, is more than two
+        bits below neutral.
 
     Args:
         families: The architectures, with the law of their initial weights, of different names.
@@ -190,7 +190,7 @@ def match(
         run: Folder (resumable), device, precision.
 
     Returns:
-        The ranking, beside parameters and operations.
+        Gains in the order given, warnings, and the size of each network.
 
     Raises:
         ValueError: If architectures and data do not fit, or there are too few draws or samples.
@@ -211,8 +211,7 @@ def match(
     names = [family.name for family in families]
     x, y = data.to(run).whole("train")
     found = data_directions(x, y if labels else None)
-    ranked_by = "class means" if labels else "data"
-    pseudo, estimates, facts, warnings = [], [], [], []
+    estimates, facts, warnings = [], [], []
     probe = Probe.gaussian(data.shape, num=2, std=scale, seed=seed)
     for family in families:
         warnings += warnings_of(
@@ -227,23 +226,21 @@ def match(
         covariance = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
         each = {kind: _overlaps(covariance, directions) for kind, directions in found.items()}
         estimates.append([jackknife(full, left.tolist()) for full, left in each.values()])
-        full, left = each[ranked_by]
-        pseudo.append(len(left) * full - (len(left) - 1) * left)
-        facts.append((family.num_parameters, _flops(family, data, run), covariance.effective_rank().value))
-    order = sorted(range(len(families)), key=lambda i: -float(pseudo[i].mean()))
+        size = family.num_parameters, _flops(family, data, run), family.num_layers
+        facts.append((*size, covariance.effective_rank().value))
     numbers = {
-        name: np.array([[getattr(estimates[i][row], of) for i in order] for row in range(len(found))])
+        name: np.array([[getattr(each[row], of) for each in estimates] for row in range(len(found))])
         for name, of in (("overlap", "value"), ("errors", "standard_error"), ("low", "low"), ("high", "high"))
     }
-    parameters, flops, ranks = (np.array([facts[i][part] for i in order]) for part in range(3))
+    parameters, flops, layers, ranks = (np.array([fact[part] for fact in facts]) for part in range(4))
     return Match(
-        names=tuple(names[i] for i in order),
+        names=tuple(names),
         kinds=tuple(found),
-        ranked_by=ranked_by,
+        along="class means" if labels else "data",
         **numbers,
-        ahead=_ahead(np.stack([pseudo[i] for i in order])),
         parameters=parameters,
         flops=flops,
+        layers=layers,
         effective_ranks=ranks,
         draws=draws,
         data=data.name,
@@ -252,14 +249,12 @@ def match(
 
 
 def _check(families: Sequence[Family], data: Arrays, draws: int) -> None:
-    """Refuse what cannot be ranked, before any work."""
+    """Refuse what cannot be measured, before any work."""
     names = [family.name for family in families]
     if not families or len(set(names)) < len(names):
         raise ValueError(f"Architectures must be one or more of different names, got {names}. Rename or drop some.")
     if draws < LEAST_DRAWS:
-        raise ValueError(
-            f"draws must be at least {LEAST_DRAWS} to tell architectures apart, got {draws}. Pass draws=256."
-        )
+        raise ValueError(f"draws must be at least {LEAST_DRAWS} to have an interval, got {draws}. Pass draws=256.")
     for family in families:
         check_samples(family, data)
 
@@ -307,15 +302,3 @@ def _flops(family: Family, data: Arrays, run: Run) -> int:
     """Of one forward pass of one sample."""
     device, dtype = run.torch_device, run.dtype
     return forward_flops(family.template.to(device, dtype), torch.zeros(1, *data.shape, device=device, dtype=dtype))
-
-
-def _ahead(pseudo: np.ndarray) -> np.ndarray:
-    """Probability that one mean of pseudo-values ``(a, g)`` is in truth above another, from their paired differences."""
-    from scipy.stats import t
-
-    groups = pseudo.shape[1]
-    difference = pseudo[:, None] - pseudo[None]  # pairing allows for members that share their random numbers
-    mean, error = difference.mean(2), difference.std(2, ddof=1) / math.sqrt(groups)
-    certain = np.sign(np.where(abs(mean) > 1e-12, mean, 0.0)) / 2 + 0.5
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(error > 1e-12, t.cdf(mean / error, groups - 1), certain)

@@ -1,0 +1,222 @@
+"""WHAT: a race of architectures: who is best with which probability, who dropped out when, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from biascope.results.estimate import Estimate, Number
+from biascope.results.result import Result
+from biascope.results.wording import listed, percent, short
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAY_BE_BEST = 0.05  # probability from which an undecided race names a candidate
+LIMIT = "The race predicts the most accurate network after the whole training from held-out losses so far."
+
+
+@dataclass(frozen=True, repr=False)
+class Race(Result):
+    """A race of candidates on one data set.
+
+    Attributes:
+        names: The candidates, as given.
+        looks: Iterations after which the race was judged.
+        merits: ``(candidate, look)`` minus the logarithm of the held-out loss; NaN after a candidate dropped out.
+        chances: ``(candidate, look)`` probability of being best; 0 after a candidate dropped out.
+        curves: ``(candidate, window)`` mean training loss of consecutive windows; NaN after a candidate dropped out.
+        steps: The iteration that ends each window.
+        out_at: Iterations after which a candidate dropped out, −1 for one that did not.
+        diverged: Whether its loss was not finite.
+        parameters: Trainable numbers.
+        flops: Floating-point operations of one forward pass.
+        layers: Layers with weights.
+        total: Iterations of the whole training.
+        sure: Probability at which the race is decided.
+        data: The data set, in words.
+    """
+
+    names: tuple[str, ...]
+    looks: np.ndarray
+    merits: np.ndarray
+    chances: np.ndarray
+    curves: np.ndarray
+    steps: np.ndarray
+    out_at: np.ndarray
+    diverged: np.ndarray
+    parameters: np.ndarray
+    flops: np.ndarray
+    layers: np.ndarray
+    total: int
+    sure: float
+    data: str
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("merits", "chances"), ("candidate", "look")),
+        **dict.fromkeys(("out_at", "diverged", "parameters", "flops", "layers"), ("candidate",)),
+        "curves": ("candidate", "window"),
+        "looks": ("look",),
+        "steps": ("window",),
+    }
+
+    @property
+    def subject(self) -> str:  # noqa: D102
+        return f"{len(self.names)} candidates on {self.data}"
+
+    @property
+    def share(self) -> float:
+        """Of the training, that was spent on those that stayed."""
+        return float(self.looks[-1]) / self.total
+
+    @property
+    def probability(self) -> np.ndarray:
+        """Of each candidate to be best, when the race ended."""
+        found: np.ndarray = self.chances[:, -1]
+        return found
+
+    @property
+    def decided(self) -> bool:
+        """Whether one candidate is best with the probability asked for."""
+        return bool(self.probability.max() >= self.sure)
+
+    @property
+    def order(self) -> list[int]:
+        """The candidates, the most probable first; of those that dropped out, the later one and then the better one first."""
+        lasted = np.where(self.out_at < 0, self.total + 1, self.out_at)
+        return sorted(range(len(self.names)), key=lambda i: (self.diverged[i], -lasted[i], -self._last_merit(i)))
+
+    def _last_merit(self, index: int) -> float:
+        known = self.merits[index][np.isfinite(self.merits[index])]
+        return float(known[-1]) if len(known) else -np.inf
+
+    @property
+    def work(self) -> float:
+        """Iterations spent on all candidates together, as a share of training each of them to the end."""
+        spent = np.where(self.out_at < 0, self.looks[-1], self.out_at)
+        return float(spent.sum()) / (self.total * len(self.names))
+
+    def headline(self) -> dict[str, Number]:  # noqa: D102
+        found = {
+            f"probability_of_being_best:{name}": Estimate.exact(float(chance)).named(
+                f"{name}: probability of being best", "share"
+            )
+            for name, chance in zip(self.names, self.probability, strict=True)
+        }
+        return {
+            **found,
+            "share_spent": Estimate.exact(self.work).named("share of all trainings that was spent", "share"),
+        }
+
+    def sentence(self) -> str:  # noqa: D102
+        spent = f"{percent(self.share)} of the training ({self.looks[-1]:,} of {self.total:,} iterations)"
+        first = self.order[0]
+        gone = [self.names[i] for i in range(len(self.names)) if self.diverged[i]]
+        diverged = f" {listed(gone)} diverged and dropped out." if gone else ""
+        if self.decided:
+            return (
+                f"{self.names[first]} is the best of {len(self.names)} candidates on {self.data} with probability "
+                f"{_shown(self.probability[first])}, after {spent}.{diverged} {LIMIT}"
+            )
+        maybe = [i for i in self.order if self.probability[i] >= MAY_BE_BEST]
+        names = listed([f"{self.names[i]} ({_shown(self.probability[i])})" for i in maybe])
+        advice = "" if self.looks[-1] >= self.total else " A larger --share goes on from here."
+        return (
+            f"Not decided. After {spent}, {len(maybe)} of {len(self.names)} candidates may be best on {self.data}: {names}."
+            f"{advice}{diverged} {LIMIT}"
+        )
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Candidates, the most probable first: probability, loss, when each dropped out; and their size."""
+        rows = [
+            {
+                "candidate": self.names[i],
+                "probability_of_being_best": float(self.probability[i]),
+                "held_out_loss": float(np.exp(-self._last_merit(i))) if np.isfinite(self._last_merit(i)) else None,
+                "out_after_iterations": int(self.out_at[i]) if self.out_at[i] >= 0 else None,
+                "diverged": bool(self.diverged[i]),
+                "parameters": int(self.parameters[i]),
+                "flops": int(self.flops[i]),
+                "layers": int(self.layers[i]),
+            }
+            for i in self.order
+        ]
+        return {"candidates": rows}
+
+    def facts(self) -> dict[str, Any]:
+        """Whether the race is decided, who won it, and who may be best."""
+        maybe = [self.names[i] for i in self.order if self.probability[i] >= MAY_BE_BEST]
+        winner = self.names[self.order[0]] if self.decided else None
+        return {"decided": self.decided, "winner": winner, "may_be_best": maybe}
+
+    def table(self) -> str:
+        """The candidates as text, the most probable first, and their size apart."""
+        width = max(map(len, (*self.names, "candidate")))
+        lines = [
+            f"{'candidate':{width}}{'best with':>11}{'held-out loss':>15}{'out after':>16}  |"
+            f"{'parameters':>12}{'FLOPs':>9}{'layers':>8}"
+        ]
+        for row in self.tables()["candidates"]:
+            out = "" if row["out_after_iterations"] is None else f"{row['out_after_iterations']:,} iterations"
+            loss = "diverged" if row["held_out_loss"] is None or row["diverged"] else f"{row['held_out_loss']:.3g}"
+            size = f"{short(row['parameters']):>12}{short(row['flops']):>9}{row['layers']:>8}"
+            best = _shown(row["probability_of_being_best"])
+            lines.append(f"{row['candidate']:{width}}{best:>11}{loss:>15}{out:>16}  |{size}")
+        return "\n".join(lines)
+
+    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+        return {
+            "Losses of the candidates": self._curves_figure(dark),
+            "Probability of being best": self._chances_figure(dark),
+        }
+
+    def _curves_figure(self, dark: bool) -> Figure:
+        from biascope.results import draw
+
+        reading = "Lines are training losses, dots held-out losses. The thick line leads at the end. A cross marks a drop-out."
+        figure = draw.blank(3.4, reading)
+        axes, colours = draw.panel(figure, dark), draw.PALETTE[dark]
+        leader = self.order[0]
+        for index in reversed(self.order):
+            known = np.isfinite(self.curves[index])
+            first = index == leader
+            style: dict[str, Any] = {
+                "color": colours.lines[0] if first else colours.muted,
+                "linewidth": 2.4 if first else 0.9,
+            }
+            label = draw.plain(self.names[index], 32) if first else None
+            axes.plot(self.steps[known], self.curves[index][known], label=label, **style)
+            there = np.isfinite(self.merits[index])
+            held_out = np.exp(-self.merits[index][there])
+            axes.plot(self.looks[there], held_out, "o", color=style["color"], markersize=4.5 if first else 2.5)
+            if self.out_at[index] >= 0 and known.any():
+                axes.plot(
+                    self.steps[known][-1], self.curves[index][known][-1], "x", color=colours.lines[1], markersize=6
+                )
+        axes.set(xlabel=f"iteration of {self.total:,}", ylabel="loss", yscale="log")
+        draw.legend_below(figure, axes, dark)
+        return figure
+
+    def _chances_figure(self, dark: bool) -> Figure:
+        from biascope.results import draw
+
+        shown = self.order[:20]
+        reading = f"Probability of being the best candidate, at the end of the race. It is decided at {percent(self.sure)}, dashed."
+        figure = draw.blank(1.4 + 0.3 * len(shown), reading)
+        axes, colours = draw.panel(figure, dark), draw.PALETTE[dark]
+        axes.barh(range(len(shown)), [100 * self.probability[i] for i in shown], color=colours.lines[0], height=0.6)
+        axes.axvline(100 * self.sure, color=colours.muted, linestyle="--", linewidth=1.2)
+        axes.set_yticks(range(len(shown)), [draw.plain(self.names[i], 32) for i in shown])
+        axes.invert_yaxis()
+        axes.set(xlabel="probability of being best, %", xlim=(0, 100))
+        return figure
+
+
+def _shown(probability: float) -> str:
+    """In whole percent, without saying 0 or 100 of what is not certain."""
+    if probability < 0.005:
+        return "< 1 %"
+    return "> 99 %" if probability > 0.995 else f"{100 * probability:.0f} %"
