@@ -139,4 +139,4 @@ def _in_words(known: Expectation, device: str) -> str:
         return f"Expected time: about {duration(known.seconds)} on {device}."
     if not known.stages or known.stages[-1].seconds is None:
         return f"Expected time: more than {duration(known.seconds)} on {device}. The pace is not known yet."
-    return f"Expected time: at least {duration(known.seconds)} on {device}. More may follow that is not counted."
+    return f"Expected time: about {duration(known.seconds)} on {device} for what was counted. More may follow."
