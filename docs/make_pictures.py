@@ -11,7 +11,7 @@ and on CIFAR-10
 
     biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
     biascope kernel lenet --samples 4000 --positive 5,6,7,8,9 --draws 4 --out RUNS/kernel_halves
-    biascope match logistic_regression mlp lenet "lenet pooling=average" vgg11 resnet18 vit densenet121 --data cifar10 --out RUNS/match
+    biascope match logistic_regression mlp lenet "lenet pooling=average" vit --data cifar10 --out RUNS/match
     biascope data score cifar10 --set pooling=average --set activation=gelu --out RUNS/sample_score
     biascope measure feature_elimination lenet --set pooling=average --set activation=gelu --data cifar10 --samples 4000,2000 \
         --positive 2,3,4,5,6,7 --epochs 20 --repeats 3 --out RUNS/feature_elimination
