@@ -61,9 +61,9 @@ def test_an_estimator_adds_the_published_directions_as_a_detail(call: Call, tmp_
 def test_the_mean_gradient_alone_is_measured_on_fresh_inputs_unless_others_are_asked_for(call: Call) -> None:
     status, out, _ = call("measure", "mean_gradient", *TINY, "--draws", 8, "--json")
     assert status == 0
-    assert "64 fresh inputs" in str(json.loads(out)["results"][0]["provenance"])
+    assert json.loads(out)["results"][0]["provenance"]["probe"].startswith("64 fresh ")
     status, out, _ = call("measure", "mean_gradient", *TINY, "--draws", 8, "--inputs", 4, "--json")
-    assert "4 fresh inputs" in str(json.loads(out)["results"][0]["provenance"])
+    assert json.loads(out)["results"][0]["provenance"]["probe"].startswith("4 fresh ")
     for more, sentence in (
         (("--no-fresh",), "A mean gradient needs fresh inputs for each network"),
         (("--inputs", 3), "A mean gradient needs an even number of inputs"),

@@ -37,13 +37,10 @@ Batchnorm = Annotated[
 Readout = Annotated[
     str, typer.Option("--readout", help="Scalar of several outputs: first, sum, mean, margin or random.")
 ]
-Draws = Annotated[int, typer.Option("--draws", help="Random initialisations to draw for each network.")]
+_DRAWS = "Random initialisations to draw for each network."
+Draws = Annotated[int, typer.Option("--draws", help=_DRAWS)]
 MaybeDraws = Annotated[
-    int | None,
-    typer.Option(
-        "--draws",
-        help="Random initialisations to draw for each network; by default 400, or 100 where a forward pass is slow.",
-    ),
+    int | None, typer.Option("--draws", help=_DRAWS, show_default="400, or 100 where a forward pass is slow")
 ]
 Estimator = Annotated[
     str | None,
