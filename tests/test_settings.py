@@ -93,6 +93,7 @@ COMMANDS: dict[tuple[str, ...], tuple[Callable[..., None], tuple[str, ...]]] = {
     ("compare",): (compare_command.compare, ("net.py:build", "net.py:other", "--input", "1x8x8", "--draws", "8")),
     ("kernel",): (kernel_commands.kernel, ("net.py:build", "--data", "s.npz")),
     ("match",): (match_commands.match, ("net.py:build", "net.py:other", "--data", "s.npz")),
+    ("match", "--race"): (match_commands.match, ("net.py:build", "net.py:other", "--data", "s.npz")),
     ("patterns",): (pattern_commands.patterns, ("net.py:convolution", "--data", "s.npz")),
     ("inr", "fit"): (signal_commands.fit, ("a.png", "--steps", "1", "--set", "width=8")),
     ("inr", "advise"): (signal_commands.advise, ("a.png", "--draws", "1", "--width", "8", "--candidates", "siren=30")),

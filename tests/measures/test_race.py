@@ -364,7 +364,7 @@ def test_a_dry_run_of_a_race_tells_the_time_and_writes_nothing(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--share", "0.1"], "--share is for a race, and there is none. Add --race"),
+        (["--share", "0.1"], "--share is for a race, got it without --race. Add --race"),
         (["--epochs", "3"], "--epochs is for a race"),
         (["--race", "--draws", "8"], "are for networks before training, got one of them with --race"),
         (["--race", "--no-labels"], "are for networks before training"),

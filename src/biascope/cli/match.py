@@ -115,7 +115,9 @@ def match(
 def _check_options(race: bool, training: list[str], usual: bool) -> None:
     """Refuse options of a race without one, and those of a measurement before training with one."""
     if training and not race:
-        raise ValueError(f"--{training[0]} is for a race, and there is none. Add --race, or leave --{training[0]} out.")
+        raise ValueError(
+            f"--{training[0]} is for a race, got it without --race. Add --race, or leave --{training[0]} out."
+        )
     if race and not usual:
         raise ValueError(
             "--draws, --inputs, --scale, --readout and --no-labels are for networks before training, got one of them with "
