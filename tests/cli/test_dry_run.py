@@ -32,7 +32,7 @@ LONG = {
     "edit": [*WORDS["edit"], "--steps", "1000000"],
     "inr fit": [*WORDS["inr fit"], "--steps", "1000000"],
     "inr advise": [*WORDS["inr advise"], "--draws", "100000"],
-    "merge check": [*WORDS["merge check"], "--grid", "100"],
+    "merge check": [*WORDS["merge check"], "--grid", "600"],
 }
 
 

@@ -190,7 +190,7 @@ def test_two_equal_estimates_resolve_all_that_they_hold() -> None:
 
 
 def ranked(name: str, low: float, high: float, shape: tuple[int, ...] = (1, 32, 32)) -> Reference:
-    return Reference(name, shape, Estimate((low + high) / 2, (high - low) / 3.92, low, high))
+    return Reference(name, name, shape, Estimate((low + high) / 2, (high - low) / 3.92, low, high))
 
 
 @pytest.fixture

@@ -347,7 +347,7 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_command_that_is_stopped_says_so_ends_its_cluster_and_goes_on(number, tmp_path):
     if importlib.util.find_spec("ray") is None:
         pytest.skip(NO_RAY)

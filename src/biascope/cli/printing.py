@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,11 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
     if as_json:
         print_json(results=[result_as_json(result) for result in results], report=str(report or ""), **more)
         return
+    told: set[str] = set()
     for result in results:
         if result.why_detail(results):
             continue
+        told.update(result.warnings)
         typer.echo(f"\n{result.sentence()}")
         for number in result.headline().values():
             typer.echo(f"  {number.label}: {number!r}")
@@ -54,15 +56,16 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
             typer.echo(
                 f"\nDetail, {result.measurement.replace('_', ' ')}: {result.sentence()}\n  Why it differs: {why}"
             )
-            print_warnings(result)
+            print_warnings(result, without=told)
     if report is not None:
         typer.echo(f"\nReport: {report}")
 
 
-def print_warnings(result: Result) -> None:
-    """What to read the numbers with."""
+def print_warnings(result: Result, without: Collection[str] = ()) -> None:
+    """What to read the numbers with, but for what was told before."""
     for warning in result.warnings:
-        typer.echo(f"  Warning: {warning}")
+        if warning not in without:
+            typer.echo(f"  Warning: {warning}")
 
 
 def result_as_json(result: Result) -> dict[str, Any]:
