@@ -571,6 +571,7 @@ def test_the_command_line_takes_its_settings() -> None:
     assert settings == {"estimator": "mixed", "average": "operator", "draws": 8, "centred": None}
 
 
+@pytest.mark.slow
 def test_lenets_first_directions_by_differences_are_those_of_its_gradient_covariance(one_thread: None) -> None:
     """Two networks are enough to meet them: measured 0.23 for ten directions, where chance is 0.01."""
     family, probe = Family.initialised(builder("lenet"), name="lenet"), Probe.gaussian((1, 32, 32), seed=0)

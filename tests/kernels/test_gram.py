@@ -519,6 +519,7 @@ print(len(panels))
 """
 
 
+@pytest.mark.slow  # the command is killed in tests/everyday/test_killed_commands.py
 def test_a_killed_kernel_resumes_bit_for_bit_without_recomputing(tmp_path):
     def command(folder: Path, *words: str) -> subprocess.CompletedProcess:
         folder.mkdir(exist_ok=True)

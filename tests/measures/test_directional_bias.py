@@ -122,6 +122,7 @@ torch.save({"accuracy": torch.tensor(result.accuracy), "losses": torch.tensor(re
 """
 
 
+@pytest.mark.slow  # the command is killed in tests/everyday/test_killed_commands.py
 def test_killed_and_started_again_it_equals_an_uninterrupted_run_bit_for_bit(tmp_path: Path) -> None:
     def command(folder: str) -> list[str]:
         return [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / folder), str(tmp_path / f"{folder}.pt")]
