@@ -50,6 +50,7 @@ LOOKS = (
 )  # shares of the training at which the race is judged
 HELD_OUT = 1 / 8  # of the samples, on which candidates are judged
 LEAST_SAMPLES = 32
+TESTED_STEPS = 1260  # iterations of the whole trainings that the rule was tested on
 LEAST_STEPS = 20  # iterations before the first look: by then the running statistics of BatchNorm are those of the data to nine tenths
 
 
@@ -184,7 +185,12 @@ def race(
         total=total,
         sure=float(sure),
         data=data.name,
-        provenance={"warnings": [warning for family in families for warning in _batchnorm_warning(family)]},
+        provenance={
+            "warnings": [
+                *_length_warning(total, spent),
+                *(warning for family in families for warning in _batchnorm_warning(family)),
+            ]
+        },
     )
 
 
@@ -249,6 +255,16 @@ def _check(families: Sequence[Family], data: Arrays, share: float, sure: float) 
                 f"{family.name} must have an output for each of the {classes} classes, got outputs of shape "
                 f"{tuple(outputs.shape[1:])}. Build it with outputs={classes}."
             )
+
+
+def _length_warning(total: int, spent: int) -> list[str]:
+    """A sentence where the race is so short that its probabilities are not proven."""
+    if total >= TESTED_STEPS / 2 and spent >= LEAST_STEPS:
+        return []
+    return [
+        f"The rule was tested on trainings of {TESTED_STEPS:,} iterations, and this race ended after {spent:,} of {total:,}: its "
+        "probabilities are not proven. Pass more samples or epochs."
+    ]
 
 
 def _batchnorm_warning(family: Family) -> list[str]:
