@@ -344,7 +344,7 @@ def print_table(document: dict[str, Any], every: bool) -> None:
                 print(f"| {quantity} | {draws} | {row['seconds']} | {words} |")
 
 
-TEN = (
+MEASURED = (
     "logistic_regression",
     "mlp",
     "lenet",
@@ -355,18 +355,19 @@ TEN = (
     "vit",
     "vit patch=4 depth=3 heads=4 width=96 mlp=192",
     "lenet activation=gelu",
+    "densenet121",
 )
 
 
 def stability(options: argparse.Namespace) -> None:
-    """The effective rank of the mean gradient of ten networks, for seeds and numbers of draws; one row at a time."""
+    """The effective rank of the mean gradient of networks, for seeds and numbers of draws; one row at a time."""
     from biascope.families.source import parse_settings
     from biascope.measures.mean_gradient import mean_gradient
     from biascope.scanning import MEAN_INPUTS
 
     run = Run(device=options.device, progress=False)
     rows = []
-    for words in TEN:
+    for words in MEASURED:
         if options.only and words not in options.only.split(","):
             continue
         name, *settings = words.split(" ")
@@ -480,7 +481,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of a past run, and stop")
     parser.add_argument("--every", action="store_true", help="with every number of draws")
-    parser.add_argument("--stability", action="store_true", help="the headline of ten networks, over seeds and draws")
+    parser.add_argument("--stability", action="store_true", help="the headline of eleven networks, over seeds and draws")
     parser.add_argument("--only", default="", help="of these networks, joined by commas")
     parser.add_argument("--most", type=int, default=2000, help="leave out numbers of draws beyond this")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each number of draws")
