@@ -481,7 +481,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of a past run, and stop")
     parser.add_argument("--every", action="store_true", help="with every number of draws")
-    parser.add_argument("--stability", action="store_true", help="the headline of eleven networks, over seeds and draws")
+    parser.add_argument(
+        "--stability", action="store_true", help="the headline of eleven networks, over seeds and draws"
+    )
     parser.add_argument("--only", default="", help="of these networks, joined by commas")
     parser.add_argument("--most", type=int, default=2000, help="leave out numbers of draws beyond this")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each number of draws")

@@ -1,6 +1,7 @@
 """The shape of the code base: thirteen folders, arrows between them, names, and what works without optional packages."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,8 @@ def test_one_screen_of_public_names_that_all_exist() -> None:
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -21,7 +21,7 @@ from biascope.results.result import KEY
 QUICK = {"list", "data list", "data check", "data get"}
 OWN_SHAPE = {"scan"}
 WORDS = {words: [*words.split(), *usual] for words, (usual, *_) in CASES.items() if words not in QUICK}
-WORDS["reproduce"] = ["reproduce", "nads2020", "1", "--effort", "smoke", "--device", "cpu"]
+WORDS["reproduce"] = ["reproduce", "patterns2021", "theorem 5.1", "--effort", "smoke", "--device", "cpu"]
 SHAPE = {"version", "seconds", "whole", "device", "stages"}
 # Settings with which a command would take minutes or more.
 LONG = {

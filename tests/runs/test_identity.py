@@ -297,6 +297,7 @@ def test_what_comes_from_standard_input_resumes_and_is_not_mixed_up(tmp_path):
             capture_output=True,
             text=True,
             cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             check=True,
         )
         return done.stdout, len(list(tmp_path.rglob("identity.json")))

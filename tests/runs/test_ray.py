@@ -185,6 +185,7 @@ def test_a_group_that_always_ends_its_process_is_given_up_with_a_sentence(on_ray
         cluster.run_groups(dies, [Group(("a",))], Run(device="cpu", on="ray"), pytest.fail)
 
 
+@pytest.mark.slow
 def test_control_c_leaves_nothing_running_on_the_cluster(on_ray, tmp_path):
     done: list[str] = []
 
@@ -259,6 +260,7 @@ def test_the_users_own_files_travel_with_the_work(on_ray, tmp_path):
     assert not cloudpickle.list_registry_pickle_by_value()  # nothing is left set
 
 
+@pytest.mark.slow
 def test_workers_share_one_tangent_kernel(on_ray, tmp_path):
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
     x = torch.randn(20, 1, 3, 3, generator=torch.Generator().manual_seed(0))

@@ -8,13 +8,13 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from biascope.families.family import Family
+from biascope.families.family import Draws, Family
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -117,6 +117,10 @@ class _Stack:
     family: Family
     course: Course
     seed: int
+    _streams: dict[tuple[int, Run], Draws] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Stack, (self.family, self.course, self.seed)  # weights already drawn do not travel to workers
 
     def __call__(self, keys: Sequence[str], run: Run, method: Mapping[str, Any]) -> dict[str, Outcome]:
         trials = [Trial.of(key) for key in keys]
@@ -125,7 +129,7 @@ class _Stack:
         # A compiled step is for one size of stack: the last stack of a sweep is filled up, and the filling forgotten.
         filled = members + members[-1:] * (size - len(members)) if way == "compiled" else members
         seed = seed_of(self.seed, "repeat", self.course.repeat(kind))
-        networks = self.family.draws(seed=seed, run=_whole(run)).pick(filled)
+        networks = self._drawn(seed, run).pick(filled)
         task, recipe = self.course.task(kind, filled, seed, run), self.course.recipe(kind)
         trajectory = fit(networks, task, recipe, seed=seed, run=run, way=way)
         curve, steps = windows(trajectory.losses)
@@ -144,6 +148,14 @@ class _Stack:
             key: {name: tensor[i] for name, tensor in each.items()} | {"steps": steps} for i, key in enumerate(keys)
         }
 
+    def _drawn(self, seed: int, run: Run) -> Draws:
+        """The stream of networks: groups take single members of a block that is drawn as a whole, so the last is kept."""
+        key = (seed, _whole(run))
+        if key not in self._streams:
+            self._streams.clear()
+            self._streams[key] = self.family.draws(seed=seed, run=key[1])
+        return self._streams[key]
+
     def planned(self, kind: str, trials: Sequence[Trial], run: Run) -> Plan:
         """How trials of a kind are best trained, by timing a few iterations."""
         if run.on is not None:  # workers have other devices than this process, and one slot each
@@ -152,7 +164,7 @@ class _Stack:
                 return Plan("loop", 1, math.nan)
             return Plan("captured", 1, math.nan) if large else Plan("stack", MOST, math.nan)
         seed = seed_of(self.seed, "repeat", self.course.repeat(kind))
-        draws = self.family.draws(seed=seed, run=_whole(run))
+        draws = self._drawn(seed, run)
 
         def sample(members: int) -> Any:
             places = [trial.member for trial in trials[:members]]
