@@ -10,6 +10,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: many tests wait for a process of their own to start, or for a signal."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture
 def data_root() -> Path:
     """The folder of real data; tests that need it skip, saying why, where it is not set."""
