@@ -5,6 +5,8 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
     biascope measure anisotropy_directions NAME --estimator difference --draws N --device cuda --precision tf32 --out RUNS/NAME
     biascope measure average_geometry NAME --inputs 16 --fresh --draws N --device cuda --precision tf32 --out RUNS/NAME
 
+    biascope measure mean_gradient NAME --draws N --out RUNS/NAME          # N = 2000; 1000 for densenet121
+
     biascope scan lenet --out RUNS/scan_lenet
 
 and on CIFAR-10
@@ -53,11 +55,15 @@ HERE = Path(__file__).parent / "images"
 
 
 def architectures(results: dict[str, CovarianceResult]) -> Figure:
-    """One column per network: its two leading directions, and where on the frequency plane its gradient's energy lies."""
+    """One column per network: its two leading directions, and where on the frequency plane its mean gradient's energy lies."""
     figure = Figure(figsize=(11, 5.4), layout="constrained")
     axes = figure.subplots(3, len(results))
     for column, (name, result) in enumerate(results.items()):
         for row in (0, 1):
+            if result.resolved <= row:
+                axes[row, column].set_facecolor("0.93")
+                axes[row, column].text(0.5, 0.5, "no preferred\ndirection", fontsize=8, ha="center", va="center", transform=axes[row, column].transAxes)
+                continue
             image = result.directions[row].reshape(result.input_shape)[0]
             reach = abs(image).max()
             axes[row, column].imshow(image, cmap="RdBu_r", vmin=-reach, vmax=reach)
@@ -72,7 +78,8 @@ def architectures(results: dict[str, CovarianceResult]) -> Figure:
         axis.set_xticks([])
         axis.set_yticks([])
     figure.suptitle(
-        "In how many of 1024 directions a network moves freely at initialisation, and which it prefers", fontsize=12
+        "Over how many of 1024 directions the mean gradient of an untrained network spreads, and which come first",
+        fontsize=12,
     )
     return figure
 
@@ -82,7 +89,7 @@ def main(runs: Path) -> None:
     HERE.mkdir(exist_ok=True)
     found = {name: {result.measurement: result for result in saved_results(runs / name)} for name in NETWORKS}
     directions = {name: results["anisotropy_directions"] for name, results in found.items()}
-    architectures(directions).savefig(HERE / "architectures.png", dpi=110, facecolor="white")
+    architectures({name: results["mean_gradient"] for name, results in found.items()}).savefig(HERE / "architectures.png", dpi=110, facecolor="white")
     curves = {
         NETWORKS[name].replace("\n", " "): (
             result.eigenvalues,
