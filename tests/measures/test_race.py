@@ -199,7 +199,7 @@ def test_a_candidate_with_batchnorm_comes_with_a_warning():
     )
     found = race([dense(8, "plain"), normed], samples(), recipe=RECIPE, share=0.1, run=CPU)
     short, warning = found.warnings
-    assert short.startswith("The rule was tested on trainings of 1,260 iterations, and this race ended after")
+    assert short.startswith("The rule was tested on trainings of 1,100 iterations, and this race ended after")
     assert warning.startswith("normed has BatchNorm, whose running statistics lag early in training")
 
 

@@ -50,7 +50,7 @@ LOOKS = (
 )  # shares of the training at which the race is judged
 HELD_OUT = 1 / 8  # of the samples, on which candidates are judged
 LEAST_SAMPLES = 32
-TESTED_STEPS = 1260  # iterations of the whole trainings that the rule was tested on
+TESTED_STEPS = 1100  # iterations of the whole trainings that the rule was tested on
 LEAST_STEPS = 20  # iterations before the first look: by then the running statistics of BatchNorm are those of the data to nine tenths
 
 
