@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: scan test lint bench clean
+.PHONY: scan test lint docs bench clean
 
 scan: $(STAMP)
 	$(BIN)/biascope scan
@@ -16,6 +16,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Warnings are errors: a broken link or a tutorial that fails ends the build. Nothing is fetched from outside.
+docs: .venv/.installed-docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
 bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
@@ -25,5 +30,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 
+.venv/.installed-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch .venv/.installed-docs
+
 clean:
+	rm -rf docs/_build docs/auto_tutorials docs/generated
 	rm -rf .venv build dist biascope-runs .pytest_cache .mypy_cache .ruff_cache

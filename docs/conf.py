@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 
 project = "Biascope"
 author = "The Biascope developers"
-copyright = "2026, The Biascope developers"  # noqa: A001 - the name that Sphinx reads
+copyright = "2026, The Biascope developers"
 release = version = biascope.__version__
 
 extensions = [
@@ -26,7 +26,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
-    "sphinx_mathjax_offline",
+    "sphinx-mathjax-offline",  # a module with hyphens in its name: MathJax and its fonts from the package
 ]
 exclude_patterns = ["_build", "tutorials/*.rst", "**/.ipynb_checkpoints"]
 

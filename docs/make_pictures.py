@@ -62,7 +62,15 @@ def architectures(results: dict[str, CovarianceResult]) -> Figure:
         for row in (0, 1):
             if result.resolved <= row:
                 axes[row, column].set_facecolor("0.93")
-                axes[row, column].text(0.5, 0.5, "no preferred\ndirection", fontsize=8, ha="center", va="center", transform=axes[row, column].transAxes)
+                axes[row, column].text(
+                    0.5,
+                    0.5,
+                    "no preferred\ndirection",
+                    fontsize=8,
+                    ha="center",
+                    va="center",
+                    transform=axes[row, column].transAxes,
+                )
                 continue
             image = result.directions[row].reshape(result.input_shape)[0]
             reach = abs(image).max()
@@ -89,7 +97,9 @@ def main(runs: Path) -> None:
     HERE.mkdir(exist_ok=True)
     found = {name: {result.measurement: result for result in saved_results(runs / name)} for name in NETWORKS}
     directions = {name: results["anisotropy_directions"] for name, results in found.items()}
-    architectures({name: results["mean_gradient"] for name, results in found.items()}).savefig(HERE / "architectures.png", dpi=110, facecolor="white")
+    architectures({name: results["mean_gradient"] for name, results in found.items()}).savefig(
+        HERE / "architectures.png", dpi=110, facecolor="white"
+    )
     curves = {
         NETWORKS[name].replace("\n", " "): (
             result.eigenvalues,

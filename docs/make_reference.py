@@ -100,7 +100,7 @@ def _default(parameter: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    return inspect.cleandoc(text).replace("<", "\\<").replace("*", "\\*").replace("\n\n", "\n\n").strip()
+    return inspect.cleandoc(text).replace("<", "\\<").replace("*", "\\*").strip()
 
 
 def names() -> Iterator[str]:
@@ -126,9 +126,15 @@ def measurements() -> Iterator[str]:
         function = inspect.unwrap(found.function)
         yield f"{name}\n{'-' * len(name)}\n"
         yield f".. py:function:: {function.__module__}.{name}{_signature(function)}\n"
-        text = GoogleDocstring(inspect.getdoc(function) or "", Config(napoleon_use_ivar=True))
+        text = GoogleDocstring(_bars_escaped(inspect.getdoc(function) or ""), Config())
         yield from (f"   {line}" if line else "" for line in str(text).splitlines())
         yield f"\n   Returns a :class:`{found.result.__name__} <{found.result.__module__}.{found.result.__qualname__}>`.\n"
+
+
+def _bars_escaped(text: str) -> str:
+    """Absolute values, ``|x|`` outside of code, are no substitutions."""
+    parts = text.split("``")
+    return "``".join(part if index % 2 else part.replace("|", "\\|") for index, part in enumerate(parts))
 
 
 def _signature(function: Any) -> str:

@@ -3,7 +3,8 @@
     python docs/readability.py             # the share of sentences with more than 25 words, page by page
     python docs/readability.py PAGE …      # of some pages, and the long sentences themselves
 
-Prose counts: paragraphs, list items, captions, and cells of tables that end like a sentence. Headings, code, formulas and directives do not. Inline code is one word.
+Prose counts: paragraphs, list items, captions, and cells of tables that end like a sentence.
+Headings, code, formulas and directives do not. Inline code is one word.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 
 LONG = 25
 ROOT = Path(__file__).parents[1]
-_FENCED = re.compile(r"^(`{3,}|~{3,}|:{3,})(?!\{(?:note|tip|warning|important|admonition|dropdown)).*?^\1\s*$", re.M | re.S)
+_FENCED = re.compile(
+    r"^(`{3,}|~{3,}|:{3,})(?!\{(?:note|tip|warning|important|admonition|dropdown)).*?^\1\s*$", re.M | re.S
+)
 _FORMULA = re.compile(r"\$\$.*?\$\$", re.S)
 _INLINE_FORMULA = re.compile(r"\$[^$\n]+\$")
 _CODE = re.compile(r"(`+).+?\1", re.S)

@@ -53,6 +53,7 @@ def on_ray() -> Iterator[Any]:
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
         patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # the head forks for every client
+        patch.setenv("RAY_worker_niceness", "0")  # other tests on the same cores would come first
         nodes = Cluster(initialize_head=True, head_node_args=head)
         nodes.second = nodes.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE)
     nodes.client_address = f"ray://127.0.0.1:{port}"
