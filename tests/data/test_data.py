@@ -862,7 +862,7 @@ def test_get_list_and_check(
     np.savez(root / "mine.npz", x=GREY)
     out, _, _ = command("list", "--data-root", root)
     assert f"{root}/cifar-10-batches-bin" in out
-    assert "not there: biascope data get mnist" in out
+    assert "not on disk: biascope data get mnist" in out
     rows = {row["name"]: row["path"] for row in json.loads(command("list", "--json", "--data-root", root)[0])["sets"]}
     assert rows == {
         "cifar10": f"{root}/cifar-10-batches-bin",

@@ -1,4 +1,4 @@
-"""Choosing by measurement: several ways do the same work, each is timed on it, and what was found is remembered."""
+"""Choosing by measurement: several methods do the same work, each is timed, and the times are remembered."""
 
 from __future__ import annotations
 

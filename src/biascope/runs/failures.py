@@ -1,4 +1,4 @@
-"""What a user's own code raises, told in one sentence."""
+"""Errors of a user's own code, in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rehearsal: the first seconds of some work, to tell how long all of it would take.
+"""Rehearsal: the first seconds of some work, to predict how long all of it would take.
 
 Work that knows how many pieces it has counts them (:func:`counted`, which :meth:`biascope.runs.run.Run.tracked` does too). Outside a
 rehearsal this does nothing. In one, the pace of the pieces is measured, and the work is stopped as soon as the pace is known.
