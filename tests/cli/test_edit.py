@@ -205,10 +205,10 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path
     )
     bad(r"^weights_file must be left out for a folder", encoder="resnet")
     bad(r"^data set must be one of .*, got 'three'\.", tasks="one,three")
-    bad(r"^--tasks and --what must name different .*, got one twice\. Pass", tasks="one,one.npz")
+    bad(r"^--tasks and --what must name different .*, got a duplicate\. Pass", tasks="one,one.npz")
     bad(r"^--tasks and --what must .*, got none\.", tasks=",")
     bad(r"^--what must be among addition, .*, got 'sum'\. Pass --what addition\.$", "--what", "sum")
-    bad(r"^--what disentanglement needs two tasks, got one alone\. Pass", "--what", "disentanglement", tasks="one")
+    bad(r"^--what disentanglement needs two tasks, got only one\. Pass", "--what", "disentanglement", tasks="one")
     bad(r"^--what localisation needs two tasks", "--what", "localisation", tasks="one")
     bad(r"^--what negation needs a control task, got none\. Pass --control", "--what", "negation")
     bad(
@@ -232,7 +232,9 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path
     bad(r"^--seeds must be at least 1, got 0\.", "--seeds", "0")
     bad(r"^Only one of --random and --weights", "--random")
     what = ("--what", "localisation", "--data-root", ".")
-    refused(folder, r"^--what localisation already compares with random", "vit", "--tasks", "one,two", "--random", *what)
+    refused(
+        folder, r"^--what localisation already compares with random", "vit", "--tasks", "one,two", "--random", *what
+    )
     bad(r"^--save-vectors needs task vectors", "--save-vectors", "--what", "localisation")
     bad(r"^--tunings must be among non-linear and linearised, got 'slow'\.", "--tunings", "slow")
     bad(r"^--linearised-rate must be positive and belong to one of --tunings", "--tunings", "non-linear")

@@ -323,7 +323,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
         bad(r"SPREAD positive, got", more=("--pixels", scale))
     bad(r"--accuracy must be given for none or for each of 2 models, got 1", more=("--accuracy", "0.9"))
     bad(r"--accuracy must lie between 0 and 1, got 93", more=("--accuracy", "0.9", "--accuracy", "93"))
-    bad(r"--accuracy must be left out with --features", more=("--features", "--accuracy", "0.9", "--accuracy", "0.9"))
+    bad(r"--accuracy does not apply with --features", more=("--features", "--accuracy", "0.9", "--accuracy", "0.9"))
     bad(r"net must be callable with the settings", more=("--set", "wrong=3"))
     save_file({"weight": torch.ones(1, 1), "bias": torch.ones(1)}, "odd.safetensors")
     odd = (

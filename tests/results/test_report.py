@@ -175,7 +175,9 @@ def test_it_holds_everything_needed_to_repeat_it(anisotropy: CovarianceResult, a
 
 
 def test_what_results_share_is_said_once(both: Path) -> None:
-    shared, _, own = Page(both).text.rpartition("Repeat it")[2].partition("Anisotropy directions of")
+    shared, _, own = (
+        Page(both).text.rpartition("How to reproduce these results")[2].partition("Anisotropy directions of")
+    )
     assert "readout first" in shared
     assert "readout first" not in own
     assert own.count("seed 0") == own.count("seed 7") == 1

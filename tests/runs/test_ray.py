@@ -181,7 +181,9 @@ def test_a_group_that_always_ends_its_process_is_given_up_with_a_sentence(on_ray
     def dies(keys, run, method):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(ValueError, match=r"^The process that computes trial 'a' must not end early, but did so more than 1 times"):
+    with pytest.raises(
+        ValueError, match=r"^The process that computes trial 'a' must not end early, but did so more than 1 times"
+    ):
         cluster.run_groups(dies, [Group(("a",))], Run(device="cpu", on="ray"), pytest.fail)
 
 

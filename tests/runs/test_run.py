@@ -159,7 +159,7 @@ def test_a_gpu_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert Run(device="cuda:1").torch_device == torch.device("cuda:1")
-    with pytest.raises(ValueError, match="one of the 2 GPUs there are"):
+    with pytest.raises(ValueError, match="one of the 2 GPUs here"):
         _ = Run(device="cuda:2").torch_device
 
 

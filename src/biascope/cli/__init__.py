@@ -94,7 +94,7 @@ def _told(
     file: object = None,
     line: str | None = None,
 ) -> None:
-    """A warning as a sentence; one of other people's code keeps its name."""
+    """Print a warning as a sentence; a warning of another library keeps the name of its class."""
     kind = "" if category is UserWarning else f"{category.__name__}: "
     typer.echo(f"biascope: {kind}{' '.join(str(message).split())}", err=True)
 

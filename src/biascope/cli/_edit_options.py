@@ -30,7 +30,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What is measured, of which tasks.
+    """Which measurements are run on which tasks.
 
     Attributes:
         what: Words for measurements.
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Question(Group):
-    """What to measure of tasks."""
+    """Which measurements to run."""
 
     what: Annotated[str, typer.Option(help=WHAT_HELP)] = "addition"
     control: Annotated[str, typer.Option(help=CONTROL_HELP)] = ""
@@ -62,7 +62,7 @@ class Question(Group):
     grid: Grid = 20
 
     def about(self, tasks: str) -> Choice:
-        """What was asked for, where it can be done."""
+        """The chosen measurements and tasks, checked."""
         what, control, pair, points, grid = self.what, self.control, self.pair, self.points, self.grid
         words = tuple(dict.fromkeys(_words(what)))
         if unknown := [word for word in words if word not in MEASURES]:

@@ -20,8 +20,6 @@ def list(output: Output) -> None:
     typer.echo("networks (biascope scan NAME, settings with --set key=value):")
     for name in networks.names():
         typer.echo(f"  {name}")
-    typer.echo(
-        "measurements (biascope measure NAME MODEL; for those with a command of their own, it tells the command):"
-    )
+    typer.echo("measurements (biascope measure NAME MODEL; if a measurement has its own command, this names it):")
     for name in registry.names():
         typer.echo(f"  {name}")

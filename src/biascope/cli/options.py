@@ -195,7 +195,7 @@ class Work(Lasting):
     yes: Yes = False
 
     def run(self, folder: Path | None, *, on: str | None = None, data_root: Path | None = None) -> Run:
-        """How the work is carried out; a device that is not there is told before any work."""
+        """How the work is run. A missing device raises an error before any work."""
         from biascope.runs.run import Run
 
         found = Run(

@@ -109,7 +109,7 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
 
 
 def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path | None, work: Work) -> None:
-    """What committed runs of the same effort took; one figure that was not run on such a device is rehearsed here."""
+    """Print the times of committed runs of the same effort; a single figure without a run on this device is rehearsed."""
     from biascope.papers.reproduce import committed
     from biascope.results.wording import duration
     from biascope.runs.rehearsal import Expectation, Stage
@@ -220,12 +220,12 @@ def _print_papers(results: Path | None, as_json: bool) -> None:
             for record in reproduction.committed(figure, results=results).values():
                 typer.echo(f"  {'':9} {record.effort} effort took {duration(record.seconds)} on {record.device}")
     typer.echo(
-        "\nTo run a figure: biascope reproduce PAPER FIGURE [--effort smoke|laptop|paper]. Without FIGURE, all of the paper are run."
+        "\nTo run a figure: biascope reproduce PAPER FIGURE [--effort smoke|laptop|paper]. Without FIGURE, all figures are run."
     )
 
 
 def _merged(source: Path, results: Path | None, as_json: bool) -> list[Merged]:
-    """What became of every finding in a folder; it is printed, a refusal in any case."""
+    """Merge the findings of a folder and print the outcomes; refusals are always printed."""
     from biascope.papers import reproduce as reproduction
 
     outcomes = reproduction.merge(source, results=results)

@@ -213,7 +213,7 @@ def bootstrapped(statistic: Callable[..., float], *arrays: np.ndarray, resamples
 
 
 def proportion(share: float, samples: int) -> Estimate:
-    """A share of so many samples with Wilson's interval; it may be a mean over repeats, which is no whole number of them.
+    """A share of ``samples`` samples with Wilson's interval; as a mean over repeats, it need not be a whole number of them.
 
     Example:
         >>> proportion(1.0, 100).named("accuracy", "share")

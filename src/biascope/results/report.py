@@ -121,7 +121,7 @@ def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
 
 
 def _changed_subjects(results: Iterable[Result]) -> list[str]:
-    """Subjects whose results are of networks that differ although they have one name, one law and as many parameters."""
+    """Subjects whose results are of different networks, although name, weight distribution and number of parameters agree."""
     contents: dict[tuple[str, Any, Any], set[str]] = {}
     for result in results:
         family = result.provenance.get("family", {})

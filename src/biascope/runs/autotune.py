@@ -16,7 +16,7 @@ Found = TypeVar("Found")
 
 
 class Timings(Generic[Way]):
-    """How long each way takes for one unit of the same work.
+    """How long each method takes for one unit of the same work.
 
     Args:
         device: To wait for before reading the clock.

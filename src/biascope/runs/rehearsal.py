@@ -23,7 +23,7 @@ _GRACE = 5.0  # seconds to heed that
 
 
 class Stopped(BaseException):
-    """A rehearsal knows enough. It is no error, so that nothing that handles errors may take it for one."""
+    """Stops a rehearsal that knows enough. It is not an Exception, so that no error handler catches it."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Rehearsal:
     @property
     def expectation(self) -> Expectation:
         """What is known when it is over."""
-        assert self._known is not None, "a rehearsal tells what it knows when it is over"
+        assert self._known is not None, "the expectation of a rehearsal is known only after its end"
         return self._known
 
     def __enter__(self) -> Self:

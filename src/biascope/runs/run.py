@@ -1,4 +1,4 @@
-"""Run: how work is carried out (folder, device, precision, place, progress). Recorded with a result, never part of its identity."""
+"""Run: how work is run (folder, device, precision, place, progress). Recorded with a result, never part of its identity."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Run:
             yield advance
 
     def describe(self) -> dict[str, str]:
-        """What a result records of how it was made."""
+        """The device and precision, as a result records them."""
         if self.on is not None:  # this process need not have the device that the cluster works with
             return {"device": f"{self.device} on {self.on}", "precision": self.precision}
         device = self.torch_device
