@@ -551,7 +551,7 @@ def test_status_shows_what_changed(paper: ModuleType, checkout: Path) -> None:
 
 
 def test_a_run_printed_as_json(paper: ModuleType, checkout: Path) -> None:
-    assert "decided from laptop effort on" in call("fake2024", 2, "--device", "cpu", "--effort", "smoke")[1]
+    assert "a verdict needs at least laptop effort" in call("fake2024", 2, "--device", "cpu", "--effort", "smoke")[1]
     code, out, _, _ = call("fake2024", 2, "--device", "cpu", "--effort", "smoke", "--json", "--keep")
     assert code == 0
     assert [row["verdict"] for row in json.loads(out)["rows"]] == ["inconclusive", "reproduced", "not run"]

@@ -247,7 +247,7 @@ def test_a_record_of_format_1_is_read_with_keys_labels_and_units() -> None:
     ],
 )
 def test_a_damaged_or_foreign_file_is_named(text: bytes, reason: str) -> None:
-    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, and is not") as told:
+    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, but is not") as told:
         Record.parsed(text, "some/finding.json")
     assert reason in str(told.value)
 
@@ -267,7 +267,7 @@ def test_a_damaged_or_foreign_file_is_named(text: bytes, reason: str) -> None:
 )
 def test_a_record_that_is_none_is_named(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
     data = written(example().as_json() | changes, tmp_path)
-    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, and is not") as told:
+    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, but is not") as told:
         Record.parsed(data, "some/finding.json")
     assert reason in str(told.value)
 

@@ -122,7 +122,7 @@ def check(name: DatasetName, *, data_root: DataRoot = None, output: Output) -> N
     if wrong:
         raise ValueError(
             f"{published.name} must consist of its official files, but {', '.join(wrong)} in {folder} "
-            f"{'differ' if len(wrong) > 1 else 'differs'}. Run `biascope data get {published.name} --data-root {root}`."
+            f"{'are' if len(wrong) > 1 else 'is'} missing or damaged. Run `biascope data get {published.name} --data-root {root}`."
         )
 
 
