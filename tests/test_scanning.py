@@ -401,7 +401,7 @@ def test_namesakes_of_neighbours_are_refused(namesakes: Path) -> None:
 def test_a_run_folder_without_results_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must hold saved results"):
         saved_results(tmp_path)
-    with pytest.raises(ValueError, match="must exist"):
+    with pytest.raises(ValueError, match="does not exist"):
         saved_results(tmp_path / "none")
 
 

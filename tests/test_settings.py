@@ -185,7 +185,7 @@ def test_inputs_of_infinite_size_are_refused() -> None:
 def test_a_constant_image_is_refused(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 4), 128, np.uint8)).save(tmp_path / "flat.png")
     done = CliRunner().invoke(cli.app, ["inr", "fit", str(tmp_path / "flat.png"), "--out", str(tmp_path / "out")])
-    assert str(done.exception).startswith("flat must vary, and has one value everywhere.")
+    assert str(done.exception).startswith("flat must vary, but has the same value everywhere.")
 
 
 # -- trainings that diverge

@@ -4,9 +4,9 @@ It shows what a neural network finds easy to learn, before and during training. 
 it is shown; a folder imports only from those above it::
 
     networks      architectures, one file each
-    runs          how work is carried out, kept and repeated
+    runs          how work is run, cached and repeated
     results       numbers, results, the register of measurements, pictures, pages
-    families      WHO: networks and laws over their weights, models as a user names them
+    families      WHO: networks and distributions over their weights, models as a user names them
     data          data sets on disk
     tasks         WHERE: probes, bases, samples, what is learned
     derivatives   HOW, with respect to inputs

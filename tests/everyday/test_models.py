@@ -131,7 +131,7 @@ NOT_RUN = {"rrelu_as_a_function": 1, "mixture_of_experts": 1, "packed_lstm": 5, 
 @pytest.mark.parametrize("name", ANSWERED)
 def test_the_selftest_gives_no_false_alarm(ask: Asking, name: str) -> None:
     missing = NOT_RUN.get(name, 0)
-    told = f"{10 - missing} of 10 checks passed. The others could not be run" if missing else "All 10 checks passed."
+    told = f"{10 - missing} of 10 checks passed. The others could not run" if missing else "All 10 checks passed."
     answer = ask.answered("selftest", f"odd.py:{name}", "--input", "1x4x4", warning=told)
     assert answer.out.count("  no run ") == missing
 

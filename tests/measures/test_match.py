@@ -342,7 +342,7 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
     assert "class means" in done.output
     assert (folder / "run/report.html").stat().st_size > 10_000
     rows = list(csv.DictReader((folder / "run/match.csv").read_text().splitlines()))
-    assert (folder / "run/report.html").read_text().count("Where networks can move on small, 60 train samples") >= 1
+    assert (folder / "run/report.html").read_text().count("Match of networks and small, 60 train samples") >= 1
     assert {row["architecture"]: row["parameters"] for row in rows} == {
         "own": "263",
         "logistic_regression": str(49 * 3),  # an output for every class

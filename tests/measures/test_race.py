@@ -365,10 +365,10 @@ def test_a_dry_run_of_a_race_tells_the_time_and_writes_nothing(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--share", "0.1"], "--share is for a race, got it without --race. Add --race"),
-        (["--epochs", "3"], "--epochs is for a race"),
-        (["--race", "--draws", "8"], "are for networks before training, got one of them with --race"),
-        (["--race", "--no-labels"], "are for networks before training"),
+        (["--share", "0.1"], "--share applies only to a race, got it without --race. Add --race"),
+        (["--epochs", "3"], "--epochs applies only to a race"),
+        (["--race", "--draws", "8"], "apply only before training, got one of them with --race"),
+        (["--race", "--no-labels"], "apply only before training"),
         (["--race", "--share", "2"], "share must be above 0 and at most 1"),
         (["--race", "--rate", "-1"], "rate must be a positive number"),
     ],

@@ -301,7 +301,7 @@ def test_images_are_padded_where_a_network_wants_them_larger(folder: Path) -> No
             ["small", "--keep", "0.5"],
             "pruning by score is worse than pruning at random (a LeNet on CIFAR-10 loses 3.3 ± 0.5",
         ),
-        (["small", "--per-class"], "data score must be called without --keep and --per-class"),
+        (["small", "--per-class"], "data score does not take --keep and --per-class"),
         (["small", "--scale", "0"], "--scale must be a positive number, got 0.0"),
         (["nowhere"], "data set must be one of"),
         (["small", "--readout", "x"], "readout must be one of"),

@@ -427,8 +427,8 @@ def test_damaged_and_foreign_files_are_named_and_the_others_merged(paper: Module
     assert "runs/a/finding.json must be a finding" in told["runs/a/finding.json"].words
     assert "other2020" in told["runs/c/finding.json"].words
     for name in "de":
-        assert f"runs/{name}/{arrays} must be a whole result file" in told[f"runs/{name}/finding.json"].words
-    assert "must have the content that its digest says" in told["runs/f/finding.json"].words
+        assert f"runs/{name}/{arrays} must be a complete result file" in told[f"runs/{name}/finding.json"].words
+    assert "must match its digest" in told["runs/f/finding.json"].words
     assert told["runs/fake2024/2-laptop/finding.json"].outcome == "new"
 
 
@@ -500,7 +500,7 @@ def test_one_figure_from_the_command_line(paper: ModuleType) -> None:
     assert code == 0
     assert "fake2024, figure 2: Shares" in out
     assert "  reproduced      About fifty." in out
-    assert "measured 50 ± 1.0 % (95 %: 48.0 to 52.0), published 50, tolerance ± 5" in out
+    assert "measured 50 ± 1.0 % (95 % CI 48.0 to 52.0), published 50, tolerance ± 5" in out
     assert "Note: a note" in out
     assert "Report: here/report.html" in out
     assert Path("here/fake2024/2-laptop/finding.json").exists()
@@ -551,7 +551,7 @@ def test_status_shows_what_changed(paper: ModuleType, checkout: Path) -> None:
 
 
 def test_a_run_printed_as_json(paper: ModuleType, checkout: Path) -> None:
-    assert "decided from laptop effort on" in call("fake2024", 2, "--device", "cpu", "--effort", "smoke")[1]
+    assert "a verdict needs at least laptop effort" in call("fake2024", 2, "--device", "cpu", "--effort", "smoke")[1]
     code, out, _, _ = call("fake2024", 2, "--device", "cpu", "--effort", "smoke", "--json", "--keep")
     assert code == 0
     assert [row["verdict"] for row in json.loads(out)["rows"]] == ["inconclusive", "reproduced", "not run"]
@@ -606,7 +606,7 @@ def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: P
     text = make_gallery.page(gallery=gallery)
     assert "### Figure 2: Shares" in text
     assert "![Shares](fake2024-2.png)" in text
-    assert "| About fifty. | 50 | 50 ± 1.0 % (95 %: 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu (" in text
+    assert "| About fifty. | 50 | 50 ± 1.0 % (95 % CI 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu (" in text
     assert "- Figure S21-S22: Fails at times" in text
     assert "3 not run" not in text
     assert "<script" not in text.replace("\\<", "")

@@ -206,7 +206,7 @@ def test_a_record_survives_json(tmp_path: Path) -> None:
     assert again.statistics["never"].low == -math.inf
     assert math.isnan(again.statistics["unknown"].low)
     assert again.statistics["share"] == record.statistics["share"]
-    assert repr(again.statistics["share"]) == "50 ± 2.0 % (95 %: 46.0 to 54.0)"
+    assert repr(again.statistics["share"]) == "50 ± 2.0 % (95 % CI 46.0 to 54.0)"
     assert again.settings == {"seeds": [1, 2], "rate": 0.5, "sizes": [0, 1], "nan": None, "at": "a/b"}
     assert [verdict for _, verdict in again.claims] == ["reproduced", "not run"]
     assert again.claims[0][0] == ABOUT
@@ -243,11 +243,11 @@ def test_a_record_of_format_1_is_read_with_keys_labels_and_units() -> None:
         (b"{}", "must be of format 2 or older"),
         (b'{"format": 99}', "Install a newer biascope"),
         (b'{"format": 1}', "it has no 'paper'"),
-        (b'{"format": 2, "record": {}}', "must have the content that its digest says"),
+        (b'{"format": 2, "record": {}}', "must match its digest"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_named(text: bytes, reason: str) -> None:
-    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, and is not") as told:
+    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, but is not") as told:
         Record.parsed(text, "some/finding.json")
     assert reason in str(told.value)
 
@@ -267,7 +267,7 @@ def test_a_damaged_or_foreign_file_is_named(text: bytes, reason: str) -> None:
 )
 def test_a_record_that_is_none_is_named(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
     data = written(example().as_json() | changes, tmp_path)
-    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, and is not") as told:
+    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, but is not") as told:
         Record.parsed(data, "some/finding.json")
     assert reason in str(told.value)
 

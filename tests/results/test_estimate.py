@@ -64,11 +64,11 @@ def test_the_numbers_go_to_a_dictionary_and_back():
 @pytest.mark.parametrize(
     ("value", "error", "shown"),
     [
-        (40.0, 1.0, "40 ± 1.0 (95 %: 38.0 to 42.0)"),
-        (0.001234, 0.00002, "0.00123 ± 0.000020 (95 %: 0.001194 to 0.001274)"),
-        (12345.6, 120.0, "12346 ± 120 (95 %: 12106 to 12586)"),
-        (1.25e-10, 2e-12, "1.250e-10 ± 2.000e-12 (95 %: 1.210e-10 to 1.290e-10)"),
-        (1.0, 0.0, "1.00 ± 0.000 (95 %: 1.000 to 1.000)"),
+        (40.0, 1.0, "40 ± 1.0 (95 % CI 38.0 to 42.0)"),
+        (0.001234, 0.00002, "0.00123 ± 0.000020 (95 % CI 0.001194 to 0.001274)"),
+        (12345.6, 120.0, "12346 ± 120 (95 % CI 12106 to 12586)"),
+        (1.25e-10, 2e-12, "1.250e-10 ± 2.000e-12 (95 % CI 1.210e-10 to 1.290e-10)"),
+        (1.0, 0.0, "1.00 ± 0.000 (95 % CI 1.000 to 1.000)"),
     ],
 )
 def test_as_many_digits_are_shown_as_the_error_allows(value, error, shown):
@@ -144,7 +144,7 @@ def test_the_difference_of_independent_numbers_covers_as_often_as_it_says():
 
 def test_a_share_is_printed_in_percent_and_stays_a_share():
     number = Estimate(0.25, 0.01, 0.23, 0.27).named("accuracy", "share")
-    assert repr(number) == "25 ± 1.0 % (95 %: 23.0 to 27.0)"
+    assert repr(number) == "25 ± 1.0 % (95 % CI 23.0 to 27.0)"
     assert number.value == 0.25
     assert number.printed[0].high == pytest.approx(27.0)
 

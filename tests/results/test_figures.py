@@ -111,10 +111,10 @@ def test_cells_of_a_lattice_are_centred_on_their_frequency_and_leave_no_hole() -
     centre = 2 * 4 + 1  # the corner of four half pixels in the middle of frequency (0, 0)
     np.testing.assert_array_equal(shown[centre - 2 : centre + 2, centre - 2 : centre + 2], 0)
     assert (shown == 0).sum() == 16
-    assert "Every 2nd frequency" in figure.get_label()
+    assert "Only every 2nd frequency" in figure.get_label()
     assert "Hatched" not in figure.get_label()
     mixed = plane_figure({"a": SPARSE, "b": WHOLE})
-    assert "In part, every 2nd" in mixed.get_label()
+    assert "In some planes, only every 2nd" in mixed.get_label()
 
 
 def test_gaps_are_hatched_and_named() -> None:

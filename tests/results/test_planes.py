@@ -177,7 +177,7 @@ def test_pointing_at_a_frequency_shows_its_numbers_and_its_direction(browser: Ch
     browser.point(*place(browser, "plane-0", (-4, -3)))
     assert "speed not measured" in label(browser, "plane-0")
     browser.point(*place(browser, "plane-0", (0, 0)))
-    assert "the same everywhere, no wave" in label(browser, "plane-0")
+    assert "constant, no wave" in label(browser, "plane-0")
     assert browser.errors == []
     assert not [address for address in browser.requests if not address.startswith(("file:", "data:"))]
 

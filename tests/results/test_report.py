@@ -163,7 +163,7 @@ def test_it_holds_everything_needed_to_repeat_it(anisotropy: CovarianceResult, a
         f"draws {record['settings']['draws']}",
         "readout first",
         "BatchNorm mode eval",
-        f"how members were drawn {record['family']['drawing']}",
+        f"how networks were drawn {record['family']['drawing']}",
         f"probe {record['probe']}",
         f"version of torch {record['versions']['torch']}",
         f"seconds {record['seconds']}",
@@ -175,7 +175,9 @@ def test_it_holds_everything_needed_to_repeat_it(anisotropy: CovarianceResult, a
 
 
 def test_what_results_share_is_said_once(both: Path) -> None:
-    shared, _, own = Page(both).text.rpartition("Repeat it")[2].partition("Anisotropy directions of")
+    shared, _, own = (
+        Page(both).text.rpartition("How to reproduce these results")[2].partition("Anisotropy directions of")
+    )
     assert "readout first" in shared
     assert "readout first" not in own
     assert own.count("seed 0") == own.count("seed 7") == 1
@@ -298,7 +300,7 @@ def test_pictures_that_do_not_fit_are_named_not_dropped(
     monkeypatch.setattr(report, "_PICTURES", 1)
     again = renamed(anisotropy, anisotropy.subject)
     page = Page(write_report([anisotropy, again], tmp_path / "report.html"))
-    assert page.text.count("Its pictures are left out") == 1
+    assert page.text.count("Pictures are omitted") == 1
     assert page.text.count("Agreement of the two halves") == 1
 
 
@@ -518,7 +520,7 @@ def test_the_headline_is_told_once_and_details_are_folded(
         assert f"<p>{sentence}</p>" in inside
         assert f"Why it differs: {why}" in inside
         assert why not in before + behind
-    assert "Resolved up to direction 3: beyond it, pictures are greyed out" in before
+    assert "Directions up to 3 are resolved. The others are greyed out" in before
     assert "No single direction is resolved" in inside
     assert [page.gallery(number)["resolved"] for number in (0, 1)] == [0, 3]
 
@@ -564,7 +566,7 @@ def test_a_damaged_neighbour_is_left_out_of_the_report_and_told(anisotropy: Cova
     anisotropy.save(tmp_path / "anisotropy_directions")
     damaged = anisotropy.save(tmp_path / "old") / "result.json"
     damaged.write_text(damaged.read_text()[:-40])
-    with pytest.warns(UserWarning, match="leaves a result out: .*old/result.json"):
+    with pytest.warns(UserWarning, match="omits a result: .*old/result.json"):
         page = Page(report.write_folder_report(tmp_path))
     assert page.text.count(anisotropy.sentence()) == 1
 
@@ -579,5 +581,5 @@ def test_results_from_before_a_network_changed_are_told_apart(
     )
     anisotropy.save(tmp_path / "anisotropy_directions")
     older.save(tmp_path / "average_geometry")
-    with pytest.warns(UserWarning, match="shows results of small MLP from before and after its code"):
+    with pytest.warns(UserWarning, match="mixes results of small MLP from before and after a change of its code"):
         report.write_folder_report(tmp_path)

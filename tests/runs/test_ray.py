@@ -182,7 +182,9 @@ def test_a_group_that_always_ends_its_process_is_given_up_with_a_sentence(on_ray
     def dies(keys, run, method):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(ValueError, match=r"^The stack of trial 'a' must not end the process .* did more than 1 times"):
+    with pytest.raises(
+        ValueError, match=r"^The process that computes trial 'a' must not end early, but did so more than 1 times"
+    ):
         cluster.run_groups(dies, [Group(("a",))], Run(device="cpu", on="ray"), pytest.fail)
 
 
@@ -369,7 +371,7 @@ def test_a_command_that_is_stopped_says_so_ends_its_cluster_and_goes_on(number, 
 
     try:
         stopped = started(number, "--on", "ray")
-        assert stopped.stderr == "\nStopped. What is finished is kept: the same command goes on from there.\n"
+        assert stopped.stderr == "\nStopped. Finished work is saved. The same command resumes from there.\n"
         assert (stopped.returncode, stopped.stdout) == (128 + number, "")
         assert [*commands_naming(place)] == []
         (kept,) = tmp_path.glob("trials/*/group-*.safetensors")
@@ -393,7 +395,7 @@ def commands_naming(folder: Path) -> Iterator[str]:
 
 def test_without_ray_a_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    message = '--on ray needs Ray, and it is not installed here. Install it with pip install "biascope[ray]".'
+    message = '--on ray needs Ray, which is not installed here. Install it with pip install "biascope[ray]".'
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         cluster.run_groups(pytest.fail, [Group(("a",))], Run(on="ray"), pytest.fail)
 
@@ -453,5 +455,5 @@ def test_a_group_takes_a_gpu_with_its_share_of_cores_or_one_core(nodes, device, 
 
 
 def test_a_gpu_that_no_node_has_is_a_sentence():
-    with pytest.raises(ValueError, match=r"^device 'cuda' needs a GPU on the Ray cluster, and it has none\. Pass"):
+    with pytest.raises(ValueError, match=r"^device 'cuda' needs a GPU on the Ray cluster, which has none\. Pass"):
         cluster._slot(Nodes({"CPU": 8.0}), Run(device="cuda", on="ray"))

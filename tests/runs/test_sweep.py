@@ -273,7 +273,7 @@ def test_a_damaged_group_file_is_named_and_only_that_group_is_done_again(tmp_pat
         )
     )
     work = Squares()
-    with pytest.warns(UserWarning, match=rf"{path.name} is damaged\. What it held is computed again\."):
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged\. Its content is computed again\."):
         found = Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, work, plan=Pairs())
     assert squares(found) == whole
     assert len(work.runs) == 1
@@ -287,7 +287,7 @@ def test_a_damaged_plan_is_named_and_planned_again(tmp_path, damage):
     text = path.read_text()
     path.write_text({"cut": text[:-9], "other keys": text.replace("ccc", "cab")}.get(damage, '{"groups": []}'))
     work = Squares()
-    with pytest.warns(UserWarning, match=r"plan\.json is damaged\. What it held is planned again\."):
+    with pytest.warns(UserWarning, match=r"plan\.json is damaged\. Its content is planned again\."):
         found = Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, work, plan=Pairs())
     assert squares(found) == whole
     assert not work.runs  # groups are found by what is in them
@@ -316,7 +316,7 @@ def test_leftovers_go_and_what_may_still_be_written_stays(tmp_path):
 def test_a_plan_must_hold_every_new_trial_once(tmp_path, groups):
     sweep = Sweep("work", Run(tmp_path), code=())
     with pytest.raises(
-        ValueError, match=r"^A plan must put each of its 2 trials into one group, and '(bb|other)' is in"
+        ValueError, match=r"^A plan must put each of its 2 trials into one group, but '(bb|other)' is in"
     ):
         sweep.outcomes(["a", "bb"], Squares(), plan=lambda keys: groups)
     assert not (sweep.folder / "plan.json").exists()
@@ -326,7 +326,7 @@ def test_work_must_answer_for_every_trial(tmp_path):
     def forgets(keys, run, method):
         return {"a": {}}
 
-    with pytest.raises(ValueError, match=r"^The work must give an outcome for each of its 2 trials, and 'bb' has none"):
+    with pytest.raises(ValueError, match=r"^The work must give an outcome for each of its 2 trials, but 'bb' has none"):
         Sweep("work", Run(tmp_path), code=()).outcomes(["a", "bb"], forgets, plan=Pairs())
     assert not list(tmp_path.glob("trials/*/group-*"))
 

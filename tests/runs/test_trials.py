@@ -106,7 +106,7 @@ def test_a_damaged_file_is_named_and_only_that_trial_is_done_again(tmp_path, dam
     else:
         flipped(path, -1 if damage.endswith("end") else path.read_bytes().index(b"value"))
     again = Work()
-    with pytest.warns(UserWarning, match=r"bb\.safetensors is damaged\. What it held is computed again\."):
+    with pytest.warns(UserWarning, match=r"bb\.safetensors is damaged\. Its content is computed again\."):
         outcomes = list(Trials("work", Run(tmp_path), code=()).outcomes(KEYS, again))
     assert values(outcomes) == [1.0, 2.0, 3.0, 4.0]
     assert again.calls == ["bb"]
@@ -155,19 +155,21 @@ def test_other_outputs_of_the_same_code_and_weights_are_told_and_computed_anew(t
 
     list(kept().outcomes(["a"], Work()))
     monkeypatch.setenv("SLOPE", "3")
-    with pytest.warns(UserWarning, match=r"The network gives other outputs than when .* A sum is computed anew\."):
+    with pytest.warns(
+        UserWarning, match=r"The outputs of the network differ from those in .* A sum is computed again\."
+    ):
         second = kept()
     assert not second.done("a")
     list(second.outcomes(["a"], Work()))
     monkeypatch.setenv("SLOPE", "1.00000000001")  # rounding
     assert kept().done("a")
     monkeypatch.setenv("SLOPE", "3")
-    with pytest.warns(UserWarning, match="other outputs"):
+    with pytest.warns(UserWarning, match="outputs of the network differ"):
         assert kept().done("a")  # both are known now
 
 
 def test_a_network_needs_inputs_to_be_compared_on(tmp_path):
-    with pytest.raises(TypeError, match=r"must name inputs to compare outputs on\. Pass at="):
+    with pytest.raises(TypeError, match=r"needs inputs to compare its outputs on\. Pass at="):
         Trials("work", Run(tmp_path), code=(), network=scaled(1.0))
 
 
@@ -208,7 +210,7 @@ def test_a_trial_that_was_not_renamed_is_done_again(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     below = tmp_path / "file" / "folder"
-    with pytest.raises(ValueError, match=r"^The output folder must be writable, and .* is not \(.+\)\. Pass another"):
+    with pytest.raises(ValueError, match=r"^The output folder must be writable, but .* is not \(.+\)\. Pass another"):
         make_writable(below)
     with pytest.raises(ValueError, match="must be writable"):
         Trials("work", Run(below), code=())

@@ -71,7 +71,7 @@ def test_another_training_or_a_damaged_file_begins_anew(tmp_path: Path) -> None:
     whole = fit(network, task, RECIPE, seed=3, run=CPU)
     assert torch.equal(fit(network, task, RECIPE, seed=3, run=CPU, unfinished=file).losses, whole.losses)
     file.write_bytes(b"broken")
-    with pytest.warns(UserWarning, match=r"unfinished\.safetensors is damaged\. What it held is trained again\."):
+    with pytest.warns(UserWarning, match=r"unfinished\.safetensors is damaged\. Its content is trained again\."):
         found = fit(network, task, RECIPE, seed=3, run=CPU, unfinished=file)
     assert torch.equal(found.losses, whole.losses)
 

@@ -56,7 +56,7 @@ def _cite(wanted: bool) -> None:
         from biascope.results.registry import PAPERS
 
         typer.echo(f"The Biascope developers (2026). Biascope {__version__}: a microscope for inductive bias.\n")
-        typer.echo("and the paper whose measurement you use:")
+        typer.echo("Please also cite the paper whose measurement you use:")
         for key, reference in PAPERS.items():
             typer.echo(f"  {key:13} {reference}")
         raise typer.Exit
@@ -67,9 +67,11 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    cite: Annotated[bool, typer.Option("--cite", callback=_cite, is_eager=True, help="Print what to cite.")] = False,
+    cite: Annotated[
+        bool, typer.Option("--cite", callback=_cite, is_eager=True, help="Print the references to cite.")
+    ] = False,
 ) -> None:
-    """What every command shares."""
+    """Options of every command."""
 
 
 def _add_commands() -> None:
@@ -92,7 +94,7 @@ def _told(
     file: object = None,
     line: str | None = None,
 ) -> None:
-    """A warning as a sentence; one of other people's code keeps its name."""
+    """Print a warning as a sentence; a warning of another library keeps the name of its class."""
     kind = "" if category is UserWarning else f"{category.__name__}: "
     typer.echo(f"biascope: {kind}{' '.join(str(message).split())}", err=True)
 
@@ -115,7 +117,7 @@ def main() -> None:
         typer.echo(f"biascope: {' '.join(sentence.split())}", err=True)
         sys.exit(2)
     if status == 130:  # Typer's answer to Ctrl-C
-        typer.echo("\nStopped. What is finished is kept: the same command goes on from there.", err=True)
+        typer.echo("\nStopped. Finished work is saved. The same command resumes from there.", err=True)
         status = 128 + signals[0] if signals else status
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -145,18 +147,16 @@ def _stopped_in_order() -> Iterator[list[int]]:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What to tell of an error that a user can mend; nothing of one that is ours."""
+    """The sentence for an error that a user can fix; None for an error of Biascope itself."""
     if hasattr(error, "format_message"):  # a word of the command line that Typer does not take
         return _usage(error)
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename} could not be read or written" if error.filename else "A file could not be written"
-        return f"{place}: {error.strerror}. Check the path, its permissions and the space that is left."
+        return f"{place}: {error.strerror}. Check the path, its permissions and the free disk space."
     if isinstance(error, ValueError | OSError):
         return str(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
-        return (
-            "The memory must hold what was asked for, and does not. Pass fewer samples, a smaller input or fewer draws."
-        )
+        return "The memory is too small for this work. Pass fewer samples, a smaller input or fewer draws."
     return None
 
 
@@ -165,7 +165,7 @@ def _usage(error: Any) -> str:
     path = context.command_path if context is not None else "biascope"
     message = error.format_message().rstrip(".")
     if message == "Missing command":
-        message = f"{path} must be given a command: {', '.join(context.command.list_commands(context))}"
+        message = f"{path} needs a command: {', '.join(context.command.list_commands(context))}"
     return f"{message}. Type {path} --help."
 
 

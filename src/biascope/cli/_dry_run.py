@@ -1,4 +1,4 @@
-"""What `--dry-run` does: a command is rehearsed in a temporary folder, and the time that it would take is printed."""
+"""``--dry-run``: rehearse a command in a temporary folder and print the time that it would take."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_place(group: Lasting, on: str | None = None) -> None:
     from biascope.runs.files import make_writable, remove_empty_folders
 
     if on is not None:
-        raise ValueError(f"--dry-run is for work on this machine, got --on {on}. Leave one of them out.")
+        raise ValueError(f"--dry-run works only on this machine, got --on {on}. Leave one of them out.")
     if (out := getattr(group, "out", None)) is not None:
         make_writable(out)
         remove_empty_folders()
@@ -125,7 +125,7 @@ def _stage_in_words(stage: Stage) -> str:
     from biascope.results.wording import duration
 
     if stage.seconds is None:
-        return f"{stage.name}: more than {duration(stage.spent)}, in which none of {stage.pieces:,} pieces ended"
+        return f"{stage.name}: more than {duration(stage.spent)}; none of {stage.pieces:,} pieces has finished yet"
     so_far = f" ({stage.done:,} of {stage.pieces:,} in {duration(stage.spent)})" if stage.done else ""
     if stage.seconds > stage.spent:
         return f"{stage.name}: about {duration(stage.seconds)}{so_far}"
@@ -139,4 +139,4 @@ def _in_words(known: Expectation, device: str) -> str:
         return f"Expected time: about {duration(known.seconds)} on {device}."
     if not known.stages or known.stages[-1].seconds is None:
         return f"Expected time: more than {duration(known.seconds)} on {device}. The pace is not known yet."
-    return f"Expected time: about {duration(known.seconds)} on {device} for what was counted. More may follow."
+    return f"Expected time: about {duration(known.seconds)} on {device} for the stages above. More stages may follow."

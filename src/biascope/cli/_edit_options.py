@@ -1,4 +1,4 @@
-"""What `biascope edit` takes: which measurements of which tasks, how to fine-tune, and the encoder to begin with."""
+"""Options of `biascope edit`: measurements and tasks, how to fine-tune, and the encoder to start from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from biascope.families.family import Network
     from biascope.training.recipe import Recipe
 
-WHAT_HELP = "What to measure: addition, negation, disentanglement, localisation, joined by commas."
-CONTROL_HELP = "Task to keep while others are negated; in maps of disentanglement, samples outside both tasks."
-PAIR_HELP = "Two tasks for disentanglement; for localisation, a task and another. The first two by default."
-POINTS_HELP = "Points of each task in a map (2048 for disentanglement by default) or a kernel (200 for localisation)."
+WHAT_HELP = "Measurements to run, separated by commas: addition, negation, disentanglement, localisation."
+CONTROL_HELP = "Control task, preserved while others are negated. In disentanglement maps: samples outside both tasks."
+PAIR_HELP = "Two tasks for disentanglement; for localisation, a task and one to compare with. The first two by default."
+POINTS_HELP = "Points of each task. Default: 2048 in a disentanglement map, 200 in a localisation kernel."
 MEASURES = {
     "addition": "task_addition",
     "negation": "task_negation",
@@ -30,7 +30,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What is measured, of which tasks.
+    """Which measurements are run on which tasks.
 
     Attributes:
         what: Words for measurements.
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Question(Group):
-    """What to measure of tasks."""
+    """Which measurements to run."""
 
     what: Annotated[str, typer.Option(help=WHAT_HELP)] = "addition"
     control: Annotated[str, typer.Option(help=CONTROL_HELP)] = ""
@@ -62,14 +62,14 @@ class Question(Group):
     grid: Grid = 20
 
     def about(self, tasks: str) -> Choice:
-        """What was asked for, where it can be done."""
+        """The chosen measurements and tasks, checked."""
         what, control, pair, points, grid = self.what, self.control, self.pair, self.points, self.grid
         words = tuple(dict.fromkeys(_words(what)))
         if unknown := [word for word in words if word not in MEASURES]:
             raise ValueError(f"--what must be among {', '.join(MEASURES)}, got {unknown[0]!r}. Pass --what addition.")
         names = {_label(name): name for name in _words(tasks)}
         if not words or not names or len(names) < len(_words(tasks)):
-            problem = "one twice" if names else "none"
+            problem = "a duplicate" if names else "none"
             raise ValueError(
                 f"--tasks and --what must name different tasks and measurements, got {problem}. Pass --tasks mnist,gtsrb."
             )
@@ -77,7 +77,7 @@ class Question(Group):
         of_pair = [word for word in words if word in ("disentanglement", "localisation")]
         if of_pair and len(names) < 2:
             raise ValueError(
-                f"--what {of_pair[0]} needs two tasks, got {next(iter(names))} alone. Pass --tasks {next(iter(names))},gtsrb."
+                f"--what {of_pair[0]} needs two tasks, got only {next(iter(names))}. Pass --tasks {next(iter(names))},gtsrb."
             )
         if pair and (not of_pair or len(set(two)) != 2 or len(two) != 2 or not set(two) <= set(names)):
             needs = "is for disentanglement and localisation, and must name two of the tasks"
@@ -90,9 +90,7 @@ class Question(Group):
                 f"--what negation needs a task besides the control task {kept}, got none. Pass another in --tasks."
             )
         if "negation" in words and not kept:
-            raise ValueError(
-                "--what negation needs a control task that must be kept, got none. Pass --control cifar10."
-            )
+            raise ValueError("--what negation needs a control task, got none. Pass --control cifar10.")
         if kept and not {"negation", "disentanglement"} & set(words):
             raise ValueError(
                 f"--control is for negation and disentanglement, got {control} for {', '.join(words)}. "
@@ -119,7 +117,9 @@ class TuningOptions(Group):
     tunings: Annotated[str, typer.Option(help="How to fine-tune: non-linear, linearised, or both.")] = (
         "non-linear,linearised"
     )
-    seeds: Annotated[int, typer.Option(help="Fine-tunings of each task, with intervals over them.")] = 1
+    seeds: Annotated[
+        int, typer.Option(help="Number of fine-tunings of each task, with different seeds, for intervals.")
+    ] = 1
 
     def recipes(self, encoder: str) -> dict[str, Recipe]:
         """How to fine-tune, with the encoder's own rates where none are given."""
@@ -136,7 +136,7 @@ class TuningOptions(Group):
         for tuning, option in zip(TUNINGS, ("--rate", "--linearised-rate"), strict=True):
             if given[tuning] is not None and (tuning not in wanted or not 0 < rates[tuning] < 1e3):
                 raise ValueError(
-                    f"{option} must be positive, for a tuning that is made, got {given[tuning]:g} with --tunings "
+                    f"{option} must be positive and belong to one of --tunings, got {given[tuning]:g} with --tunings "
                     f"{self.tunings}. Leave it out."
                 )
         if self.steps < 1:
@@ -150,12 +150,12 @@ class TuningOptions(Group):
 
 @dataclass(frozen=True)
 class EncoderOptions(Group):
-    """Which weights an encoder begins with."""
+    """Which weights an encoder starts from."""
 
     weights: Weights = None
     random: Annotated[bool, typer.Option("--random", help="Start from random weights.")] = False
     image_size: Annotated[
-        int | None, typer.Option(help="Side of the images for efficientnet_lite0; 96 by default.")
+        int | None, typer.Option(help="Height and width of the images for efficientnet_lite0; 96 by default.")
     ] = None
 
     def check(self, choice: Choice) -> None:
@@ -166,7 +166,7 @@ class EncoderOptions(Group):
             )
         if self.random and "localisation" in choice.what:
             raise ValueError(
-                "--what localisation compares with random weights itself, got --random too. Leave that out."
+                "--what localisation already compares with random weights, got --random too. Leave --random out."
             )
 
     def encoder(self, name: str, root: Path | None) -> Encoder:

@@ -1,4 +1,4 @@
-"""SHOW: `biascope compare`: networks side by side."""
+"""SHOW: `biascope compare`: a comparison of networks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @with_groups
 def compare(
-    subjects: Annotated[list[str], typer.Argument(help="Two or more run folders or networks, in any mixture.")],
+    subjects: Annotated[list[str], typer.Argument(help="Two or more run folders or networks, in any combination.")],
     *,
     input: Input = "",
     batchnorm: Batchnorm = "eval",
     gradients: GradientOptions,
-    leading: Annotated[int, typer.Option(help="Directions in the compared subspaces.")] = 10,
+    leading: Annotated[int, typer.Option(help="Number of leading directions in the compared subspaces.")] = 10,
     work: SeededWork,
 ) -> None:
-    """Put networks side by side: spectra, effective rank and overlap of their leading directions."""
+    """Compare networks: spectra, effective rank and overlap of their leading directions."""
     from biascope import scanning
     from biascope.measures.covariance import compare as comparison
     from biascope.results.report import write_report
@@ -38,7 +38,7 @@ def compare(
             f"compare needs at least two subjects, got {len(subjects)}. Pass run folders or network names."
         )
     if len(set(subjects)) < len(subjects):
-        raise ValueError(f"compare needs different subjects, got {', '.join(subjects)}. Leave out those that repeat.")
+        raise ValueError(f"compare needs different subjects, got {', '.join(subjects)}. Leave out the duplicates.")
     if work.dry_run:
         check_place(work)
         shape, sampling = parsed_shape(input), gradients.sampling(work.seed)

@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Fetch, list and check real data sets, and score their samples.")
 
 PRUNING_WITHDRAWN = (
-    "data score must be called without --keep and --per-class: pruning by score is worse than pruning at random (a LeNet on CIFAR-10 "
-    "loses 3.3 ± 0.5 points against random subsets with 50 % removed, 6.2 ± 0.6 with 90 %). Leave them out; docs/sample_score.md has "
-    "the numbers."
+    "data score does not take --keep and --per-class: pruning by score is worse than pruning at random (a LeNet on CIFAR-10 "
+    "loses 3.3 ± 0.5 points against random subsets with 50 % removed, 6.2 ± 0.6 with 90 %). Leave them out. The numbers are in "
+    "docs/sample_score.md."
 )
 
 
 @app.command()
 @with_groups
 def get(
-    names: Annotated[list[str], typer.Argument(help="Published sets: cifar10, mnist, fashion-mnist.")],
+    names: Annotated[list[str], typer.Argument(help="Published data sets: cifar10, mnist, fashion-mnist.")],
     *,
     data_root: DataRoot = None,
     output: Output,
 ) -> None:
-    """Fetch published data sets; what is already there is not fetched again."""
+    """Fetch published data sets; sets that are already on disk are not fetched again."""
     from biascope import data
     from biascope.data.fetching import fetch
 
@@ -63,7 +63,7 @@ def get(
             failures.append(str(error))
             continue
         rows.append({"name": published.name, "path": fetched.folder, "sources": fetched.sources})
-        how = f"fetched from {' and '.join(fetched.sources)}" if fetched.sources else "already there"
+        how = f"fetched from {' and '.join(fetched.sources)}" if fetched.sources else "already on disk"
         if not output.as_json:
             typer.echo(f"{published.name}: {how}, {fetched.folder}")
     if output.as_json:
@@ -75,7 +75,7 @@ def get(
 @app.command("list")
 @with_groups
 def list_(data_root: DataRoot = None, *, output: Output) -> None:
-    """List the data sets that are known, and which of them are there."""
+    """List the known data sets, and which of them are on disk."""
     from biascope import data
 
     root = data.data_root(data_root)
@@ -87,7 +87,7 @@ def list_(data_root: DataRoot = None, *, output: Output) -> None:
         return
     typer.echo(f"Data sets under {root}:")
     for each in published:
-        where = places[each.name] or f"not there: biascope data get {each.name}"
+        where = places[each.name] or f"not on disk: biascope data get {each.name}"
         typer.echo(f"  {each.name:14} {each.content:48} {where}")
     for name, path in own.items():
         typer.echo(f"  {name:14} {'your own':48} {path}")
@@ -96,7 +96,7 @@ def list_(data_root: DataRoot = None, *, output: Output) -> None:
 @app.command()
 @with_groups
 def check(name: DatasetName, *, data_root: DataRoot = None, output: Output) -> None:
-    """Check a data set: the md5 of every official file, or that your own can be read."""
+    """Check a data set: the MD5 of every official file, or whether your own can be read."""
     from biascope import data
 
     root = data.data_root(data_root)
@@ -121,8 +121,8 @@ def check(name: DatasetName, *, data_root: DataRoot = None, output: Output) -> N
             typer.echo(f"{folder / file}: {verdict}")
     if wrong:
         raise ValueError(
-            f"{published.name} must have its official files, and {', '.join(wrong)} in {folder} {'are' if len(wrong) > 1 else 'is'} "
-            f"not. Run `biascope data get {published.name} --data-root {root}`."
+            f"{published.name} must consist of its official files, but {', '.join(wrong)} in {folder} "
+            f"{'are' if len(wrong) > 1 else 'is'} missing or damaged. Run `biascope data get {published.name} --data-root {root}`."
         )
 
 
@@ -167,7 +167,7 @@ def score(
     print_results([result], write_folder_report(folder), work.as_json, files=files)
     if not work.as_json:
         if result.agreement.value < 0.9:
-            typer.echo("The order of the samples still depends on which networks were drawn: pass more --draws.")
+            typer.echo("The order of the samples still depends on the drawn networks. Pass more --draws.")
         typer.echo(f"Scores: {files[0]}, {files[1].name}")
 
 

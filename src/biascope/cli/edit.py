@@ -1,4 +1,4 @@
-"""SHOW: `biascope edit`: an encoder fine-tuned on tasks, and what task arithmetic makes of it."""
+"""SHOW: `biascope edit`: fine-tune an encoder on tasks and measure task arithmetic on it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from biascope.results.result import Result
     from biascope.runs.run import Run
 
-ENCODER_HELP = "efficientnet_lite0, minilm, vit, or the folder of a CLIP, T5 or BERT."
-TASKS_HELP = (
-    "Tasks to fine-tune on, joined by commas: data sets (biascope data list), .npz files, image folders, sets of texts."
-)
-SAVE_HELP = "Also write base, task vectors, heads and coefficients, for biascope merge apply."
+ENCODER_HELP = "Encoder: efficientnet_lite0, minilm, vit, or the folder of a CLIP, T5 or BERT model."
+TASKS_HELP = "Tasks to fine-tune on, separated by commas: data sets (biascope data list), .npz files, image folders, text data sets."
+SAVE_HELP = "Also save base, task vectors, heads and coefficients, for biascope merge apply."
 
 
 @with_groups
@@ -43,7 +41,7 @@ def edit(
     save_vectors: Annotated[bool, typer.Option("--save-vectors", help=SAVE_HELP)] = False,
     work: SeededWork,
 ) -> None:
-    """Fine-tune an encoder on tasks, then add and subtract what it learned: are the tasks there, do they interfere?
+    """Fine-tune an encoder on tasks, then add and subtract the task vectors: how accurate is the result, do tasks interfere?
 
     --samples are the training, validation and test samples of a task. --steps are iterations of 128 samples each; without --rate and
     --linearised-rate the encoder's own learning rates are used.
@@ -60,7 +58,7 @@ def edit(
     begin.check(chosen)
     if save_vectors and not chosen.tuned:
         raise ValueError(
-            "--save-vectors needs task vectors, and localisation alone makes none. Add addition to --what."
+            "--save-vectors needs task vectors, but localisation alone computes none. Add addition to --what."
         )
     folder = work.out or Path("biascope-runs") / begin.folder_name(encoder)
     run = work.run(folder, data_root=data_root)
@@ -155,7 +153,7 @@ def _measured(word: str, study: Study, chosen: Choice, seed: int, run: Run, untr
 
 
 def as_table(result: Result) -> str:
-    """A result as lines of text: accuracies with intervals by way to edit, or its main numbers."""
+    """A result as lines of text: accuracies with intervals for each method, or its main numbers."""
     from biascope.measures.task_addition import TaskAddition
     from biascope.measures.task_negation import TaskNegation
 
@@ -178,7 +176,7 @@ def _in_percent(share: Estimate) -> str:
 
 
 def _coefficients(results: Mapping[str, Result]) -> dict[str, list[float]] | None:
-    """By way to edit, the coefficient of the sum of all vectors for each seed."""
+    """For each method, the coefficient of the sum of all vectors for each seed."""
     added: Any = results.get("addition")
     return None if added is None else {way: added.chosen[:, i].tolist() for i, way in enumerate(added.methods)}
 
@@ -189,9 +187,9 @@ def about_vectors(folder: Path, files: Sequence[Path], coefficients: Mapping[str
     if not files:
         return where
     if coefficients is None:
-        return f"{where} (for a coefficient to merge them with, measure addition too)"
+        return f"{where} (to get a coefficient for merging, also measure addition)"
     if not coefficients["non-linear"][0]:
-        return f"{where} (the best coefficient is 0: adding all of them gains nothing)"
+        return f"{where} (the best coefficient is 0: adding all of them improves nothing)"
     words = [folder / "base.safetensors", *files, "--weight", f"{coefficients['non-linear'][0]:g}"]
     words += ["--out", folder / "merged.safetensors"]
     return f"{where}\nTo merge: biascope merge apply {shlex.join(map(str, words))}"

@@ -1,4 +1,4 @@
-"""SHOW: `biascope inr`: signals as networks."""
+"""SHOW: `biascope inr`: implicit neural representations of signals."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from biascope.cli.printing import as_document, entry, print_json, print_results
 if TYPE_CHECKING:
     from biascope.tasks.signals import Signal
 
-app = typer.Typer(help="Implicit representations: signals as networks from coordinates to values.")
+app = typer.Typer(help="Implicit neural representations: networks that map coordinates to the values of a signal.")
 
 CANDIDATES_HELP = (
-    "Networks to rank, with commas: siren, ffn or relu for the usual ones of a kind, siren=30, ffn=5, positional=1 or single=1 for "
-    "one. By default siren,ffn,relu."
+    "Networks to rank, separated by commas. siren, ffn and relu are the usual networks of a kind; siren=30, ffn=5, positional=1 "
+    "and single=1 are one network each."
 )
 _TWO_SECONDS = SignalOptions(seconds=2.0)
 
@@ -50,8 +50,8 @@ def fit(
     steps: Steps = 1000,
     rate: Rate = 1e-4,
     batch: Batch = 16_384,
-    held_out: Annotated[float, typer.Option(help="Share of the points to leave out of training.")] = 0.0,
-    finer: Annotated[int, typer.Option(help="Also read the signal on a grid so many times as fine.")] = 1,
+    held_out: Annotated[float, typer.Option(help="Share of the points to hold out from training.")] = 0.0,
+    finer: Annotated[int, typer.Option(help="Also reconstruct the signal on a grid this many times finer.")] = 1,
     reading: SignalOptions,
     work: SeededWork,
 ) -> None:
@@ -67,9 +67,7 @@ def fit(
 
     given = reading.read(signal)
     if bool((given.flat == given.flat[:1]).all()):  # its PSNR would say nothing of the network
-        raise ValueError(
-            f"{given.name} must vary, and has one value everywhere. Pass a signal with something to learn."
-        )
+        raise ValueError(f"{given.name} must vary, but has the same value everywhere. Pass a signal that varies.")
     chosen = parse_settings(settings)
     usual = {} if ":" in model else {"outputs": given.channels}
     family = family_of(model, shape=(len(given.shape),), settings={**usual, **chosen})
@@ -144,19 +142,22 @@ def advise(
     signal: SignalPath,
     *,
     candidates: Annotated[str, typer.Option(help=CANDIDATES_HELP)] = "siren,ffn,relu",
-    check: Annotated[bool, typer.Option("--check", help="Train the candidates and compare the orders.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Also train the candidates and compare the predicted order with the trained one."),
+    ] = False,
     steps: Steps = 100,
     rate: Rate = 1e-4,
     batch: Batch = 16_384,
-    points: Annotated[int, typer.Option(help="Points of a kernel, at most 4,096.")] = 1024,
+    points: Annotated[int, typer.Option(help="Number of points in a kernel, at most 4,096.")] = 1024,
     draws: Draws = 3,
-    width: Annotated[int, typer.Option(help="Units of each layer.")] = 256,
+    width: Annotated[int, typer.Option(help="Number of units in each layer.")] = 256,
     reading: SignalOptions = _TWO_SECONDS,
     work: SeededWork,
 ) -> None:
-    """Rank networks for a signal before any training, with warnings, and write a report.
+    """Rank networks for a signal before training, with warnings, and write a report.
 
-    The order is for --steps iterations of Adam at the learning rate --rate. --batch and --precision are those of --check.
+    The order is for --steps iterations of Adam at the learning rate --rate. --batch and --precision apply only to --check.
     """
     from biascope.measures.advise import advise as advised
     from biascope.measures.advise.candidates import parse_candidates

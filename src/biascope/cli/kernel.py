@@ -34,11 +34,13 @@ def kernel(
     samples: DataOptions,
     positive: Positive = "",
     leading: Annotated[
-        int | None, typer.Option(help="Eigenfunctions to find; by default 50, or as many as there are samples.")
+        int | None,
+        typer.Option(help="Number of eigenfunctions; by default 50, or the number of samples if that is smaller."),
     ] = None,
-    control: Annotated[bool, typer.Option(help="Compare the local energy with that on the test samples.")] = False,
+    control: Annotated[bool, typer.Option(help="Compare the local energy with the one on the test samples.")] = False,
     parameters: Annotated[
-        list[str], typer.Option(help="Parameters to differentiate by, names or patterns such as 'conv1.*'.")
+        list[str],
+        typer.Option(help="Differentiate only with respect to these parameters: names or patterns such as 'conv1.*'."),
     ] = [],  # noqa: B006 - typer copies it
     kind: Annotated[
         str, typer.Option("--kernel", help="Kernel of one readout (scalar) or summed over outputs (trace).")
@@ -52,7 +54,7 @@ def kernel(
     on: On = None,
     work: SeededWork,
 ) -> None:
-    """The tangent kernel of a network on data: its spectrum, its eigenfunctions, and how much of the labels lies on them."""
+    """Measure the tangent kernel of a network on data: spectrum, eigenfunctions, and the share of the labels on them."""
     from biascope import scanning
     from biascope.families import source as model_source
     from biascope.results.registry import check_samples, find
@@ -61,7 +63,9 @@ def kernel(
     if matrix is not None and matrix.suffix != ".npy":
         raise ValueError(f"--matrix must name an .npy file, got {matrix}. Pass --matrix kernel.npy.")
     if matrix is not None and not matrix.parent.is_dir():
-        raise ValueError(f"--matrix must lie in a folder that exists, and {matrix.parent} does not. Create it first.")
+        raise ValueError(
+            f"--matrix must lie in an existing folder, but {matrix.parent} does not exist. Create it first."
+        )
     chosen = model_source.parse_settings(settings)
     found = samples.arrays(work.seed)
     family = model_source.family_of(model, shape=found.shape, settings=chosen, weights_file=weights)

@@ -1,4 +1,4 @@
-"""SHOW: `biascope list`: the names there are."""
+"""SHOW: `biascope list`: the names of networks and measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from biascope.cli.printing import print_json
 
 @with_groups
 def list(output: Output) -> None:
-    """List the networks and measurements there are."""
+    """List the available networks and measurements."""
     from biascope import networks
     from biascope.results import registry
 
@@ -20,6 +20,6 @@ def list(output: Output) -> None:
     typer.echo("networks (biascope scan NAME, settings with --set key=value):")
     for name in networks.names():
         typer.echo(f"  {name}")
-    typer.echo("measurements (biascope measure NAME MODEL; it names the command of those that have one of their own):")
+    typer.echo("measurements (biascope measure NAME MODEL; if a measurement has its own command, this names it):")
     for name in registry.names():
         typer.echo(f"  {name}")

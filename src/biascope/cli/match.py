@@ -1,4 +1,4 @@
-"""SHOW: `biascope match`: which networks can hardly move where the data lie; with `--race`, which of them learn them best."""
+"""SHOW: `biascope match`: which networks hardly change where the data vary; with `--race`, which of them learn best."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from biascope.tasks.task import Arrays
 
 MODELS_HELP = (
-    "Networks: names (biascope list), path/to/file.py:build or package.module:build; one with settings of its own in quotes, "
-    "'lenet pooling=average'. Without any, the networks of the papers that are quick to draw."
+    "Networks: names (biascope list), path/to/file.py:build or package.module:build. Quote a network with its own settings: "
+    "'lenet pooling=average'. Default: the networks of the papers that are fast to initialise."
 )
 USUAL = ("logistic_regression", "mlp", "lenet", "lenet pooling=average", "vgg11", "resnet18", "vit")
 _SAMPLES = DataOptions(samples="5000")
@@ -45,7 +45,8 @@ def match(
     settings: Settings = [],  # noqa: B006 - typer copies it
     samples: DataOptions = _SAMPLES,
     labels: Annotated[
-        bool, typer.Option(help="Look along directions between class means, not where the data vary.")
+        bool,
+        typer.Option(help="Measure along directions between class means, not along those in which the data vary most."),
     ] = True,
     draws: Draws = 256,
     inputs: Inputs = 4,
@@ -56,16 +57,14 @@ def match(
     ] = False,
     share: Annotated[
         float | None,
-        typer.Option("--share", help="Largest share of the training that a race may spend; 0.1 by default."),
+        typer.Option("--share", help="Largest share of the full training that a race may use; 0.1 by default."),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Passes over the samples of the whole training; 20 by default.")
-    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Epochs of the full training; 20 by default.")] = None,
     rate: MaybeRate = None,
     batch: MaybeBatch = None,
     work: SeededWork,
 ) -> None:
-    """Warn of networks that can hardly move where the data lie, before training; with --race, train them briefly and rank them."""
+    """Warn of networks that hardly change where the data vary, before training; with --race, train them briefly and rank them."""
     from biascope.measures import match as before_training
     from biascope.measures import race as in_training
     from biascope.results.report import write_folder_report
@@ -100,7 +99,7 @@ def match(
     if race:
         result, title = in_training.race(families, found, **how), f"A race on {found.name}"
     else:
-        result, title = before_training.match(families, found, **how), f"Where networks can move on {found.name}"
+        result, title = before_training.match(families, found, **how), f"Match of networks and {found.name}"
     result.save(folder / kind)
     (rows,) = result.tables().values()
     file = write_table(rows, folder / f"{kind}.csv")
@@ -116,11 +115,11 @@ def _check_options(race: bool, training: list[str], usual: bool) -> None:
     """Refuse options of a race without one, and those of a measurement before training with one."""
     if training and not race:
         raise ValueError(
-            f"--{training[0]} is for a race, got it without --race. Add --race, or leave --{training[0]} out."
+            f"--{training[0]} applies only to a race, got it without --race. Add --race, or leave --{training[0]} out."
         )
     if race and not usual:
         raise ValueError(
-            "--draws, --inputs, --scale, --readout and --no-labels are for networks before training, got one of them with "
+            "--draws, --inputs, --scale, --readout and --no-labels apply only before training, got one of them with "
             "--race. Leave it out."
         )
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}  # a measurement's settings are its own
 
 NAME_HELP = (
-    "A measurement (biascope list) and, but for a theory, a network: its name, path/to/file.py:build or "
-    "package.module:build; LeNet by default, SIREN on signals. The measurement's own settings follow as --setting value."
+    "A measurement (biascope list) and a network: its name, path/to/file.py:build or package.module:build. Default: LeNet, on "
+    "signals SIREN; a theory takes no network. Settings of the measurement follow as --setting value."
 )
 BASIS_HELP = (
     "Directions to learn along: fourier (cosines), fourier-im (sines), pixels, random, or a run folder with "
@@ -54,10 +54,12 @@ class Place(Group):
     fresh: Annotated[bool | None, typer.Option(help="Draw new inputs for each network.", show_default=False)] = None
     scale: MaybeScale = None
     basis: Annotated[str, typer.Option(help=BASIS_HELP)] = "fourier"
-    every: Annotated[int, typer.Option(help="Use every n-th direction (frequency, down and across) of the basis.")] = 4
+    every: Annotated[
+        int, typer.Option(help="Use every n-th direction of the basis; for frequencies, every n-th down and across.")
+    ] = 4
 
     def check(self) -> None:
-        """Refuse numbers without meaning."""
+        """Refuse numbers that make no sense."""
         if self.inputs is not None and self.inputs < 1:
             raise ValueError(f"--inputs must be at least 1, got {self.inputs}. Pass --inputs 1.")
         if self.scale is not None and not 0 < self.scale < math.inf:
@@ -92,9 +94,9 @@ def measure(
 ) -> None:
     """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 4.
 
-    Of a data set 2,000 training and 1,000 test samples are taken by default, of inputs one with standard deviation 1; for the mean
-    gradient 64 fresh inputs per network. Where a measurement uses no data set or no such inputs, --samples, --inputs and --scale
-    are its own settings.
+    By default, 2,000 training and 1,000 test samples of a data set are used, or one input with standard deviation 1; for the mean
+    gradient, 64 fresh inputs per network. If a measurement uses no data set or no such inputs, then --samples, --inputs and --scale
+    are settings of its own.
     """
     from biascope import scanning
     from biascope.families import source as model_source
@@ -104,7 +106,7 @@ def measure(
     place.check()
     found = find(name)
     if found.command:
-        raise ValueError(f"{found.name} is run by {found.command}.")
+        raise ValueError(f"biascope measure cannot run {found.name}. Use {found.command}.")
     wanted = inspect.signature(found.function).parameters
     model, words = _model_and_settings(context.args)
     own = settings_from(found, [*words, *_not_shared(wanted, samples, place)])
@@ -230,7 +232,7 @@ def _saved_directions(folder: Path, shape: tuple[int, ...]) -> Basis:
     found = [result for result in saved_results(folder) if isinstance(result, CovarianceResult)]
     if not found:
         raise ValueError(
-            f"{folder} must hold measured directions, and has none. Pass a folder that biascope scan wrote."
+            f"{folder} must hold measured directions, but has none. Pass a folder that biascope scan wrote."
         )
     order = ["anisotropy_directions", "mean_gradient"]
     found.sort(key=lambda each: order.index(each.measurement) if each.measurement in order else len(order))

@@ -1,4 +1,4 @@
-"""SHOW: `biascope merge`: checkpoints edited and compared in weight space."""
+"""SHOW: `biascope merge`: merge and compare checkpoints in weight space."""
 
 from __future__ import annotations
 
@@ -39,21 +39,25 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Task arithmetic: check, add, negate and compare fine-tuned models.")
 
 FAIL_ON_HELP = (
-    "Exit with status 1 at this verdict, for use as a gate; may be repeated. Verdicts are 'merge', 'merge with a loss', "
+    "Exit with status 1 if this is the verdict, for use as a gate; may be repeated. Verdicts are 'merge', 'merge with a loss', "
     "'do not merge' and 'undecided'."
 )
 CHECKPOINT = "a .safetensors or torch file, or a folder with shards and index, as Hugging Face writes it"
 MODELS_HELP = f"Fine-tuned models or saved task vectors, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}."
-HEAD_HELP = "Last linear layer that every model has of its own and that is not merged: head."
-ACCURACY_HELP = "Accuracy of a model on its task, such as 0.93, once for each: the expected loss rests on it."
+HEAD_HELP = "Name of the last linear layer, such as head. Every model keeps its own; it is not merged."
+ACCURACY_HELP = (
+    "Accuracy of each model on its task, such as 0.93, in their order. The expected loss is computed from it."
+)
 PIXELS_HELP = (
     "Scale of images: own (mean 0, variance 1 over the set), unit (0 to 1), or MEAN:SPREAD such as 0.1307:0.3081."
 )
-KEEP_HELP = "Names to take from the base and not to ask for elsewhere: 'classifier.*'; may be repeated."
+KEEP_HELP = "Parameters to take from the base, which models need not have: 'classifier.*'; may be repeated."
 _SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 Base = Annotated[Path, typer.Argument(help=f"The pre-trained model: {CHECKPOINT}.")]
-Unrelated = Annotated[bool, typer.Option("--unrelated", help="Accept models that do not seem to come from the base.")]
+Unrelated = Annotated[
+    bool, typer.Option("--unrelated", help="Accept models that do not seem to be fine-tuned from the base.")
+]
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class ReadingOptions(Group):
     input: Input = ""
     head: Annotated[str | None, typer.Option(help=HEAD_HELP)] = None
     features: Annotated[
-        bool, typer.Option("--features", help="Outputs are no class scores: compare them by their cosine.")
+        bool, typer.Option("--features", help="Compare outputs by cosine: they are features, not class scores.")
     ] = False
     pixels: Annotated[str, typer.Option(help=PIXELS_HELP)] = "own"
     split: MaybeSplit = None
@@ -80,7 +84,7 @@ class ReadingOptions(Group):
         points, *more = whole_numbers(self.samples, "--samples")
         if more:
             raise ValueError(
-                f"--samples must be one number of samples of each set, got {self.samples!r}. Pass --samples 1000."
+                f"--samples must be one number, the samples of each data set, got {self.samples!r}. Pass --samples 1000."
             )
         return Reading(
             self.model,
@@ -101,26 +105,28 @@ class ReadingOptions(Group):
 @rehearsed()
 def check(
     base: Base,
-    models: Annotated[list[Path], typer.Argument(help="Models tuned from it, or saved task vectors; two or more.")],
+    models: Annotated[
+        list[Path], typer.Argument(help="Models fine-tuned from the base, or saved task vectors; two or more.")
+    ],
     *,
     data: SeveralData,
     how: ReadingOptions,
     accuracy: Annotated[list[float], typer.Option(help=ACCURACY_HELP)] = [],  # noqa: B006 - typer copies it
     control: Annotated[
-        str | None, typer.Option(help="Samples outside all tasks, to see what the merge changes there.")
+        str | None, typer.Option(help="Samples outside all tasks, to measure what the merge changes there.")
     ] = None,
     grid: Grid = 10,
     fail_on: Annotated[list[str], typer.Option(help=FAIL_ON_HELP)] = [],  # noqa: B006 - typer copies it
     data_root: DataRoot = None,
     work: SeededWork,
 ) -> None:
-    """Tell before merging whether models may be merged, with which coefficient and at what cost; labels are not needed.
+    """Predict whether models can be merged, with which coefficient and at what loss; no labels are needed.
 
-    Pass --data once for each model, with samples of what it was tuned on, or once for all; for a text encoder it is a folder with
-    test.tsv. Labels are used only to fit an encoder's linear probes. Images are padded to --input. Samples are of the split test, if
-    there is one.
+    Pass --data once for each model, with samples of the data it was fine-tuned on, or once for all; for a text encoder, a folder
+    with test.tsv. Labels are used only to fit an encoder's linear probes. Images are padded to --input. Samples are taken from the
+    split test, if there is one.
 
-    --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed where BASE is a folder of CLIP, T5 or BERT.
+    --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed if BASE is a folder of CLIP, T5 or BERT.
     The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
     """
     from biascope.editing.candidates import candidates_of
@@ -142,7 +148,7 @@ def check(
             f"--accuracy must be given for none or for each of {len(models)} models, got {len(accuracy)}. Repeat it in their order."
         )
     if accuracy and how.features:
-        raise ValueError("--accuracy must be left out with --features, which knows no classes. Leave it out.")
+        raise ValueError("--accuracy does not apply with --features, where there are no classes. Leave it out.")
     if wrong := [each for each in accuracy if not 0 < each <= 1]:
         raise ValueError(f"--accuracy must lie between 0 and 1, got {wrong[0]:g}. Pass a share, such as 0.93.")
     reading = how.reading(work.seed)
@@ -171,7 +177,7 @@ def check(
     then = shlex.join([*words, "--out", "merged.safetensors"])
     if not found.grade.startswith("merge") or not _fit(base, models, f"{how.head}." if how.head else None):
         then = ""
-    _show(found, folder, f"May {found.subject} be merged?", work, command=then)
+    _show(found, folder, f"Can {found.subject} be merged?", work, command=then)
     if found.grade in fail_on:
         raise typer.Exit(1)
 
@@ -199,17 +205,17 @@ def apply(
     models: Annotated[list[str], typer.Argument(help=MODELS_HELP)],
     *,
     out: Annotated[Path, typer.Option("--out", help="Merged model: a .safetensors file, or a folder for shards.")],
-    weight: Annotated[float | None, typer.Option(help="Weight of every model without one of its own.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Weight of every model that is given without one.")] = None,
     keep: Annotated[list[str], typer.Option(help=KEEP_HELP)] = [],  # noqa: B006 - typer copies it
-    shard_size: Annotated[str, typer.Option(help="Most bytes of a shard, such as 500MB.")] = "5GB",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    shard_size: Annotated[str, typer.Option(help="Maximum size of a shard, such as 500MB.")] = "5GB",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing model.")] = False,
     unrelated: Unrelated = False,
     report_out: Annotated[
         Path | None, typer.Option("--report-out", help="Folder for results and report; in biascope-runs by default.")
     ] = None,
     output: Lasting,
 ) -> None:
-    """Write the base plus weighted differences of other models to it, without loading any of them whole."""
+    """Add weighted differences of models to a base and write the result, without loading any model whole."""
     from biascope.editing.merge import merge
     from biascope.families.checkpoint import Checkpoint
     from biascope.families.checkpoint_writer import CheckpointWriter
@@ -222,7 +228,7 @@ def apply(
     folder = report_out or Path("biascope-runs") / f"merge-{path_words(out, '.safetensors')}"
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not near.is_dir():  # told before the merge, not after it
-        raise ValueError(f"--report-out must name a folder, and {near} is a file. Pass another.")
+        raise ValueError(f"--report-out must name a folder, but {near} is a file. Pass another.")
     opened, start = [(Checkpoint.open(path), number) for path, number in chosen], Checkpoint.open(base)
     if rehearsing():
         CheckpointWriter(out, start.tensors, shard_bytes=size, overwrite=overwrite)  # refuses what it cannot write
@@ -238,7 +244,7 @@ def apply(
             run=Run(progress=not output.quiet),
         )
     except KeyboardInterrupt:
-        typer.echo("Stopped, and nothing was written: the same command begins again.", err=True)
+        typer.echo("Stopped. Nothing was written. The same command starts again.", err=True)
         raise typer.Exit(1) from None  # 130 would be told that it goes on
     _show(found, folder, f"{out.name}: {found.subject}", output)
 
@@ -248,12 +254,12 @@ def apply(
 @rehearsed()
 def diff(
     base: Annotated[Path, typer.Argument(help=f"The pre-trained model, or the first of two: {CHECKPOINT}.")],
-    models: Annotated[list[Path], typer.Argument(help="What to compare with it: models or saved task vectors.")],
+    models: Annotated[list[Path], typer.Argument(help="Models or saved task vectors to compare with it.")],
     *,
     out: Out = None,
     output: Lasting,
 ) -> None:
-    """What differs between checkpoints: names, types, distances by layer, and whether differences agree."""
+    """Show how checkpoints differ: names, types, distances by layer, and whether the differences agree."""
     from biascope.editing.merge import differences
     from biascope.families.checkpoint import Checkpoint
     from biascope.runs.run import Run
@@ -280,7 +286,7 @@ def weighted(words: str, usual: float | None) -> tuple[Path, float]:
             raise ValueError(f"The weight of a model must be a number, got {words!r}. Pass {path}=0.4.") from None
     if usual is None:
         raise ValueError(
-            f"Every model needs a weight, and {words} has none. Pass {words}=0.4, or --weight 0.4 for all."
+            f"Every model needs a weight, but {words} has none. Pass {words}=0.4, or --weight 0.4 for all."
         )
     return Path(words), usual
 

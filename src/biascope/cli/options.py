@@ -30,14 +30,15 @@ ModelOption = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
 Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
 Settings = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
-Weights = Annotated[Path | None, typer.Option("--weights", help="Trained weights, safetensors or torch.")]
+Weights = Annotated[Path | None, typer.Option("--weights", help="File of trained weights, safetensors or torch.")]
 Batchnorm = Annotated[
     str, typer.Option("--batchnorm", help="BatchNorm uses initial or stored statistics (eval) or each input's (train).")
 ]
 Readout = Annotated[
-    str, typer.Option("--readout", help="Scalar of several outputs: first, sum, mean, margin or random.")
+    str,
+    typer.Option("--readout", help="How to reduce several outputs to a scalar: first, sum, mean, margin or random."),
 ]
-_DRAWS = "Random initialisations to draw for each network."
+_DRAWS = "Number of random initialisations of each network."
 Draws = Annotated[int, typer.Option("--draws", help=_DRAWS)]
 MaybeDraws = Annotated[
     int | None, typer.Option("--draws", help=_DRAWS, show_default="400, or 100 where a forward pass is slow")
@@ -46,19 +47,22 @@ Estimator = Annotated[
     str | None,
     typer.Option(
         "--estimator",
-        help="Also measure the published anisotropy directions, by this estimator: difference, exact, mixed or mixed_difference. "
-        "With trained weights: how their gradients are taken, exact or difference.",
+        help="Also measure the published anisotropy directions with this estimator: difference, exact, mixed or mixed_difference. "
+        "With trained weights: how to compute their gradients, exact or difference.",
     ),
 ]
-Step = Annotated[float, typer.Option("--step", help="Half width h of the differences.")]
-_INPUTS = typer.Option("--inputs", help="Inputs to measure each network on.")
+Step = Annotated[float, typer.Option("--step", help="Half width h of the finite differences.")]
+_INPUTS = typer.Option("--inputs", help="Number of inputs to measure each network on.")
 Inputs = Annotated[int, _INPUTS]
 MaybeInputs = Annotated[int | None, _INPUTS]
 _SCALE = typer.Option("--scale", help="Standard deviation of the Gaussian inputs.")
 Scale = Annotated[float, _SCALE]
 MaybeScale = Annotated[float | None, _SCALE]
 Positive = Annotated[
-    str, typer.Option("--positive", help="Classes to tell from the rest, such as 0,1,8,9; without them, every class.")
+    str,
+    typer.Option(
+        "--positive", help="Classes with the positive label, such as 0,1,8,9. Default: classes are not grouped."
+    ),
 ]
 _DATA = typer.Option(
     "--data",
@@ -67,23 +71,26 @@ _DATA = typer.Option(
 )
 Data = Annotated[str, _DATA]
 SeveralData = Annotated[list[str], _DATA]
-_SAMPLES = typer.Option("--samples", help="Samples to take at most, of each split if joined by commas: 2000,1000.")
+_SAMPLES = typer.Option(
+    "--samples", help="Maximum number of samples, or one number for each split, separated by commas: 2000,1000."
+)
 Samples = Annotated[str, _SAMPLES]
 MaybeSamples = Annotated[str | None, _SAMPLES]
-_SPLIT = typer.Option("--split", help="Split that samples are taken from, as the data set names it.")
+_SPLIT = typer.Option("--split", help="Split of the data set to take samples from.")
 Split = Annotated[str, _SPLIT]
 MaybeSplit = Annotated[str | None, _SPLIT]
 DataRoot = Annotated[
-    Path | None, typer.Option("--data-root", help="Folder of data sets; else BIASCOPE_DATA, else ~/.cache/biascope.")
+    Path | None,
+    typer.Option("--data-root", help="Folder of data sets. Default: BIASCOPE_DATA, or else ~/.cache/biascope."),
 ]
-Steps = Annotated[int, typer.Option("--steps", help="Training iterations.")]
-_RATE = typer.Option("--rate", help="Learning rate; of a schedule, the highest.")
+Steps = Annotated[int, typer.Option("--steps", help="Number of training iterations.")]
+_RATE = typer.Option("--rate", help="Learning rate; with a schedule, the highest.")
 Rate = Annotated[float, _RATE]
 MaybeRate = Annotated[float | None, _RATE]
-_BATCH = typer.Option("--batch", help="Samples or points in a training iteration, at most.")
+_BATCH = typer.Option("--batch", help="Batch size: samples or points in a training iteration, at most.")
 Batch = Annotated[int, _BATCH]
 MaybeBatch = Annotated[int | None, _BATCH]
-Grid = Annotated[int, typer.Option("--grid", help="Coefficients along a side of a map of disentanglement.")]
+Grid = Annotated[int, typer.Option("--grid", help="Number of coefficients along each side of a disentanglement map.")]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed for weights, inputs and other draws.")]
 Device = Annotated[str, typer.Option("--device", help="Device to compute on: auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[
@@ -91,13 +98,15 @@ Precision = Annotated[
 ]
 On = Annotated[
     str | None,
-    typer.Option("--on", help="Where trainings run: here by default; ray, or ray://HOST:PORT, for a Ray cluster."),
+    typer.Option(
+        "--on", help="Where to run trainings: on this machine by default; ray, or ray://HOST:PORT, for a Ray cluster."
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for results and report; in biascope-runs by default.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Go on also where the work would take more than a day.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the expected time, and stop.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Run the work even if it would take more than a day.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the expected time and stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result alone, without progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result, without progress.")]
 
 
 _A_DAY = 86_400.0  # seconds
@@ -171,7 +180,7 @@ class Output(Group):
 
 @dataclass(frozen=True)
 class Lasting(Output):
-    """The same of a command that may take long."""
+    """How a command prints that may take long."""
 
     dry_run: DryRun = False
 
@@ -186,7 +195,7 @@ class Work(Lasting):
     yes: Yes = False
 
     def run(self, folder: Path | None, *, on: str | None = None, data_root: Path | None = None) -> Run:
-        """How the work is carried out; a device that is not there is told before any work."""
+        """How the work is run. A missing device raises an error before any work."""
         from biascope.runs.run import Run
 
         found = Run(
@@ -205,14 +214,14 @@ class Work(Lasting):
 
 @dataclass(frozen=True)
 class SeededWork(Work):
-    """The same of what is drawn at random."""
+    """Work with random draws."""
 
     seed: Seed = 0
 
 
 @dataclass(frozen=True)
 class NetworkOptions(Group):
-    """What is known of a network beside its name."""
+    """Options of a network besides its name."""
 
     input: Input = ""
     settings: Settings = dataclasses.field(default_factory=list)
@@ -241,7 +250,7 @@ class NetworkOptions(Group):
 
 @dataclass(frozen=True)
 class GradientOptions(Group):
-    """How input gradients are taken, and of how many networks."""
+    """How input gradients are computed, and for how many networks."""
 
     estimator: Estimator = None
     step: Step = 100.0
@@ -280,11 +289,13 @@ class SignalOptions(Group):
     """How a signal is read from its file."""
 
     longest: Annotated[
-        int | None, typer.Option("--longest", help="Shrink an image until its longer side has so many pixels.")
+        int | None, typer.Option("--longest", help="Shrink an image until its longer side has this many pixels.")
     ] = None
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Seconds of a sound to use.")] = None
-    start: Annotated[float, typer.Option("--start", help="Second at which to begin in a sound.")] = 0.0
-    grey: Annotated[bool, typer.Option("--grey/--no-grey", help="Turn an image grey.")] = False
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Length of the part of a sound to use, in seconds.")
+    ] = None
+    start: Annotated[float, typer.Option("--start", help="Start of the part of a sound to use, in seconds.")] = 0.0
+    grey: Annotated[bool, typer.Option("--grey/--no-grey", help="Convert an image to greyscale.")] = False
 
     def read(self, path: Path) -> Signal:
         """The signal."""
@@ -316,7 +327,9 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise ValueError(f"{option} must be whole numbers joined by commas, got {text!r}. Pass 2000,1000.") from error
+        raise ValueError(
+            f"{option} must be whole numbers separated by commas, got {text!r}. Pass 2000,1000."
+        ) from error
 
 
 def parsed_shape(text: str) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""SHOW: `biascope patterns`: which patches the first convolution of a network detects, and with which labels they come."""
+"""SHOW: `biascope patterns`: which patches the first convolution of a network detects, and their labels."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from biascope.cli.options import (
 from biascope.cli.printing import print_results, write_table
 
 PATCHES_HELP = (
-    "The patterns: an .npy file of patches (patterns, channels, height, width), an .npz file with patches and perhaps names and "
+    "The patterns: an .npy file of patches (patterns, channels, height, width), an .npz file with patches and optional names and "
     "statistics, or a data set (biascope data list, an .npz file, an image folder), whose patches are then clustered."
 )
-CONTROL_HELP = "What trained weights are compared with: initialised networks, or their own filters shuffled."
+CONTROL_HELP = (
+    "Baseline for trained weights: initialised (initialised networks) or shuffled (their own filters, shuffled)."
+)
 _NO_DATA = DataOptions(data="", samples="2000")
 
 
@@ -43,26 +45,28 @@ def patterns(
     patches: Annotated[str, typer.Option(help=PATCHES_HELP)] = "cifar10",
     samples: DataOptions = _NO_DATA,
     positive: Positive = "",
-    clusters: Annotated[int, typer.Option(help="Patterns to find in a data set.")] = 32,
+    clusters: Annotated[int, typer.Option(help="Number of patterns to find in a data set.")] = 32,
     within: Annotated[
         float,
-        typer.Option(help="An image contains a given pattern that a patch is as near to, in norms of the pattern."),
+        typer.Option(
+            help="Largest distance of a patch at which an image contains a given pattern, in norms of the pattern."
+        ),
     ] = 0.5,
     balanced: Annotated[
-        bool, typer.Option(help="Both classes weigh half in the statistics; else every image alike.")
+        bool, typer.Option(help="Weight the two classes equally in the statistics, instead of the images.")
     ] = True,
     markers: Annotated[
-        str, typer.Option(help="The two patterns that mark the positive and the negative label, for the ratios: A,B.")
+        str, typer.Option(help="Two patterns that mark the positive and the negative label, for the ratios: A,B.")
     ] = "",
     control: Annotated[str, typer.Option(help=CONTROL_HELP)] = "initialised",
     draws: Draws = 20,
     inputs: Inputs = 256,
     work: SeededWork,
 ) -> None:
-    """Which patterns the channels of a first convolution detect, how strongly, against their label statistics.
+    """Measure which patterns the first convolution detects, and compare this with their label statistics.
 
-    Given patches take their statistics, and channels their weights, from the labelled images of --data. Where --patches is a data
-    set, it is those.
+    The labelled images of --data give the statistics of given patches and the weights of channels. If --patches is a data set, its
+    own images are used.
     """
     from biascope import scanning
     from biascope.families import source as model_source
@@ -114,5 +118,5 @@ def patterns(
         return
     print_results([result], None, False)
     if images is not None and not result.labelled:
-        typer.echo("  Pass the positive classes (--positive 0,1) to hold the patterns against labels.")
+        typer.echo("  Pass the positive classes (--positive 0,1) to compare the patterns with labels.")
     typer.echo(f"\n{result.table()}\n\nReport: {page}")

@@ -19,7 +19,7 @@ VERSION = 1  # of the JSON shape; raised when a key is renamed, removed or means
 
 
 def print_json(**content: Any) -> None:
-    """A document of any command: ``{"version": 1, ...}``."""
+    """Print the JSON document of a command: ``{"version": 1, ...}``."""
     typer.echo(as_document(**content))
 
 
@@ -31,7 +31,7 @@ def as_document(**content: Any) -> str:
 
 
 def print_results(results: Sequence[Result], report: Path | None, as_json: bool, **more: Any) -> None:
-    """What was found, and where the report is.
+    """Print results and the path of the report.
 
     Args:
         results: In the order to print them.
@@ -62,7 +62,7 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
 
 
 def print_warnings(result: Result, without: Collection[str] = ()) -> None:
-    """What to read the numbers with, but for what was told before."""
+    """Print the warnings of a result that were not printed before."""
     for warning in result.warnings:
         if warning not in without:
             typer.echo(f"  Warning: {warning}")

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 @rehearsed()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first folder by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write; report.html in the first folder by default.")
+    ] = None,
     *,
     output: Lasting,
 ) -> None:
-    """Make the report of one or several runs again; with --json, print their results too."""
+    """Rebuild the report of one or more runs; with --json, also print their results."""
     from biascope.results.registry import saved
     from biascope.results.report import write_report_of_saved
     from biascope.runs.files import make_writable
@@ -33,10 +35,10 @@ def report(
     problems: list[str] = []
     for run in runs:
         if not run.is_dir():
-            raise ValueError(f"The run folder must exist, and {run} does not. Check the path, or scan a network first.")
+            raise ValueError(f"The run folder {run} does not exist. Check the path, or scan a network first.")
         results, told = saved(run)
         if not results and not told:
-            raise ValueError(f"{run} must hold saved results, and has none. Pass a folder that biascope scan wrote.")
+            raise ValueError(f"{run} must hold saved results, but has none. Pass a folder that biascope scan wrote.")
         found |= {str(run / place): result for place, result in results.items()}
         problems += told
     path = out or runs[0] / "report.html"

@@ -23,25 +23,31 @@ if TYPE_CHECKING:
 
 @with_groups
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="A paper's id; without one, papers and figures are listed.")] = "",
-    figure: Annotated[str, typer.Argument(help="A figure's number; without one, all of the paper's.")] = "",
+    paper: Annotated[
+        str, typer.Argument(help="Paper to reproduce, by its id. Without one, papers and figures are listed.")
+    ] = "",
+    figure: Annotated[
+        str, typer.Argument(help="Number of a figure. Without one, all figures of the paper are run.")
+    ] = "",
     *,
     effort: Annotated[
-        str, typer.Option(help="Effort: smoke (does it run), laptop or paper (the published sizes).")
+        str, typer.Option(help="Effort: smoke (only checks that it runs), laptop, or paper (the published sizes).")
     ] = "laptop",
-    keep: Annotated[bool, typer.Option("--keep", help="Merge what is found into the committed results.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="Print where every claim stands, and stop.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Merge the findings into the committed results.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Print the verdict on every claim and stop.")] = False,
     merge: Annotated[
-        Path | None, typer.Option(help="Merge a folder, or .tar.gz, of findings made elsewhere, and stop.")
+        Path | None, typer.Option(help="Merge findings from elsewhere, a folder or .tar.gz, and stop.")
     ] = None,
     results: Annotated[
         Path | None, typer.Option(help="Committed results; those of the source checkout by default.")
     ] = None,
     work: Work,
 ) -> None:
-    """Run a paper's figures and judge its claims: published against measured, with a verdict."""
+    """Run a paper's figures and compare its claims with measured numbers."""
     if results is not None and merge is None and not keep and not results.is_dir():
-        raise ValueError(f"--results must be a folder of committed results, and {results} is none. Check the path.")
+        raise ValueError(
+            f"--results must be a folder of committed results, but {results} is not a folder. Check the path."
+        )
     if merge is not None:
         outcomes = _merged(merge, results, work.as_json)
         if work.as_json:
@@ -103,7 +109,7 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
 
 
 def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path | None, work: Work) -> None:
-    """What committed runs of the same effort took; one figure that was not run on such a device is rehearsed here."""
+    """Print the times of committed runs of the same effort; a single figure without a run on this device is rehearsed."""
     from biascope.papers.reproduce import committed
     from biascope.results.wording import duration
     from biascope.runs.rehearsal import Expectation, Stage
@@ -125,7 +131,9 @@ def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path
         command = functools.partial(_reproduce, figures[0].paper, figures[0].number, effort, results, False)
         expected, unknown = rehearsal_of(command, {"work": work}, "work"), []
     if unknown and not work.as_json:
-        typer.echo(f"  without a committed run at {effort} effort, and not counted: figures {', '.join(unknown)}")
+        typer.echo(
+            f"  not counted, because they have no committed run at {effort} effort: figures {', '.join(unknown)}"
+        )
     print_expectation(expected, work, unknown=unknown)
 
 
@@ -152,7 +160,7 @@ def _print_claim(standing: Standing, *remarks: str) -> None:
     claim, record = standing.claim, standing.record
     terms = f"published {claim.printed}, tolerance {claim.allowed}"
     if record is not None:
-        late = "" if claim.counts_at(record.effort) else f"; decided from {claim.minimum_effort} effort on"
+        late = "" if claim.counts_at(record.effort) else f"; a verdict needs at least {claim.minimum_effort} effort"
         terms = f"measured {standing.measured!r}, {terms}{late}"
     typer.echo(textwrap.fill(f"  {standing.verdict:15} {claim.statement}", 110, subsequent_indent=" " * 18))
     for detail in (terms, *remarks):
@@ -211,11 +219,13 @@ def _print_papers(results: Path | None, as_json: bool) -> None:
             typer.echo(f"  {'':9} claims: {_counts(own)}")
             for record in reproduction.committed(figure, results=results).values():
                 typer.echo(f"  {'':9} {record.effort} effort took {duration(record.seconds)} on {record.device}")
-    typer.echo("\nRun one with biascope reproduce PAPER FIGURE [--effort smoke|laptop|paper], or all of a paper's.")
+    typer.echo(
+        "\nTo run a figure: biascope reproduce PAPER FIGURE [--effort smoke|laptop|paper]. Without FIGURE, all figures are run."
+    )
 
 
 def _merged(source: Path, results: Path | None, as_json: bool) -> list[Merged]:
-    """What became of every finding in a folder; it is printed, a refusal in any case."""
+    """Merge the findings of a folder and print the outcomes; refusals are always printed."""
     from biascope.papers import reproduce as reproduction
 
     outcomes = reproduction.merge(source, results=results)

@@ -23,7 +23,7 @@ def scan(
     model: Model = "lenet",
     *,
     network: NetworkOptions,
-    checkpoints: Annotated[Path | None, typer.Option(help="Folder of weights along training.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder of checkpoints from a training.")] = None,
     gradients: GradientOptions,
     samples: DataOptions = _NO_DATA,
     work: SeededWork,

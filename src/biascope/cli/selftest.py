@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def selftest(
     model: Model = "lenet", *, network: NetworkOptions, readout: Readout = "first", seed: Seed = 0, output: Lasting
 ) -> None:
-    """Check on a network that its derivatives are what they claim to be."""
+    """Check that the derivatives of a network are computed correctly."""
     from biascope.families.source import usual_shape
     from biascope.kernels import selftest as identities
 
@@ -66,6 +66,6 @@ def _print_checks(checks: Sequence[Check]) -> None:
         typer.echo(f"All {passed} checks passed.")
         return
     typer.echo(
-        f"{passed} of {len(checks)} checks passed. The others could not be run, because PyTorch has no forward mode or no stacks "
-        "for an operation of this network. What needs forward mode refuses the network. Stacks are computed one by one."
+        f"{passed} of {len(checks)} checks passed. The others could not run, because PyTorch has no forward mode or no vmap for an "
+        "operation of this network. Measurements that need forward mode refuse it. Stacks of networks are computed one by one."
     )

@@ -1,1 +1,1 @@
-"""What came out: numbers with uncertainty, results, the register of measurements, claims, pictures, pages."""
+"""What was found: numbers with uncertainty, results, the register of measurements, claims, pictures, pages."""

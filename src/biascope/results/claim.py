@@ -31,7 +31,7 @@ FORMAT = 2  # of a record; raised when an old reader could misread a new file
 
 
 def _is_key(name: str) -> bool:
-    """Whether a number of a paper may be known by a name; unlike a result's key, it has no case after a colon."""
+    """Whether a name is a valid key of a paper's number; unlike a result's key, it has no case after a colon."""
     return bool(KEY.fullmatch(name)) and name == snake(name)
 
 
@@ -120,7 +120,7 @@ class Claim:
         return effort_rank(effort) >= effort_rank(self.minimum_effort)
 
     def verdict(self, measured: Estimate | None, effort: str) -> str:
-        """What a measured number says of the claim.
+        """The verdict of a measured number on the claim.
 
         With the interval I of the measured number and the values A that agree (:attr:`bounds`):
 
@@ -138,7 +138,7 @@ class Claim:
 
         Args:
             measured: The deciding number, ``None`` if this part of the figure was not run.
-            effort: At which it was measured.
+            effort: Effort at which it was measured.
 
         Returns:
             One of :data:`VERDICTS`.
@@ -160,7 +160,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a figure function found.
+    """The findings of a figure function.
 
     Attributes:
         statistics: The numbers that decide claims, and others worth quoting, each under a key that never changes; what was not
@@ -282,7 +282,7 @@ def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of a figure that was run, without its arrays.
+    """The saved record of a figure that was run, without its arrays.
 
     Attributes:
         paper: Id of the paper.
@@ -356,7 +356,7 @@ class Record:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(
-                f"{source} must be a finding of biascope, and is not: {reason}. Run the figure again."
+                f"{source} must be a finding of biascope, but is not: {reason}. Run the figure again."
             ) from error
 
     @staticmethod

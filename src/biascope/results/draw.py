@@ -33,7 +33,7 @@ _REACH = 8  # largest pixel offset of the local structure
 
 
 class Palette(NamedTuple):
-    """The colours of one theme; they can be told apart with any colour vision."""
+    """The colours of one theme, distinguishable with any colour vision."""
 
     ink: str  # text
     muted: str  # axes, reference lines
@@ -74,19 +74,19 @@ def svg(figure: Figure, salt: str = "biascope") -> str:
 
 
 def png(figure: Figure, width: int) -> bytes:
-    """A figure as a PNG picture of so many pixels across."""
+    """A figure as a PNG picture of a given width in pixels."""
     return _saved(figure, format="png", dpi=width / figure.get_size_inches()[0])
 
 
 def spectrum(
     curves: Curves, *, draws: int, size: int, traces: Mapping[str, float] | None = None, dark: bool = False
 ) -> Figure:
-    """Eigenvalues against their rank, both logarithmic, from so many independent draws on inputs of size D.
+    """Eigenvalues against their rank, both logarithmic, from ``draws`` independent draws on inputs of size D.
 
     One network is shown with what an isotropic one would give (the law of Marchenko and Pastur); several are divided by
     their mean eigenvalue, trace/D. Give the traces where not all eigenvalues are given. Held-out variances may be nan.
     """
-    several, reading = len(curves) > 1, "Steep means few preferred directions, level none"
+    several, reading = len(curves) > 1, "A steep curve means few preferred directions, a flat curve none"
     figure, colours = blank(3.5 + 0.15 * max(0, len(curves) - 3)), PALETTE[dark]
     axes = panel(figure, dark)
     shown: list[float] = []
@@ -98,7 +98,7 @@ def spectrum(
         # A lower rank means that draws depend on one another, or that the network ignores some directions.
         ended = rank >= min(draws - 1, len(eigenvalues))
         if not several and ended and (traces is not None or len(eigenvalues) == size):
-            reading = "What rises above grey is beyond chance"
+            reading = "Variance above the grey curve is beyond chance"
             reference = _isotropic_spectrum(draws, size)[: len(eigenvalues)] * mean
             at = _evenly(len(reference))
             style: dict[str, Any] = {"color": colours.muted, "alpha": 0.28, "linewidth": 7, "solid_capstyle": "butt"}
@@ -118,7 +118,7 @@ def spectrum(
             axes.axvline(rank, color=colours.muted, linewidth=0.8, linestyle=":")
             words = "draws end here " if ended else "no sample variance beyond "
             axes.annotate(words, (rank, 0.03), xycoords=("data", "axes fraction"), ha="right", color=colours.muted)
-    figure.set_label(f"{reading}; dashed, the variance on other draws, without the decay that chance makes.")
+    figure.set_label(f"{reading}. The dashed curve is the variance on other draws, without the decay due to chance.")
     top = max(shown, default=1.0)
     axes.set(yscale="log", ylim=(max(min(shown, default=1.0) / 2, top / 1e6), top * 2))
     axes.set(xlabel="direction, from most to least variance")
@@ -135,9 +135,9 @@ def directions(images: np.ndarray, labels: Sequence[str], *, columns: int = 5, d
     images = np.asarray(images, np.float64)
     height, width = images.shape[-2:] if images.ndim > 2 else (1, images.shape[-1])
     signals = min(height, width) == 1
-    sign = "colours around grey" if images.ndim == 4 and images.shape[1] == 3 else "orange adds, blue takes away"
-    reading = f"Above, directions by number, as inputs ({sign}; the overall sign is arbitrary); below, "
-    reading += f"their frequencies, low ones {'on the left' if signals else 'in the middle'}."
+    sign = "colours around grey" if images.ndim == 4 and images.shape[1] == 3 else "orange is positive, blue negative"
+    reading = f"Top: directions by number, as inputs ({sign}; the overall sign is arbitrary). Bottom: their "
+    reading += f"frequencies, low ones {'on the left' if signals else 'in the middle'}."
     if max(height, width) > _PIXELS and not signals:
         reading += f" Pictures are averaged over blocks, to at most {_PIXELS} pixels along a side."
     columns = min(columns, len(images))
@@ -163,14 +163,18 @@ def directions(images: np.ndarray, labels: Sequence[str], *, columns: int = 5, d
 
 def similarity(sizes: np.ndarray, similarity: np.ndarray, size: int, *, dark: bool = False) -> Figure:
     """Similarity of two subspaces against their dimension k, with the level k/D of chance; nan is left out."""
-    reading = "At a similarity of 1 the two halves of the draws agree on these directions; the dotted line is chance."
+    reading = (
+        "A similarity of 1 means that the two halves of the draws agree on these directions. The dotted line is chance."
+    )
     figure, colours = blank(3.1, reading), PALETTE[dark]
     axes = panel(figure, dark)
     line = np.geomspace(1, max(size, 2), 60)
     axes.plot(line, np.minimum(line / size, 1), color=colours.muted, linestyle=":", linewidth=1.4, label="by chance")
     axes.plot(sizes, similarity, "o-", color=colours.lines[0], markersize=4.5, label="measured")
     if not np.isfinite(similarity).any():
-        axes.text(0.5, 0.6, "too few draws to halve", transform=axes.transAxes, ha="center", color=colours.muted)
+        axes.text(
+            0.5, 0.6, "too few draws to split in half", transform=axes.transAxes, ha="center", color=colours.muted
+        )
     axes.set(ylim=(0, 1.03), xlabel="number of leading directions", ylabel="similarity of the two halves")
     _counted(figure, axes, size, dark)
     return figure
@@ -186,8 +190,8 @@ def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = Fal
     picture = min(height, width) > 1
     shown, block = _smaller(relative, _CELLS)
     many = "pixels" if picture else "entries"
-    reading = f"Colour off the diagonal says which {many} act together; by offset, the same averaged over the input (1 at its "
-    reading += f"centre); the diagonal says which {many} matter."
+    reading = f"Colour off the diagonal shows which {many} act together. The mean by offset shows the same, averaged over the "
+    reading += f"input (1 at its centre). The diagonal shows which {many} matter."
     if block > 1:
         reading += f" The large picture is averaged over blocks of {block} × {block} entries."
     figure, colours = blank(5.2, reading), PALETTE[dark]
@@ -245,7 +249,7 @@ def along(
     values: np.ndarray, errors: np.ndarray, labels: Sequence[str], *, quantity: str = "value", dark: bool = False
 ) -> Figure:
     """One number, called ``quantity``, along training, with 95 % intervals from its standard errors (nan: unknown)."""
-    figure = blank(3.1, "Each dot is one checkpoint of training; the bars are 95 % intervals.")
+    figure = blank(3.1, "Each dot is one checkpoint. Bars are 95 % intervals.")
     axes = panel(figure, dark)
     at = np.arange(len(values))
     axes.errorbar(at, values, 1.96 * np.nan_to_num(errors), fmt="o-", capsize=3, color=PALETTE[dark].lines[0])

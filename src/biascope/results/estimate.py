@@ -1,4 +1,4 @@
-"""Estimate: a number with its uncertainty, and the ways to find one. Number: an estimate with a name and a unit."""
+"""Estimate: a number with its uncertainty, and methods to compute one. Number: an estimate with a name and a unit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Estimate:
 
     Example:
         >>> Estimate(40.0, 1.0, 38.0, 42.0)
-        40 ± 1.0 (95 %: 38.0 to 42.0)
+        40 ± 1.0 (95 % CI 38.0 to 42.0)
     """
 
     value: float
@@ -66,7 +66,7 @@ class Estimate:
 
         Example:
             >>> Estimate(5.0, 0.3).minus(Estimate(3.0, 0.4))
-            2.0 ± 0.50 (95 %: 1.02 to 2.98)
+            2.0 ± 0.50 (95 % CI 1.02 to 2.98)
         """
         value, error = self.value - other.value, math.hypot(self.standard_error, other.standard_error)
         if samples is not None:
@@ -122,7 +122,7 @@ class Estimate:
         form = f".{digits}f" if digits <= 8 else ".3e"  # the squared gradients of deep networks can be tiny
         shown = [f"{number:{form}}" for number in (self.standard_error, self.low, self.high)]
         value = f"{self.value:.{max(digits - 1, 0)}f}" if digits <= 8 else f"{self.value:{form}}"
-        interval = f"({100 * self.confidence:.0f} %: {shown[1]} to {shown[2]})"
+        interval = f"({100 * self.confidence:.0f} % CI {shown[1]} to {shown[2]})"
         return f"{value} ± {shown[0]}{unit} {interval}"
 
 
@@ -142,7 +142,7 @@ class Number(Estimate):
 
     Example:
         >>> Estimate(0.9, 0.01, 0.88, 0.92).named("test accuracy", "share")
-        90 ± 1.0 % (95 %: 88.0 to 92.0)
+        90 ± 1.0 % (95 % CI 88.0 to 92.0)
         >>> Estimate.exact(31.5).named("PSNR", "dB")
         31.5 dB
     """
@@ -213,11 +213,11 @@ def bootstrapped(statistic: Callable[..., float], *arrays: np.ndarray, resamples
 
 
 def proportion(share: float, samples: int) -> Estimate:
-    """A share of so many samples with Wilson's interval; it may be a mean over repeats, which is no whole number of them.
+    """A share of ``samples`` samples with Wilson's interval; as a mean over repeats, it need not be a whole number of them.
 
     Example:
         >>> proportion(1.0, 100).named("accuracy", "share")
-        100.0 ± 0.50 % (95 %: 96.30 to 100.00)
+        100.0 ± 0.50 % (95 % CI 96.30 to 100.00)
     """
     z, p = 1.96, min(max(float(share), 0.0), 1.0)
     centre = (p + z * z / (2 * samples)) / (1 + z * z / samples)

@@ -28,7 +28,7 @@ _ORDINAL = {2: "nd", 3: "rd"}
 
 
 def completed(labels: Sequence[tuple[Any, ...]], values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """What is known of a real Fourier basis, on the full symmetric plane of frequencies.
+    """Values on a real Fourier basis, completed to the full symmetric plane of frequencies.
 
     The cosine (``Re``) and the sine (``Im``) of (k, l) and of (−k, −l) span the same two directions, so a value belongs
     to both places; where several are known, there is their mean.
@@ -123,7 +123,7 @@ def plane_figure(planes: Mapping[str, Plane], *, dark: bool = False) -> Figure:
         ValueError: If there are no planes.
     """
     if not planes:
-        raise ValueError("planes must hold at least one plane to draw, got none. Measure a frequency first.")
+        raise ValueError("planes must hold at least one plane to draw, got none. Measure one first.")
     height, width = next(iter(planes.values())).values.shape
     scales = shared_limits(planes.values())
     alone, one_scale = len(planes) == 1, len(scales) == 1
@@ -162,7 +162,7 @@ def against_index_figure(
     index: str = "index of the direction",
     dark: bool = False,
 ) -> Figure:
-    """What was measured along ordered directions, above their eigenvalues divided by the largest.
+    """Values along ordered directions, above their eigenvalues divided by the largest.
 
     Args:
         curves: Indices from 0, values and standard errors (None: unknown), each ``(n,)``, by the network's name.
@@ -176,8 +176,8 @@ def against_index_figure(
     """
     lines = {name: (at, values) for name, (at, values, _) in curves.items()}
     bands = {name: errors for name, (_, _, errors) in curves.items() if errors is not None}
-    below = "; below, the eigenvalues that order them" if spectra else ""
-    reading = f"One point for each direction that was measured{below}.{_on_bands(bands)}"
+    below = " The lower panel shows the eigenvalues that order them." if spectra else ""
+    reading = f"One point for each measured direction.{below}{_on_bands(bands)}"
     if not spectra:
         return lines_figure(lines, x=index, y=unit, bands=bands, reading=reading, dark=dark)
     names = list(dict.fromkeys([*curves, *spectra]))
@@ -229,7 +229,7 @@ def lines_figure(
         The figure, with a legend if there are several curves.
     """
     bands = bands or {}
-    figure = blank(3.1 + 0.15 * max(0, len(curves) - 3), reading or f"Lines join what was measured.{_on_bands(bands)}")
+    figure = blank(3.1 + 0.15 * max(0, len(curves) - 3), reading or f"Lines connect measured values.{_on_bands(bands)}")
     axes = panel(figure, dark)
     _draw_lines(axes, curves, bands, dict(zip(curves, line_colours(len(curves), dark), strict=True)), log_y)
     axes.set(xlabel=plain(x, 60), ylabel=plain(y, 60), xscale="log" if log_x else "linear")
@@ -267,7 +267,7 @@ def _cells(values: np.ndarray) -> np.ndarray:
 
 
 def _reading(planes: Iterable[Plane]) -> str:
-    words = "Each cell is a wave, the slowest in the middle; opposite cells are the same wave."
+    words = "Each cell is a wave, with the lowest frequency in the middle. Opposite cells are the same wave."
     strides: set[int] = set()
     gaps = False
     for plane in planes:
@@ -275,9 +275,9 @@ def _reading(planes: Iterable[Plane]) -> str:
         gaps |= not np.isfinite(_cells(plane.values)).all()
     if strides - {1}:
         nth = " or ".join(f"{stride}{_ORDINAL.get(stride, 'th')}" for stride in sorted(strides - {1}))
-        words += " In part, every" if 1 in strides else " Every"
+        words += " In some planes, only every" if 1 in strides else " Only every"
         words += f" {nth} frequency was measured; its colour fills the cells around it."
-    return words + " Hatched, nothing was measured." * gaps
+    return words + " Hatched cells were not measured." * gaps
 
 
 def _pointed_ends(planes: Sequence[np.ndarray], limits: tuple[float, float]) -> str:

@@ -165,7 +165,7 @@ class Measurement(Generic[P, R]):
         return record | ({"warnings": warnings} if warnings else {})
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Tell what cannot be measured before any work: wrong types, nan and infinity, a network that does not take the inputs."""
+        """Refuse before any work what cannot be measured: wrong types, nan, infinity, a network that does not accept the inputs."""
         for key, (attribute, what) in _ROLES.items():
             given = arguments.get(key)
             if given is not None and not hasattr(given, attribute):
@@ -191,7 +191,7 @@ class Measurement(Generic[P, R]):
             family.first_outputs(_few_inputs(probe, None, None, run or Run()), run)
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
-        """What cheap checks say against this measurement."""
+        """Warnings from cheap checks of this measurement."""
         if self.checks is None or family is None or (probe is None and data is None):
             return []
         inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
@@ -238,7 +238,7 @@ def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:
 
 
 def check_samples(family: Any, data: Any) -> None:
-    """Tell a misfit of network and samples before any work."""
+    """Raise if a network does not accept the samples, before any work."""
     if family is None or data is None:
         return
     import torch
@@ -317,7 +317,7 @@ def load(folder: Path | str) -> Result:
     name, kind = str(document.get("measurement")), _kind_of(str(document.get("class", "")))
     if kind is None and name not in names():
         raise ValueError(
-            f"{folder} must hold a result that this version can read, and was saved by an earlier one as {name!r}. "
+            f"{folder} must hold a result that this version can read, but an earlier version saved it as {name!r}. "
             "Run the command again."
         )
     try:
@@ -329,7 +329,7 @@ def load(folder: Path | str) -> Result:
             raise
         kind_of = type(error).__name__
         raise ValueError(
-            f"{folder / store.DOCUMENT} must hold a whole result of this version, and does not ({kind_of}: {error}). "
+            f"{folder / store.DOCUMENT} must hold a complete result of this version, but does not ({kind_of}: {error}). "
             "Run the measurement again."
         ) from error
     return result
@@ -382,7 +382,7 @@ def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, A
                 f"{found.name} has no setting {word!r}. It takes: {', '.join('--' + key for key in known)}."
             )
         if not attached and not rest:
-            raise ValueError(f"{word} of {found.name} must be given a value. Pass {word} VALUE.")
+            raise ValueError(f"{word} of {found.name} needs a value. Pass {word} VALUE.")
         settings[name] = _converted(attached or rest.pop(0), known[name].annotation, word)
     return found.grouped(settings)
 

@@ -38,14 +38,14 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def write_report(results: Sequence[Result], path: Path | str, *, title: str | None = None) -> Path:
-    """Write results to one HTML file that needs nothing else: words, numbers, pictures, a gallery, how to repeat it.
+    """Write results to one self-contained HTML file: findings, numbers, pictures, a gallery, and how to reproduce them.
 
     Results of several subjects are also compared, measurement by measurement and never across estimators.
 
     Args:
         results: What to show, in this order.
         path: The file to write, whole or not at all.
-        title: Of the page; by default it names the subjects.
+        title: Title of the page; by default it names the subjects.
 
     Returns:
         The path.
@@ -99,13 +99,13 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
 
 
 def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
-    """Write ``report.html`` of everything saved in a folder, so that one command does not take another's sections away.
+    """Write ``report.html`` of everything saved in a folder, so that no command removes the sections of another.
 
     A saved result that cannot be read is left out with a warning.
 
     Args:
         folder: With saved results, at any depth.
-        title: Of the page where all results there are of one subject.
+        title: Title of the page if all results there are of one subject.
 
     Raises:
         ValueError: If the folder holds no result that can be read.
@@ -113,7 +113,7 @@ def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
     results, problems = saved(folder)
     for subject in _changed_subjects(results.values()):
         warnings.warn(
-            f"The report in {folder} shows results of {subject} from before and after its code, settings or weights changed. "
+            f"The report in {folder} mixes results of {subject} from before and after a change of its code, settings or weights. "
             "Run the older commands again, or pass another --out.",
             stacklevel=2,
         )
@@ -121,7 +121,7 @@ def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
 
 
 def _changed_subjects(results: Iterable[Result]) -> list[str]:
-    """Subjects whose results are of networks that differ although they have one name, one law and as many parameters."""
+    """Subjects whose results are of different networks, although name, weight distribution and number of parameters agree."""
     contents: dict[tuple[str, Any, Any], set[str]] = {}
     for result in results:
         family = result.provenance.get("family", {})
@@ -149,13 +149,15 @@ def write_report_of_saved(
         reasons = {place: reason for place, result in shown.items() if (reason := _undrawable(result))}
         if not reasons:
             raise
-        told += [f"{place} must be a result that can be drawn, and {reason}." for place, reason in reasons.items()]
+        told += [
+            f"{place} could not be drawn: {reason}. Run the measurement again." for place, reason in reasons.items()
+        ]
         left = [result for place, result in shown.items() if place not in reasons]
         page = write_report(left, path) if left else None
     if page is None:
         raise ValueError(told[0])
     for problem in told:
-        warnings.warn(f"The report leaves a result out: {problem}", stacklevel=3)
+        warnings.warn(f"The report omits a result: {problem}", stacklevel=3)
     return page
 
 
@@ -166,7 +168,7 @@ def _undrawable(result: Result) -> str:
         _gallery(result, 0)
         result.plots(False)
     except Exception as error:
-        return f"that failed with {type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"
     return ""
 
 
@@ -349,14 +351,14 @@ def _provenance(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[
 
 _WORDS = {
     "family.name": "network",
-    "family.law": "law of the weights",
+    "family.law": "distribution of the weights",
     "family.batchnorm": "BatchNorm mode",
     "family.content": "fingerprint of the network",
-    "family.drawing": "how members were drawn",
+    "family.drawing": "how networks were drawn",
     "settings.readout": "readout",
     "settings.centred": "mean gradient removed",
-    "settings.method": "way of computing",
-    "settings.stable": "stop once the halves agree to",
+    "settings.method": "method of computation",
+    "settings.stable": "stop when the two halves agree to",
     "settings.keep": "directions to keep",
     "settings.average": "what is averaged over draws",
     "settings.coherence": "cosine between the averages of two halves",

@@ -1,4 +1,4 @@
-"""WHAT came out. Result: named arrays and estimates with their provenance; checked, saved, loaded, shown."""
+"""WHAT was found. Result: named arrays and estimates with their provenance; checked, saved, loaded, shown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def recorded(
     Args:
         measurement: By which it is read back.
         paper: Where it comes from.
-        settings: As asked for, or as they were settled.
+        settings: As given, or as they were determined.
         seconds: How long it took.
         run: Device and precision, where they matter.
         facts: Whatever else identifies it: data, hashes.
@@ -105,7 +105,7 @@ class Plane:
 
 @dataclass(frozen=True)
 class Beside:
-    """How a result stands beside others of its measurement.
+    """How a result is compared with others of its measurement.
 
     Attributes:
         kind: How it was taken, in words: results of other kinds are not compared with it.
@@ -120,7 +120,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class Result(ABC):
-    """What a measurement found: frozen, self-describing, independent of the code that made it.
+    """The result of a measurement: frozen, self-describing, independent of the code that computed it.
 
     A concrete result declares its arrays with named axes in :attr:`axes`; axes of one name have one length.
 
@@ -146,7 +146,7 @@ class Result(ABC):
 
     @abstractmethod
     def sentence(self) -> str:
-        """What was found, in plain words."""
+        """The finding, in plain words."""
 
     @abstractmethod
     def plots(self, dark: bool = False) -> dict[str, Figure]:
@@ -157,15 +157,15 @@ class Result(ABC):
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """What was found that is no number, for programs, under snake_case keys: a verdict, what ranks; most have none."""
+        """Findings that are not numbers, for programs, under snake_case keys: a verdict, a ranking; most results have none."""
         return {}
 
     def planes(self) -> dict[str, Plane]:
-        """Planes of frequencies by name, all of one shape, which a report makes live; most results have none."""
+        """Planes of frequencies by name, all of one shape, shown interactively in a report; most results have none."""
         return {}
 
     def beside(self) -> Beside | None:
-        """How it is put beside other results; nothing for most, which are not."""
+        """How it is compared with other results; None for most, which are not compared."""
         return None
 
     def overlaid(self, group: Sequence[Any], labels: Sequence[str], trained: bool, dark: bool) -> dict[str, Figure]:
@@ -173,7 +173,7 @@ class Result(ABC):
 
         Args:
             group: The results, this one among them.
-            labels: A name for each that tells them apart.
+            labels: A distinct name for each.
             trained: Whether they are checkpoints of a training, in its order.
             dark: For a dark page.
         """
@@ -191,11 +191,11 @@ class Result(ABC):
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences to read the numbers with: what could not be proven of this network."""
+        """Caveats of the numbers: what could not be verified for this network."""
         return list(self.provenance.get("warnings", ()))
 
     def why_detail(self, others: Iterable[Result]) -> str:
-        """Why it is a detail among other results: one of the same subject gives the headline; empty if none does."""
+        """Why it is only a detail among other results, if another result of the same subject gives the headline; else empty."""
         there = {other.measurement for other in others if other.subject == self.subject}
         return next((why for name, why in self.details_beside.items() if name in there), "")
 

@@ -41,7 +41,7 @@ def atoms_figure(atoms: Mapping[str, np.ndarray], *, dark: bool = False) -> Figu
         for name, each in atoms.items()
         for start in range(0, min(len(shown), len(each)), _ACROSS)
     ]
-    reading = "Atoms by number, from the largest eigenvalue; orange above zero, blue below, and the sign is arbitrary."
+    reading = "Atoms by number, from the largest eigenvalue. Orange is positive, blue negative; the overall sign is arbitrary."
     figure = blank(0.2 + (0.86 if len(atoms) == 1 else 0.68) * len(rows), reading)
     grid = figure.add_gridspec(len(rows), _ACROSS)
     for row, (name, places, each) in enumerate(rows):
@@ -74,7 +74,7 @@ def energy_figure(
         The figure: means with 95 % bands over signals and networks, from large eigenvalues on the left to small ones.
     """
     several = any(max(each.shape[:2]) > 1 for each in energies.values())
-    words = "The further to the upper left, the more of the signals lies on atoms that are learned first."
+    words = "The closer a curve is to the upper left, the more energy lies on atoms that are learned first."
     curves = {name: (thresholds, 100 * each.mean((0, 1))) for name, each in energies.items()}
     bands = {name: 196 * _errors(each) for name, each in energies.items()}
     figure, axes = _curves(curves, bands, apart, words + " Bands are 95 % intervals." * several, dark)
@@ -99,7 +99,7 @@ def spectra_figure(eigenvalues: Mapping[str, np.ndarray], *, dark: bool = False)
         kept = np.unique(np.geomspace(1, len(level), 200).astype(int)) - 1  # evenly spread on a logarithmic axis
         kept = kept[level[kept] > 2 * _ROUNDING]
         curves[name] = (kept + 1, level[kept])
-    reading = "Steep means few atoms that are learned quickly, level many."
+    reading = "A steep curve means that few atoms are learned quickly, a flat curve many."
     figure, axes = _curves(curves, {}, (), reading, dark)
     axes.set(xscale="log", yscale="log", xlabel="atom, by falling eigenvalue", ylabel="eigenvalue / largest")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -201,10 +201,8 @@ def order_figure(
     Returns:
         The figure: means, with bars from the lowest to the highest draw.
     """
-    reading = (
-        "Dots are what kernels predict, bars go from the worst to the best of the initial weights that were drawn."
-    )
-    figure = blank(1.3 + 0.24 * len(names), reading + " Squares are what training gave." * bool(trained))
+    reading = "Dots are predictions of kernels. Bars range from the worst to the best of the drawn initial weights."
+    figure = blank(1.3 + 0.24 * len(names), reading + " Squares are results of training." * bool(trained))
     axes, colours = panel(figure, dark), PALETTE[dark]
     for row, (label, each) in enumerate(predicted.items()):
         at = np.arange(len(names)) + 0.22 * (row - (len(predicted) - 1) / 2)
@@ -220,7 +218,7 @@ def order_figure(
         axes.plot(each, np.arange(len(names)), "s", markersize=4, color=colours.lines[2], label=plain(label, 40))
     axes.set_yticks(range(len(names)), [f"{plain(name, 24)}  {place}" for place, name in enumerate(names, 1)])
     axes.invert_yaxis()
-    axes.set(xlabel="PSNR on points held out, dB")
+    axes.set(xlabel="PSNR on held-out points, dB")
     legend_below(figure, axes, dark)
     return figure
 
@@ -236,7 +234,7 @@ def setting_figure(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], *, dark:
         The figure, with bands from the lowest to the highest draw.
     """
     figure = blank(
-        2.4, "The best number lies where the curve is highest. Bands go from the worst to the best initial weights."
+        2.4, "The best number lies where the curve is highest. Bands range from the worst to the best initial weights."
     )
     grid = figure.add_gridspec(1, len(curves))
     first = None
@@ -256,9 +254,9 @@ def setting_figure(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], *, dark:
 def agreement_figure(
     predicted: np.ndarray, trained: np.ndarray, iterations: Sequence[int], *, dark: bool = False
 ) -> Figure:
-    """What was predicted of each network against what training gave, ``(K, a)`` each, for several iterations."""
+    """Predicted PSNR of each network against its PSNR after training, ``(K, a)`` each, for several iterations."""
     figure = blank(
-        3.0, "A dot for each network. Where the dots of a colour rise, the predicted order is that of training."
+        3.0, "One dot for each network. If the dots of a colour rise, the predicted order matches that of training."
     )
     axes = panel(figure, dark)
     for step, said, row, colour in zip(
@@ -273,8 +271,8 @@ def agreement_figure(
 def between_figure(
     spectra: Mapping[str, tuple[np.ndarray, np.ndarray]], nyquist: float, *, dark: bool = False
 ) -> Figure:
-    """Energy of what kernels say between the samples, against frequency in cycles over the longest side."""
-    reading = "Dotted, the Nyquist frequency of the samples: what lies to its right is made up."
+    """Energy of the kernels' interpolation between samples, against frequency in cycles over the longest side."""
+    reading = "The dotted line is the Nyquist frequency of the samples. Energy to its right is invented."
     floor = {name: (at[1:], np.maximum(energy[1:], 1e-8)) for name, (at, energy) in spectra.items()}
     figure, axes = _curves(floor, {}, (), reading, dark)
     axes.axvline(nyquist, color=PALETTE[dark].muted, linestyle=":", linewidth=1.2)

@@ -1,4 +1,4 @@
-"""What was found on disk: a JSON document and its arrays, written whole or not at all, and sealed by digests."""
+"""Results on disk: a JSON document and its arrays, written atomically and sealed by digests."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def read(folder: Path, name: str = DOCUMENT) -> dict[str, Any]:
         return parsed(path.read_bytes(), path)
     except FileNotFoundError as error:
         raise ValueError(
-            f"{folder} must hold a saved result, and has no {name}. Pass a run folder of biascope."
+            f"{folder} must hold a saved result, but has no {name}. Pass a run folder of biascope."
         ) from error
     except OSError as error:
-        raise ValueError(f"{path} must be a saved result, and could not be read. Run the measurement again.") from error
+        raise ValueError(f"{path} must be a saved result, but could not be read. Run the measurement again.") from error
 
 
 def parsed(data: bytes, source: Path | str) -> dict[str, Any]:
@@ -99,16 +99,14 @@ def parsed(data: bytes, source: Path | str) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        message = f"{source} must be a saved result, and could not be read. Run the measurement again."
+        message = f"{source} must be a saved result, but could not be read. Run the measurement again."
         raise ValueError(message) from error
     if not isinstance(document, dict) or not isinstance(document.get("format"), int) or document["format"] > FORMAT:
         raise ValueError(f"{source} must be of format {FORMAT} or older. Install a newer biascope.")
     if document["format"] > 1:
         digest, content = document.pop("digest", None), {key: document[key] for key in document if key != "format"}
         if digest != _digest(json.dumps(content, sort_keys=True).encode()):
-            raise ValueError(
-                f"{source} must have the content that its digest says, and does not. Run the measurement again."
-            )
+            raise ValueError(f"{source} must match its digest, but does not. Run the measurement again.")
     return document
 
 
@@ -143,7 +141,7 @@ def parsed_arrays(data: bytes, source: Path | str) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        message = f"{source} must be a whole result file and is missing or damaged. Run the measurement again."
+        message = f"{source} must be a complete result file, but is missing or damaged. Run the measurement again."
         raise ValueError(message) from error
 
 

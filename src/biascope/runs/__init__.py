@@ -1,1 +1,1 @@
-"""How work is carried out, kept and repeated: runs, trials, clusters, random streams, the identity of kept work."""
+"""How work is run, cached and repeated: runs, trials, clusters, random streams, the identity of cached work."""

@@ -1,4 +1,4 @@
-"""Choosing by measurement: several ways do the same work, each is timed on it, and what was found is remembered."""
+"""Choosing by measurement: several methods do the same work, each is timed, and the times are remembered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Found = TypeVar("Found")
 
 
 class Timings(Generic[Way]):
-    """How long each way takes for one unit of the same work.
+    """How long each method takes for one unit of the same work.
 
     Args:
         device: To wait for before reading the clock.

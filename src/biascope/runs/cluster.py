@@ -104,7 +104,7 @@ def _group_outcomes(work: Work, group: Group, run: Run) -> dict[str, Outcome]:
     missing = [key for key in group.keys if key not in outcomes]
     if missing:
         raise ValueError(
-            f"The work must give an outcome for each of its {len(group.keys)} trials, and {missing[0]!r} has none. "
+            f"The work must give an outcome for each of its {len(group.keys)} trials, but {missing[0]!r} has none. "
             "Return one for every key."
         )
     # A row of a stack would otherwise drag the whole stack along, to disk and through the network.
@@ -193,8 +193,8 @@ def _as_raised_by_the_work(ray: Any, error: Any, group: Group) -> BaseException:
     if raised is None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raised = ValueError(
-            f"The stack of trial {group.keys[0]!r} must not end the process it runs in, and it did more than {RETRIES} "
-            f"times ({reason}). Run it without --on to see why; finished trials are kept."
+            f"The process that computes trial {group.keys[0]!r} must not end early, but did so more than {RETRIES} times "
+            f"({reason}). Run the command without --on to see why. Finished trials are saved."
         )
     raised.__cause__ = error
     return raised
@@ -229,7 +229,7 @@ def _slot(ray: Any, run: Run) -> _Slot:
     gpu_nodes = [node for node in _nodes(ray) if node.get("GPU", 0) >= 1]
     wanted = run.device if run.device == "auto" else torch.device(run.device).type
     if wanted == "cuda" and not gpu_nodes:
-        raise ValueError("device 'cuda' needs a GPU on the Ray cluster, and it has none. Pass device='cpu'.")
+        raise ValueError("device 'cuda' needs a GPU on the Ray cluster, which has none. Pass device='cpu'.")
     if wanted == "cuda" or (wanted == "auto" and gpu_nodes):
         return _Slot("cuda", cpus=min(int(node.get("CPU", 0) // node["GPU"]) for node in gpu_nodes), gpus=1)
     return _Slot("cpu", cpus=1, gpus=0)
@@ -247,7 +247,7 @@ def _imported() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         raise ValueError(
-            '--on ray needs Ray, and it is not installed here. Install it with pip install "biascope[ray]".'
+            '--on ray needs Ray, which is not installed here. Install it with pip install "biascope[ray]".'
         ) from error
 
 
@@ -260,7 +260,7 @@ def _connected(on: str) -> Any:
             return ray
         if _connection is None:
             raise ValueError(
-                f"on must be 'ray' where this process is connected to Ray already, got {on!r}. Pass on='ray'."
+                f"on must be 'ray' if this process is already connected to Ray, got {on!r}. Pass on='ray'."
             )
         ray.shutdown()
     try:
@@ -275,7 +275,7 @@ def _connected(on: str) -> Any:
     except (ConnectionError, RuntimeError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"--on {on} needs a Ray cluster that answers, and connecting failed ({reason}). "
+            f"--on {on} needs a Ray cluster that answers, but connecting failed ({reason}). "
             "Check the address, RAY_ADDRESS and that the cluster runs the same versions of Python and Ray."
         ) from error
     _connection = on

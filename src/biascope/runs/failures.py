@@ -1,4 +1,4 @@
-"""What a user's own code raises, told in one sentence."""
+"""Errors of a user's own code, in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOREIGN = (Exception, SystemExit)
 
 
 def reason_of(error: BaseException) -> str:
-    r"""What another's code says went wrong, in the first line of its words.
+    r"""The reason of an error in foreign code: the first line of its message.
 
     Example:
         >>> reason_of(RuntimeError("shapes differ.\nat line 3")), reason_of(KeyError("x")), reason_of(SystemExit(0))

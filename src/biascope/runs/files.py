@@ -30,7 +30,7 @@ def make_writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         reason = error.strerror or str(error)
-        message = f"The output folder must be writable, and {folder} is not ({reason}). Pass another folder."
+        message = f"The output folder must be writable, but {folder} is not ({reason}). Pass another folder."
         raise ValueError(message) from error
 
 

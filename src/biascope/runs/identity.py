@@ -1,4 +1,4 @@
-"""WHAT kept work is: everything its numbers depend on, so that it is reused where nothing changed and never where something did.
+"""The identity of cached work: everything its numbers depend on. Cached work is reused only if none of it changed.
 
 An identity has three components:
 
@@ -100,7 +100,7 @@ def identity_of(
     at: Any = None,
     **parts: Any,
 ) -> Identity:
-    """The identity of a piece of work: the only place where it is put together.
+    """The identity of a piece of work. It is computed only here.
 
     Args:
         work: What is done, in words.
@@ -121,7 +121,9 @@ def identity_of(
     """
     networks = [part for part in parts.values() if isinstance(part, Witnessed)]
     if networks and at is None:
-        raise TypeError(f"Kept work {work!r} rests on a network and must name inputs to compare outputs on. Pass at=….")
+        raise TypeError(
+            f"Cached work {work!r} depends on a network and needs inputs to compare its outputs on. Pass at=…."
+        )
     # Outputs come first: a forward pass may import the modules that its code is in.
     here = run.torch_device if run.on is None else torch.device("cpu")
     outputs, tolerances = _outputs(networks, at, here)
@@ -236,7 +238,9 @@ def described(value: Any) -> Any:
         }
     if callable(value) or hasattr(value, "__dict__"):
         return code_of(value)
-    raise TypeError(f"Kept work cannot rest on a {type(value).__qualname__}: its content cannot be told. Describe it.")
+    raise TypeError(
+        f"Cached work cannot depend on a {type(value).__qualname__}: its content cannot be read. Pass a description of it."
+    )
 
 
 def content_of(value: Any) -> str:

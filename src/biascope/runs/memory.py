@@ -25,7 +25,7 @@ def give_back() -> None:
 
 
 def fitting(work: Callable[[Size], Found], size: Size, smaller: Callable[[Size], Size | None]) -> tuple[Found, Size]:
-    """What a work gives at a size, or at the first of ever smaller ones that fits into memory, and that size.
+    """Do some work at a size, or at the largest smaller size that fits into memory; return its outcome and that size.
 
     Args:
         work: From a size to what is found.

@@ -1,4 +1,4 @@
-"""Rehearsal: the first seconds of some work, to tell how long all of it would take.
+"""Rehearsal: the first seconds of some work, to predict how long all of it would take.
 
 Work that knows how many pieces it has counts them (:func:`counted`, which :meth:`biascope.runs.run.Run.tracked` does too). Outside a
 rehearsal this does nothing. In one, the pace of the pieces is measured, and the work is stopped as soon as the pace is known.
@@ -23,7 +23,7 @@ _GRACE = 5.0  # seconds to heed that
 
 
 class Stopped(BaseException):
-    """A rehearsal knows enough. It is no error, so that nothing that handles errors may take it for one."""
+    """Stops a rehearsal that knows enough. It is not an Exception, so that no error handler catches it."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Rehearsal:
     @property
     def expectation(self) -> Expectation:
         """What is known when it is over."""
-        assert self._known is not None, "a rehearsal tells what it knows when it is over"
+        assert self._known is not None, "the expectation of a rehearsal is known only after its end"
         return self._known
 
     def __enter__(self) -> Self:

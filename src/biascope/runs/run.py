@@ -1,4 +1,4 @@
-"""Run: how work is carried out (folder, device, precision, place, progress). Recorded with a result, never part of its identity."""
+"""Run: how work is run (folder, device, precision, place, progress). Recorded with a result, never part of its identity."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PRECISIONS = {
 
 @dataclass(frozen=True)
 class Run:
-    """How work is carried out.
+    """How work is run: folder, device, precision and place.
 
     Attributes:
-        folder: Where trials and results are kept; ``None`` keeps them in memory and cannot be resumed.
+        folder: Where trials and results are saved; with ``None`` they stay in memory, and the run cannot be resumed.
         device: ``"auto"`` (CUDA if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` …
         precision: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"``, ``"float16"`` or
             ``"bfloat16"`` (weights and activations; sums over draws are always kept in float64). In training
@@ -39,7 +39,7 @@ class Run:
         on: Where sweeps of trials run: ``None`` for this process; ``"ray"`` for the Ray cluster that ``RAY_ADDRESS``
             names or that runs on this machine, or a fresh local one; ``"ray://head:10001"`` for a cluster elsewhere.
         data_root: Folder of the real data sets; on a cluster, the same path on every node.
-        patience: Seconds that one piece of work may take; one that would take longer is refused soon after it began.
+        patience: Seconds that one piece of work may take; longer work is refused soon after it starts.
 
     Example:
         >>> Run(device="cpu").torch_device
@@ -76,12 +76,10 @@ class Run:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         device = torch.device(self.device)
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                "device 'cuda' needs a CUDA GPU that this PyTorch can see, and there is none. Pass device='cpu'."
-            )
+            raise ValueError("device 'cuda' needs a CUDA GPU, but PyTorch sees none. Pass device='cpu'.")
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             raise ValueError(
-                f"device must be one of the {torch.cuda.device_count()} GPUs there are, got {self.device!r}. Pass device='cuda:0'."
+                f"device must be one of the {torch.cuda.device_count()} GPUs here, got {self.device!r}. Pass device='cuda:0'."
             )
         return device
 
@@ -145,7 +143,7 @@ class Run:
             yield advance
 
     def describe(self) -> dict[str, str]:
-        """What a result records of how it was made."""
+        """The device and precision, as a result records them."""
         if self.on is not None:  # this process need not have the device that the cluster works with
             return {"device": f"{self.device} on {self.on}", "precision": self.precision}
         device = self.torch_device
@@ -173,8 +171,8 @@ class _Pace:
         if self._patience is None or time.monotonic() - self._begin < self.SURE_AFTER or self._left() <= self._patience:
             return
         raise ValueError(
-            f"{self._label} would take about {_in_words(self._left())}, and may take {_in_words(self._patience)}. Ask for less, "
-            "or pass --yes (in Python, patience=None) to go on."
+            f"{self._label} would take about {_in_words(self._left())}, more than the limit of {_in_words(self._patience)}. "
+            "Reduce the work, or pass --yes (in Python, patience=None) to run it anyway."
         )
 
     def advance_and_tell(self, count: int) -> None:

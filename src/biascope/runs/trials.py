@@ -1,4 +1,4 @@
-"""Trials: independent units of work with stable keys, kept on disk as they finish, so that no finished work is lost.
+"""Trials: independent units of work with stable keys, saved to disk as they finish, so that no finished work is lost.
 
 A trial is ``key -> dict of tensors``. With a folder, what is finished is a safetensors file written under a temporary
 name and renamed, so a file that exists is whole; running the same work again does only what is missing. ``Trials``
@@ -38,7 +38,7 @@ Code = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
 class Trials:
-    """The done-map of one piece of work.
+    """The finished trials of one piece of work.
 
     Args:
         work: What is computed, in words.
@@ -254,7 +254,7 @@ def _checked(groups: Sequence[Group], keys: list[str]) -> list[Group]:
     if held != keys:
         odd = sorted(set(held) ^ set(keys)) or [key for key, after in itertools.pairwise(held) if key == after]
         raise ValueError(
-            f"A plan must put each of its {len(keys)} trials into one group, and {odd[0]!r} is in none or in several. "
+            f"A plan must put each of its {len(keys)} trials into one group, but {odd[0]!r} is in none or in several. "
             "Fix the plan."
         )
     return [Group(tuple(group.keys), json.loads(json.dumps(group.method))) for group in groups]
@@ -326,8 +326,8 @@ def _folder_of(identity: Identity, trials: Path) -> tuple[Path, list[list[float]
         if identity.agrees(outputs):
             break
         warnings.warn(
-            f"The network gives other outputs than when {folder} was begun, although its code is the same: a file, an "
-            f"environment variable or a patched function may have changed. {identity.work.capitalize()} is computed anew.",
+            f"The outputs of the network differ from those in {folder}, although its code is the same. A file, an environment "
+            f"variable or a patched function may have changed. {identity.work.capitalize()} is computed again.",
             stacklevel=2,
         )
     return folder, outputs
@@ -348,7 +348,7 @@ def _begun(folder: Path, identity: Identity) -> list[list[float]]:
 
 def tell_damage(path: Path, what: str) -> None:
     """Warn of a damaged file by its name: nothing that it held is used, and what it held is done again."""
-    warnings.warn(f"{path} is damaged. What it held is {what} again.", stacklevel=2)
+    warnings.warn(f"{path} is damaged. Its content is {what} again.", stacklevel=2)
 
 
 def read_sealed(path: Path) -> tuple[Outcome, dict[str, str]]:
@@ -365,9 +365,9 @@ def read_sealed(path: Path) -> tuple[Outcome, dict[str, str]]:
             found = dict(json.loads((file.metadata() or {})["seal"]))
         tensors = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, RuntimeError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} must be a whole file of kept work and is damaged. Run the command again.") from error
+        raise ValueError(f"{path} must be a complete cache file, but is damaged. Run the command again.") from error
     if found.pop("digest", None) != fingerprint(tensors):
-        raise ValueError(f"{path} must have the content that its digest says, and does not. Run the command again.")
+        raise ValueError(f"{path} must match its digest, but does not. Run the command again.")
     return tensors, found
 
 
