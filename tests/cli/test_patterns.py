@@ -206,10 +206,10 @@ def test_files_that_hold_no_patches_are_told(tmp_path, arrays, message):
 
 def test_a_damaged_file_is_told_and_a_data_set_is_left_alone(folder):
     Path("broken.npz").write_bytes(b"PK no")
-    with pytest.raises(ValueError, match=r"must be a whole \.npz file of numbers, and is not"):
+    with pytest.raises(ValueError, match=r"must be a whole \.npz file of numbers, but is not"):
         patches_of("broken.npz")
     np.save("objects.npy", np.array([{"code": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"must be a whole \.npy file of numbers, and is not"):
+    with pytest.raises(ValueError, match=r"must be a whole \.npy file of numbers, but is not"):
         patches_of("objects.npy")
     assert patches_of("small.npz") is None
     assert patches_of("cifar10") is None

@@ -786,7 +786,7 @@ def test_errors_of_calls():
 
 def test_errors_of_files(tmp_path):
     network = Network.of(nn.Linear(2, 1))
-    with pytest.raises(ValueError, match="network must be linearised, and is not"):
+    with pytest.raises(ValueError, match="network must be linearised, but is not"):
         save_linearized(network, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match=r"path must end in \.safetensors, got .*x\.pt"):
         save_linearized(linearize(network), tmp_path / "x.pt")

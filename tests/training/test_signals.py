@@ -61,7 +61,7 @@ def test_points_held_out_and_batches() -> None:
     ("family", "message"),
     [
         (siren(coordinates=3), "must take the 2 coordinates of signal"),
-        (siren(outputs=2), "must say 1 numbers at a point"),
+        (siren(outputs=2), "must output 1 values per point"),
     ],
 )
 def test_networks_that_do_not_fit_are_a_sentence(family: Family, message: str) -> None:
