@@ -211,7 +211,7 @@ def test_bad_models_are_refused_and_nothing_is_written(tmp_path):
         refused(tmp_path, message, lambda broken=broken: merge(broken, [(b, 0.1)], out))
     elsewhere = saved(tmp_path, "bad", {name: normal(*tensor.shape, seed=77, dtype=torch.float32) if tensor.ndim else tensor
                                         for name, tensor in a.params().items()})  # fmt: skip
-    refused(tmp_path, r"^bad\.safetensors must be fine-tuned from base\.safetensors, and its weights have a cosine of -?0\.0\d with",
+    refused(tmp_path, r"^bad\.safetensors must be fine-tuned from base\.safetensors, but its weights have a cosine of -?0\.0\d with",
             lambda: merge(base, [(elsewhere, 0.4)], out))  # fmt: skip
     assert merge(base, [(elsewhere, 0.4)], out, unrelated=True).size > 0.4
 
@@ -220,7 +220,7 @@ def test_vectors_of_another_base_are_refused(tmp_path):
     base, a, b = family(tmp_path)
     TaskVector.between(b.params(), a.params()).save(tmp_path / "v.safetensors")
     vector, out = Checkpoint.open(tmp_path / "v.safetensors"), tmp_path / "out.safetensors"
-    message = r"^v\.safetensors must be a task vector of base\.safetensors, and was made from other weights \(hash"
+    message = r"^v\.safetensors must be a task vector of base\.safetensors, but was made from other weights \(hash"
     refused(tmp_path, message, lambda: merge(base, [(vector, 1.0)], out))
     refused(tmp_path, message, lambda: differences(base, [vector]))
     refused(tmp_path, "holds a task vector. Pass its base first", lambda: merge(vector, [(a, 1.0)], out))

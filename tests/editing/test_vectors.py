@@ -204,7 +204,7 @@ def test_another_base_is_refused():
 def test_weights_that_are_not_finite_are_refused(value):
     fine, broken = {"w": torch.zeros(3)}, {"w": torch.tensor([0.0, value, 0.0])}
     with pytest.raises(
-        ValueError, match=r"^The fine-tuned weights must be finite, but 1 tensors are not \(w\)\. Find out"
+        ValueError, match=r"^The fine-tuned weights must be finite, but 1 tensors are not \(w\)\. Check where"
     ):
         TaskVector.between(fine, broken)
     with pytest.raises(ValueError, match="pre-trained weights must be finite"):
@@ -236,7 +236,7 @@ def test_files_of_other_kinds_are_refused_and_code_never_runs(tmp_path):
             TaskVector.load(tmp_path / name)
     assert not (tmp_path / "sprung").exists()
     weights.save({"w": torch.zeros(1)}, tmp_path / "plain.safetensors")
-    with pytest.raises(ValueError, match="must hold a task vector, but does not say so"):
+    with pytest.raises(ValueError, match="must hold a task vector, but its metadata does not say so"):
         TaskVector.load(tmp_path / "plain.safetensors")
     about = {"kind": "task_vector"}
     weights.save({"w": torch.zeros(1), "w::wide_at": torch.zeros(1).int()}, tmp_path / "part.safetensors", about)

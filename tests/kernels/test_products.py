@@ -651,7 +651,7 @@ def test_wrong_arguments_are_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flaw", "sentence"), [("noise", "its forward pass is random"), ("mean", "apart, and its outputs")]
+    ("flaw", "sentence"), [("noise", "its forward pass is random"), ("mean", "independently, but its outputs")]
 )
 def test_outputs_that_depend_on_more_than_their_input_are_refused(flaw: str, sentence: str) -> None:
     class Flawed(nn.Linear):

@@ -104,6 +104,6 @@ def _kept(
         for path in source.deliver(names, Path(place), downloads):
             expected, found = published.layouts[0].md5[path.name], md5_of(path)
             if found != expected:
-                raise ValueError(f"{path.name} has md5 {found}, not the official {expected}, and was not kept")
+                raise ValueError(f"{path.name} has md5 {found}, not the official {expected}, and was discarded")
             put_in_place(path, target / path.name)
             yield target / path.name

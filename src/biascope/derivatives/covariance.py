@@ -270,7 +270,7 @@ def gradient_covariance(
         )
     if form == "sketch" and centred:
         raise ValueError(
-            f"centred=True needs at most {size} inputs × draws kept whole, got {draws} draws. Pass centred=False."
+            f"centred=True must store every gradient, and {draws} draws of {size} numbers are too many. Pass centred=False."
         )
     trials = Trials(
         "gradient covariance",

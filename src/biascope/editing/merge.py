@@ -62,7 +62,7 @@ def merge(
         What was done, layer by layer.
 
     Raises:
-        ValueError: If names, shapes, types or the base do not fit, weights are not finite, or the output is in the way. Nothing is
+        ValueError: If names, shapes, types or the base do not fit, weights are not finite, or the output exists already. Nothing is
             written then.
 
     Example:

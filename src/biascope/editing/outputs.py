@@ -45,7 +45,7 @@ _DUAL = 0.4  # inputs of a forward-mode pass, as a share of those of a plain one
 
 
 def predicted_classes(outputs: Tensor) -> Tensor:
-    """The class of the largest output, ``(…, c)`` to ``(…)``; −1, which is none, where outputs are not numbers.
+    """The class of the largest output, ``(…, c)`` to ``(…)``; −1 (no class) if outputs are not numbers.
 
     Example:
         >>> predicted_classes(torch.tensor([[0.0, 2.0], [torch.nan, 1.0]]))

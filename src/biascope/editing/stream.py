@@ -79,7 +79,7 @@ class TaskStream:
             yield part
 
     def pass_over(self, name: str) -> None:
-        """Read a tensor only for the hash, where there is such a one."""
+        """Read a tensor for the hash only, if the model has it."""
         if name in self.names and not self._is_vector:
             for _ in self.slices(name):
                 pass

@@ -83,7 +83,7 @@ class Checkpoint:
     """A set of named tensors on disk, opened without reading their values.
 
     Attributes:
-        name: What it is called: the name of its file, or of its folder if the file has the name that all have.
+        name: Name of its file, or of its folder if the file has a standard name.
         tensors: Shape, type and place of each tensor, by name.
         metadata: Metadata of the file.
         path: Where it is.

@@ -186,7 +186,7 @@ class _Shard:
         self.size = 8 + self._length + ends[-1]
 
     def header(self, metadata: Mapping[str, str]) -> bytes:
-        """The first bytes of the file, as many whatever the metadata."""
+        """The first bytes of the file; their number does not depend on the metadata."""
         about = {
             name: {"dtype": _WORDS[dtype], "shape": list(shape), "data_offsets": list(self._places[name])}
             for name, (shape, dtype) in self._plan.items()

@@ -204,7 +204,7 @@ class Proof:
         return uses, len(places), fits
 
     def extended(self, x: Any, names: Sequence[str]) -> tuple[Proof, int]:
-        """The proof with more samples, on which parameters that had no gradient so far have one; and how many were looked at."""
+        """The proof with more samples, on which parameters that had no gradient so far have one; and the number of samples checked."""
         module, count, known = self.network.as_module(), sample_count(x), self.sets[0].count
         size = min(_MOST_LOOKED_AT, max(_FEWEST_LOOKED_AT, count // _PART_LOOKED_AT))
         places = _filled(self.sets[0].places, count, known + size)[known:]

@@ -111,7 +111,7 @@ def harmonics(
     Args:
         frequencies: ``(T, d)`` in bins, see :func:`bins_of`.
         sizes: Samples along each axis.
-        order: ``K^{L−1}``, see :func:`harmonic_order`; None for activations that are no polynomial.
+        order: ``K^{L−1}``, see :func:`harmonic_order`; None for activations that are not polynomials.
         tolerance: How far from a bin, in bins along each axis, a harmonic still counts for it: on the finite extent of a
             signal it can hardly separate closer frequencies. It matters only for frequencies that are not whole bins.
         refine: Cells of a bin; by default the least that make all frequencies whole, else up to 8.

@@ -133,7 +133,7 @@ def flipped(images: Arrays, directions: Tensor) -> Arrays:
         The rotated data, in floating point.
 
     Raises:
-        ValueError: If the directions are no basis of one channel.
+        ValueError: If the directions are not a basis of one channel.
 
     Example:
         >>> images = Arrays({"train": (torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([0]))})

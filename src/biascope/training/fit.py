@@ -115,7 +115,7 @@ def fit(
         observe: Function called with the number of finished iterations and the networks.
         observe_at: Iterations at which it is called; by default 0, 1, 2, 4, 8, … and the last.
         keep_at: Iterations after which the weights are saved, for :meth:`Trajectory.at`.
-        way: ``"loop"``, ``"stack"``, ``"shifts"`` (a stack whose convolutions are products), ``"compiled"`` (that through
+        way: Training method: ``"loop"``, ``"stack"``, ``"shifts"`` (convolutions as products), ``"compiled"`` (that through
             ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
             captured large ones on a GPU, a loop on a CPU.
         until: Iterations after which to stop; by default all of the recipe, whose schedule stays that of the whole training.

@@ -138,7 +138,7 @@ class Travelled(InnerLoop):
     """
 
     def judged(self, start: Params, end: Params) -> Tensor:
-        """Half the squared length of the way, under a root since the loss takes the square."""
+        """The distance over √2, so that the squared loss is half the squared distance."""
         ways = [(tensor - end[name].detach()).flatten() for name, tensor in start.items()]
         length: Tensor = torch.linalg.vector_norm(torch.cat(ways))
         return length / 2**0.5

@@ -35,7 +35,7 @@ class Trial:
     Attributes:
         kind: Trials of one kind can be trained in one stack: same data size, recipe and repeat.
         member: Which network of the family's stream, and which member of the kind's task.
-        content: A digest of what the task is made of, where kind and member do not tell it.
+        content: A digest of the task's content, if kind and member do not determine it.
     """
 
     kind: str
