@@ -283,7 +283,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
         "a.npz",
     )
     refused(
-        folder, r"--model must name the network of base\.safetensors, and is missing", *CHECK[:4], "--data", "a.npz"
+        folder, r"--model must name the network of base\.safetensors, but is missing", *CHECK[:4], "--data", "a.npz"
     )
     bad("The checkpoint must exist, but none.safetensors does not", "none.safetensors")
     bad("must be an existing .npz file or image folder", more=("--data", "none.npz"))

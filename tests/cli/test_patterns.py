@@ -192,7 +192,7 @@ def test_what_cannot_be_done_is_a_sentence(folder, words, message):
     ("arrays", "message"),
     [
         ({"patches": np.array([["a"]])}, "The patches of .* must be numbers"),
-        ({"filters": np.zeros(3)}, "must hold patches, and perhaps names and statistics, and holds filters"),
+        ({"filters": np.zeros(3)}, "must hold patches, and perhaps names and statistics, but holds filters"),
         ({"patches": np.zeros((2, 3, 3)), "statistics": np.array([0.1, np.nan])}, "must be finite numbers"),
         ({"patches": np.zeros((2, 3, 3)), "statistics": np.zeros(3)}, "must be one for each of 2 patches"),
         ({"patches": np.zeros((9, 9))}, "Patches must be an array"),

@@ -162,7 +162,7 @@ def test_folders_that_are_not_whole_are_one_sentence(tmp_path):
     index.write_text("{")
     refused("must be an index of shards")
     index.unlink()
-    refused("and holds 2")
+    refused("but holds 2")
 
 
 def test_a_file_without_tensors_is_refused(tmp_path):

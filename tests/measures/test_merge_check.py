@@ -315,7 +315,7 @@ def test_bad_input_is_one_sentence() -> None:
         merge_check(ENCODER, HEADS, VECTORS, single, compared="features", run=CPU64)
     x, y = TASKS["first"].splits["test"]
     broken = {**TASKS, "first": dataclasses.replace(TASKS["first"], splits={"test": (x * torch.nan, y)})}
-    with pytest.raises(ValueError, match="base must give finite outputs on set 1, and does not"):
+    with pytest.raises(ValueError, match="base must give finite outputs on set 1, but does not"):
         merge_check(ENCODER, HEADS, VECTORS, broken, run=CPU64)
     other = vectors_of(ENCODER.with_params({name: 2 * each for name, each in ENCODER.params.items()}))
     with pytest.raises(ValueError, match=r"Task vectors must start from the weights of the encoder"):
