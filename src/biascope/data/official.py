@@ -138,7 +138,7 @@ def damaged(path: Path, requirement: str, came: str) -> ValueError:
 
     Example:
         >>> print(damaged(Path("batch.bin"), "hold whole records of 3073 bytes", "has 10 bytes"))
-        batch.bin must hold whole records of 3073 bytes, and has 10 bytes. Delete it and fetch it again; \
+        batch.bin must hold whole records of 3073 bytes, but has 10 bytes. Delete it and fetch it again; \
 `biascope data get` does so for the published sets.
     """
     return ValueError(f"{path} must {requirement}, but {came}. {_AGAIN.replace('Fetch', 'Delete it and fetch')}")

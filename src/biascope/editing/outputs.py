@@ -189,7 +189,7 @@ def require_repeatable(
         ...     require_repeatable(Network.of(torch.nn.Softmax(dim=0)), samples, name="softmax", run=Run(device="cpu"))
         ... except ValueError as error:
         ...     print(str(error)[:63])
-        softmax must give a sample the same outputs in every batch, and
+        softmax must give a sample the same outputs in every batch, but
     """
     run = run or Run()
     device, dtype = run.torch_device, master_dtype(run)

@@ -43,7 +43,7 @@ def require_measurable(module: nn.Module, name: str) -> None:
         >>> require_measurable(nn.LazyLinear(3), "mine")
         Traceback (most recent call last):
         ...
-        ValueError: mine must know the sizes of its weights, and weight has none yet. Run one forward pass in the builder.
+        ValueError: mine must have weights of known shape, but weight has no shape yet. Run one forward pass in the builder.
     """
     for place, layer in module.named_modules():
         where = place or type(layer).__name__
