@@ -1,8 +1,8 @@
-"""The drawing of docs/architecture.md: which folders four commands pass through.
+"""The figure of docs/architecture.md: the folders that four commands pass through.
 
     python docs/make_architecture.py
 
-A command passes through a folder where the modules that it imports at run time lie in it.
+A command passes through a folder if it imports modules of that folder at run time.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from matplotlib.figure import Figure
 
 ROOMS = {
     "networks": "architectures",
-    "runs": "work done and kept",
+    "runs": "running, caching, seeds",
     "results": "numbers, results, pages",
-    "families": "WHO is measured",
+    "families": "networks to measure",
     "data": "data sets on disk",
-    "tasks": "WHERE we look",
-    "derivatives": "HOW, by inputs",
-    "kernels": "HOW, by weights",
+    "tasks": "inputs and tasks",
+    "derivatives": "derivatives by inputs",
+    "kernels": "derivatives by weights",
     "training": "the training loop",
     "editing": "encoders, merges",
-    "measures": "WHAT came out",
-    "papers": "figures with claims",
+    "measures": "measurements",
+    "papers": "figures of six papers",
     "cli": "commands",
 }
 COMMANDS = {
@@ -36,7 +36,7 @@ COLOURS = ("#1f5f99", "#c2571a", "#3b7a57", "#7a4a9e")
 
 
 def architecture() -> Figure:
-    """Rows are folders; every command is a line through those it passes, in its order."""
+    """Rows are folders; each command is a line through the folders that it uses, in order."""
     figure = Figure(figsize=(9.5, 6.4), layout="constrained")
     axes = figure.add_subplot()
     heights = {room: -place for place, room in enumerate(ROOMS)}

@@ -392,7 +392,7 @@ def test_namesakes_of_neighbours_are_refused(namesakes: Path) -> None:
     assert family_of("a/net.py:build").num_parameters == ord("a") + 1
     assert family_of("a/net.py:build").num_parameters == ord("a") + 1
     with pytest.raises(
-        ValueError, match=r"b/net.py must import its own width_of_layers.py, and .*a/width_of_layers.py is"
+        ValueError, match=r"b/net.py must import its own width_of_layers.py, but .*a/width_of_layers.py is"
     ):
         family_of("b/net.py:build")
     del sys.modules["width_of_layers"]

@@ -204,7 +204,7 @@ def number(): return 3
     [
         (["scan", "lenett"], "Did you mean 'lenet'"),
         (["scan", "missing.py:build"], "The model file must exist"),
-        (["scan", "tiny.py:make"], "must define a function 'make', and has build"),
+        (["scan", "tiny.py:make"], "must define a function 'make', but has build"),
         (["scan", "no.such.module:build"], "must be an importable module"),
         (["scan", "tiny.py:build", "--input", "1x9x9"], "must accept inputs of shape 1×9×9"),
         (["scan", "tiny.py:build", "--input", "big"], "must be positive lengths joined by x"),

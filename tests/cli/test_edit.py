@@ -245,7 +245,7 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path
     refused(folder, r"^--steps must be at least 1, got 0\. Pass --steps 500\.$", *few, "--steps", "0")
     refused(folder, r"^device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'tpu'", *few, "--device", "tpu")
     refused(folder, r"^--rate must be positive", *few, "--rate", "-1")
-    refused(folder, r"weights must lie at .*vit\.safetensors, and are not there\. Pass", *few[:3], "--data-root", ".")
+    refused(folder, r"weights must lie at .*vit\.safetensors, but are not there\. Pass", *few[:3], "--data-root", ".")
     (folder / "short.safetensors").write_bytes((folder / "tiny.safetensors").read_bytes()[:-1])
     refused(folder, "damaged: the file is truncated", *few[:3], "--weights", "short.safetensors", *few[4:])
 

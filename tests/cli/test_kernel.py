@@ -60,7 +60,7 @@ def test_samples_are_standardised_by_the_training_samples_that_are_taken(folder)
     [
         ("small", (), r"^sizes must be one or two positive numbers of samples, got \(\)"),
         ("small", (0, 5), r"^sizes must be one or two positive numbers of samples, got \(0, 5\)"),
-        ("bare", (5,), r"^The train samples of 'bare' must have labels, and have none"),
+        ("bare", (5,), r"^The train samples of 'bare' must have labels, but have none"),
         ("nowhere", (5,), r"^data set must be one of"),
     ],
 )
@@ -134,7 +134,7 @@ def test_kernel_explains_before_it_computes(folder):
         (["--samples", "many"], "--samples must be whole numbers separated by commas, got 'many'"),
         (["--positive", "7"], "positive must be some of the classes 0, 1, 2"),
         (["--matrix", "k.txt"], "--matrix must name an .npy file, got k.txt"),
-        (["--parameters", "conv*"], "parameters must name parameters of the network, and 'conv*' fits none"),
+        (["--parameters", "conv*"], "parameters must name parameters of the network, but 'conv*' matches none"),
         (["--kernel", "sum"], "kernel must be 'scalar'"),
         (["--precision", "float16"], "A tangent kernel in float16 overflows"),
     ],

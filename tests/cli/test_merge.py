@@ -100,7 +100,7 @@ def test_existing_output_is_replaced_only_on_demand(folder):
     words = ("apply", "base.safetensors", "a.safetensors=1", "--out", "b.safetensors")
     refused(
         folder,
-        r"^The output must not exist yet, and b\.safetensors does\. Pass another name, or --overwrite\.$",
+        r"^The output must not exist yet, but b\.safetensors does\. Pass another name, or --overwrite\.$",
         *words,
     )
     said(*words, "--overwrite")
@@ -144,19 +144,19 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, monkeypatch):
     )
     bad("must be a number, got 'a.safetensors=lots'", "a.safetensors=lots")
     bad("finite weights", "a.safetensors=nan")
-    bad("The checkpoint must exist, and none.safetensors does not", "none.safetensors")
+    bad("The checkpoint must exist, but none.safetensors does not", "none.safetensors")
     save_file({"first.weight": a["first.weight"], "other": torch.ones(2)}, "architecture.safetensors")
     bad(r"must fit base\.safetensors: 1 missing \(last\.weight\); 1 extra \(other\)", "architecture.safetensors")
     TaskVector.between(a, base).save("vector.safetensors")
     bad("was made from other weights", "vector.safetensors")
     save_file({**a, "last.weight": a["last.weight"] * float("nan")}, "nan.safetensors")
-    bad(r"The weights of nan\.safetensors must be finite, and last\.weight is not", "a.safetensors", "nan.safetensors")
+    bad(r"The weights of nan\.safetensors must be finite, but last\.weight is not", "a.safetensors", "nan.safetensors")
     save_file({name: tensor.half() for name, tensor in a.items()}, "half.safetensors")
     bad(r"2 of another type \(first\.weight float16 instead of float32, .* in one type\.$", "half.safetensors")
     whole = (folder / "a.safetensors").read_bytes()
     (folder / "short.safetensors").write_bytes(whole[:-1])
     bad(
-        r"short\.safetensors must be a whole safetensors file, and is damaged: the file is truncated",
+        r"short\.safetensors must be a whole safetensors file, but is damaged: the file is truncated",
         "short.safetensors",
     )
     bad(r"short\.safetensors must be a whole", "a.safetensors", first="short.safetensors")
@@ -185,7 +185,7 @@ def test_an_interruption_leaves_nothing(folder, monkeypatch):
 def test_differences_are_told_and_drawn(folder):
     output = said("diff", "base.safetensors", "a.safetensors", "b.safetensors")
     assert "a differs from base in 100 % of 42 numbers" in output
-    assert "a and b moved it with a cosine of" in output
+    assert "The task vectors of a and b have a cosine of" in output
     page = (folder / "biascope-runs" / "diff-base" / "report.html").read_text(encoding="utf-8")
     assert all(
         words in page for words in ("Cosine of task vectors", "Opposite moves", "How far each layer is from the base")

@@ -216,7 +216,7 @@ def test_an_encoder_is_read_through_linear_probes(folder, undrawn):
     assert alone == ["a", "b"]
     refused(folder, "needs no classes", *words, "--data", "else.npz")
     assert only(said(*words, "--data", "else.npz", "--features", "--json"))["facts"]["compared"] == "features"
-    refused(folder, "--head must be left out for an encoder", *words, "--data", "a.npz", "--head", "head")
+    refused(folder, "An encoder has no head", *words, "--data", "a.npz", "--head", "head")
     half = {key: each.half() for key, each in load_file("b.safetensors").items()}
     weights.save(half, "b.safetensors", {"settings": json.dumps(sizes)})
     refused(
@@ -283,28 +283,28 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
         "a.npz",
     )
     refused(
-        folder, r"--model must name the network of base\.safetensors, and is missing", *CHECK[:4], "--data", "a.npz"
+        folder, r"--model must name the network of base\.safetensors, but is missing", *CHECK[:4], "--data", "a.npz"
     )
-    bad("The checkpoint must exist, and none.safetensors does not", "none.safetensors")
+    bad("The checkpoint must exist, but none.safetensors does not", "none.safetensors")
     bad("must be an existing .npz file or image folder", more=("--data", "none.npz"))
     save_file({"first.weight": a["first.weight"], "other": torch.ones(2)}, "architecture.safetensors")
     bad(r"must fit base\.safetensors: 3 missing .*; 1 extra \(other\)", "architecture.safetensors")
     bad(r"architecture\.safetensors must fit the network|must fit architecture", first="architecture.safetensors")
     TaskVector.between(a, base).save("vector.safetensors")
     bad("was made from other weights", "vector.safetensors")
-    bad(r"The base must hold weights, and vector\.safetensors holds a task vector", first="vector.safetensors")
+    bad(r"The base must hold weights, but vector\.safetensors holds a task vector", first="vector.safetensors")
     save_file({name: normal(*each.shape, seed=50).float() for name, each in base.items()}, "elsewhere.safetensors")
     bad(
-        r"^elsewhere must be fine-tuned from the base, and its weights have a cosine of .* or --unrelated\.$",
+        r"^elsewhere must be fine-tuned from the base, but its weights have a cosine of .* or --unrelated\.$",
         "elsewhere.safetensors",
     )
     save_file({**a, "last.weight": a["last.weight"] * float("nan")}, "nan.safetensors")
-    bad(r"The weights of nan\.safetensors must be finite, and last\.weight are not", "nan.safetensors")
+    bad(r"The weights of nan\.safetensors must be finite, but last\.weight are not", "nan.safetensors")
     bad(r"The weights of nan\.safetensors must be finite", first="nan.safetensors")
     save_file({name: tensor.half() for name, tensor in a.items()}, "half.safetensors")
     bad(r"4 of another type \(.*first\.weight float16 instead of float32", "half.safetensors")
     (folder / "short.safetensors").write_bytes((folder / "a.safetensors").read_bytes()[:-1])
-    bad(r"short\.safetensors must be a whole safetensors file, and is damaged", "short.safetensors")
+    bad(r"short\.safetensors must be a whole safetensors file, but is damaged", "short.safetensors")
     torch.save({**a, "trap": Trap(str(folder / "sprung"))}, "trap.pt")
     bad(r"it asks to run \w+\.mkdir, and code is never run", "trap.pt")
     assert not (folder / "sprung").exists()
@@ -406,7 +406,7 @@ def test_buffers_that_a_merge_edits_are_edited_and_statistics_of_their_own_are_t
     assert far != near
     save_file(a | {"norm.running_mean": torch.ones(8)}, "a.safetensors")
     told = checked_numbers()["sentence"]
-    assert "BatchNorm statistics of a differ from the base's, which check and merge use throughout" in told
+    assert "BatchNorm statistics of a differ from the base's. The check and the merge use the base's statistics" in told
 
 
 def test_half_precision_is_told(settled, undrawn):
@@ -416,7 +416,7 @@ def test_half_precision_is_told(settled, undrawn):
             {key: each.bfloat16() if each.is_floating_point() else each for key, each in state.items()},
             f"{name}.safetensors",
         )
-    assert "in half precision and were looked at in float32" in checked_numbers()["sentence"]
+    assert "in half precision and were checked in float32" in checked_numbers()["sentence"]
 
 
 def test_the_sign_of_a_single_output_counts_through_a_head_too(settled, undrawn):

@@ -192,7 +192,7 @@ def test_what_cannot_be_done_is_a_sentence(folder, words, message):
     ("arrays", "message"),
     [
         ({"patches": np.array([["a"]])}, "The patches of .* must be numbers"),
-        ({"filters": np.zeros(3)}, "must hold patches, and perhaps names and statistics, and holds filters"),
+        ({"filters": np.zeros(3)}, "must hold patches, and perhaps names and statistics, but holds filters"),
         ({"patches": np.zeros((2, 3, 3)), "statistics": np.array([0.1, np.nan])}, "must be finite numbers"),
         ({"patches": np.zeros((2, 3, 3)), "statistics": np.zeros(3)}, "must be one for each of 2 patches"),
         ({"patches": np.zeros((9, 9))}, "Patches must be an array"),
@@ -206,10 +206,10 @@ def test_files_that_hold_no_patches_are_told(tmp_path, arrays, message):
 
 def test_a_damaged_file_is_told_and_a_data_set_is_left_alone(folder):
     Path("broken.npz").write_bytes(b"PK no")
-    with pytest.raises(ValueError, match=r"must be a whole \.npz file of numbers, and is not"):
+    with pytest.raises(ValueError, match=r"must be a whole \.npz file of numbers, but is not"):
         patches_of("broken.npz")
     np.save("objects.npy", np.array([{"code": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"must be a whole \.npy file of numbers, and is not"):
+    with pytest.raises(ValueError, match=r"must be a whole \.npy file of numbers, but is not"):
         patches_of("objects.npy")
     assert patches_of("small.npz") is None
     assert patches_of("cifar10") is None

@@ -52,7 +52,7 @@ def test_numbers_as_labels_keep_their_order(tmp_path: Path) -> None:
 
 def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
     write(tmp_path / "text" / "moods_train.tsv", "sad\tfilm")
-    with pytest.raises(ValueError, match=r"mood_train.tsv.gz must hold texts, and is not there. There are: moods."):
+    with pytest.raises(ValueError, match=r"mood_train.tsv.gz must hold texts, but is not there. There are: moods."):
         text_set("mood", root=tmp_path)
     write(tmp_path / "text" / "a_train.tsv", "1\tx", header="text,label")
     with pytest.raises(ValueError, match=r"must have the header label, tab, text .* begins with 'text,label'"):
@@ -120,7 +120,7 @@ def test_a_validation_split_of_the_set_is_used(tmp_path: Path) -> None:
 
 def test_sets_that_cannot_be_a_task_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "bare.npz", x_train=np.zeros((4, 5, 5), np.uint8))
-    with pytest.raises(ValueError, match="must have labels, and have none"):
+    with pytest.raises(ValueError, match="must have labels, but have none"):
         task_of("bare", labelled_bytes(), root=tmp_path)
     np.savez(tmp_path / "one.npz", x_train=np.zeros((4, 5, 5), np.uint8), y_train=np.arange(4))
     with pytest.raises(ValueError, match="one must have the splits train and test, got train"):

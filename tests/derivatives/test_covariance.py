@@ -307,8 +307,8 @@ def seeded() -> nn.Module:
     ("build", "sentence"),
     [
         (lambda: Noisy(64, 1), "its forward pass is random"),
-        (lambda: Coupled(64, 1), "must treat the inputs of a batch apart"),
-        (seeded, "must draw its weights at random, and two draws are equal"),
+        (lambda: Coupled(64, 1), "must treat the inputs of a batch independently"),
+        (seeded, "must draw its weights at random, but two draws are equal"),
     ],
 )
 def test_networks_without_a_gradient_of_their_own_are_refused_and_move_no_state(build: object, sentence: str) -> None:

@@ -187,7 +187,7 @@ def test_a_network_too_large_for_the_device_is_a_sentence(clock):
     never = Counted(clock, 0.0, 1.0, fits=0)
     fastest = Fastest([Way("one at a time", 1, never), Way("stack", 4, never, most=8)], CPU_DEVICE)
     expected = (
-        r"^One network must fit into the device's memory, and it does not\. Pass a smaller input or device='cpu'\.$"
+        r"^One network must fit into the device's memory, but it does not\. Pass a smaller input or device='cpu'\.$"
     )
     with pytest.raises(ValueError, match=expected):
         mapped(fastest, 10)

@@ -163,7 +163,7 @@ class Constant(nn.Module):
 
 
 def test_a_constant_network_is_a_sentence():
-    expected = r"^The network's output must depend on its input, and it is constant\. Check that forward uses its arg"
+    expected = r"^The network's output must depend on its input, but it is constant\. Check that forward uses its arg"
     with pytest.raises(ValueError, match=expected):
         input_gradient(network_of(Constant), normal(2, 3))
 

@@ -759,7 +759,7 @@ def test_errors_of_linearize():
         linearize(nn.Linear(2, 1))
     with pytest.raises(ValueError, match="is linearised already"):
         linearize(linearize(network))
-    with pytest.raises(ValueError, match="has none"):
+    with pytest.raises(ValueError, match="has no weights"):
         linearize(Network.of(nn.ReLU()))
     with pytest.raises(ValueError, match="The weights in at must fit the network: 5 missing"):
         linearize(network, {"1.weight": network.params["1.weight"]})
@@ -786,7 +786,7 @@ def test_errors_of_calls():
 
 def test_errors_of_files(tmp_path):
     network = Network.of(nn.Linear(2, 1))
-    with pytest.raises(ValueError, match="network must be linearised, and is not"):
+    with pytest.raises(ValueError, match="network must be linearised, but it is not"):
         save_linearized(network, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match=r"path must end in \.safetensors, got .*x\.pt"):
         save_linearized(linearize(network), tmp_path / "x.pt")

@@ -123,7 +123,8 @@ def test_inputs_of_several_parts_and_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flaw", "sentence"), [("noise", "its forward pass is random"), ("mean", "must treat the inputs of a batch apart")]
+    ("flaw", "sentence"),
+    [("noise", "its forward pass is random"), ("mean", "must treat the inputs of a batch independently")],
 )
 def test_sampling_refuses_flaws_of_a_ten_thousandth(flaw: str, sentence: str) -> None:
     state = torch.get_rng_state()

@@ -366,14 +366,14 @@ def test_a_tokenizer_file_is_read_cut_and_filled_up(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(ValueError, match=r"must be a whole tokenizer\.json"):
         TokenizerFile(tmp_path / "broken.json")
-    with pytest.raises(ValueError, match="must describe the tokens, and is not there"):
+    with pytest.raises(ValueError, match="must describe the tokens, but is not there"):
         TokenizerFile(tmp_path / "none.json")
 
 
 def test_what_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="An encoder must be one of efficientnet_lite0, minilm, vit, or a folder"):
         encoder_of("resnet50")
-    with pytest.raises(ValueError, match=r"encoders/vit.safetensors, and are not there. Pass weights_file"):
+    with pytest.raises(ValueError, match=r"encoders/vit.safetensors, but are not there. Pass weights_file"):
         encoder_of("vit", root=tmp_path)
     with pytest.raises(
         ValueError, match="image_size must be at least 32 and is for efficientnet_lite0, got 64 for minilm"
@@ -386,7 +386,7 @@ def test_what_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path, monkeypat
         encoder_of("vit", weights_file=tmp_path / "other.safetensors")
     (tmp_path / "gpt").mkdir()
     (tmp_path / "gpt" / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ValueError, match="must be of a model_type that is known, t5 or bert, got gpt2"):
+    with pytest.raises(ValueError, match="must have the model_type t5 or bert, got gpt2"):
         encoder_of(tmp_path / "gpt")
     with pytest.raises(ValueError, match="weights_file must be left out for a folder"):
         encoder_of(tmp_path / "gpt", weights_file=tmp_path / "other.safetensors")
@@ -394,7 +394,7 @@ def test_what_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path, monkeypat
     with pytest.raises(ValueError, match="must be a JSON file"):
         encoder_of(tmp_path / "gpt")
     save_clip(tmp_path / "convnext", seeded(lambda: clip_vision(TOWER)), timm_model_name="convnext_base")
-    with pytest.raises(ValueError, match="must be a plain vision transformer, and has timm_model_name"):
+    with pytest.raises(ValueError, match="must be a plain vision transformer, but has timm_model_name"):
         encoder_of(tmp_path / "convnext")
     save_clip(tmp_path / "resnet", seeded(lambda: clip_vision(TOWER)), layers=[3, 4, 6, 3])
     with pytest.raises(ValueError, match="must be single numbers"):

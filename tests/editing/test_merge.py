@@ -143,7 +143,7 @@ def test_integers_and_running_statistics_stay_those_of_the_base(tmp_path):
     merged = weights.load(tmp_path / "out.safetensors")
     kept = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
     assert {name for name in start if torch.equal(merged[name], start[name])} == kept
-    assert "3 tensors are those of base (" in found.sentence()
+    assert "3 tensors are taken from base (" in found.sentence()
     assert "3 of them differ in the models." in found.sentence()
 
 
@@ -206,12 +206,12 @@ def test_bad_models_are_refused_and_nothing_is_written(tmp_path):
         tensor = a.params()["layers.10.weight"].clone()
         tensor[5, 5] = value
         broken = changed("layers.10.weight", tensor)
-        message = r"^The weights of bad\.safetensors must be finite, and layers\.10\.weight is not\. Find out where"
+        message = r"^The weights of bad\.safetensors must be finite, but layers\.10\.weight is not\. Check where"
         refused(tmp_path, message, lambda broken=broken: merge(base, [(b, 0.1), (broken, 0.4)], out))
         refused(tmp_path, message, lambda broken=broken: merge(broken, [(b, 0.1)], out))
     elsewhere = saved(tmp_path, "bad", {name: normal(*tensor.shape, seed=77, dtype=torch.float32) if tensor.ndim else tensor
                                         for name, tensor in a.params().items()})  # fmt: skip
-    refused(tmp_path, r"^bad\.safetensors must be fine-tuned from base\.safetensors, and its weights have a cosine of -?0\.0\d with",
+    refused(tmp_path, r"^bad\.safetensors must be fine-tuned from base\.safetensors, but its weights have a cosine of -?0\.0\d with",
             lambda: merge(base, [(elsewhere, 0.4)], out))  # fmt: skip
     assert merge(base, [(elsewhere, 0.4)], out, unrelated=True).size > 0.4
 
@@ -220,7 +220,7 @@ def test_vectors_of_another_base_are_refused(tmp_path):
     base, a, b = family(tmp_path)
     TaskVector.between(b.params(), a.params()).save(tmp_path / "v.safetensors")
     vector, out = Checkpoint.open(tmp_path / "v.safetensors"), tmp_path / "out.safetensors"
-    message = r"^v\.safetensors must be a task vector of base\.safetensors, and was made from other weights \(hash"
+    message = r"^v\.safetensors must be a task vector of base\.safetensors, but was made from other weights \(hash"
     refused(tmp_path, message, lambda: merge(base, [(vector, 1.0)], out))
     refused(tmp_path, message, lambda: differences(base, [vector]))
     refused(tmp_path, "holds a task vector. Pass its base first", lambda: merge(vector, [(a, 1.0)], out))
@@ -243,9 +243,9 @@ def test_odd_types_and_weights_are_refused(tmp_path):
         lambda: merge(packed[0], [(packed[1], 1.0)], out),
     )
     eight = saved(tmp_path, "e", {"w": torch.ones(4).to(torch.float8_e4m3fn)})
-    refused(tmp_path, "to be edited, and w is float8_e4m3fn", lambda: merge(eight, [(eight, 1.0)], out))
+    refused(tmp_path, "to be edited, but w is float8_e4m3fn", lambda: merge(eight, [(eight, 1.0)], out))
     large = [saved(tmp_path, name, {"w": torch.tensor([value]).half()}) for name, value in (("l", 6e4), ("m", 3e4))]
-    refused(tmp_path, "The weights of the merged model must be finite, and w is not. Pass smaller weights",
+    refused(tmp_path, "The weights of the merged model must be finite, but w is not. Pass smaller weights",
             lambda: merge(large[0], [(large[1], -2.0)], out))  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def test_a_difference_lists_what_cannot_be_compared(tmp_path):
     assert "c.safetensors has 2 numbers that are not finite" in words
     strange = saved(tmp_path, "d", {"other": torch.ones(3)})
     with pytest.raises(
-        ValueError, match=r"must share weights with base.safetensors by name and shape, and share none: .* 5 missing"
+        ValueError, match=r"must share weights with base.safetensors by name and shape, but share none: .* 5 missing"
     ):
         differences(base, [strange])
     with pytest.raises(ValueError, match="at least two checkpoints"):
@@ -370,10 +370,10 @@ def test_what_would_silently_do_nothing_or_end_in_a_traceback_is_refused(tmp_pat
     base, a, _ = family(tmp_path)
     out = tmp_path / "out.safetensors"
     with pytest.raises(
-        ValueError, match=r"keep must match names of the models, and 'haed\.\*' matches none of 5, such as"
+        ValueError, match=r"keep must match names of the models, but 'haed\.\*' matches none of 5, such as"
     ):
         merge(base, [(a, 0.5)], out, keep=["haed.*"])
-    with pytest.raises(ValueError, match=r"Nothing of base\.safetensors is left to be merged: all of it is kept"):
+    with pytest.raises(ValueError, match=r"No tensor of base\.safetensors is left to merge, because keep matches all"):
         merge(base, [(a, 0.5)], out, keep=["*"])
     start, end = model(0), model(1)
     TaskVector.between(start, end).save(tmp_path / "vector.safetensors")

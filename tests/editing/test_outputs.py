@@ -222,7 +222,7 @@ def test_what_does_not_fit_is_told_in_one_sentence() -> None:
     other = encoder.with_params({name: tensor + 1 for name, tensor in encoder.params.items()})
     with pytest.raises(ValueError, match="must start from the weights of the encoder"):
         edited_outputs(other, head, vectors, GRID, samples, run=CPU64)
-    with pytest.raises(ValueError, match="must fit the encoder, and the task vector does not: 4 missing"):
+    with pytest.raises(ValueError, match="must fit the encoder, but the task vector does not: 4 missing"):
         edited_outputs(edited("batchnorm")[0], head, vectors, GRID, samples, run=CPU64)
     with pytest.raises(ValueError, match="one column for each of 1 task vectors"):
         edited_outputs(encoder, head, vectors[:1], GRID, samples, run=CPU64)

@@ -168,10 +168,10 @@ def test_rates_are_those_of_the_encoder() -> None:
 
 def test_what_does_not_fit_is_told() -> None:
     encoder, tasks = tanh_encoder(), tasks_named("a")
-    with pytest.raises(ValueError, match=r"^tuned must name some of the tasks a, got 'b'\. Pass such names\.$"):
+    with pytest.raises(ValueError, match=r"^tuned must name some of the tasks a, got 'b'\. Pass names of tasks\.$"):
         study_of(encoder, tasks, recipes=RECIPES, seeds=[0], tuned=["b"], run=CPU)
     with pytest.raises(ValueError, match="tunings must be among"):
         study_of(encoder, tasks, recipes={"slow": RECIPES["linearised"]}, seeds=[0], run=CPU)
     lacking = {"a": Arrays({"train": tasks["a"].splits["train"]})}
-    with pytest.raises(ValueError, match="'a' must have the splits 'train', 'validation', and lacks 'validation'"):
+    with pytest.raises(ValueError, match="'a' must have the splits 'train', 'validation', but lacks 'validation'"):
         study_of(encoder, lacking, recipes=RECIPES, seeds=[0], run=CPU)

@@ -169,7 +169,7 @@ def test_half_precision_states_are_edited_in_float32():
     assert task.deltas["w"].dtype == torch.float32
     assert task.applied(start, 0.5)["w"].tolist() == [1.25] * 3
     assert task.applied(start)["w"].dtype == torch.bfloat16
-    with pytest.raises(ValueError, match=r"^The edited weights must be finite, and 1 tensors are not \(w\)"):
+    with pytest.raises(ValueError, match=r"^The edited weights must be finite, but 1 tensors are not \(w\)"):
         task.applied(start, 1e39)
 
 
@@ -204,7 +204,7 @@ def test_another_base_is_refused():
 def test_weights_that_are_not_finite_are_refused(value):
     fine, broken = {"w": torch.zeros(3)}, {"w": torch.tensor([0.0, value, 0.0])}
     with pytest.raises(
-        ValueError, match=r"^The fine-tuned weights must be finite, and 1 tensors are not \(w\)\. Find out"
+        ValueError, match=r"^The fine-tuned weights must be finite, but 1 tensors are not \(w\)\. Check where"
     ):
         TaskVector.between(fine, broken)
     with pytest.raises(ValueError, match="pre-trained weights must be finite"):
@@ -216,7 +216,7 @@ def test_weights_that_are_not_finite_are_refused(value):
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
 def test_types_without_arithmetic_are_refused(dtype):
     state = {"w": torch.zeros(2, dtype=dtype)}
-    with pytest.raises(ValueError, match=r"must be float32, float64, float16 or bfloat16 to be edited, and w is"):
+    with pytest.raises(ValueError, match=r"must be float32, float64, float16 or bfloat16 to be edited, but w is"):
         TaskVector.between(state, state)
 
 
@@ -236,11 +236,11 @@ def test_files_of_other_kinds_are_refused_and_code_never_runs(tmp_path):
             TaskVector.load(tmp_path / name)
     assert not (tmp_path / "sprung").exists()
     weights.save({"w": torch.zeros(1)}, tmp_path / "plain.safetensors")
-    with pytest.raises(ValueError, match="must hold a task vector, and does not say so"):
+    with pytest.raises(ValueError, match="must hold a task vector, but its metadata does not say so"):
         TaskVector.load(tmp_path / "plain.safetensors")
     about = {"kind": "task_vector"}
     weights.save({"w": torch.zeros(1), "w::wide_at": torch.zeros(1).int()}, tmp_path / "part.safetensors", about)
-    with pytest.raises(ValueError, match="must be a whole task vector, and lacks"):
+    with pytest.raises(ValueError, match="must be a complete task vector, but lacks"):
         TaskVector.load(tmp_path / "part.safetensors")
 
 

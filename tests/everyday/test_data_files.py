@@ -213,5 +213,5 @@ def test_a_file_that_cannot_be_read_is_named(ask: Asking, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("value", [0.0, 0.3, X[0]], ids=["black", "grey", "one picture"])
 def test_samples_that_are_all_equal_are_refused(ask: Asking, command: str, value: object) -> None:
     (ask.folder / "same.npz").write_bytes(npz(x_train=np.zeros_like(X) + np.float32(value), y_train=Y))
-    told = "The training samples of 'same' must differ from one another, and the 24 that were taken are all equal."
+    told = "The training samples of 'same' must differ from one another, but the 24 that were taken are all equal."
     ask.refused(*command.split(), "--device", "cpu", "--out", "run", naming=told)

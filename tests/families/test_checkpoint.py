@@ -1,4 +1,4 @@
-"""Checkpoints: opened without reading, streamed, written whole or not at all, and every damage told in one sentence."""
+"""Checkpoints: opened without reading, streamed, written whole or not at all, and every damage reported in one sentence."""
 
 import json
 import os
@@ -102,8 +102,8 @@ def entry(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[st
 
 
 DAMAGED = {
-    "empty": (b"", "header would have 0 bytes, of 0 in the file"),
-    "a word": (b"not weights at all", "header would have"),
+    "empty": (b"", "header claims 0 bytes, and the file has 0"),
+    "a word": (b"not weights at all", "header claims"),
     "no JSON": (header_of(b"{nonsense"), "header cannot be read"),
     "no dictionary": (header_of([1, 2]), "header cannot be read"),
     "deep": (header_of(b"[" * 100_000), "header cannot be read"),
@@ -116,7 +116,7 @@ DAMAGED = {
     "overlap": (header_of({"v": entry(0, 8, [2]), "w": entry(4, 12, [2])}, bytes(12)), "w overlaps another tensor"),
     "gap": (header_of({"v": entry(0, 4, [1]), "w": entry(8, 12, [1])}, bytes(12)), "w follows a gap"),
     "truncated": (header_of({"w": entry(0, 400, [100])}, bytes(399)), "the file is truncated: .* bytes were written"),
-    "too long": (header_of({"w": entry(0, 4, [1])}, bytes(9)), "goes on after its last tensor"),
+    "too long": (header_of({"w": entry(0, 4, [1])}, bytes(9)), "continues after its last tensor"),
 }  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path, kind):
     with pytest.raises(ValueError, match=message) as caught:
         Checkpoint.open(tmp_path / "w.safetensors")
     assert str(caught.value).startswith(
-        f"{tmp_path / 'w.safetensors'} must be a whole safetensors file, and is damaged: "
+        f"{tmp_path / 'w.safetensors'} must be a whole safetensors file, but is damaged: "
     )
     assert str(caught.value).endswith("Download or save it again.")
 
@@ -140,34 +140,34 @@ def test_folders_that_are_not_whole_are_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="must exist"):
         Checkpoint.open(tmp_path / "none")
     (tmp_path / "m").mkdir()
-    refused("must hold one file of weights or shards with an index .* and holds none")
+    refused("must hold one file of weights or shards with an index .* but holds none")
     params = {name: MIXED[name] for name in ("a.weight", "b.half", "b.double")}
     sharded(tmp_path / "m", params)
     index = tmp_path / "m" / "model.safetensors.index.json"
     good = json.loads(index.read_text())
     shard = tmp_path / "m" / "model-00002-of-00002.safetensors"
     shard.rename(tmp_path / "away")
-    refused(r"must hold all 2 shards of its index, and model-00002-of-00002\.safetensors is missing")
+    refused(r"must hold all 2 shards of its index, but model-00002-of-00002\.safetensors is missing")
     save_file({**load_file(tmp_path / "away"), "a.weight": MIXED["a.weight"]}, shard)
-    refused(r"must hold a tensor once, and a\.weight is in two shards")
+    refused(r"must hold a tensor once, but a\.weight is in two shards")
     shutil.copy(tmp_path / "away", shard)
     index.write_text(json.dumps({"weight_map": {**good["weight_map"], "c": shard.name}}))
     refused(r"wrong about 1 \(c\)")
     index.write_text(json.dumps({"weight_map": {**good["weight_map"], "a.weight": shard.name}}))
     refused(r"wrong about 1 \(a\.weight\)")
     index.write_text(json.dumps({"weight_map": {**good["weight_map"], "a.weight": "../away"}}))
-    refused("must list files beside it")
+    refused("must list files in its own folder")
     index.write_text('{"weight_map": {"a": "x", "a": "y"}}')
-    refused("must list a tensor once, and lists 'a' twice")
+    refused("must list a tensor once, but lists 'a' twice")
     index.write_text("{")
     refused("must be an index of shards")
     index.unlink()
-    refused("and holds 2")
+    refused("but holds 2")
 
 
 def test_a_file_without_tensors_is_refused(tmp_path):
     (tmp_path / "w.safetensors").write_bytes(header_of({}))
-    with pytest.raises(ValueError, match="must hold tensors by name, and holds none"):
+    with pytest.raises(ValueError, match="must hold tensors by name, but holds none"):
         Checkpoint.open(tmp_path / "w.safetensors")
 
 
@@ -220,7 +220,7 @@ def test_shards_have_an_index_and_replace_older_ones(tmp_path):
     assert index["metadata"]["total_size"] == 7 * 40
     assert same({name: load_file(folder / file)[name] for name, file in index["weight_map"].items()}, params)
     assert same(Checkpoint.open(folder).params(), params)
-    with pytest.raises(ValueError, match=r"must not exist yet, and .*out does\. Pass another name, or --overwrite\."):
+    with pytest.raises(ValueError, match=r"must not exist yet, but .*out does\. Pass another name, or --overwrite\."):
         write(folder, params)
     (folder / "config.json").write_text("{}")
     write(folder, params, shard_bytes=160, overwrite=True)
@@ -250,7 +250,7 @@ def test_what_was_there_stays_after_an_error(tmp_path):
     write(tmp_path / "w.safetensors", MIXED)
     before = (tmp_path / "w.safetensors").read_bytes()
     with (
-        pytest.raises(ValueError, match=r"must be written whole, and b\.half was not"),
+        pytest.raises(ValueError, match=r"must be written completely, but b\.half was not"),
         CheckpointWriter(tmp_path / "w.safetensors", MIXED, overwrite=True) as writer,
     ):
         writer.write("a.weight", MIXED["a.weight"])
@@ -260,16 +260,16 @@ def test_what_was_there_stays_after_an_error(tmp_path):
 
 def test_refusals_come_before_anything_is_written(tmp_path, monkeypatch):
     (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(ValueError, match=r"must be a file, and .* is a folder"):
+    with pytest.raises(ValueError, match=r"must be a file, but .* is a folder"):
         CheckpointWriter(tmp_path / "folder.safetensors", MIXED, overwrite=True)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match=r"must be a folder, and .* is a file"):
+    with pytest.raises(ValueError, match=r"must be a folder, but .* is a file"):
         CheckpointWriter(tmp_path / "file", MIXED, overwrite=True)
     with pytest.raises(ValueError, match="size of a shard must be positive"):
         CheckpointWriter(tmp_path / "shards", MIXED, shard_bytes=0)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1000, 900, 100))
-    with pytest.raises(ValueError, match=r"^The disk must have room for .* GB, and .* has 0\.00 GB left\. Free some"):
+    with pytest.raises(ValueError, match=r"^The disk must have room for .* GB, but .* has 0\.00 GB left\. Free some"):
         CheckpointWriter(tmp_path / "new" / "w.safetensors", MIXED)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.safetensors"]
 

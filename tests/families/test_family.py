@@ -206,7 +206,7 @@ def test_as_module_is_an_ordinary_module_with_these_weights():
     member = stack.member(2)
     module = member.as_module()
     assert torch.allclose(module.double()(x), member(x), atol=1e-12)
-    with pytest.raises(ValueError, match=r"^as_module needs one network and got a stack\. Pass network\.member\(0\)"):
+    with pytest.raises(ValueError, match=r"^as_module needs one network, got a stack\. Pass network\.member\(0\)"):
         stack.as_module()
 
 
@@ -364,9 +364,9 @@ def test_as_module_keeps_the_type_of_the_weights():
 def test_wrong_builders_are_sentences():
     with pytest.raises(ValueError, match=r"^net must return a torch\.nn\.Module, got int\. Return the network\.$"):
         Family.initialised(lambda: 3, name="net")
-    with pytest.raises(ValueError, match=r"^net must have parameters to draw, and has none\. Pass a network with"):
+    with pytest.raises(ValueError, match=r"^net must have parameters to draw, but has none\. Pass a network with"):
         Family.initialised(nn.Flatten, name="net")
-    with pytest.raises(ValueError, match=r"^ReLU must have parameters, and has none\. Pass a network with weights\.$"):
+    with pytest.raises(ValueError, match=r"^ReLU must have parameters, but has none\. Pass a network with weights\.$"):
         Family.point(nn.ReLU())
     with pytest.raises(ValueError, match=r"^members must hold at least one network, got none\. Pass a list"):
         Family.empirical([])

@@ -190,7 +190,7 @@ def test_a_function_of_a_package(tmp_path, monkeypatch):
     assert isinstance(build(), nn.Sequential)
     message = sentence_of(builder_of, "package_of_models.inner.shut:build")
     assert message.startswith(
-        "package_of_models.inner.shut must be an importable module, and importing it raised Syntax"
+        "package_of_models.inner.shut must be an importable module, but importing it raised Syntax"
     )
     assert message.endswith("Check the name and the module.")
     assert sys.path == before
@@ -199,14 +199,14 @@ def test_a_function_of_a_package(tmp_path, monkeypatch):
 @pytest.mark.parametrize("source", ["no_such_module_at_all:build", ":build", ".relative:build", "a/path:build"])
 def test_a_module_that_cannot_be_imported_is_a_sentence(source):
     message = sentence_of(builder_of, source)
-    assert " must be an importable module, and importing it raised " in message
+    assert " must be an importable module, but importing it raised " in message
     assert message.endswith(". Check the name and the module.")
 
 
 def test_a_missing_file_is_a_sentence(tmp_path):
     path = tmp_path / "none.py"
     assert (
-        sentence_of(builder_of, f"{path}:build") == f"The model file must exist, and {path} does not. Check the path."
+        sentence_of(builder_of, f"{path}:build") == f"The model file must exist, but {path} does not. Check the path."
     )
 
 
@@ -220,11 +220,11 @@ def test_a_file_without_a_function_is_a_sentence(model):
 def test_a_missing_function_is_a_sentence_that_lists_what_there_is(model, attribute):
     message = sentence_of(builder_of, f"{model}:{attribute}")
     assert message.startswith(
-        f"{model} must define a function {attribute!r}, and has build, tiny, Net, permuted, raising"
+        f"{model} must define a function {attribute!r}, but has build, tiny, Net, permuted, raising"
     )
     assert message.endswith("Name one of them after the colon.")
     model.write_text("x = 3")
-    assert "and has no function at all." in sentence_of(builder_of, f"{model}:build")
+    assert "but has no function at all." in sentence_of(builder_of, f"{model}:build")
 
 
 @pytest.mark.parametrize("text", ["raise OSError('no disk')", "x = (", "import no_such_module_at_all"])
@@ -232,7 +232,7 @@ def test_a_file_that_does_not_run_is_a_sentence(model, text):
     model.write_text(text)
     before = list(sys.path)
     message = sentence_of(builder_of, f"{model}:build")
-    assert message.startswith(f"{model} must run without errors, and it raised ")
+    assert message.startswith(f"{model} must run without errors, but it raised ")
     assert message.endswith("Fix the file.")
     assert sys.path == before
 
@@ -265,7 +265,7 @@ def test_builders_that_fail_are_sentences(model, tmp_path, with_weights):
     torch.save({"weight": torch.zeros(1)}, tmp_path / "w.pt")
     weights = {"weights_file": tmp_path / "w.pt"} if with_weights else {}
     assert sentence_of(family_of, f"{model}:raising", **weights) == (
-        "raising must build without errors, and it raised KeyError: 'no such thing'. Fix the error above."
+        "raising must build without errors, but it raised KeyError: 'no such thing'. Fix the error above."
     )
     assert sentence_of(family_of, f"{model}:refusing", **weights) == "width must be even, got 3. Pass width=4."
     assert sentence_of(family_of, f"{model}:nothing", **weights) == (
@@ -275,7 +275,7 @@ def test_builders_that_fail_are_sentences(model, tmp_path, with_weights):
 
 def test_a_network_without_parameters_is_a_sentence(model):
     assert sentence_of(family_of, f"{model}:weightless") == (
-        "weightless must have parameters to draw, and has none. Pass a network with weights."
+        "weightless must have parameters to draw, but has none. Pass a network with weights."
     )
 
 
@@ -324,9 +324,9 @@ def test_natural_order_takes_any_name():
 def test_folders_without_checkpoints_are_sentences(tmp_path):
     missing = tmp_path / "none"
     assert sentence_of(checkpoint_files, missing) == (
-        f"The checkpoints folder must exist, and {missing} does not. Check the path."
+        f"The checkpoints folder must exist, but {missing} does not. Check the path."
     )
     (tmp_path / "notes.txt").write_text("")
     assert sentence_of(checkpoint_files, tmp_path) == (
-        f"{tmp_path} must hold weight files (.bin, .ckpt, .pt, .pth, .safetensors), and has none. Check the path."
+        f"{tmp_path} must hold weight files (.bin, .ckpt, .pt, .pth, .safetensors), but has none. Check the path."
     )

@@ -332,9 +332,9 @@ ONE_BY_ONE = {
     numpy_builder: "NumPy or Python's random",
     python_builder: "NumPy or Python's random",
     python_branch: "NumPy or Python's random",
-    branch_on_a_draw: "looks at a number that it drew",
-    rejection_loop: "looks at a number that it drew",
-    scaled_by_a_number: "looks at a number that it drew",
+    branch_on_a_draw: "reads a number that it drew",
+    rejection_loop: "reads a number that it drew",
+    scaled_by_a_number: "reads a number that it drew",
     permuted: "draws with aten.randperm",
     random_mask: "draws with aten.bernoulli",
     coin_by_probabilities: "draws with aten.bernoulli_",
@@ -342,7 +342,7 @@ ONE_BY_ONE = {
     unit_matrix: "its initialisers cannot be replayed",
     where_a_mask_is: "its initialisers cannot be replayed",
     spectral_norm: "its initialisers cannot be replayed",
-    orthogonal_parametrization: "looks at a number that it drew",
+    orthogonal_parametrization: "reads a number that it drew",
     as_integers: "two number types",
     seeded_by_itself: "does not equal the builder at weight",
 }
@@ -391,7 +391,7 @@ def wider_each_time() -> nn.Module:
 )
 def test_a_builder_that_is_no_function_of_the_random_state_is_refused(build):
     expected = (
-        rf"^{build.__name__} must build the same weights under the same seed, and two builds differ at weight\. Draw with "
+        rf"^{build.__name__} must build the same weights under the same seed, but two builds differ at weight\. Draw with "
         r"torch, NumPy or Python's random, and take no seed from the time, the system or a counter\.$"
     )
     with pytest.raises(ValueError, match=expected):

@@ -99,7 +99,7 @@ def fourier(hold: str) -> Family:
 def test_random_content_that_is_not_registered_is_refused_by_name(hold):
     family = fourier(hold)
     expected = (
-        rf"^fourier must register what it draws, and {HELD[hold]}.* would stay the same in all draws\. Write self"
+        rf"^fourier must register what it draws, but {HELD[hold]}.* would stay the same in all draws\. Write self"
     )
     with pytest.raises(ValueError, match=expected):
         family.check_forward(normal(2, 4, dtype=torch.float32))
@@ -110,7 +110,7 @@ def test_the_remedy_gives_the_law_of_the_builder():
     family = fourier("buffer")
     result = anisotropy_directions(family, Probe.gaussian((4,)), draws=2000, estimator="exact", run=CPU)
     assert result.effective_rank.value == pytest.approx(4.0, abs=0.15)
-    with pytest.raises(ValueError, match="fourier must register what it draws, and B would stay"):
+    with pytest.raises(ValueError, match="fourier must register what it draws, but B would stay"):
         anisotropy_directions(fourier("attribute"), Probe.gaussian((4,)), draws=2000, estimator="exact", run=CPU)
 
 
@@ -130,7 +130,7 @@ def test_what_only_outputs_show_is_refused():
             return super().forward(x) * self.mine.scale
 
     with pytest.raises(
-        ValueError, match=r"^outside must keep all that it draws in parameters and buffers, and two builds"
+        ValueError, match=r"^outside must keep all that it draws in parameters and buffers, but two builds"
     ):
         Family.initialised(Outside, name="outside").check_forward(torch.ones(1, 4))
 
@@ -233,7 +233,7 @@ class Activated(nn.Linear):
 
 def test_members_with_other_layers_are_refused():
     members = [nn.Sequential(nn.Linear(4, 1), nn.ReLU()), nn.Sequential(nn.Linear(4, 1), nn.Tanh())]
-    expected = r"^All members must have the same layers, and member 1 has others than member 0\. Make one family"
+    expected = r"^All members must have the same layers, but member 1 has others than member 0\. Make one family"
     with pytest.raises(ValueError, match=expected):
         Family.empirical(members)
 
@@ -243,7 +243,7 @@ def test_members_with_other_layers_are_refused():
 )
 def test_members_with_other_forward_passes_are_refused(second, name):
     family = Family.empirical([Activated(torch.sin), second], name="two")
-    expected = rf"^All members of two must have the same forward pass, and members 0 and 1 .*\({name}"
+    expected = rf"^All members of two must have the same forward pass, but members 0 and 1 .*\({name}"
     with pytest.raises(ValueError, match=expected):
         family.check_forward(normal(2, 4, dtype=torch.float32))
     with pytest.warns(UserWarning, match=name):
@@ -296,7 +296,7 @@ def stored(tmp_path, draw: str, **kept: Tensor):
 def test_weights_that_do_not_hold_what_the_builder_draws_are_refused(tmp_path):
     family = stored(tmp_path, "self.B = torch.randn(4, 4)")
     with pytest.raises(
-        ValueError, match=r"^The weights of net at net must hold all that its builder draws, and B is not"
+        ValueError, match=r"^The weights of net at net must hold all that its builder draws, but B is not"
     ):
         family.check_forward(torch.ones(1, 4))
     with pytest.raises(ValueError, match="the buffer B is not among them"):
@@ -311,7 +311,7 @@ def test_weights_of_other_number_types_are_refused(tmp_path, kind):
     (tmp_path / "net.py").write_text(NET.format(draw="self.B = torch.eye(4)"))
     torch.save({"linear.weight": torch.ones(1, 4).to(kind), "linear.bias": torch.zeros(1)}, tmp_path / "net.pt")
     word = str(kind).removeprefix("torch.")
-    expected = rf"must be floating-point numbers of 16 bits or more, and linear\.weight is {word}\. Convert them"
+    expected = rf"must be floating-point numbers of 16 bits or more, but linear\.weight is {word}\. Convert them"
     with pytest.raises(ValueError, match=expected):
         family_of(f"{tmp_path}/net.py:build", weights_file=tmp_path / "net.pt")
 

@@ -76,7 +76,7 @@ def test_what_is_saved_is_read_back(tmp_path):
 
 
 def test_a_missing_file_is_a_sentence(tmp_path):
-    with pytest.raises(ValueError, match=r"^The weights file must exist, and .*none\.pt does not\. Check the path\.$"):
+    with pytest.raises(ValueError, match=r"^The weights file must exist, but .*none\.pt does not\. Check the path\.$"):
         weights.load(tmp_path / "none.pt")
 
 

@@ -321,7 +321,7 @@ def test_several_outputs_each_or_their_trace():
     assert torch.allclose(tangent_gram(network.read("first"), x, run=EXACT).matrix, expected[0], atol=1e-12)
     rectangular = tangent_gram(network, x[:3], x, kernel="each", run=EXACT).matrix
     assert torch.allclose(rectangular, expected[:, :3], atol=1e-12)
-    with pytest.raises(ValueError, match=r"^The network must have one output per input, and has 3\. Choose a readout"):
+    with pytest.raises(ValueError, match=r"^The network must have one output per input, but has 3\. Choose a readout"):
         tangent_gram(network, x, run=EXACT)
 
 
@@ -333,7 +333,7 @@ def test_parameters_by_name_and_pattern_add_up():
     ]
     assert torch.allclose(sum(parts), tangent_gram(network, x, run=EXACT).matrix, atol=1e-12)
     with pytest.raises(
-        ValueError, match=r"^parameters must name parameters of the network, and 'conv' fits none of its"
+        ValueError, match=r"^parameters must name parameters of the network, but 'conv' matches none of its"
     ):
         tangent_gram(network, x, parameters=["conv"], run=EXACT)
 
@@ -414,7 +414,7 @@ def test_an_explanation_names_rules_operations_and_memory():
     network, x = built("raw")
     text = tangent_gram(network, x, run=EXACT).explain()
     assert text.startswith("4 × 4 kernel; 1 pass over the samples")
-    assert "by differentiation (enters outside of the layers known)" in text
+    assert "by differentiation (is used outside of the known layers)" in text
     assert "head.weight" in text
     assert text.splitlines()[-1].startswith("all")
 
@@ -482,15 +482,17 @@ def test_what_cannot_be_right_is_refused_in_a_sentence():
     network, x = built("mlp")
     with pytest.raises(ValueError, match=r"^The gradient by 'linear.weight' must be the same in a batch and alone"):
         tangent_gram(Network.of(Hiding().double()), images(4), run=EXACT)
-    with pytest.raises(ValueError, match=r"^The network's output must have a gradient by its weights, and torch found"):
+    with pytest.raises(
+        ValueError, match=r"^The network's output must have a gradient with respect to its weights, but torch found"
+    ):
         tangent_gram(Network.of(nn.Sequential(nn.Linear(4, 1), Broken()).double()), images(4), run=EXACT)
-    with pytest.raises(ValueError, match=r"^A tangent kernel needs one network, and got a stack of 2"):
+    with pytest.raises(ValueError, match=r"^A tangent kernel needs one network, got a stack of 2"):
         tangent_gram(dataclasses.replace(network, members=2), x, run=EXACT)
     with pytest.raises(ValueError, match=r"^kernel must be 'scalar', 'trace' or 'each', got 'sum'"):
         tangent_gram(network, x, kernel="sum", run=EXACT)
     with pytest.raises(ValueError, match=r"^A tangent kernel in float16 overflows"):
         tangent_gram(network, x, run=Run(device="cpu", precision="float16"))
-    with pytest.raises(ValueError, match=r"^The network's output must be a finite number, and is not"):
+    with pytest.raises(ValueError, match=r"^The network's output must be a finite number, but is not"):
         tangent_gram(network, x * math.nan, run=EXACT)
     with pytest.raises(ValueError, match=r"^panels must be between 1 and the 4 samples, got 9"):
         tangent_gram(network, x, panels=9, run=EXACT)

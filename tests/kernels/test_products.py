@@ -630,10 +630,10 @@ def test_a_network_with_one_output_is_read_as_it_is() -> None:
 def test_wrong_arguments_are_a_sentence() -> None:
     x = normal(N, 6)
     several = network_of(smooth_mlp, readout=None)
-    with pytest.raises(ValueError, match=r"needs one output per input, and the network has 3\. Pass network\.read"):
+    with pytest.raises(ValueError, match=r"needs one output per input, but the network has 3\. Pass network\.read"):
         TangentKernel(several, x, run=CPU64)
     stack = Family.initialised(smooth_mlp).draw(2, seed=0, run=CPU64).read("first")
-    with pytest.raises(ValueError, match=r"needs one network, and got a stack of 2\. Pass network\.member"):
+    with pytest.raises(ValueError, match=r"needs one network, got a stack of 2\. Pass network\.member"):
         TangentKernel(stack, x, run=CPU64)
     network = network_of(smooth_mlp)
     with pytest.raises(ValueError, match=r"batch must be at least 1 input, got 0\. Pass batch"):
@@ -651,7 +651,7 @@ def test_wrong_arguments_are_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flaw", "sentence"), [("noise", "its forward pass is random"), ("mean", "apart, and its outputs")]
+    ("flaw", "sentence"), [("noise", "its forward pass is random"), ("mean", "independently, but its outputs")]
 )
 def test_outputs_that_depend_on_more_than_their_input_are_refused(flaw: str, sentence: str) -> None:
     class Flawed(nn.Linear):

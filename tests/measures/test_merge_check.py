@@ -291,7 +291,7 @@ def test_bad_input_is_one_sentence() -> None:
         merge_check(ENCODER, HEADS, {"first": VECTORS["first"]}, TASKS)
     with pytest.raises(ValueError, match=r"Every model must have samples, and 'second' has none"):
         merge_check(ENCODER, HEADS, VECTORS, {"first": TASKS["first"]})
-    with pytest.raises(ValueError, match=r"Every task must have a head, and 'second' has none"):
+    with pytest.raises(ValueError, match=r"Every task must have a head, but 'second' has none"):
         merge_check(ENCODER, {"first": HEADS["first"]}, VECTORS, TASKS)
     with pytest.raises(ValueError, match=r"compared must be 'classes' or 'features', got 'logits'"):
         ask(compared="logits")
@@ -315,7 +315,7 @@ def test_bad_input_is_one_sentence() -> None:
         merge_check(ENCODER, HEADS, VECTORS, single, compared="features", run=CPU64)
     x, y = TASKS["first"].splits["test"]
     broken = {**TASKS, "first": dataclasses.replace(TASKS["first"], splits={"test": (x * torch.nan, y)})}
-    with pytest.raises(ValueError, match="base must give finite outputs on set 1, and does not"):
+    with pytest.raises(ValueError, match="base must give finite outputs on set 1, but does not"):
         merge_check(ENCODER, HEADS, VECTORS, broken, run=CPU64)
     other = vectors_of(ENCODER.with_params({name: 2 * each for name, each in ENCODER.params.items()}))
     with pytest.raises(ValueError, match=r"Task vectors must start from the weights of the encoder"):
@@ -384,11 +384,11 @@ class Unsteady(nn.Module):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("random", "must give the same outputs for the same samples, and two passes differ by"),
+        ("random", "must give the same outputs for the same samples, but two passes differ by"),
         ("dropout", r"two passes differ by .* F.dropout needs training=self.training"),
         ("numpy", "two passes differ by"),
         ("counting", "two passes differ by"),
-        ("mean", "must give a sample the same outputs in every batch, and they change by"),
+        ("mean", "must give a sample the same outputs in every batch, but they change by"),
         ("sorted", "the same outputs in every batch"),
         ("size", "the same outputs in every batch"),
         ("nan", "base must give finite outputs on set 1"),

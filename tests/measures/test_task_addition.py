@@ -173,7 +173,7 @@ def test_what_is_missing_is_told_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="'down' has none"):
         task_addition(ENCODER, HEADS, {"non-linear": {"up": vectors()["non-linear"]["up"]}}, TASKS, run=CPU64)
     unsplit = {name: dataclasses.replace(task, splits={"test": task.splits["test"]}) for name, task in TASKS.items()}
-    with pytest.raises(ValueError, match="Task 'up' must have the splits 'validation', 'test', and lacks 'validation'"):
+    with pytest.raises(ValueError, match="Task 'up' must have the splits 'validation', 'test', but lacks 'validation'"):
         task_addition(ENCODER, HEADS, vectors(), unsplit, run=CPU64)
 
 

@@ -211,7 +211,7 @@ def test_members_are_selected_and_one_is_served_to_one_network() -> None:
         (lambda: circles(torch.ones(1, 2, 16) / 4, SHAPE, seed=0, run=CPU), "orthonormal"),
         (lambda: circles(BASIS[None, :2], (1, 5, 5), seed=0, run=CPU), "one row of 25 numbers"),
         (lambda: circles(BASIS[None, :2], SHAPE, radii=(1.0, 1.0), seed=0, run=CPU), "two different numbers"),
-        (lambda: circles(BASIS[None, :2], SHAPE, noise=-1.0, seed=0, run=CPU), "noise must be finite and not negative"),
+        (lambda: circles(BASIS[None, :2], SHAPE, noise=-1.0, seed=0, run=CPU), "noise must be finite and at least 0"),
         (lambda: two_components(BASIS[None, :2], SHAPE, seed=0, run=CPU), "directions must be 3 for every member"),
         (lambda: isotropic(BASIS[:1], SHAPE, labelling="cubic", seed=0, run=CPU), "labelling must be one of 'linear'"),
         (lambda: labelled_along(made_of_three_channels(4), BASIS[:, :11], seed=0), "vectors of 12 numbers each"),

@@ -87,7 +87,7 @@ def test_a_signal_knows_its_grid() -> None:
         (torch.zeros((1,) * 8), "A signal must have 1 to 6 axes"),
         (torch.zeros(3, 0), "A signal must have 1 to 6 axes"),
         (torch.zeros(4, 4, 1, dtype=torch.uint8), "must be finite real numbers, got torch.uint8. Pass values.float"),
-        (torch.full((4, 1), math.nan), "must be finite real numbers, got torch.float32 with others among them"),
+        (torch.full((4, 1), math.nan), "must be finite real numbers, got torch.float32 with NaN or infinite values"),
     ],
 )
 def test_what_is_no_signal_is_a_sentence(values: Tensor, message: str) -> None:
@@ -256,7 +256,7 @@ def test_networks_that_do_not_fit_are_a_sentence() -> None:
     task = SignalTask.of(signals(2, 4, 4, 3), seed=0, run=CPU64)
     with pytest.raises(ValueError, match="The task must be for as many members as there are networks, got 2 and 3"):
         psnr_of(sirens(3), task, "test", run=CPU64)
-    with pytest.raises(ValueError, match=r"as many numbers as the signal has channels, got 1 and 3. Build them with"):
+    with pytest.raises(ValueError, match=r"as many values as the signal has channels, got 1 and 3. Build them with"):
         psnr_of(sirens(2), task, "test", run=CPU64)
     with pytest.raises(ValueError, match="split must be one of 'train', 'test', 'all', got 'validation'"):
         psnr_of(sirens(2, outputs=3), task, "validation", run=CPU64)

@@ -141,7 +141,7 @@ def test_content_tells_data_sets_apart() -> None:
         (lambda: along_directions(torch.eye(3), (3,), margin="half", seed=0, run=CPU), "margin must be"),
         (
             lambda: along_directions(torch.eye(3), (3,), noise=-1, seed=0, run=CPU),
-            "noise must be finite and not negative",
+            "noise must be finite and at least 0",
         ),
         (lambda: along_directions(torch.eye(3), (3,), train=0, seed=0, run=CPU), "at least 1"),
         (lambda: poisoned(images(), torch.eye(16), [15]), "between 0 and 14"),

@@ -183,7 +183,7 @@ def test_observers_see_all_members_in_lock_step_and_checkpoints_are_kept() -> No
         assert torch.equal(found.at(0).params[name], networks.params[name])
         assert float(found.at(4).params[name].sum()) == seen[4] != seen[8]
         assert float(found.networks.params[name].sum()) == seen[10]
-    with pytest.raises(ValueError, match="which are: 0, 4"):
+    with pytest.raises(ValueError, match="among the saved iterations: 0, 4"):
         found.at(5)
 
 

@@ -213,7 +213,7 @@ def test_settings_out_of_range_are_named(settings: dict[str, object], message: s
 
 
 def test_networks_that_do_not_fit_the_signals_are_named() -> None:
-    with pytest.raises(ValueError, match="as many numbers as the signals have channels, got 2 and 1"):
+    with pytest.raises(ValueError, match="as many values as the signals have channels, got 2 and 1"):
         meta_learned(network(outputs=2), bumps(), seed=0, run=EXACT)
     stack = Family.initialised(small_siren, name="small SIREN").draw(2, seed=0, run=EXACT)
     with pytest.raises(ValueError, match="must start from one network, got a stack of 2"):

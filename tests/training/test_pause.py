@@ -86,7 +86,7 @@ def test_a_training_that_diverged_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_stack_is_refused(tmp_path: Path) -> None:
     family = Family.initialised(lambda: nn.Linear(5, 3), name="line")
-    with pytest.raises(ValueError, match=r"^unfinished is for one network that nobody looks at"):
+    with pytest.raises(ValueError, match=r"^unfinished needs one network without observe and keep_at"):
         fit(family.draw(2, seed=0, run=CPU), network_and_task()[1], RECIPE, seed=0, run=CPU, unfinished=tmp_path / "x")
 
 

@@ -61,7 +61,7 @@ def test_points_held_out_and_batches() -> None:
     ("family", "message"),
     [
         (siren(coordinates=3), "must take the 2 coordinates of signal"),
-        (siren(outputs=2), "must say 1 numbers at a point"),
+        (siren(outputs=2), "must output 1 values per point"),
     ],
 )
 def test_networks_that_do_not_fit_are_a_sentence(family: Family, message: str) -> None:
@@ -72,7 +72,7 @@ def test_networks_that_do_not_fit_are_a_sentence(family: Family, message: str) -
 def test_a_training_that_diverges_is_told() -> None:
     family = Family.initialised(functools.partial(nn.Linear, 2, 1), name="linear")
     how = Recipe("gd", 1e6, schedule="constant", steps=60, loss="squared")
-    with pytest.raises(DivergedError, match="Pass a smaller rate"):
+    with pytest.raises(DivergedError, match="Pass a smaller learning rate"):
         fit_signal(family, Signal(coordinate_grid((4, 4))[:, :1].reshape(4, 4, 1).float()), recipe=how, run=HERE)
 
 

@@ -42,7 +42,7 @@ def data_root(root: Path | str | None = None) -> Path:
     """
     found = Path(root or os.environ.get("BIASCOPE_DATA") or "~/.cache/biascope").expanduser()
     if found.is_file():
-        raise ValueError(f"The folder of data sets must be a folder, and {found} is a file. Pass --data-root FOLDER.")
+        raise ValueError(f"The folder of data sets must be a folder, but {found} is a file. Pass --data-root FOLDER.")
     return found
 
 
@@ -145,7 +145,7 @@ def _refuse_size(size: object, what: str) -> None:
 
 def _unknown(text: str, root: Path) -> str:
     if _is_path(text):
-        return f"The data set {text} must be an existing .npz file or image folder, and is neither. Check the path."
+        return f"The data set {text} must be an existing .npz file or image folder, but is neither. Check the path."
     known = (*names(), *own_sets(root))
     expected = f"data set must be one of {', '.join(map(repr, known))}, or the path of an .npz file or image folder"
     remedy = _nearest(text, known) or f"Pass one of these, or put {text}.npz into {root}."

@@ -54,7 +54,7 @@ def binary_batch(path: Path) -> Batch:
 
 
 def python_batch(path: Path) -> Batch:
-    """A batch of the Python version: a pickled dict of data (n, 3072) and labels, of which no code is run."""
+    """A batch of the Python version: a pickled dict of data (n, 3072) and labels. No code in it is run."""
     try:
         content = read_array_pickle(content_of(path))
         # Text of Python 2 comes as bytes, text of Python 3 as text.

@@ -44,7 +44,7 @@ class Dataset:
     def __post_init__(self) -> None:
         if not self.splits:
             raise ValueError(
-                f"Data set {self.name!r} must have at least one split, and has none. Pass splits={{'train': …}}."
+                f"Data set {self.name!r} must have at least one split, but has none. Pass splits={{'train': …}}."
             )
         for split, (images, labels) in self.splits.items():
             what = f"The {split} images of {self.name!r}"
@@ -83,7 +83,7 @@ class Dataset:
 
     @functools.cached_property
     def identity(self) -> str:
-        """Name and content digest: equal for equal images, labels and classes, whatever files they were read from."""
+        """Name and content digest: equal for equal images, labels and classes, from whatever files."""
         digest = hashlib.sha256(repr(self.classes).encode())
         for split, (images, labels) in sorted(self.splits.items()):
             digest.update(repr((split, images.shape, labels is not None)).encode())
@@ -93,13 +93,13 @@ class Dataset:
         return f"{self.name}-{digest.hexdigest()[:16]}"
 
     def subset(self, counts: Mapping[str, int], *, seed: int) -> Dataset:
-        """Fewer samples: of each split named, the first of a random order that depends on the seed alone.
+        """A random subset of each named split; the order depends on the seed only.
 
         A smaller subset is the beginning of a larger one under the same seed.
 
         Args:
             counts: How many samples of which split; a split that is not named stays whole.
-            seed: Of the order.
+            seed: Random seed for the order.
 
         Returns:
             A data set with the same classes, also where a class has no sample left.
@@ -124,14 +124,14 @@ class Dataset:
             images, labels = splits[split]
             if not 1 <= count <= len(images):
                 raise ValueError(
-                    f"The {split} subset of {self.name!r} must have 1 to {len(images):,} samples, got {count:,}. Pass fewer."
+                    f"The {split} subset of {self.name!r} must have 1 to {len(images):,} samples, got {count:,}. Pass another number."
                 )
             chosen = np.random.default_rng(seed_of(seed, "subset", split)).permutation(len(images))[:count]
             splits[split] = images[chosen], None if labels is None else labels[chosen]
         return dataclasses.replace(self, splits=splits)
 
     def padded(self, side: int) -> Dataset:
-        """The images in the middle of squares of zeros, for networks that want 32×32.
+        """The images centred in squares of zeros, for networks that need 32×32 pixels.
 
         Args:
             side: Height and width to reach.
@@ -150,7 +150,7 @@ class Dataset:
         _, height, width = self.shape
         if side < max(height, width):
             raise ValueError(
-                f"side must be at least {max(height, width)} for images of {height}×{width}, got {side}. Pass more."
+                f"side must be at least {max(height, width)} for images of {height}×{width}, got {side}. Pass a larger side."
             )
         top, left = (side - height) // 2, (side - width) // 2
         margins = ((0, 0), (0, 0), (top, side - height - top), (left, side - width - left))

@@ -1,4 +1,4 @@
-"""Files from the web: kept in part when interrupted, gone on with later, with a progress bar on a terminal."""
+"""Downloads that resume after an interruption, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Downloads:
         self.folder, self._progress = folder, progress
 
     def file(self, url: str) -> Path:
-        """The whole file at an address; what an interrupted call left behind is not fetched again.
+        """Download the file at an address; an interrupted download resumes.
 
         Raises:
             OSError: If the address cannot be reached, or the connection breaks before anything new has arrived.
@@ -46,7 +46,7 @@ class Downloads:
             return part
 
     def clear(self) -> None:
-        """Forget what has been downloaded so far."""
+        """Delete what has been downloaded so far."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextlib.contextmanager

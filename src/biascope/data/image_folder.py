@@ -27,7 +27,7 @@ def read_image_folder(folder: Path, *, size: int | tuple[int, int] | None = None
         The data set; its name is the folder's.
 
     Raises:
-        ValueError: If there are no pictures, one cannot be read or has no certain colours (more than 8 bits, transparency,
+        ValueError: If there are no pictures, one cannot be read or has ambiguous colours (more than 8 bits, transparency,
             several frames, CMYK), or sizes differ and none is asked for.
     """
     wanted = _height_and_width(size)
@@ -36,7 +36,7 @@ def read_image_folder(folder: Path, *, size: int | tuple[int, int] | None = None
     every = [path for paths in pictures.values() for path in paths]
     if not every:
         raise ValueError(
-            f"{folder} must hold CLASS/*.png or train/CLASS/*.png and test/CLASS/*.png, and has no such pictures. "
+            f"{folder} must hold CLASS/*.png or train/CLASS/*.png and test/CLASS/*.png, but has no such pictures. "
             "Put each class into a folder of its own."
         )
     headers = {path: _header(path) for path in every}
@@ -86,7 +86,7 @@ def _header(path: Path) -> tuple[bool, tuple[int, int]]:
     """Whether a picture is grey, and its height and width."""
     with opened(path) as picture:
         if is_deep(picture):
-            raise ValueError(f"{path} must have 8 bits per channel, and has mode {picture.mode}. Convert it to 8 bits.")
+            raise ValueError(f"{path} must have 8 bits per channel, but has mode {picture.mode}. Convert it to 8 bits.")
         return is_grey(picture), height_and_width(picture)
 
 
@@ -96,7 +96,7 @@ def _common_size(sizes: dict[Path, tuple[int, int]]) -> tuple[int, int]:
         if size != usual:
             remedy = f"Resize it, or pass size={usual[0] if usual[0] == usual[1] else usual} to resize all."
             raise ValueError(
-                f"{path} must have {usual[0]}×{usual[1]} pixels like the other pictures, and has {size[0]}×{size[1]}. {remedy}"
+                f"{path} must have {usual[0]}×{usual[1]} pixels like the other pictures, but has {size[0]}×{size[1]}. {remedy}"
             )
     return usual
 
@@ -109,7 +109,7 @@ def _pixels(path: Path, mode: str, size: tuple[int, int]) -> Images:
         expected, converted = height_and_width(picture), in_8_bits(picture, mode, path)
     if converted.size != expected[::-1]:
         raise ValueError(
-            f"{path} must say before its pixels that it lies on its side, and says it behind them. Save it again."
+            f"{path} must store its orientation before its pixels, but stores it after them. Save it again."
         )
     if converted.size != (width, height):
         converted = converted.resize((width, height), Image.Resampling.BILINEAR)

@@ -32,11 +32,11 @@ def read_npz(path: Path) -> Dataset:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
     except MemoryError as error:
-        raise damaged(path, "hold arrays that fit into memory", "says that it holds larger ones") from error
+        raise damaged(path, "hold arrays that fit into memory", "declares larger ones") from error
     except Exception as error:  # a damaged header or member makes NumPy and zipfile raise almost anything
         raise damaged(path, "be a whole .npz file of numbers", f"is not ({_first_words(error)})") from error
     if foreign := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise ValueError(f"{path} must hold arrays alone, and {foreign[0]} is none. Save it with numpy.savez.")
+        raise ValueError(f"{path} must hold only arrays, but {foreign[0]} is not one. Save it with numpy.savez.")
     splits: dict[str, Split] = {}
     for key in arrays:
         if key == "x" or key.startswith("x_"):
@@ -46,7 +46,7 @@ def read_npz(path: Path) -> Dataset:
             splits[key[2:] or "train"] = images, labels
     if not splits:
         there = ", ".join(arrays) or "nothing"
-        raise ValueError(f"{path} must hold {_KEYS}, and holds {there}. Save the arrays under these names.")
+        raise ValueError(f"{path} must hold {_KEYS}, but holds {there}. Save the arrays under these names.")
     named = tuple(str(name) for name in np.atleast_1d(arrays["classes"])) if "classes" in arrays else ()
     return Dataset(path.stem, splits, named or numbered_classes(splits))
 
@@ -69,7 +69,7 @@ def _channels_first(what: str, array: Array) -> Array:
         )
     first, last = array.shape[1], array.shape[3]
     if last in (1, 3) and first in (1, 3):
-        raise ValueError(f"{what} must show which axis is channels, and {array.shape} reads both ways. Pad the images.")
+        raise ValueError(f"{what} must have one possible channel axis, but {array.shape} has two. Pad the images.")
     if last in (1, 3):
         return array.transpose(0, 3, 1, 2)
     if last in (2, 4) and first > 4:

@@ -1,4 +1,4 @@
-"""A published data set: its files, where they may lie, and how a whole file is told from a damaged one."""
+"""A published data set: its files, where they may lie, and how damaged files are detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Layout:
 
     Attributes:
         folder: Below the root.
-        md5: Of every file by name, uncompressed; a file may also lie there as NAME.gz.
+        md5: The md5 of every file by name, uncompressed; a file may also lie there as NAME.gz.
         read: The splits that a folder of such files holds.
     """
 
@@ -93,14 +93,14 @@ class OfficialSet:
         return Dataset(self.name, layout.read(folder), self.classes)
 
     def missing_from(self, root: Path) -> str:
-        """One sentence group: what was looked for, where to get it and where to put it."""
+        """The error message: what was looked for, where to get it and where to put it."""
         wanted = " or ".join(dict.fromkeys(layout.folder for layout in self.layouts))
         first = self.layouts[0]
         return (
-            f"{self.name} must lie under {root} as {wanted}, and is not there. "
+            f"{self.name} must lie under {root} as {wanted}, but is not there. "
             f"Run `biascope data get {self.name} --data-root {root}`, or download it from {self.site} and put "
-            f"{', '.join(first.md5)} into {root / first.folder}; "
-            "--data-root or the environment variable BIASCOPE_DATA name another folder."
+            f"{', '.join(first.md5)} into {root / first.folder}. "
+            "To use another folder, pass --data-root or set the environment variable BIASCOPE_DATA."
         )
 
 
@@ -119,7 +119,7 @@ def files_of_split(folder: Path, names: Sequence[str]) -> list[Path]:
     present = [path for path in found.values() if path]
     if present and len(present) < len(names):
         missing = ", ".join(name for name, path in found.items() if path is None)
-        raise ValueError(f"{folder} must hold {missing} beside {present[0].name}, and does not. {_AGAIN}")
+        raise ValueError(f"{folder} must hold {missing} beside {present[0].name}, but does not. {_AGAIN}")
     return present
 
 
@@ -138,10 +138,10 @@ def damaged(path: Path, requirement: str, came: str) -> ValueError:
 
     Example:
         >>> print(damaged(Path("batch.bin"), "hold whole records of 3073 bytes", "has 10 bytes"))
-        batch.bin must hold whole records of 3073 bytes, and has 10 bytes. Delete it and fetch it again; \
+        batch.bin must hold whole records of 3073 bytes, but has 10 bytes. Delete it and fetch it again; \
 `biascope data get` does so for the published sets.
     """
-    return ValueError(f"{path} must {requirement}, and {came}. {_AGAIN.replace('Fetch', 'Delete it and fetch')}")
+    return ValueError(f"{path} must {requirement}, but {came}. {_AGAIN.replace('Fetch', 'Delete it and fetch')}")
 
 
 _AGAIN = "Fetch it again; `biascope data get` does so for the published sets."

@@ -1,4 +1,4 @@
-"""One picture file and what its pixels mean: read as they are meant, or refused in a sentence."""
+"""One picture file: its pixels are read as they are meant, or refused with an error."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def opened(path: Path) -> Iterator[Image.Image]:
             _refuse_unclear(picture, path)
             yield picture
     except UnidentifiedImageError as error:
-        raise ValueError(f"{path} must be a picture, and cannot be read as one. Save it again as PNG.") from error
+        raise ValueError(f"{path} must be a picture, but cannot be read as one. Save it again as PNG.") from error
     except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise ValueError(
-            f"{path} must be a whole picture, and cannot be read ({error}). Save or copy it again."
+            f"{path} must be a whole picture, but cannot be read ({error}). Save or copy it again."
         ) from error
 
 
@@ -53,7 +53,7 @@ def is_deep(picture: Image.Image) -> bool:
 
 
 def height_and_width(picture: Image.Image) -> tuple[int, int]:
-    """As the picture is meant to be seen; it is decoded only where it lies on its side.
+    """Height and width of the upright picture; it is decoded only if it is stored rotated.
 
     A PNG whose EXIF data lie behind its pixels is taken as upright: finding them means decoding every PNG.
     """
@@ -75,7 +75,7 @@ def in_8_bits(picture: Image.Image, mode: str, path: Path) -> Image.Image:
         least = picture.convert("RGBA").getchannel("A").getextrema()[0]
         if least != 255:
             raise ValueError(
-                f"{path} must be opaque, and parts of it are transparent, so that their colour depends on a background. "
+                f"{path} must be opaque, but parts of it are transparent, so that their colour depends on a background. "
                 "Save it without transparency."
             )
         picture = picture.convert("RGB") if picture.mode not in _GREY else picture
@@ -93,15 +93,15 @@ def in_floats(picture: Image.Image, path: Path) -> tuple[Image.Image, float]:
     from PIL import Image
 
     if "transparency" in picture.info:
-        raise ValueError(f"{path} must be opaque, and one grey of it is transparent. Save it without transparency.")
+        raise ValueError(f"{path} must be opaque, but one grey of it is transparent. Save it without transparency.")
     values = np.asarray(_upright(picture), np.float32)
     white = 1.0 if picture.mode == "F" else float(_WHITE)
     if not np.isfinite(values).all():
-        raise ValueError(f"{path} must hold finite numbers, and some are not. Replace them and save it again.")
+        raise ValueError(f"{path} must hold finite numbers, but some are not. Replace them and save it again.")
     low, high = float(values.min()), float(values.max())
     if not 0 <= low <= high <= white:
         raise ValueError(
-            f"{path} must hold floats from 0 (black) to 1 (white), and they range from {low:g} to {high:g}. "
+            f"{path} must hold floats from 0 (black) to 1 (white), but they range from {low:g} to {high:g}. "
             "Scale them to this range, or save the array with numpy.save."
         )
     return Image.fromarray(values), white
@@ -117,28 +117,28 @@ def _upright(picture: Image.Image) -> Image.Image:
 def _refuse_unclear(picture: Image.Image, path: Path) -> None:
     frames = getattr(picture, "n_frames", 1)
     if frames > 1 and picture.format != "MPO":  # a camera's JPEG with a preview beside the picture
-        raise ValueError(f"{path} must hold one picture, and holds {frames}. Save the one you mean as PNG.")
+        raise ValueError(f"{path} must hold one picture, but holds {frames}. Save the one you mean as PNG.")
     if getattr(picture, "tag_v2", {}).get(_ORIENTATION, 1) > 4:  # Pillow scrambles those without compression
-        raise ValueError(f"{path} must be stored upright, and is a TIFF stored on its side. Save it again as PNG.")
+        raise ValueError(f"{path} must be stored upright, but is a TIFF stored on its side. Save it again as PNG.")
     if _has_deep_colours(picture):
         raise ValueError(
-            f"{path} must have 8 bits per colour channel, and has 16, of which the lower 8 would be lost. "
+            f"{path} must have 8 bits per colour channel, but has 16; the lower 8 would be lost. "
             "Save it with 8 bits, or its values with numpy.save."
         )
     sixteen = picture.mode in _SIXTEEN_BITS or (picture.mode == "I" and picture.format in ("PNG", "PPM"))
     if is_deep(picture) and not sixteen and picture.mode != "F":
         raise ValueError(
-            f"{path} must have 8 or 16 bits or floats, and has whole numbers of another size, whose white is not known. "
+            f"{path} must have 8 or 16 bits or floats, but has integers of another size, whose white value is unknown. "
             "Save it with 16 bits, or its values with numpy.save."
         )
     if is_deep(picture) and (_raw_mode(picture) == "I;12" or getattr(picture, "tag_v2", {}).get(_PHOTOMETRIC) == 0):
         raise ValueError(
-            f"{path} must have 8 or 16 bits with white as the largest number, and has 12 bits or white as 0. "
+            f"{path} must have 8 or 16 bits with white as the largest number, but has 12 bits or white as 0. "
             "Save it as a 16-bit PNG."
         )
     if not is_deep(picture) and picture.mode not in _GREY | _COLOUR:
         raise ValueError(
-            f"{path} must be grey or RGB, and has the colours {picture.mode}, whose look depends on a colour profile. "
+            f"{path} must be grey or RGB, but has the colours {picture.mode}, whose look depends on a colour profile. "
             "Convert it to RGB."
         )
 

@@ -33,7 +33,7 @@ class Source(abc.ABC):
     @property
     @abc.abstractmethod
     def title(self) -> str:
-        """What to call it in a sentence."""
+        """Its name in a sentence."""
 
     @abc.abstractmethod
     def deliver(self, names: Sequence[str], folder: Path, downloads: Downloads) -> Iterator[Path]:
@@ -66,7 +66,7 @@ class SiteFiles(Source):
     """A web folder of single files.
 
     Attributes:
-        address: Of the folder, with a slash at its end.
+        address: Address of the folder, with a slash at its end.
         compressed: Whether it holds each file as NAME.gz.
     """
 

@@ -74,7 +74,7 @@ def text_set(name_or_folder: str | Path, *, root: Path | str | None = None) -> T
     if "train" not in files:
         there = sorted({each.name.split("_train.tsv")[0] for each in place.glob("*_train.tsv*")})
         listed = f" There are: {', '.join(there)}." if there and not is_folder else ""
-        raise ValueError(f"{place / stems['train']}.tsv.gz must hold texts, and is not there.{listed} Check the name.")
+        raise ValueError(f"{place / stems['train']}.tsv.gz must hold texts, but is not there.{listed} Check the name.")
     rows = {split: _rows(file) for split, file in files.items()}
     labels = {label for pairs in rows.values() for label, _ in pairs}
     whole = all(label.removeprefix("-").isdecimal() for label in labels)

@@ -1,1 +1,1 @@
-"""How, with respect to inputs: gradients, linearisation, covariances, spectra, mixed derivatives."""
+"""Derivatives with respect to inputs: gradients, linearisation, covariances, spectra, mixed derivatives."""

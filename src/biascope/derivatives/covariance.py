@@ -1,4 +1,4 @@
-"""HOW: the gradient covariance of a family by sampling, in resumable groups of draws."""
+"""The gradient covariance of a family by sampling, in resumable groups of draws."""
 
 # T draws · n inputs per draw · D input size
 
@@ -34,19 +34,19 @@ _SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded in
 
 
 class GradientSampler:
-    """Input gradients of the stream of members of a family, by the fastest way on this device.
+    """Input gradients of the members of a family, by the fastest method on this device.
 
     Args:
-        family: Who.
-        probe: Where.
+        family: The networks.
+        probe: The inputs.
         estimator: ``"exact"`` or ``"difference"``.
         step: Half width of the difference.
         readout: How several outputs become one.
-        seed: Of the weights.
-        run: How.
+        seed: Random seed for the weights.
+        run: Device, precision, folder.
 
     Raises:
-        ValueError: If the network does not take the inputs, gives no finite or a constant output, or is set wrong.
+        ValueError: If the network does not accept the inputs, its output is constant or not finite, or a setting is wrong.
     """
 
     def __init__(
@@ -73,22 +73,22 @@ class GradientSampler:
 
     @property
     def method(self) -> str:
-        """The way in use, in words; where no gradient had to be taken, that they were read."""
+        """The method in use, in words, or that the gradients were read from the run folder."""
         return self._fastest.chosen if self._fastest.rate else "read from the run folder"
 
     @property
     def rate(self) -> float:
-        """Draws per second of the way in use."""
+        """Draws per second of the method in use."""
         return self._fastest.rate
 
     @property
     def settled(self) -> bool:
-        """Whether the choice of the way is made."""
+        """Whether the method has been chosen."""
         return self._fastest.settled
 
     @property
     def stride(self) -> int:
-        """Most draws worth computing in one go: bounded by memory, and by two seconds of work that a kill may cost."""
+        """Most draws to compute at once: limited by memory, and to two seconds of work that an interruption may cost."""
         fitting = min(self._draws.block_size, _SPAN_NUMBERS // max(1, self.probe.num * self.size))
         if self.settled:
             fitting = min(fitting, int(2.0 * self.rate))
@@ -124,8 +124,8 @@ class GradientSampler:
                 gradients = self._fastest.map(stack, inputs, self.probe.fresh, advance)
         if not bool(torch.isfinite(gradients).all()):
             raise ValueError(
-                f"{self.family.name} must give finite gradients, and some are infinite or not a number. "
-                "Check its initialisation, a smaller input, or precision='float64'."
+                f"{self.family.name} must give finite gradients, but some are infinite or NaN. "
+                "Check its initialisation, or try a smaller input or precision='float64'."
             )
         return gradients
 
@@ -185,7 +185,7 @@ class GradientSampler:
         pair = self._draws[0:2]
         if all(torch.equal(part[0], part[1]) for part in pair.params.values()):
             raise ValueError(
-                f"{self.family.name} must draw its weights at random, and two draws are equal. Remove the seed from the "
+                f"{self.family.name} must draw its weights at random, but two draws are equal. Remove the seed from the "
                 "builder, or measure one network with --weights."
             )
 
@@ -199,7 +199,7 @@ class GradientSampler:
             several = [self._one(candidates.member(index), x) for index in range(candidates.members or 0)]
         if not any(bool((gradient != 0).any()) for gradient in several):
             raise ValueError(
-                f"{self.family.name} must depend on its input, and its output is constant there. "
+                f"{self.family.name} must depend on its input, but its output is constant there. "
                 "Check that forward uses its argument and that no detach() or dead layer cuts it off."
             )
 
@@ -207,7 +207,7 @@ class GradientSampler:
 def gaussian_sampler(
     family: Family, shape: Sequence[int], *, probes: int, scale: float, readout: str, seed: int, run: Run
 ) -> GradientSampler:
-    """Exact gradients at Gaussian inputs of a standard deviation, drawn afresh for each network: what geometries are made of."""
+    """Exact gradients at Gaussian inputs of a standard deviation, drawn afresh for each network, for average geometries."""
     probe = Probe.gaussian(shape, num=probes, std=scale, fresh=True, seed=seed)
     return GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
 
@@ -229,14 +229,14 @@ def gradient_covariance(
         sampler: Gives the gradients.
         draws: Number of draws, or the most if a stop is asked for.
         centred: Whether to remove the mean gradient; needs one input per draw.
-        of_means: Whether it is that of each draw's mean gradient over its inputs, estimated from two halves of them.
-        seed: As given to the sampler, part of the work's identity.
+        of_means: Whether to use each draw's mean gradient over its inputs, estimated from two halves of them.
+        seed: Random seed that the sampler was given.
         stable: Stop as soon as the leading subspaces of the two halves of the sample have at least this similarity.
         leading: Dimension of that subspace.
-        label: For the progress bar.
+        label: Label of the progress bar.
 
     Returns:
-        The covariance with its groups; fewer draws than asked for only if it was stable before.
+        The covariance with its groups; it has fewer draws than asked for only if it became stable.
 
     Raises:
         ValueError: If the settings cannot give an estimate.
@@ -258,7 +258,7 @@ def gradient_covariance(
         raise ValueError(f"stable must be a similarity between 0 and 1, got {stable}. Pass stable=0.95.")
     if of_means and (centred or inputs < 2 or inputs % 2):
         raise ValueError(
-            f"A mean gradient needs an even number of inputs per draw, and centred=False, got {inputs} and {centred}. Pass 16."
+            f"A mean gradient needs an even number of inputs per draw and centred=False, got {inputs} and {centred}. Pass 16 inputs."
         )
     count = min(GROUPS, draws)
     edges = [draws * index // count for index in range(count + 1)]
@@ -270,7 +270,7 @@ def gradient_covariance(
         )
     if form == "sketch" and centred:
         raise ValueError(
-            f"centred=True needs at most {size} inputs × draws kept whole, got {draws} draws. Pass centred=False."
+            f"centred=True must store every gradient, and {draws} draws of {size} numbers are too many. Pass centred=False."
         )
     trials = Trials(
         "gradient covariance",

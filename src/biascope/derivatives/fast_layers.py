@@ -1,4 +1,4 @@
-"""HOW: layers rewritten for speed where it changes nothing but rounding.
+"""Layers rewritten for speed; results change by rounding only.
 
 Under ``vmap`` over weights a convolution becomes one with as many groups as members, which cuDNN runs group after group.
 Written as patches times kernel it is one batched matrix product: several times faster where each member sees few inputs.

@@ -1,4 +1,4 @@
-"""HOW: choose by measurement. Several ways give the same gradients; the first members are spent on timing them."""
+"""The fastest of several methods that give the same gradients, found by timing them on the first members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GROWTH = 8  # a winning stack is tried again this many times larger, as long as
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute gradients of a stack.
+    """One method to compute the gradients of a stack.
 
     Attributes:
         name: In words, for settings and ``--dry-run``.
@@ -41,12 +41,12 @@ class Way:
         return self.name if self.most == 1 else f"{self.name} of {self.members}"
 
     def resized(self, members: int) -> Way:
-        """The same way for another number of members."""
+        """The same method for another number of members."""
         return dataclasses.replace(self, members=members)
 
 
 class Fastest:
-    """Maps a stack of any size through the fastest of several ways, found on the first members it is given.
+    """Computes gradients of stacks by the fastest of several methods, found on the first members.
 
     The ways are tried in turn, each once to warm up and then timed (short calls several times, of which the fastest
     counts), then the winner at growing stack sizes; all that is computed meanwhile is used. A way that runs out of
@@ -66,22 +66,22 @@ class Fastest:
 
     @property
     def chosen(self) -> str:
-        """The way in use, in words."""
+        """The method in use, in words."""
         return "not timed yet" if self._best is None else str(self._best)
 
     @property
     def rate(self) -> float:
-        """Members per second of the way in use."""
+        """Members per second of the method in use."""
         return 1 / self._timings.seconds[str(self._best)] if self._best else 0.0
 
     @property
     def settled(self) -> bool:
-        """Whether all ways worth trying have been timed."""
+        """Whether all methods worth trying have been timed."""
         return not self._untried
 
     @property
     def wanted(self) -> int:
-        """Members that the next way to be timed asks for."""
+        """Number of members that the next method to be timed needs."""
         return self._untried[0].members if self._untried else 1
 
     def map(self, stack: Network, inputs: Any, paired: bool, advance: Callable[[int], None] | None = None) -> Tensor:
@@ -146,7 +146,7 @@ class Fastest:
             return
         if way.members == 1:
             raise ValueError(
-                "One network must fit into the device's memory, and it does not. Pass a smaller input or device='cpu'."
+                "One network must fit into the device's memory, but it does not. Pass a smaller input or device='cpu'."
             )
         smaller = dataclasses.replace(way, members=way.members // 2, most=way.members // 2 if way.members > 3 else 2)
         if self._best is None:

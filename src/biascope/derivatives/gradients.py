@@ -1,4 +1,4 @@
-"""HOW: derivatives of a Network, with respect to its input (exact or by differences) and to its weights."""
+"""Derivatives of a Network with respect to its input (exact or by differences) and to its weights."""
 
 # m members · n inputs · D input size · p parameters · k directions
 
@@ -78,7 +78,7 @@ def _gradient_of_one(network: Network, x: Any) -> Tensor:
         output = network(tree_unflatten(copies, structure)).sum()
     if not output.requires_grad:
         raise ValueError(
-            "The network's output must depend on its input, and it is constant. Check that forward uses its argument."
+            "The network's output must depend on its input, but it is constant. Check that forward uses its argument."
         )
     active = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
     gradients = torch.autograd.grad(output, active, allow_unused=True, materialize_grads=True)
@@ -104,7 +104,7 @@ def input_difference(
         step: The half width ``h``.
         paired: For a stack: whether each member has its own inputs ``(m, n, …)``.
         batch: Most inputs in one forward pass of one network.
-        channels_last: Whether to lay kernels, and with them images, out pixel by pixel, as tensor cores want them.
+        channels_last: Whether to use the channels-last layout, which is faster on tensor cores.
 
     Returns:
         ``(n, D)``, or ``(m, n, D)`` for a stack.
@@ -167,7 +167,7 @@ def plain_attention() -> Iterator[None]:
 
 @contextlib.contextmanager
 def forward_only(device: torch.device) -> Iterator[None]:
-    """No derivatives, and on a CPU max-pooling the fast way that this allows."""
+    """No derivatives; on a CPU also the faster max-pooling that this allows."""
     with torch.no_grad(), PoolingBySlices() if device.type == "cpu" else contextlib.nullcontext():
         yield
 

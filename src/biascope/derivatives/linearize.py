@@ -1,4 +1,4 @@
-"""HOW: the linearisation of a network in its weights, as a network that trains like any other."""
+"""The linearisation of a network in its weights, as a network that trains like any other."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def linearize(network: Network, at: Params | None = None, *, biased: bool = True
     if not isinstance(network, Network):
         raise ValueError(f"network must be a Network, got {type(network).__name__}. Pass Network.of(module).")
     if not network.params or any(isinstance(layer, Linearized) for layer in network.module.modules()):
-        problem = "has none" if not network.params else "is linearised already"
-        raise ValueError(f"network must have weights that it is not linear in yet, and {problem}. Pass the original.")
+        problem = "has no weights" if not network.params else "is linearised already"
+        raise ValueError(f"network must have weights and not be linearised, but it {problem}. Pass the original.")
     point = network.params if at is None else weights.matched(at, network.params, "at")
     anchors = {f"{EXPANSION_POINT}.{name}": _copied(point[name], like) for name, like in network.params.items()}
     if at is not None and not biased:
@@ -131,12 +131,14 @@ def load_linearized(path: Path | str, network: Network) -> Network:
     with safetensors.safe_open(str(path), "pt") as file:
         found = file.metadata() or {}
     if found.get("kind") != wanted["kind"]:
-        raise ValueError(f"{path} must hold a linearised network's weights, and does not say so. Use save_linearized.")
+        raise ValueError(
+            f"{path} must hold a linearised network's weights, but its metadata does not say so. Use save_linearized."
+        )
     if other := [
         f"{key} {found.get(key)} instead of {hashed}" for key, hashed in wanted.items() if found.get(key) != hashed
     ]:
         raise ValueError(
-            f"The weights in {path} must be relative to the anchors of this network, and were made with others: "
+            f"The weights in {path} must be relative to the anchors of this network, but were made with others: "
             f"{'; '.join(other)}. Linearise the network they were trained from, in the same precision and with the same settings."
         )
     params = weights.matched(loaded, network.params, str(path))
@@ -146,7 +148,7 @@ def load_linearized(path: Path | str, network: Network) -> Network:
 def _identity(network: Network) -> dict[str, str]:
     """What the weights of a linearised network are relative to, as hashes."""
     if not isinstance(network.module, Linearized):
-        raise ValueError("network must be linearised, and is not. Pass linearize(network).")
+        raise ValueError("network must be linearised, but it is not. Pass linearize(network).")
     parts: dict[str, Params] = {EXPANSION_POINT: {}, ORIGIN: {}, "": {}}
     for name, tensor in network.buffers.items():
         first, _, rest = name.partition(".")
@@ -331,7 +333,7 @@ def _forward_mode() -> Iterator[None]:
             if not re.search("forward (mode )?AD", str(error)):
                 raise
             raise ValueError(
-                "Every operation of the network must have a forward-mode derivative to be linearised, and one has none "
+                "Every operation of the network must have a forward-mode derivative to be linearised, but one has none "
                 f"({str(error).splitlines()[0].rstrip('.')}). Replace that layer by one of plain operations."
             ) from error
         finally:

@@ -1,4 +1,4 @@
-"""HOW: symmetric matrices on input space, side by side: the covariance of data, geometries, and how alike they are."""
+"""Symmetric matrices on input space: the covariance of data, geometries, and how similar they are."""
 
 # n samples or inputs · D input size · T draws
 
@@ -112,7 +112,7 @@ class DrawnMatrix:
         return self.left is self.right and other.left is other.right
 
     def correlations(self, matrices: Mapping[str, Tensor], *, groups: int = 32) -> dict[str, tuple[Estimate, float]]:
-        """The correlation with each of several matrices: free of the bias of few draws, and as it is usually given.
+        """The correlation with each of several matrices: without the bias of few draws, and as usually defined.
 
         Returns:
             For each name the estimate from pairs of distinct draws with its jackknife error over groups of draws, and the plain

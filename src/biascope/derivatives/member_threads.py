@@ -1,4 +1,4 @@
-"""HOW: members of a stack shared among threads, each with one core to itself.
+"""Members of a stack shared among threads, one core for each thread.
 
 On a CPU the layers of a small network are too short to be worth splitting over cores: threads wait for one another at the end
 of each. Giving every core networks of its own needs no waiting, and keeps its pace when another process takes a core.
@@ -22,7 +22,7 @@ One = Callable[[Network, Any], Tensor]
 
 
 class MemberThreads:
-    """Gradients of a stack, its members dealt out to threads.
+    """Gradients of a stack, with its members distributed over threads.
 
     Args:
         ones: A function ``(network, inputs) -> (n, D)`` for each thread; they must not share state.

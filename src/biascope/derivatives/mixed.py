@@ -1,4 +1,4 @@
-"""HOW: the mixed derivative ``M_θ = ∇²_{x,θ} f_θ(x)`` of a family's members: a p × D matrix, known by its products.
+"""The mixed derivative ``M_θ = ∇²_{x,θ} f_θ(x)`` of a family's members: a p × D matrix, known by its products.
 
 A row of it is the input gradient of ``∂f/∂θ_j``: it tells how the function that a step in the weights adds varies along the
 input. All is done by products with ``M_θ`` and its adjoint, for many columns and, where they are small, many members at once.
@@ -33,25 +33,25 @@ Work = Callable[[Network, Any, Tensor, bool], Tensor]
 
 
 class MixedDerivative:
-    """Products with the mixed derivatives of the stream of members of a family, at the inputs of a probe.
+    """Products with the mixed derivatives of the members of a family, at the inputs of a probe.
 
     Exact: ``M v = ∇_θ(vᵀ∇_x f)`` and ``Mᵀu = ∇_x(uᵀ∇_θ f)``. By differences: column i of ``M`` is the published
     ``(∇_θ f(x + h e_i) − ∇_θ f(x − h e_i))/2h``. Along a general direction such a difference is not linear in it where
     the network has kinks, so it is taken along the axes, as for the gradient, and a Gram matrix is symmetric.
 
     Args:
-        family: Who.
-        probe: Where; several inputs of one draw are averaged over.
+        family: The networks.
+        probe: The inputs; several inputs of one draw are averaged.
         estimator: ``"exact"`` or ``"difference"``.
         step: Half width h of the difference.
         readout: How several outputs become one.
-        seed: Of the weights.
-        run: How.
+        seed: Random seed for the weights.
+        run: Device, precision, folder.
 
     Attributes:
         size: Input size D.
         parameters: Number of weights p.
-        numbers: How many numbers the columns of one go may take.
+        numbers: Most numbers that the columns of one pass may take.
 
     Raises:
         ValueError: If a setting is wrong.
@@ -95,7 +95,7 @@ class MixedDerivative:
         self._alone = False
 
     def kept(self, **parts: Any) -> Trials:
-        """Where products of it are kept."""
+        """The store of its finished products."""
         first = self.probe.inputs(0, 1, self.run)
         return Trials(
             "mixed derivative",
@@ -208,8 +208,8 @@ class MixedDerivative:
                 continue
             if not bool(torch.isfinite(part).all()):
                 raise ValueError(
-                    f"{self.family.name} must have finite second derivatives, and some are infinite or not a number. "
-                    "Check its initialisation, a smaller input, or precision='float64'."
+                    f"{self.family.name} must have finite second derivatives, but some are infinite or NaN. "
+                    "Check its initialisation, or try a smaller input or precision='float64'."
                 )
             yield first, part
             first += columns
@@ -250,13 +250,13 @@ class MixedDerivative:
             self.numbers //= 2
         elif scarce:
             raise ValueError(
-                "One network must fit into the device's memory, and it does not. Pass a smaller input or device='cpu'."
+                "One network must fit into the device's memory, but it does not. Pass a smaller input or device='cpu'."
             ) from error
         elif members > 1:
             self._alone = True  # a network that does not batch over weights
         else:
             raise ValueError(
-                f"{self.family.name} must be twice differentiable for a mixed derivative, and it failed with: {reason_of(error)}. "
+                f"{self.family.name} must be twice differentiable for a mixed derivative, but it failed with: {reason_of(error)}. "
                 "Pass estimator='exact' or 'difference', which need first derivatives at most."
             ) from error
 

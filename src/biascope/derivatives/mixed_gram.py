@@ -1,4 +1,4 @@
-"""HOW: the Gram matrix of the mixed derivative averaged over the draws of a family, whole or by its products.
+"""The Gram matrix of the mixed derivative averaged over the draws of a family, whole or by its products.
 
 Two averages go by the name. ``E[M_θᵀM_θ]`` converges. ``M̄ᵀM̄`` of the averaged operator ``M̄``, which the published algorithm
 computes, keeps only what the draws share: for weights of mean zero nothing, or a part along the input; the rest is noise.
@@ -37,7 +37,7 @@ _SKETCHES, _WIDTH = 8, 8  # independent Gaussian sketches, and the columns of ea
 
 @dataclass
 class SketchedSums:
-    """What Gaussian columns ``ω`` see of the matrices ``G_t`` of a group of draws: s sketches of w columns each.
+    """Sketches of the matrices ``G_t`` of a group of draws by Gaussian columns ``ω``: s sketches of w columns each.
 
     Attributes:
         draws: Number of draws.
@@ -101,12 +101,12 @@ class MixedDerivativeGram(EstimatedOperator):
     sketches; for the Gram average their error joins that of the draws (jackknife over groups and over sketches).
 
     Args:
-        derivative: Of whom and where.
+        derivative: The mixed derivatives that are averaged.
         spans: Groups of draws ``(start, stop)``.
         average: ``"gram"``, the mean of ``MᵀM``, or ``"operator"``, the Gram matrix of the mean ``M̄``.
         formed: Whether to form the matrix from D columns where D allows; else its eigenpairs are iterated for.
-        trials: Keeps finished products.
-        label: For the progress bar.
+        trials: Saves finished products.
+        label: Label of the progress bar.
 
     Example:
         >>> from biascope import Family, Probe, Run
@@ -278,12 +278,12 @@ def mixed_gram(
     operator the sums of each group while p·D allows; else (or if few of many directions are wanted) products alone.
 
     Args:
-        derivative: Of whom and where.
+        derivative: The mixed derivatives that are averaged.
         draws: Number of draws, or the most if a stop is asked for.
         average: ``"gram"``, the average of ``MᵀM``, or ``"operator"``, the Gram matrix of the average of ``M``.
         keep: Directions wanted; all by default.
         enough: Asked at a quarter, half and three quarters of the draws, where whole Gram matrices are kept: stop here?
-        label: For the progress bar.
+        label: Label of the progress bar.
 
     Raises:
         ValueError: If a setting is wrong, or the derivative is zero.
@@ -308,7 +308,7 @@ def mixed_gram(
     whole = formed and average == "gram"
     if enough is not None and not whole:
         raise ValueError(
-            f"stable needs the whole Gram matrix, and {average} average with D = {size} is iterated for. Pass stable=None."
+            f"stable needs the whole Gram matrix, which is not formed for {average} averages with D = {size}. Pass stable=None."
         )
     if not sums and not whole:
         return MixedDerivativeGram(derivative, spans, average=average, formed=formed, trials=trials, label=label)
@@ -328,7 +328,7 @@ def mixed_gram(
                 break
     if not any(part.trace for part in moments) and not any(bool(part.any()) for _, part in totals):
         raise ValueError(
-            f"{derivative.family.name} must have weights that act on its input, and its mixed derivative is zero. "
+            f"{derivative.family.name} must have weights that act on its input, but its mixed derivative is zero. "
             "Check that its output is not a sum of a function of the input and one of the weights."
         )
     return GramOfMean(totals, inputs) if sums else GradientCovariance(moments, False, inputs)

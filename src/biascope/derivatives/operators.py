@@ -1,4 +1,4 @@
-"""Linear operators on input space. GradientCovariance: what a family's input gradients look like on average.
+"""Linear operators on input space. GradientCovariance: the covariance of a family's input gradients.
 
 Those estimated from draws know their own uncertainty, all in the same words: :class:`EstimatedOperator`.
 """
@@ -18,7 +18,7 @@ from biascope.results.estimate import Estimate, jackknife
 
 
 class LinearOperator(ABC):
-    """A symmetric operator on R^D, positive but for noise, known by what it does to vectors."""
+    """A symmetric operator on R^D, positive up to noise, known by its products with vectors."""
 
     size: int
     device: torch.device
@@ -41,7 +41,7 @@ class LinearOperator(ABC):
         return found.to(self.device, torch.float64)
 
     def dense(self) -> Tensor | None:
-        """The matrix, where it is small enough to form."""
+        """The matrix, if it is small enough to form."""
         if self.size > DENSE_LIMIT:
             return None
         return self.matmul(torch.eye(self.size, dtype=torch.float64, device=self.device))
@@ -56,7 +56,7 @@ class LinearOperator(ABC):
 
 
 class Matrix(LinearOperator):
-    """A given symmetric matrix as an operator: kept in its own precision, multiplied in float64."""
+    """A symmetric matrix as an operator: stored in its own precision, multiplied in float64."""
 
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix
@@ -77,7 +77,7 @@ class EstimatedOperator(LinearOperator):
     Attributes:
         draws: Networks drawn.
         inputs: Inputs per network.
-        groups: Disjoint groups of draws, from whose spread errors are known.
+        groups: Disjoint groups of draws; their spread gives the errors.
     """
 
     draws: int
@@ -93,7 +93,7 @@ class EstimatedOperator(LinearOperator):
         """The participation ratio ``(tr C)²/tr C²``."""
 
     def anisotropy(self, rank: Estimate | None = None) -> Estimate:
-        """``1 − rank/D``: 0 for an isotropic network, near 1 for one that moves in few directions.
+        """``1 − rank/D``: 0 for an isotropic network, near 1 for a gradient that is concentrated on few directions.
 
         Args:
             rank: The effective rank, if it is known already.

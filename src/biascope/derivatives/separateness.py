@@ -1,4 +1,4 @@
-"""HOW a network answers: the same twice, and each input of a batch by itself.
+"""Checks that a network gives the same output twice, and treats each input of a batch independently.
 
 Derivatives at an input mean something only if the output is a function of that input. Deviations are judged against the
 *spread* of the outputs over inputs, since a large constant offset would hide them, and in float64 wherever the network allows.
@@ -95,7 +95,7 @@ def check_separateness(network: Network, x: Any, name: str) -> None:
     Args:
         network: One network.
         x: Inputs ``(n, …)``, any pytree.
-        name: What to call it.
+        name: Name in error messages.
 
     Raises:
         ValueError: If its forward pass is random, or the inputs of a batch influence one another.
@@ -103,20 +103,20 @@ def check_separateness(network: Network, x: Any, name: str) -> None:
     found = separateness(network, x)
     if found.random:
         raise ValueError(
-            f"{name} must give the same output for the same input, and its forward pass is random "
-            f"(outputs move by {found.relative_noise:.1g} of their spread). Remove the noise."
+            f"{name} must give the same output for the same input, but its forward pass is random "
+            f"(outputs change by {found.relative_noise:.1g} of their spread). Remove the noise."
         )
     if found.coupled:
         raise ValueError(
-            f"{name} must treat the inputs of a batch apart, and its outputs depend on the others "
-            f"(by {found.relative_coupling:.1g} of their spread). Remove that."
+            f"{name} must treat the inputs of a batch independently, but its outputs depend on the other inputs "
+            f"(by {found.relative_coupling:.1g} of their spread). Remove that dependence."
         )
 
 
 def deviation(
     found: Tensor, expected: Tensor, spread_of: Tensor, rounding: float, *, repeated: bool = False
 ) -> tuple[float, float]:
-    """How far outputs are from what they should be: relative to what rounding explains, and to their spread.
+    """Deviation of outputs from the expected ones, relative to rounding and to their spread.
 
     Args:
         found: Outputs ``(n, p)``.

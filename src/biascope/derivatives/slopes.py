@@ -1,4 +1,4 @@
-"""HOW: compares derivatives with finite differences of the forward pass, and separates kinks from wrong backward passes."""
+"""Compares derivatives with finite differences of the forward pass, and separates kinks from wrong backward passes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONSTANT = 0.1  # a bend that changes less than this from step to step is a kin
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What may be asked of differences, given the narrowest numbers that a network computes with.
+    """Accuracy of finite differences, given the lowest precision that a network computes in.
 
     Attributes:
         steps: Steps of the differences, the most promising first. One lies between the nearest kink and rounding.
@@ -75,7 +75,7 @@ def relative(first: Tensor, second: Tensor) -> float:
 
 
 def arithmetic_of(network: Network, x: Any) -> Arithmetic:
-    """What may be asked of a network's differences: some cast to narrower numbers inside, whatever they are given."""
+    """Accuracy of a network's finite differences; some networks cast to lower precision internally."""
     coarsest = coarsest_rounding(network, _copied(x))
     if coarsest > torch.finfo(torch.float32).eps:
         return HALF
@@ -92,8 +92,8 @@ def input_agreement(network: Network, x: Any, arithmetic: Arithmetic, seed: int)
     Args:
         network: One network with a readout.
         x: Inputs ``(n, …)``, any pytree.
-        arithmetic: Of this network.
-        seed: Of the direction.
+        arithmetic: The precision of this network.
+        seed: Random seed for the direction.
     """
     direction = _random_like(x, seed, "selftest input")
 
@@ -120,8 +120,8 @@ def weight_agreement(
         network: One network with a readout.
         x: Inputs ``(n, …)``, any pytree.
         derivative: Gives the derivative of the outputs along a direction, at a network's weights.
-        arithmetic: Of this network.
-        seed: Of the direction.
+        arithmetic: The precision of this network.
+        seed: Random seed for the direction.
         parameters: Names of the weights to move; all by default.
     """
     names = network.params if parameters is None else parameters

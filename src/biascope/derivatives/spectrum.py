@@ -53,15 +53,15 @@ def eigenpairs(
 
     Args:
         operator: ``A``.
-        num: How many; by default all that there are, of a thin factor as many as it has columns at most. More than these are
-            completed by directions of eigenvalue 0.
+        num: Number of pairs; by default all, or as many as the columns of a thin factor. Further pairs are
+            directions of eigenvalue 0.
         metric: ``B``, positive definite; vectors are then normalised to unit Euclidean length.
-        tolerance: Residual, relative to the largest eigenvalue, at which the iteration is content.
-        products: Most products with a block of vectors; where they do not suffice, the residuals say so.
+        tolerance: Residual, relative to the largest eigenvalue, at which the iteration stops.
+        products: Most products with a block of vectors; if they do not suffice, the residuals show it.
         each: Whether the tolerance is relative to each eigenvalue, not to the largest: kernels span many decades.
         iterate: Whether to iterate also where the matrix can be formed, which is quicker for few pairs of a large one
             whose eigenvalues fall.
-        seed: Of the start block of the iteration.
+        seed: Random seed for the start block of the iteration.
 
     Returns:
         The spectrum with residuals.
@@ -212,6 +212,6 @@ def subspace_similarity(first: Tensor, second: Tensor) -> float:
     if first.shape != second.shape:
         raise ValueError(
             f"The two subspaces must have the same number of directions and input size, got {tuple(first.shape)} and "
-            f"{tuple(second.shape)}. Compare as many directions of each."
+            f"{tuple(second.shape)}. Compare the same number of directions."
         )
     return float((first.double() @ second.double().T).square().sum()) / first.shape[0]

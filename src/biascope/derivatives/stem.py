@@ -1,4 +1,4 @@
-"""HOW: the first linear layer split off, so that the response to an impulse is read from its weights.
+"""The first linear layer split off, so that the response to an impulse is read from its weights.
 
 The difference estimator evaluates a network at ``x ± h e_i`` for every input entry. If the first layer is a Linear or a
 Conv2d ``L``, then ``L(x ± h e_i) = L(x) ± h·L_i`` where ``L_i`` is a column of the weight matrix or a shifted copy of the

@@ -1,4 +1,4 @@
-"""HOW: every way to compute the input gradients of a stack that may be the fastest; which one is, timing tells."""
+"""The methods that compute the input gradients of a stack; timing selects the fastest."""
 
 # m members · n inputs per member · D input size
 
@@ -21,7 +21,7 @@ _STACK = 64  # members at which a stack shows its speed
 
 
 def exact_ways(network: Network, device: torch.device, *, paired: bool, most: int) -> list[Way]:
-    """Ways to the exact gradient.
+    """Methods for the exact gradient.
 
     Args:
         network: Any member, with its readout.
@@ -48,7 +48,7 @@ def exact_ways(network: Network, device: torch.device, *, paired: bool, most: in
 
 
 def difference_ways(network: Network, x: Tensor, *, fresh: bool, step: float, most: int) -> list[Way]:
-    """Ways to central differences.
+    """Methods for central differences.
 
     Args:
         network: Any member, with its readout.

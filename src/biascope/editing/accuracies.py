@@ -1,4 +1,4 @@
-"""HOW: which samples of tasks an edited encoder classifies rightly, on validation and test samples, and on resampled ones."""
+"""The samples that an edited encoder classifies correctly, on validation and test samples and on resamples."""
 
 # n samples · G sets of coefficients · B resamples
 
@@ -49,7 +49,7 @@ class EditedEncoder:
         seed: int,
         run: Run,
     ) -> Self:
-        """With at most so many samples of each split."""
+        """The same with at most this many samples of each split."""
         samples = {
             (task, split): sampled(data, split, points, seed=seed_of(seed, task))
             for task, data in tasks.items()
@@ -60,7 +60,7 @@ class EditedEncoder:
         return cls(encoder, heads, samples, run)
 
     def right(self, way: str, task: str, split: str, vectors: Sequence[TaskVector], rows: Tensor) -> np.ndarray:
-        """Which samples of a task are classified rightly, ``(G, n)``, by coefficients of vectors."""
+        """Which samples of a task are classified correctly, ``(G, n)``, for each row of coefficients."""
         there, linearised = self.samples[task, split], METHODS[way][0]
         found = edited_outputs(
             self.encoder, self.heads[task], vectors, rows, there, linearised=linearised, run=self.run
@@ -69,7 +69,7 @@ class EditedEncoder:
 
 
 def resampled_accuracies(right: np.ndarray, place: int, resamples: int, seed: int) -> np.ndarray:
-    """Accuracies of edits, from which samples they get right ``(G, n)``, on resampled samples of a task ``(G, B)``."""
+    """Accuracies of edits on resampled samples of a task ``(G, B)``, from the correct samples ``(G, n)``."""
     count = right.shape[1]
     generator = np.random.default_rng(seed_of(seed, "resamples", place))
     counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
@@ -77,7 +77,7 @@ def resampled_accuracies(right: np.ndarray, place: int, resamples: int, seed: in
 
 
 def require_resamples(resamples: int) -> None:
-    """Refuse fewer than make an interval.
+    """Require enough resamples for an interval.
 
     Raises:
         ValueError: If they are fewer than two.

@@ -1,4 +1,4 @@
-"""WHO and WHERE, as a user names them: a base, models tuned from it, how their predictions are read, and samples to look at."""
+"""A base, models fine-tuned from it, how their predictions are read, and samples, as a user names them."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Reading:
     Attributes:
         model: The network: an encoder's name, a network's, ``path/to/file.py:build``; ``None`` for a base that is a folder.
         settings: For its builder.
-        input: Shape of one input as ``1x32x32``; smaller images are put into the middle of it.
+        input: Shape of one input as ``1x32x32``; smaller images are centred in it.
         head: A last linear layer that every model has of its own, such as ``"head"``; it is not merged.
         features: Whether outputs are features, which are compared as they are.
         pixels: ``"own"`` (standardised over the set's training images), ``"unit"`` (from 0 to 1) or ``"MEAN:SPREAD"``, one number
             for each channel or one for all.
         split: Where samples are taken from; by default test, validation or train, the first that there is.
         points: Samples of each set at most.
-        unrelated: Whether models may have started elsewhere.
-        seed: Of the choice of samples.
+        unrelated: Whether models may have another base.
+        seed: Random seed for the choice of samples.
     """
 
     model: str | None = None
@@ -69,13 +69,13 @@ class Reading:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """Which samples are taken."""
+        """The choice of samples."""
         return {"points": self.points, "split": self.split, "seed": self.seed}
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What :func:`biascope.measures.merge_check.merge_check` asks for; samples are in the split ``"samples"``.
+    """The arguments of :func:`biascope.measures.merge_check.merge_check`; samples are in the split ``"samples"``.
 
     Attributes:
         base: Name of the base.
@@ -85,7 +85,7 @@ class Candidates:
         tasks: By model.
         control: Other samples, or ``None``.
         compared: ``"classes"`` or ``"features"``.
-        notes: What else to tell.
+        notes: Notes for the reader.
     """
 
     base: str
@@ -112,7 +112,7 @@ def candidates_of(
         run: Device and data root.
 
     Returns:
-        What belongs together, with the samples chosen.
+        The models with the chosen samples.
 
     Raises:
         ValueError: If anything does not fit, in one sentence.
@@ -128,7 +128,7 @@ def candidates_of(
         raise ValueError(f"--samples must be at least 2, got {reading.points}. Pass --samples 1000.")
     start, ends = Checkpoint.open(base), [Checkpoint.open(path) for path in models]
     if is_vector(start):
-        raise ValueError(f"The base must hold weights, and {start.name} holds a task vector. Pass its base first.")
+        raise ValueError(f"The base must hold weights, but {start.name} holds a task vector. Pass its base first.")
     names = distinct(_label(each) for each in ends)
     places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
     use = _encoded if _is_encoder(start, reading) else _built
@@ -141,7 +141,7 @@ def _is_encoder(start: Checkpoint, reading: Reading) -> bool:
         if any((start.path / file).is_file() for file in ("config.json", "open_clip_config.json")):
             return True
         raise ValueError(
-            f"--model must name the network of {start.name}, and is missing. Pass --model lenet, path/to/file.py:build, or an "
+            f"--model must name the network of {start.name}, but is missing. Pass --model lenet, path/to/file.py:build, or an "
             f"encoder: {', '.join(NAMES)}."
         )
     known = reading.model.lower().replace("-", "_") in NAMES
@@ -197,7 +197,7 @@ def _with_edited_buffers(network: Network) -> Network:
 
 
 def _notes(state: Params, ends: Mapping[str, Params]) -> tuple[str, ...]:
-    """What a user should know of the models beside the numbers."""
+    """Notes on the models for the reader."""
     found = []
     statistics = [
         name for name, tensor in state.items() if tensor.is_floating_point() and not weights.is_edited(name, tensor)
@@ -209,12 +209,12 @@ def _notes(state: Params, ends: Mapping[str, Params]) -> tuple[str, ...]:
     ]
     if own:
         found.append(
-            f"BatchNorm statistics of {listed(own)} differ from the base's, which check and merge use throughout: with their own, the "
-            "models predict otherwise than what was looked at."
+            f"The BatchNorm statistics of {listed(own)} differ from the base's. The check and the merge use the base's statistics, so "
+            "the original models may predict differently."
         )
     if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in state.values()):
         found.append(
-            "The checkpoints are in half precision and were looked at in float32: a merge loses what rounding takes."
+            "The checkpoints are in half precision and were checked in float32. Writing a merge adds rounding errors."
         )
     return tuple(found)
 
@@ -229,7 +229,7 @@ def _encoded(
 ) -> Candidates:
     """With an encoder, whose classes come from linear probes on its features at the base."""
     if reading.head:
-        raise ValueError(f"--head must be left out for an encoder, which has none, got {reading.head!r}. Leave it out.")
+        raise ValueError(f"An encoder has no head, got --head {reading.head!r}. Leave it out.")
 
     def opened(model: Checkpoint) -> Encoder:
         how: dict[str, Any] = {"image_size": parse_shape(reading.input)[-1]} if reading.input else {}
@@ -302,8 +302,8 @@ def _vector(network: Network, params: Params, name: str, reading: Reading, *, kn
     lengths = math.sqrt(float(sums[1] * sums[2]))
     if not known and not reading.unrelated and lengths and float(sums[0]) / lengths < RELATED:
         raise ValueError(
-            f"{name} must be fine-tuned from the base, and its weights have a cosine of {float(sums[0]) / lengths:.2f} with them, as "
-            "of a model that started elsewhere. Pass the base that it started from, or --unrelated."
+            f"{name} must be fine-tuned from the base, but its weights have a cosine of {float(sums[0]) / lengths:.2f} with it, "
+            "as if it had another base. Pass the base that it was fine-tuned from, or --unrelated."
         )
     return TaskVector.between(network.params, params, source=name)
 
@@ -346,7 +346,7 @@ def _check_finite(state: Params, name: str) -> None:
     edited = {key: each for key, each in state.items() if weights.is_edited(key, each)}
     if bad := [key for key, each in edited.items() if not bool(each.isfinite().all())]:
         raise ValueError(
-            f"The weights of {name} must be finite, and {', '.join(bad[:4])} are not. Find out where training diverged."
+            f"The weights of {name} must be finite, but {', '.join(bad[:4])} are not. Check where training diverged."
         )
 
 

@@ -1,4 +1,4 @@
-"""WHO, as a user names it: a pre-trained encoder, by name or by the folder of its checkpoint."""
+"""A pre-trained encoder as a user names it, or in the folder of its checkpoint."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def encoder_of(
         weights_file: Other weights for a named encoder, under the same names.
         image_size: Side of the images for EfficientNet-Lite0; 96 by default. The others have one size.
         length: Tokens of a text.
-        random: Random weights in place of the pre-trained ones: the same architecture before any training.
-        seed: Of these.
+        random: Whether to use random weights in place of the pre-trained ones.
+        seed: Random seed for these weights.
         root: Folder of data sets; see :func:`biascope.data.data_root`.
 
     Returns:
@@ -143,7 +143,7 @@ class _Loading:
         return Network.of(module)
 
     def named(self, name: str) -> str:
-        """The name of the encoder, with what tells its weights from the published ones."""
+        """The name of the encoder, with its weights if they are not the published ones."""
         if self.random:
             return f"{name} at random weights"
         return name if self.weights_file is None else f"{name} at {self.weights_file.stem}"
@@ -154,7 +154,7 @@ class _Loading:
         if package is not None and self.weights_file is None and (spec := importlib.util.find_spec(package[0])):
             places += [Path(each) / package[1] for each in spec.submodule_search_locations or ()]
         if (found := next((place for place in places if place.exists()), None)) is None:
-            raise ValueError(f"The weights must lie at {places[0]}, and are not there. {remedy}")
+            raise ValueError(f"The weights must lie at {places[0]}, but are not there. {remedy}")
         return found
 
 
@@ -197,7 +197,7 @@ def headless_vit(**settings: int) -> nn.Module:
 
 
 def vit_input(size: int) -> ImageInput:
-    """What prepares images for the small ViT."""
+    """The image preparation of the small ViT."""
     return ImageInput(size, VIT_MEAN, VIT_SPREAD)
 
 
@@ -206,7 +206,7 @@ def _hugging_face(build: _Loading, folder: Path) -> Encoder:
     kind = config.get("model_type")
     if kind not in ("t5", "bert"):
         raise ValueError(
-            f"{folder / 'config.json'} must be of a model_type that is known, t5 or bert, got {kind}. Pass such a model."
+            f"{folder / 'config.json'} must have the model_type t5 or bert, got {kind}. Pass a T5 or BERT model."
         )
     return (_t5 if kind == "t5" else _bert)(build, folder, config)
 
@@ -215,7 +215,9 @@ def _bert(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
     shape = _shape(BertShape, config)
     for setting, plain in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
         if config.get(setting, plain) != plain:
-            raise ValueError(f"{setting} of {folder} must be {plain!r}, got {config[setting]!r}. Pass such a BERT.")
+            raise ValueError(
+                f"{setting} of {folder} must be {plain!r}, got {config[setting]!r}. Pass a BERT with that setting."
+            )
 
     def find() -> tuple[Params, str]:
         path = build.weights_file or folder
@@ -252,7 +254,8 @@ def _clip(build: _Loading, folder: Path) -> Encoder:
     vision = dict(model.get("vision_cfg", {}))
     if strange := [name for name, plain in _PLAIN_TOWER.items() if vision.get(name, plain) != plain]:
         raise ValueError(
-            f"The image tower of {path} must be a plain vision transformer, and has {', '.join(strange)}. Pass such a CLIP."
+            f"The image tower of {path} must be a plain vision transformer, but has {', '.join(strange)}. "
+            "Pass a CLIP with a plain vision transformer."
         )
     sizes = {name: vision[name] for name in TowerShape.__dataclass_fields__ if name in vision}
     if not all(isinstance(size, int | float) for size in (*sizes.values(), model.get("embed_dim"))):
@@ -291,7 +294,7 @@ def _shape(kind: type[Shape], config: dict[str, Any]) -> Shape:
 def _fitting(length: int, largest: int) -> int:
     if length > largest:
         raise ValueError(
-            f"length must be at most {largest}, the positions that the encoder has, got {length}. Pass fewer."
+            f"length must be at most {largest}, the positions that the encoder has, got {length}. Pass a smaller length."
         )
     return length
 
@@ -300,7 +303,7 @@ def _config(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} must be a JSON file, and cannot be read as one ({error}). Save it again.") from error
+        raise ValueError(f"{path} must be a JSON file, but cannot be read as one ({error}). Save it again.") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold settings by name, got {type(found).__name__}. Save it again.")
     return found

@@ -1,4 +1,4 @@
-"""A small encoder with heads, fine-tuned weights and samples: what measurements of editing are shown on."""
+"""A small encoder with heads, fine-tuned weights and samples: the example in docstrings of editing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HOW: the head of a task: a linear probe on the features of a pre-trained encoder, and encoder and head as one network."""
+"""The head of a task: a linear probe on the features of a pre-trained encoder, and encoder and head as one network."""
 
 # n samples · p features · c classes
 
@@ -35,7 +35,7 @@ class Head:
         weight: ``(c, p)``.
         bias: ``(c,)``.
         normalised: Whether features are divided by their length first.
-        penalty: Of the fit that was chosen.
+        penalty: Penalty of the fit that was chosen.
         accuracy: On the validation samples, between 0 and 1.
         gradient: Largest entry of the fit's gradient where it ended: how far it is from the optimum.
     """
@@ -53,7 +53,7 @@ class Head:
 
     @property
     def identity(self) -> str:
-        """What tells it from another."""
+        """Its identity."""
         return fingerprint({"weight": self.weight, "bias": self.bias}) + "n" * self.normalised
 
     def first(self, count: int) -> Head:
@@ -87,7 +87,7 @@ def linear_probe(
     iterations: int = 300,
     tolerance: float = 1e-7,
 ) -> Head:
-    """Multinomial logistic regression on features, with the penalty that serves the validation samples best.
+    """Multinomial logistic regression on features, with the penalty that is best on the validation samples.
 
     Definition:
         The minimum of ``mean cross-entropy + (λ/2)‖W‖²`` over ``W, b`` on features that are centred and divided by their
@@ -98,13 +98,13 @@ def linear_probe(
     last one's solution, until the validation samples have been served worse twice in a row; it has no random part.
 
     Args:
-        features: Of the training samples, ``(n, p)``.
+        features: Features of the training samples, ``(n, p)``.
         labels: Their classes from 0, ``(n,)``.
-        validation_features: Of other samples.
+        validation_features: Features of other samples.
         validation_labels: Their classes.
         penalties: Values of λ to choose from.
         normalise: Whether features are divided by their length, here and whenever the head is used.
-        iterations: Of L-BFGS at most, for each penalty.
+        iterations: Most iterations of L-BFGS for each penalty.
         tolerance: Largest entry of the gradient at which it ends.
 
     Returns:
@@ -175,10 +175,10 @@ def _require_samples(features: Tensor, labels: Tensor, which: str) -> None:
     if features.dim() != 2 or labels.shape != features.shape[:1] or not len(labels):
         raise ValueError(
             f"The {which} features must be (samples, features) with one label each, got {tuple(features.shape)} and "
-            f"{tuple(labels.shape)}. Pass what the encoder gives for the samples, flattened."
+            f"{tuple(labels.shape)}. Pass the encoder's flattened features of the samples."
         )
     if not bool(torch.isfinite(features).all()):
-        raise ValueError(f"The {which} features must be finite, and are not. Check the encoder's weights and inputs.")
+        raise ValueError(f"The {which} features must be finite, but are not. Check the encoder's weights and inputs.")
     if labels.is_floating_point() or int(labels.min()) < 0:
         raise ValueError(f"The {which} labels must be classes from 0, got {labels.dtype}. Pass whole numbers from 0.")
 
@@ -191,7 +191,7 @@ def fitted_head(
     normalise: bool = False,
     run: Run | None = None,
 ) -> Head:
-    """The head of a task: :func:`linear_probe` on what an encoder makes of its splits ``train`` and ``validation``.
+    """The head of a task: :func:`linear_probe` on the features of its splits ``train`` and ``validation``.
 
     Args:
         encoder: From inputs to features.
@@ -223,13 +223,13 @@ def require_splits(task: Arrays, wanted: Sequence[str], name: str = "") -> None:
     """Raise a ``ValueError`` where a task lacks splits."""
     if lacking := [split for split in wanted if split not in task.splits]:
         raise ValueError(
-            f"Task {name or task.name!r} must have the splits {', '.join(map(repr, wanted))}, and lacks {lacking[0]!r}. "
+            f"Task {name or task.name!r} must have the splits {', '.join(map(repr, wanted))}, but lacks {lacking[0]!r}. "
             "Hold some of its training samples out for validation."
         )
 
 
 def features_of(encoder: Network, task: Arrays, split: str, *, run: Run | None = None) -> Tensor:
-    """What an encoder makes of the samples of a split, ``(n, p)``, on the run's device."""
+    """Features of the samples of a split, ``(n, p)``, on the run's device."""
     run = run or Run()
     device = run.torch_device
     placed = encoder.to(device, master_dtype(run))
@@ -255,21 +255,21 @@ def checked_features(features: Tensor) -> Tensor:
 
 
 def image_layout(x: Tensor) -> Tensor:
-    """Images in the layout that a GPU's convolutions are fastest in; anything else as it is."""
+    """Images in the fastest layout for a GPU's convolutions; anything else unchanged."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and x.is_cuda else x
 
 
 def in_passes(
     work: Callable[[slice], Tensor], samples: int, shape: Sequence[int], run: Run, share: float = 1.0
 ) -> Iterator[Tensor]:
-    """What a work gives for consecutive parts of the samples, in smaller parts where memory does not suffice.
+    """Apply a function to consecutive parts of the samples, in smaller parts if memory does not suffice.
 
     Args:
         work: From a part to its outcome.
         samples: How many.
-        shape: Of one input.
+        shape: Shape of one input.
         run: The device.
-        share: Of the usual number of inputs, for a work that needs more memory than a forward pass.
+        share: Share of the usual number of inputs, for work that needs more memory than a forward pass.
     """
     device = run.torch_device.type
     size = max(1, int(share * min(_MOST.get(device, 256), 2 * EVALUATED // max(1, math.prod(shape)))))
@@ -307,7 +307,7 @@ class Headed(nn.Module):
         return logits(features, self.head_weight, self.head_bias, self._normalised)
 
     def train(self, mode: bool = True) -> Headed:
-        """Evaluation mode, whatever is asked for."""
+        """Always evaluation mode."""
         return super().train(False)
 
 

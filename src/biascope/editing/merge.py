@@ -62,7 +62,7 @@ def merge(
         What was done, layer by layer.
 
     Raises:
-        ValueError: If names, shapes, types or the base do not fit, weights are not finite, or the output is in the way. Nothing is
+        ValueError: If names, shapes, types or the base do not fit, weights are not finite, or the output exists already. Nothing is
             written then.
 
     Example:
@@ -85,13 +85,13 @@ def merge(
     skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
     if idle := [pattern for pattern in keep if not fnmatch.filter(every, pattern)]:
         raise ValueError(
-            f"keep must match names of the models, and {idle[0]!r} matches none of {len(every)}, such as {every[0]}. Fix the pattern."
+            f"keep must match names of the models, but {idle[0]!r} matches none of {len(every)}, such as {every[0]}. Fix the pattern."
         )
     streams = [TaskStream(base, model, skipped) for model, _ in models]
     kept = {name for name in base.tensors if name in skipped or not weights.is_edited(name, base.tensors[name])}
     if not base.tensors.keys() - kept:
         raise ValueError(
-            f"Nothing of {base.name} is left to be merged: all of it is kept. Pass a narrower pattern to keep."
+            f"No tensor of {base.name} is left to merge, because keep matches all of them. Pass a narrower pattern."
         )
     from biascope import __version__
 
@@ -161,7 +161,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
         run: Shows progress.
 
     Raises:
-        ValueError: If there is nothing to compare, or a task vector is of another θ₀.
+        ValueError: If there is nothing to compare, or a task vector belongs to another θ₀.
 
     Example:
         >>> import tempfile
@@ -185,7 +185,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
         names = [name for name in names if _is_comparable(base, model, name)]
     if not names:
         raise ValueError(
-            f"The models must share weights with {base.name} by name and shape, and share none: {'. '.join(misfits)}. "
+            f"The models must share weights with {base.name} by name and shape, but share none: {'. '.join(misfits)}. "
             "Pass states of one model."
         )
     odd = {name for each in (base, *models) for name in each.tensors if not is_vector(each)} - set(names)
@@ -216,7 +216,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     cuts = np.cumsum([1, 1, count, count, len(pairs), len(pairs)])
     numbers, norms, moved, changed, dots, shared, conflicts = np.split(columns, cuts, axis=1)
     misfits += [
-        f"{each.name} has {total:,} numbers that are not finite, taken as unchanged"
+        f"{each.name} has {total:,} numbers that are not finite; they count as unchanged"
         for each, total in zip((base, *models), broken, strict=True)
         if total
     ]
@@ -253,7 +253,7 @@ def _edited(
     """Slices of a tensor of the base, and what they become."""
     for begin, start, parts, deltas in _moves(base, streams, name):
         for each, part in zip((base, *(stream.model for stream in streams)), (start, *parts), strict=True):
-            _check_finite(part, name, each.name, "Find out where training diverged")
+            _check_finite(part, name, each.name, "Check where training diverged")
         wide = start.to(deltas[0].dtype)
         edit = torch.zeros_like(wide)
         for delta, weight in zip(deltas, coefficients, strict=True):
@@ -281,7 +281,7 @@ def _differs(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> bool
     where = base.tensors[name]
     if differs and len(where.shape) > 1 and not where.dtype.is_floating_point:
         raise ValueError(
-            f"Weights must be floating-point numbers to be merged, and {name} is a matrix of integers that differs between the models: "
+            f"Weights must be floating-point numbers to be merged, but {name} is a matrix of integers that differs between the models: "
             "they seem to be quantised. Pass models that are not, or keep it from the base with --keep."
         )
     return differs
@@ -295,7 +295,7 @@ def _is_comparable(base: Checkpoint, model: Checkpoint, name: str) -> bool:
 def _check_base(base: Checkpoint) -> None:
     if is_vector(base):
         raise ValueError(
-            f"The first checkpoint must hold weights, and {base.name} holds a task vector. Pass its base first."
+            f"The first checkpoint must hold weights, but {base.name} holds a task vector. Pass its base first."
         )
 
 
@@ -303,7 +303,7 @@ def _check_finite(values: Tensor, name: str, whose: str, advice: str) -> None:
     # A sum is quicker than a look at each number, and not finite if one of them is not.
     quick = math.isfinite(float(values.sum(dtype=weights.working_type(values.dtype))))
     if not quick and not bool(values.isfinite().all()):
-        raise ValueError(f"The weights of {whose} must be finite, and {name} is not. {advice}.")
+        raise ValueError(f"The weights of {whose} must be finite, but {name} is not. {advice}.")
 
 
 def _check_related(base: Checkpoint, streams: Sequence[TaskStream], columns: np.ndarray) -> None:
@@ -315,15 +315,15 @@ def _check_related(base: Checkpoint, streams: Sequence[TaskStream], columns: np.
         cosine = (own + along) / lengths if lengths else 1.0
         if not stream.is_vector and cosine < RELATED:
             raise ValueError(
-                f"{stream.model.name} must be fine-tuned from {base.name}, and its weights have a cosine of {cosine:.2f} "
-                "with them, as of a model that started elsewhere. Pass the base that it started from, or --unrelated."
+                f"{stream.model.name} must be fine-tuned from {base.name}, but its weights have a cosine of {cosine:.2f} "
+                "with it, as if it had another base. Pass the base that it was fine-tuned from, or --unrelated."
             )
 
 
 def _remarks(base: Checkpoint, kept: set[str], differing: Sequence[str]) -> tuple[str, ...]:
     if not kept:
         return ()
-    words = f"{len(kept)} tensors are those of {_label(base)} (integers, running statistics, names to keep)"
+    words = f"{len(kept)} tensors are taken from {_label(base)} (integers, running statistics, names to keep)"
     return (f"{words}; {len(differing)} of them differ in the models." if differing else f"{words}.",)
 
 

@@ -1,4 +1,4 @@
-"""WHAT: what a merge did to a checkpoint, and how checkpoints differ, layer by layer."""
+"""What a merge did to a checkpoint, and how checkpoints differ, layer by layer."""
 
 # l layers · m models · p pairs of models
 
@@ -73,23 +73,23 @@ class Merge(Result):
 
     @property
     def lost_share(self) -> float:
-        """Share of the numbers that the edit should have changed and that were written as they had been."""
+        """Share of the changed numbers that rounding set back to their old value."""
         return _ratio(float(self.lost.sum()), float(self.changed.sum()))
 
     @property
     def error(self) -> float:
-        """By how much the edit that was written misses the one that was computed, relative to it."""
+        """Relative deviation of the written edit from the computed edit."""
         return _ratio(_length(self.error_norms), _length(self.edit_norms))
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         lost, away = Estimate.exact(self.error), Estimate.exact(self.lost_share)
         return {
-            "edit_size": Estimate.exact(self.size).named("size of the edit, of the weights"),
-            "rounding_loss": lost.named("share of the edit that rounding lost", SHARE),
+            "edit_size": Estimate.exact(self.size).named("norm of the edit, relative to the weights"),
+            "rounding_loss": lost.named("share of the edit lost to rounding", SHARE),
             "rounded_away": away.named("share of changed numbers rounded away", SHARE),
             **{
                 f"task_vector_size:{name}": Estimate.exact(value).named(
-                    f"size of the task vector of {name}, of the weights"
+                    f"norm of the task vector of {name}, relative to the weights"
                 )
                 for name, value in zip(self.models, _lengths(self.task_norms) / _length(self.base_norms), strict=True)
                 if math.isfinite(value)
@@ -97,16 +97,14 @@ class Merge(Result):
         }
 
     def sentence(self) -> str:  # noqa: D102
-        words = f"{self.base} {self._sum()} is written to {self.file}: {short(float(self.numbers.sum()))} numbers, moved by "
+        words = f"{self.base} {self._sum()} is written to {self.file}. The edit moves {short(float(self.numbers.sum()))} numbers by "
         words += f"{percent(self.size)} of their norm"
         relative = self.edit_norms / np.where(self.base_norms > 0, self.base_norms, np.inf)
         if len(self.layers) > 1 and relative.max(initial=0) > 0:
             most = int(relative.argmax())
             words += f", most in {self.layers[most]} ({percent(float(relative[most]))})"
-        words += (
-            f". In {self.precision}, {percent(self.lost_share)} of the changed numbers were rounded away, and what was "
-        )
-        words += f"written misses the edit by {percent(self.error)} of its norm."
+        words += f". In {self.precision}, {percent(self.lost_share)} of the changed numbers were rounded away, and the "
+        words += f"written edit deviates from the computed edit by {percent(self.error)} of its norm."
         return " ".join([words, *self.remarks])
 
     def _sum(self) -> str:
@@ -140,11 +138,11 @@ class Merge(Result):
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
         curves = {"the edit": self.edit_norms, **norms, "lost to rounding": self.error_norms}
-        reading = "A dot is a layer, in the order of their names. Relative to the norm of its weights: what the models moved, the "
+        reading = "Each dot is a layer, in the order of their names: the norm of each task vector, of the edit "
         figure = _dots_figure(
             {name: _above(values, self.base_norms) for name, values in curves.items()},
             self.layers,
-            f"{reading}edit made of it, and what the type in which it is written could not hold.",
+            f"{reading}and of the rounding error, relative to the norm of the layer's weights.",
             dark,
             decades=True,
         )
@@ -220,11 +218,11 @@ class Difference(Result):
 
     @property
     def opposed(self) -> np.ndarray:
-        """``(layer, pair)`` share of the numbers that both models changed which they moved in opposite directions."""
+        """``(layer, pair)`` share of opposite changes among the numbers that both models changed."""
         return np.asarray(self.conflicts / _known(self.shared.astype(float)))
 
     def totals(self) -> dict[str, tuple[float, float]]:
-        """For each pair, over all layers: the cosine and the share of opposite moves."""
+        """For each pair, over all layers: the cosine and the share of opposite changes."""
         lengths = _lengths(self.task_norms)
         return {
             name: (
@@ -236,12 +234,16 @@ class Difference(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {
-            f"task_vector_size:{name}": Estimate.exact(float(value)).named(f"distance of {name}, of the weights")
+            f"task_vector_size:{name}": Estimate.exact(float(value)).named(
+                f"norm of the task vector of {name}, relative to the weights"
+            )
             for name, value in zip(self.models, self.distances, strict=True)
         }
         for name, (cosine, opposed) in self.totals().items():
-            numbers[f"cosine:{name}"] = Estimate.exact(cosine).named(f"cosine of {name}")
-            numbers[f"opposite_moves:{name}"] = Estimate.exact(opposed).named(f"opposite moves of {name}", SHARE)
+            numbers[f"cosine:{name}"] = Estimate.exact(cosine).named(f"cosine of the task vectors of {name}")
+            numbers[f"opposite_moves:{name}"] = Estimate.exact(opposed).named(
+                f"share of opposite changes in {name}", SHARE
+            )
         return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
     def sentence(self) -> str:  # noqa: D102
@@ -252,7 +254,7 @@ class Difference(Result):
             same = f"has the same {short(total)} weights as {self.base}"
             parts.append(f"{name} {f'{how} of their norm' if changed else same}")
         parts += [
-            f"{name} moved it with a cosine of {cosine:.2f} and in opposite directions in {percent(opposed)} of the numbers that "
+            f"The task vectors of {name} have a cosine of {cosine:.2f} and opposite signs in {percent(opposed)} of the numbers that "
             "both changed (50 % by chance)"
             for name, (cosine, opposed) in self.totals().items()
             if math.isfinite(cosine)
@@ -291,17 +293,18 @@ class Difference(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}
-        reading = (
-            "A dot is a layer, in the order of their names: norm of the difference, relative to the norm of the layer."
-        )
+        reading = "Each dot is a layer, in the order of their names: the norm of the difference, relative to the norm of the layer."
         figure = _dots_figure(distances, self.layers, reading, dark, decades=True)
         figure.axes[0].set(ylabel="distance / norm of the weights")
         pictures = {"How far each layer is from the base": figure}
         if self.pairs:
             pictures["Cosine of task vectors"] = self._by_layer(
-                self.cosines, (-1.0, 1.0), "1 where two models moved a layer alike, −1 where against each other.", dark
+                self.cosines,
+                (-1.0, 1.0),
+                "1: two models changed a layer in the same direction; −1: in opposite directions.",
+                dark,
             )
-            reading = "Share of the numbers that both models changed and moved in opposite directions; 0.5 by chance."
+            reading = "Of the numbers that both models changed, the share with opposite signs; 0.5 by chance."
             pictures["Opposite moves"] = self._by_layer(self.opposed, (0.0, 1.0), reading, dark)
         return pictures
 
@@ -370,5 +373,5 @@ def _above(values: np.ndarray, base: np.ndarray) -> np.ndarray:
 
 
 def finite_or_none(value: float) -> float | None:
-    """A number as JSON has it: null where it is none."""
+    """A number for JSON: null if it is not finite."""
     return float(value) if math.isfinite(value) else None

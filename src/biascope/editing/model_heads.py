@@ -1,4 +1,4 @@
-"""WHERE, as a user's checkpoint has it: the last layer that a model does not share with others."""
+"""The last layer of a user's checkpoint, which a model does not share with others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from biascope.families.weights import Params
 
 
 def headless(module: nn.Module, head: str) -> nn.Module:
-    """The module with its last layer taken off.
+    """The module without its last layer.
 
     Args:
         module: Changed in place.
@@ -30,17 +30,17 @@ def headless(module: nn.Module, head: str) -> nn.Module:
 
 
 def own_head(state: Params, name: str, outputs: int, head: str | None, *, features: bool) -> Head:
-    """How a model's classes are read from the network's outputs.
+    """The head that turns the network's outputs into a model's classes.
 
     Args:
         state: Weights of the model.
-        name: Of its file.
+        name: Name of its file.
         outputs: How many the network gives, without that layer.
         head: Name of the layer that is the model's own, if any.
         features: Whether outputs are compared as they are.
 
     Returns:
-        The model's own layer; one that leaves outputs as they are where these are scores already. Of a single output the sign counts.
+        The model's own layer; an identity if the outputs are scores already. For a single output, the sign counts.
 
     Raises:
         ValueError: If the model has no such layer, or it does not fit.

@@ -1,4 +1,4 @@
-"""HOW: outputs of an edited encoder, ``f(x; θ₀ + Σ_t α_t τ_t)``, for many coefficients at once."""
+"""Outputs of an edited encoder, ``f(x; θ₀ + Σ_t α_t τ_t)``, for many coefficients at once."""
 
 # n samples · p features · c classes · T task vectors · G sets of coefficients
 
@@ -45,7 +45,7 @@ _DUAL = 0.4  # inputs of a forward-mode pass, as a share of those of a plain one
 
 
 def predicted_classes(outputs: Tensor) -> Tensor:
-    """The class of the largest output, ``(…, c)`` to ``(…)``; −1, which is none, where outputs are not numbers.
+    """The class of the largest output, ``(…, c)`` to ``(…)``; −1 (no class) if outputs are not numbers.
 
     Example:
         >>> predicted_classes(torch.tensor([[0.0, 2.0], [torch.nan, 1.0]]))
@@ -55,7 +55,7 @@ def predicted_classes(outputs: Tensor) -> Tensor:
 
 
 def methods_of(vectors: Vectors, asked: Sequence[str] | None = None) -> tuple[str, ...]:
-    """The ways to edit that a set of task vectors allows, in their usual order, or those asked for.
+    """The editing methods that a set of task vectors allows, in their usual order, or those asked for.
 
     Raises:
         ValueError: If there is no such way, or no vectors for it.
@@ -68,8 +68,8 @@ def methods_of(vectors: Vectors, asked: Sequence[str] | None = None) -> tuple[st
     wanted = tuple(asked) if asked else there
     if missing := [name for name in wanted if name not in there]:
         raise ValueError(
-            f"methods must be among {', '.join(map(repr, there)) or 'none'} for vectors tuned {', '.join(vectors) or 'in no way'}, "
-            f"got {missing[0]!r}. Pass vectors of that tuning too."
+            f"methods must be among {', '.join(map(repr, there)) or 'none'} for vectors tuned {', '.join(vectors) or 'none'}, "
+            f"got {missing[0]!r}. Also pass vectors of that tuning."
         )
     if not wanted:
         raise ValueError(
@@ -107,7 +107,7 @@ def edited_outputs(
     reading: str = "classes",
     run: Run | None = None,
 ) -> Tensor:
-    """What an encoder with a head says of samples, for every set of coefficients of its task vectors.
+    """Predictions of an encoder with a head, for every set of coefficients of its task vectors.
 
     Definition:
         ``h(f(x; θ₀ + Σ_t α_t τ_t))`` with the head h; or with the linearisation
@@ -123,13 +123,13 @@ def edited_outputs(
         samples: With one split; see :func:`sampled`.
         linearised: Whether the encoder is replaced by its linearisation at θ₀.
         reading: ``"classes"``, ``"probabilities"`` or ``"logits"``.
-        run: Folder (what was computed is kept), device, precision (``"bfloat16"``: products of the non-linear network alone).
+        run: Folder (finished work is saved), device, precision (``"bfloat16"``: products of the non-linear network alone).
 
     Returns:
         ``(G, n)`` classes, or ``(G, n, c)``, on the CPU.
 
     Raises:
-        ValueError: If the vectors are of another θ₀, or coefficients and vectors do not fit.
+        ValueError: If the vectors belong to another θ₀, or coefficients and vectors do not fit.
 
     Example:
         >>> encoder = Network.of(torch.nn.Linear(1, 1, bias=False)).with_params({"weight": torch.ones(1, 1)})
@@ -167,7 +167,7 @@ def edited_outputs(
 def require_repeatable(
     encoder: Network, samples: Arrays, *, name: str, vector: TaskVector | None = None, run: Run | None = None
 ) -> None:
-    """Refuse a network whose outputs are not a function of one sample: comparing its predictions would mean nothing.
+    """Refuse a network whose outputs are not a function of one sample: else its predictions could not be compared.
 
     Up to 48 samples pass three times: twice in one batch, under different states of the random numbers, and once in another
     order and in three batches. Outputs must agree up to rounding.
@@ -175,7 +175,7 @@ def require_repeatable(
     Args:
         encoder: At θ₀.
         samples: With one split.
-        name: Of the network, for the sentence.
+        name: Name of the network, for the sentence.
         vector: A task vector that is added.
         run: Device and precision; the passes are in single precision at least.
 
@@ -189,7 +189,7 @@ def require_repeatable(
         ...     require_repeatable(Network.of(torch.nn.Softmax(dim=0)), samples, name="softmax", run=Run(device="cpu"))
         ... except ValueError as error:
         ...     print(str(error)[:63])
-        softmax must give a sample the same outputs in every batch, and
+        softmax must give a sample the same outputs in every batch, but
     """
     run = run or Run()
     device, dtype = run.torch_device, master_dtype(run)
@@ -214,17 +214,17 @@ def require_repeatable(
             regrouped = torch.cat([outputs(part) for part in other.tensor_split(3) if len(part)])[other]
     if not bool(first.isfinite().all()):
         raise ValueError(
-            f"{name} must give finite outputs on {samples.name}, and does not. Check its weights, and --pixels."
+            f"{name} must give finite outputs on {samples.name}, but does not. Check its weights, and --pixels."
         )
     last_place = torch.finfo(dtype).eps * float(first.abs().max())
     if (moved := float((again - first).abs().max())) > _AGAIN * last_place or math.isnan(moved):
         raise ValueError(
-            f"{name} must give the same outputs for the same samples, and two passes differ by {_share(moved, first)} of their size. "
+            f"{name} must give the same outputs for the same samples, but two passes differ by {_share(moved, first)} of their size. "
             "Remove the random part of its forward pass; F.dropout needs training=self.training."
         )
     if (moved := float((regrouped - first).abs().max())) > _REGROUPED * last_place or math.isnan(moved):
         raise ValueError(
-            f"{name} must give a sample the same outputs in every batch, and they change by {_share(moved, first)} of their size "
+            f"{name} must give a sample the same outputs in every batch, but they change by {_share(moved, first)} of their size "
             "with the other samples of the batch. Use a network that treats each sample alone."
         )
 
@@ -252,11 +252,11 @@ def _check(
     for vector in vectors:
         if listed := weights.misfits(vector.deltas, edited, types=False):
             raise ValueError(
-                f"Task vectors must fit the encoder, and {vector} does not: {listed}. Pass vectors of this encoder."
+                f"Task vectors must fit the encoder, but {vector} does not: {listed}. Pass vectors of this encoder."
             )
         if vector.base != base:
             raise ValueError(
-                f"Task vectors must start from the weights of the encoder (hash {base}), and {vector} starts from others "
+                f"Task vectors must start from the weights of the encoder (hash {base}), but {vector} starts from others "
                 f"(hash {vector.base}). Pass the encoder that was fine-tuned."
             )
 

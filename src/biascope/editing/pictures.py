@@ -1,4 +1,4 @@
-"""SHOW: edited models: maps of the disentanglement error, accuracy against the coefficient, tasks around a circle, local energy."""
+"""Figures of edited models: maps of the disentanglement error, accuracy by coefficient, tasks on a circle, local energy."""
 
 # A coefficients along a side · T tasks · c classes · n points
 
@@ -32,16 +32,16 @@ def map_figure(
     unit: str = "disentanglement error ξ",
     dark: bool = False,
 ) -> Figure:
-    """The disentanglement error over the coefficients of two task vectors, a panel for each way to edit.
+    """The disentanglement error over the coefficients of two task vectors, a panel for each editing method.
 
     Args:
-        maps: ``(A, A)`` by the way's name; rows are the first task's coefficient.
+        maps: ``(A, A)`` by the method's name; rows are the first task's coefficient.
         alphas: The coefficients along a side, equidistant.
-        names: Of the two tasks.
+        names: Names of the two tasks.
         threshold: Error that a line is drawn at, if any.
         box: Coefficients among which merging tools search: the red square.
         unit: What the maps show.
-        dark: Whether the background is.
+        dark: Whether the background is dark.
 
     Returns:
         The figure.
@@ -49,7 +49,9 @@ def map_figure(
     across = min(3, len(maps))
     down = math.ceil(len(maps) / across)
     line = "" if threshold is None else f" The line is at {threshold:g}."
-    reading = f"The nearer to the background a colour is, the less the edit changes.{line} Coefficients are searched in the red square."
+    reading = (
+        f"Colours near the background mean small values.{line} Merging tools search coefficients in the red square."
+    )
     figure = blank(0.9 + down * (0.5 + 3.1 / across), reading)
     grid = figure.add_gridspec(down, across)
     step = float(alphas[1] - alphas[0]) if len(alphas) > 1 else 1.0
@@ -91,7 +93,7 @@ def coefficient_figure(
     reading: str = "",
     dark: bool = False,
 ) -> Figure:
-    """Accuracy against the coefficient, with the one that was chosen.
+    """Accuracy by coefficient, with the chosen coefficient marked.
 
     Args:
         curves: Percentages ``(A,)`` by name.
@@ -100,14 +102,12 @@ def coefficient_figure(
         dashed: Other percentages, by the name of the curve that they belong to.
         y: What the percentages are.
         reading: A sentence on how to read it.
-        dark: Whether the background is.
+        dark: Whether the background is dark.
 
     Returns:
         The figure.
     """
-    words = (
-        reading or "Accuracy on validation samples, averaged over tasks; a ring marks the coefficient that was chosen."
-    )
+    words = reading or "Accuracy on validation samples, averaged over tasks; a ring marks the chosen coefficient."
     figure = lines_figure(
         {name: (alphas, curve) for name, curve in curves.items()},
         x="coefficient α of the task vectors",
@@ -133,20 +133,20 @@ def coefficient_panels(
     reading: str = "",
     dark: bool = False,
 ) -> Figure:
-    """Accuracy against the coefficient, a panel for each encoder and a line for each way to edit.
+    """Accuracy by coefficient, a panel for each encoder and a line for each editing method.
 
     Args:
-        groups: Percentages ``(A,)`` by the name of the encoder, then of the way.
+        groups: Percentages ``(A,)`` by the name of the encoder, then of the method.
         alphas: The coefficients.
         chosen: The coefficient chosen, likewise.
         y: What the percentages are.
         reading: A sentence on how to read it.
-        dark: Whether the background is.
+        dark: Whether the background is dark.
 
     Returns:
         The figure.
     """
-    figure = blank(3.4, reading or "A ring marks the coefficient that was chosen.")
+    figure = blank(3.4, reading or "A ring marks the chosen coefficient.")
     grid = figure.add_gridspec(1, len(groups))
     ways = list(dict.fromkeys(way for group in groups.values() for way in group))
     colours = dict(zip(ways, line_colours(len(ways), dark), strict=True))
@@ -168,12 +168,12 @@ def coefficient_panels(
 
 
 def radar_figure(values: Mapping[str, np.ndarray], tasks: Sequence[str], *, dark: bool = False) -> Figure:
-    """Accuracies of several networks on tasks, each task a ray; fewer than three, which enclose nothing, as bars.
+    """Accuracies of several networks on tasks, each task a ray; fewer than three tasks as bars.
 
     Args:
         values: Percentages ``(T,)`` by the network's name.
         tasks: Their names.
-        dark: Whether the background is.
+        dark: Whether the background is dark.
 
     Returns:
         The figure.
@@ -183,10 +183,10 @@ def radar_figure(values: Mapping[str, np.ndarray], tasks: Sequence[str], *, dark
             task: {name: Estimate(float(each[place])) for name, each in values.items()}
             for place, task in enumerate(tasks)
         }
-        return accuracy_bars(bars, reading="A group of bars for each task.", dark=dark)
+        return accuracy_bars(bars, reading="Each group of bars is a task.", dark=dark)
     figure = blank(
         4.0 + 0.15 * max(0, len(values) - 3),
-        "Each ray is a task, from 0 % in the middle to 100 %; further out is better.",
+        "Each ray is a task, from 0 % in the centre to 100 % at the edge. Higher is better.",
     )
     colours = PALETTE[dark]
     axes: Any = figure.add_subplot(projection="polar", facecolor="none")
@@ -214,20 +214,21 @@ def radar_figure(values: Mapping[str, np.ndarray], tasks: Sequence[str], *, dark
 def accuracy_bars(
     bars: Mapping[str, Mapping[str, Estimate]], *, y: str = "accuracy, %", reading: str = "", dark: bool = False
 ) -> Figure:
-    """Percentages with 95 % intervals as bars: a group for each encoder, a colour for each way to edit.
+    """Percentages with 95 % intervals as bars: a group for each encoder, a colour for each editing method.
 
     Args:
-        bars: By the name of the encoder, then of the way to edit.
+        bars: By the name of the encoder, then of the editing method.
         y: What the percentages are.
         reading: A sentence on how to read it.
-        dark: Whether the background is.
+        dark: Whether the background is dark.
 
     Returns:
         The figure.
     """
     ways = list(dict.fromkeys(way for group in bars.values() for way in group))
     figure = blank(
-        3.3 + 0.15 * max(0, len(ways) - 3), reading or "One bar for each way to edit; the lines are 95 % intervals."
+        3.3 + 0.15 * max(0, len(ways) - 3),
+        reading or "One bar for each editing method; the lines are 95 % confidence intervals.",
     )
     axes, width = panel(figure, dark), 0.8 / max(1, len(ways))
     for place, (way, colour) in enumerate(zip(ways, line_colours(len(ways), dark), strict=True)):
@@ -251,13 +252,13 @@ def local_energy_figure(
     Args:
         energies: ``(c, n)``, a row for every class, by the name of the weights.
         inside: How many of the points, the first ones, belong to the task.
-        names: Of the task and of the control task.
-        dark: Whether the background is.
+        names: Names of the task and of the control task.
+        dark: Whether the background is dark.
 
     Returns:
         The figure, a panel for each set of weights.
     """
-    reading = "A point for every sample, averaged over classes; the lines are means. Localised eigenfunctions are high on the left."
+    reading = "Each point is a sample, averaged over classes; the lines are means. Localised eigenfunctions are high on the left."
     figure, colours = blank(0.5 + 1.9 * len(energies), reading), PALETTE[dark]
     grid = figure.add_gridspec(len(energies), 1)
     top = max(float(each.mean(0).max()) for each in energies.values())

@@ -1,4 +1,4 @@
-"""WHAT the results of editing share: their subject, intervals, tables, pictures, and seeds joined."""
+"""What the results of editing share: subject, intervals, tables, figures, and joined seeds."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ Repeated = TypeVar("Repeated", bound="RepeatedResult")
 
 @dataclass(frozen=True, repr=False)
 class EditingResult(Result):
-    """What is known of an encoder that is edited.
+    """A result about an edited encoder.
 
     Attributes:
-        encoder: What it is called.
+        encoder: Name of the encoder.
     """
 
     encoder: str = field(default="encoder", kw_only=True)
 
     @property
     def subject(self) -> str:
-        """Who was measured."""
+        """The encoder that was measured."""
         return self.encoder
 
 
 class RepeatedResult(EditingResult):
-    """One whose first axis may run over repeats, of the same tasks and ways to edit."""
+    """A result whose first axis may run over repeats, with the same tasks and editing methods."""
 
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
 
 
 class AccuraciesAfterEdits(RepeatedResult):
-    """Accuracies on every task at the coefficient that was chosen, by way to edit; arrays are (repeat, method, task)."""
+    """Accuracies on every task at the chosen coefficient, by editing method; arrays are (repeat, method, task)."""
 
     chosen: np.ndarray
     pretrained: np.ndarray
 
     def accuracies(self, **columns: np.ndarray) -> list[dict[str, Any]]:
-        """A row for every seed, way to edit and task, with these columns."""
+        """A row for every seed, editing method and task, with these columns."""
         shape = next(iter(columns.values())).shape
         # One coefficient for all tasks, or one for each.
         chosen = np.broadcast_to(self.chosen.reshape(*shape[:2], -1), shape)
@@ -67,11 +67,11 @@ class AccuraciesAfterEdits(RepeatedResult):
         ]
 
     def mean_chosen(self) -> dict[str, float]:
-        """The mean coefficient over seeds and tasks, by way to edit."""
+        """The mean coefficient over seeds and tasks, by editing method."""
         return {name: float(self.chosen[:, way].mean()) for way, name in enumerate(self.methods)}
 
     def mean_curves(self, curves: np.ndarray) -> dict[str, np.ndarray]:
-        """Accuracies (repeat, method, coefficient, task) in percent, averaged over seeds and tasks, by way to edit."""
+        """Accuracies (repeat, method, coefficient, task) in percent, averaged over seeds and tasks, by editing method."""
         return {name: 100 * curves[:, way].mean((0, 2)) for way, name in enumerate(self.methods)}
 
     def task_picture(self, edited: np.ndarray, dark: bool) -> Figure:
@@ -82,7 +82,7 @@ class AccuraciesAfterEdits(RepeatedResult):
 
 
 def over_seeds_or_samples(values: np.ndarray, draws: np.ndarray) -> Estimate:
-    """The mean of a number over seeds with its interval; of one seed, with the interval over its resampled samples."""
+    """The mean of a number over seeds with its interval; for one seed, with the interval over its resamples."""
     return over_repeats(values) if len(values) > 1 else Estimate.from_draws(values[0], draws)
 
 

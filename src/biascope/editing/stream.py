@@ -19,11 +19,11 @@ def is_vector(model: Checkpoint) -> bool:
 
 
 class TaskStream:
-    """What fine-tuning did to a base, read along with it.
+    """The change of a base by fine-tuning, read slice by slice with the base.
 
     Args:
         base: θ₀.
-        model: Fine-tuned weights, or a task vector of θ₀.
+        model: Fine-tuned weights, or a task vector for θ₀.
         skipped: Names that need not fit.
 
     Attributes:
@@ -31,7 +31,7 @@ class TaskStream:
         names: The tensors that it holds, without a vector's own bookkeeping.
 
     Raises:
-        ValueError: If names, shapes or types do not fit, all listed, or the vector is of another θ₀.
+        ValueError: If names, shapes or types do not fit, all listed, or the vector belongs to another θ₀.
     """
 
     def __init__(self, base: Checkpoint, model: Checkpoint, skipped: Collection[str] = ()) -> None:
@@ -50,7 +50,7 @@ class TaskStream:
             )
         if self._is_vector and (hashed := base.fingerprint(self.names)) != model.metadata.get("base"):
             raise ValueError(
-                f"{model.name} must be a task vector of {base.name}, and was made from other weights (hash "
+                f"{model.name} must be a task vector of {base.name}, but was made from other weights (hash "
                 f"{model.metadata.get('base')} instead of {hashed}). Pass the base that it was made from."
             )
         self._hashed = Fingerprint()
@@ -79,7 +79,7 @@ class TaskStream:
             yield part
 
     def pass_over(self, name: str) -> None:
-        """Read a tensor only for the hash, where there is such a one."""
+        """Read a tensor for the hash only, if the model has it."""
         if name in self.names and not self._is_vector:
             for _ in self.slices(name):
                 pass

@@ -1,4 +1,4 @@
-"""WHERE an encoder is edited: its tasks with a head each, and the task vectors of every seed, kept as they come."""
+"""An editing study: the tasks of an encoder with a head each, and the task vectors of every seed, saved as they finish."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PUBLISHED = {"non-linear": 1e-5, "linearised": 1e-5}  # for CLIP
 
 
 def usual_rates(encoder: str) -> dict[str, float]:
-    """The learning rates that an encoder is tuned with where none are given; those published for CLIP where none were tried.
+    """The default learning rates of an encoder; those published for CLIP if none were tried.
 
     Args:
         encoder: As :func:`biascope.editing.encoder_source.encoder_of` takes it.
@@ -50,7 +50,7 @@ class Study:
     """An encoder with its tasks, their heads, and the task vectors of every seed.
 
     Attributes:
-        name: Of the encoder.
+        name: Name of the encoder.
         encoder: At θ₀.
         tasks: By name, in three splits.
         heads: Linear probes on the features at θ₀.
@@ -75,17 +75,17 @@ def study_of(
     name: str = "encoder",
     run: Run | None = None,
 ) -> Study:
-    """Fit the head of every task and fine-tune an encoder on each, for every seed; what a folder holds already is read.
+    """Fit the head of every task and fine-tune an encoder on each, for every seed; work saved in the folder is read.
 
     Args:
         encoder: Pre-trained, at θ₀, from inputs to features.
         tasks: With splits ``train`` and ``validation``, by name.
         recipes: How, by ``"non-linear"`` and ``"linearised"``; see :func:`biascope.editing.tuning.tuning_recipe`.
-        seeds: Of the order of samples; heads do not depend on them.
+        seeds: Random seeds for the order of samples; heads do not depend on them.
         tuned: Names of the tasks to fine-tune on; all by default. The others have a head alone, as a control task needs it.
         normalise: Whether features are divided by their length before the head.
-        name: Of the encoder, for results.
-        run: Folder (heads and fine-tunings are kept), device, precision.
+        name: Name of the encoder, for results.
+        run: Folder (heads and fine-tunings are saved), device, precision.
 
     Returns:
         Encoder, tasks, heads and vectors.
@@ -105,7 +105,9 @@ def study_of(
     """
     run = run or Run()
     if unknown := [task for task in tuned or () if task not in tasks]:
-        raise ValueError(f"tuned must name some of the tasks {', '.join(tasks)}, got {unknown[0]!r}. Pass such names.")
+        raise ValueError(
+            f"tuned must name some of the tasks {', '.join(tasks)}, got {unknown[0]!r}. Pass names of tasks."
+        )
     heads = _kept_heads(encoder, tasks, normalise, run)
     chosen = {task: each for task, each in tasks.items() if tuned is None or task in tuned}
     vectors: list[dict[str, dict[str, TaskVector]]] = []
@@ -147,16 +149,16 @@ def save_vectors(
     coefficients: Mapping[str, Sequence[float]] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write what merging on disk needs: θ₀, every task vector, the heads, and how much of the vectors to add.
+    """Write the files for merging on disk: θ₀, every task vector, the heads, and how much of the vectors to add.
 
     ``base.safetensors``, ``TUNING/seed-N/TASK.safetensors``, ``heads.safetensors`` and ``coefficients.json``. Vectors know the hash
     of θ₀. Those of linearised fine-tuning are for the linearised encoder, not for the weights of the plain one.
 
     Args:
         study: Encoder, heads and vectors.
-        folder: Where; it is made.
-        coefficients: By way to edit, the coefficient of the sum of all vectors for each seed.
-        metadata: Of the file of θ₀.
+        folder: Folder to write to; it is created.
+        coefficients: By editing method, the coefficient of the sum of all vectors for each seed.
+        metadata: Metadata of the file of θ₀.
 
     Returns:
         The files of non-linear vectors of the first seed.

@@ -1,4 +1,4 @@
-"""WHERE, as a user names them: tasks of images or texts to fine-tune an encoder on, in three splits."""
+"""Tasks of images or texts to fine-tune an encoder on, in three splits, as a user names them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def task_of(
         encoder: Whose inputs are prepared.
         sizes: Most samples of the training, validation and test splits.
         root: Folder of data sets.
-        seed: Of the choice of samples.
+        seed: Random seed for the choice of samples.
 
     Returns:
         The task; token ids are whole numbers in float32 once served.
@@ -52,7 +52,7 @@ def task_of(
         )
     splits = _splits(name, encoder.kind, root)
     if "train" not in splits or "test" not in splits:
-        raise ValueError(f"{name} must have the splits train and test, got {', '.join(splits)}. Add what is missing.")
+        raise ValueError(f"{name} must have the splits train and test, got {', '.join(splits)}. Add the missing split.")
     wanted = dict(zip(("train", "validation", "test"), sizes, strict=True))
     chosen: dict[str, tuple[str, np.ndarray]] = {}
     order = {split: _order(len(labels), seed, split) for split, (_, labels) in splits.items()}
@@ -104,7 +104,7 @@ def _splits(name: str | Path, kind: str, root: Path | str | None) -> dict[str, t
         return dict(text_set(name, root=root).splits)
     whole = data.load(name, root=root)
     if without := [split for split, (_, labels) in whole.splits.items() if labels is None]:
-        raise ValueError(f"The {without[0]} samples of {whole.name!r} must have labels, and have none. Add them.")
+        raise ValueError(f"The {without[0]} samples of {whole.name!r} must have labels, but have none. Add labels.")
     return {split: (images, np.asarray(labels)) for split, (images, labels) in whole.splits.items()}
 
 

@@ -1,4 +1,4 @@
-"""HOW: an encoder fine-tuned on tasks, non-linearly or in its tangent space, as task vectors that are kept as they come."""
+"""Fine-tuning of an encoder on tasks, non-linear or in its tangent space, as saved task vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Vectors = Mapping[str, Mapping[str, TaskVector]]  # by how they were tuned, then
 
 
 def tuning_recipe(*, steps: int = 500, rate: float = 1e-5, batch: int = 128) -> Recipe:
-    """How the published task vectors were made, for other lengths and rates too.
+    """The recipe of the published task vectors, with adjustable length and learning rate.
 
     AdamW with weight decay 0.1, gradients clipped to norm 1, a rate that rises over the first tenth of the iterations and then
     falls along a cosine to 0; BatchNorm frozen. Published: 2,000 iterations at 1e-5.
@@ -71,7 +71,7 @@ def tuned_vectors(
     seed: int = 0,
     run: Run | None = None,
 ) -> dict[str, dict[str, TaskVector]]:
-    """Task vectors of several tasks, by how they were tuned and then by task.
+    """Task vectors of several tasks, by tuning and then by task.
 
     Every fine-tuning is a trial of its own: with a folder its weights are kept as soon as it is done, under the content of
     encoder, head and data, the recipe and the seed, so that the same call continues what was begun and repeats nothing; on a
@@ -79,11 +79,11 @@ def tuned_vectors(
 
     Args:
         encoder: Pre-trained.
-        heads: Of each task.
+        heads: Head of each task.
         tasks: With a split ``train`` each; other splits are ignored.
-        recipe: For all of them.
+        recipe: The recipe for all tasks.
         tunings: ``"non-linear"``, ``"linearised"`` or both.
-        seed: Of the order of samples.
+        seed: Random seed for the order of samples.
         run: Folder, device, precision, cluster.
 
     Returns:
@@ -141,4 +141,4 @@ class _Tunings:
 def require_heads(tasks: Iterable[str], heads: Mapping[str, Head]) -> None:
     """Raise a ``ValueError`` where a task has no head."""
     if lacking := [name for name in tasks if name not in heads]:
-        raise ValueError(f"Every task must have a head, and {lacking[0]!r} has none. Fit one with fitted_head.")
+        raise ValueError(f"Every task must have a head, but {lacking[0]!r} has none. Fit one with fitted_head.")

@@ -1,4 +1,4 @@
-"""WHERE, as a user names it: samples without labels, as a network was trained to see them."""
+"""Samples without labels, on the scale that a network was trained on."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def unlabelled_images(
     Args:
         name: As :func:`biascope.data.load` takes it.
         points: How many at most.
-        shape: Of one input; smaller images are put into the middle of it.
+        shape: Shape of one input; smaller images are centred in it.
         pixels: ``"own"`` (each channel standardised over the set's training images), ``"unit"`` (from 0 to 1) or ``"MEAN:SPREAD"``,
             a number for each channel or one for all.
         split: Where they are taken from; by default test, validation, or the first that there is.
         root: Folder of data sets.
-        seed: Of the choice.
+        seed: Random seed for the choice.
 
     Returns:
         The images, all labelled 0.

@@ -1,4 +1,4 @@
-"""Task vectors: what fine-tuning did to weights, as something that can be added, scaled, negated, compared and saved."""
+"""Task vectors: the change of weights by fine-tuning, to be added, scaled, negated, compared and saved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Patch = tuple[Tensor, Tensor]  # places in a flattened tensor, and what stands t
 
 @dataclass(frozen=True, eq=False)
 class TaskVector:
-    """What fine-tuning did: ``τ = θ* − θ₀`` by parameter name, for one θ₀.
+    """The change by fine-tuning: ``τ = θ* − θ₀`` by parameter name, for one θ₀.
 
     A vector made by :meth:`between` knows the fine-tuned weights: applied with weight 1 it gives them back bit for bit, because
     the few entries that ``θ₀ + τ`` would round elsewhere (far smaller ones than θ₀, negative zeros) are kept as they are. Sums,
@@ -41,7 +41,7 @@ class TaskVector:
     Attributes:
         deltas: τ by parameter name.
         base: Hash of θ₀: :func:`biascope.families.fingerprint` of the parameters that τ edits.
-        source: Where it comes from, in words.
+        source: Its origin, in words.
         ends: By name, places in the flattened tensor and the fine-tuned weights there, where adding would miss them.
 
     Example:
@@ -86,7 +86,7 @@ class TaskVector:
         return TaskVector(deltas, fingerprint({name: start[name] for name in edited}), source, ends)
 
     def applied(self, start: Params, weight: float = 1.0, *, verify: bool = True) -> Params:
-        """The edited weights ``θ₀ + weight · τ``, in the types of θ₀; what is not edited stays θ₀'s own tensors.
+        """The edited weights ``θ₀ + weight · τ``, in the types of θ₀; tensors that are not edited are those of θ₀.
 
         Args:
             start: The θ₀ that the vector was made from.
@@ -202,7 +202,8 @@ class TaskVector:
             about = file.metadata() or {}
         if about.get("kind") != KIND:
             raise ValueError(
-                f"{path} must hold a task vector, and does not say so. Make one with TaskVector.between(start, end).save(…)."
+                f"{path} must hold a task vector, but its metadata does not say so. "
+                "Make one with TaskVector.between(start, end).save(…)."
             )
         try:
             names = [name for name in stored if "::" not in name]
@@ -214,7 +215,7 @@ class TaskVector:
             }
             return TaskVector(deltas, about["base"], about.get("source", ""), ends)
         except KeyError as error:
-            raise ValueError(f"{path} must be a whole task vector, and lacks {error}. Save it again.") from error
+            raise ValueError(f"{path} must be a complete task vector, but lacks {error}. Save it again.") from error
 
     def __repr__(self) -> str:
         return f"the task vector {self.source!r}" if self.source else "the task vector"
@@ -236,7 +237,7 @@ class TaskVector:
     def _check_mate(self, other: TaskVector) -> None:
         if listed := weights.misfits(other.deltas, self.deltas):
             raise ValueError(
-                f"Two task vectors must be of one model, and {other} does not fit {self}: {listed}. Pass such."
+                f"Two task vectors must belong to one model, but {other} does not fit {self}: {listed}. Pass vectors of one model."
             )
         if other.base != self.base:
             raise ValueError(
@@ -318,8 +319,8 @@ def _short(places: Tensor, tensor: Tensor) -> Tensor:
 def _check_finite(params: Params, which: str) -> None:
     if bad := [name for name, tensor in params.items() if not bool(tensor.isfinite().all())]:
         few = f"{', '.join(bad[:4])}{' …' if len(bad) > 4 else ''}"
-        advice = "Use a smaller weight or a wider type" if which == "edited" else "Find out where training diverged"
-        raise ValueError(f"The {which} weights must be finite, and {len(bad)} tensors are not ({few}). {advice}.")
+        advice = "Use a smaller weight or a wider type" if which == "edited" else "Check where training diverged"
+        raise ValueError(f"The {which} weights must be finite, but {len(bad)} tensors are not ({few}). {advice}.")
 
 
 def _checked(path: Path | str) -> Path:

@@ -1,1 +1,1 @@
-"""Who is measured: networks, laws over their weights, weights and checkpoints, models as a user names them."""
+"""The networks that are measured: networks, distributions of their weights, checkpoints, models as a user names them."""

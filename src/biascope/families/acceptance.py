@@ -1,4 +1,4 @@
-"""What a user's network must be, and what it must give, to be measured. Whatever the user's code raises becomes one sentence."""
+"""The requirements on a user's network and on its outputs. Whatever the user's code raises becomes one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from biascope.runs.failures import FOREIGN, reason_of
 
 
 def module_built(name: str, build: Callable[[], object]) -> nn.Module:
-    """What a user's builder builds, a failure told in one sentence.
+    """The network that a user's builder returns; a failure becomes one sentence.
 
     Raises:
         ValueError: If it raises an error, ends the program, or returns something else than a module.
@@ -27,7 +27,7 @@ def module_built(name: str, build: Callable[[], object]) -> nn.Module:
         raise
     except FOREIGN as error:
         told = reason_of(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{name} must build without errors, and it raised {told}. Fix the error above.") from error
+        raise ValueError(f"{name} must build without errors, but it raised {told}. Fix the error above.") from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
     return module
@@ -43,33 +43,33 @@ def require_measurable(module: nn.Module, name: str) -> None:
         >>> require_measurable(nn.LazyLinear(3), "mine")
         Traceback (most recent call last):
         ...
-        ValueError: mine must know the sizes of its weights, and weight has none yet. Run one forward pass in the builder.
+        ValueError: mine must have weights of known shape, but weight has no shape yet. Run one forward pass in the builder.
     """
     for place, layer in module.named_modules():
         where = place or type(layer).__name__
         if isinstance(layer, torch.jit.ScriptModule):
             raise ValueError(
-                f"{name} must be a plain torch.nn.Module, and {where} is compiled by torch.jit. Pass the module it was made from."
+                f"{name} must be a plain torch.nn.Module, but {where} is compiled by torch.jit. Pass the module it was made from."
             )
         computed = [
             key for key, value in vars(layer).items() if isinstance(value, Tensor) and value.grad_fn is not None
         ]
         if computed:
             raise ValueError(
-                f"{name} must keep its weights as parameters, and {where} keeps {computed[0]} as a computed tensor. Use "
+                f"{name} must keep its weights as parameters, but {where} keeps {computed[0]} as a computed tensor. Use "
                 "torch.nn.utils.parametrizations, whose weight_norm and spectral_norm do not."
             )
     for key, tensor in (*module.named_parameters(), *module.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise ValueError(
-                f"{name} must know the sizes of its weights, and {key} has none yet. Run one forward pass in the builder."
+                f"{name} must have weights of known shape, but {key} has no shape yet. Run one forward pass in the builder."
             )
         if tensor.is_meta:
             raise ValueError(
-                f"{name} must have weights with numbers, and {key} is on the meta device. Build it on the CPU."
+                f"{name} must have weights with values, but {key} is on the meta device. Build it on the CPU."
             )
         if tensor.layout is not torch.strided:
-            raise ValueError(f"{name} must have dense weights, and {key} is {tensor.layout}. Store it with to_dense().")
+            raise ValueError(f"{name} must have dense weights, but {key} is {tensor.layout}. Store it with to_dense().")
 
 
 def copied(module: nn.Module, name: str) -> nn.Module:
@@ -83,7 +83,7 @@ def copied(module: nn.Module, name: str) -> nn.Module:
         return copy.deepcopy(module)
     except FOREIGN as error:
         raise ValueError(
-            f"{name} must be copyable, and {_uncopyable(module) or 'it'} is not ({reason_of(error)}). Create it in forward, "
+            f"{name} must be copyable, but {_uncopyable(module) or 'it'} is not ({reason_of(error)}). Create it in forward, "
             "or keep it outside of the module."
         ) from error
 
@@ -112,7 +112,7 @@ def shape_of(x: Any) -> str:
 
 
 def accepted_outputs(outputs: object, x: Any, name: str) -> Tensor:
-    """The outputs of a first forward pass, where they are something that can be measured.
+    """The outputs of a first forward pass, checked to be measurable.
 
     Raises:
         ValueError: If they are no real numbers, or no row for each input.
@@ -123,27 +123,27 @@ def accepted_outputs(outputs: object, x: Any, name: str) -> Tensor:
         >>> accepted_outputs(torch.ones(3, 2), torch.zeros(2, 5), "mine")
         Traceback (most recent call last):
         ...
-        ValueError: mine must give a row of outputs for each of 2 inputs, got shape 3×2. Put the inputs along the first axis.
+        ValueError: mine must return a row of outputs for each of 2 inputs, got shape 3×2. Put the inputs along the first axis.
     """
     if not isinstance(outputs, Tensor):
         raise ValueError(f"{name} must return one tensor, got {type(outputs).__name__}. Wrap it to return the logits.")
     if not outputs.is_floating_point():
-        raise ValueError(f"{name} must give real numbers, got {outputs.dtype}. Return the scores behind them.")
+        raise ValueError(f"{name} must return real numbers, got {outputs.dtype}. Return real scores, such as logits.")
     if outputs.layout is not torch.strided:
-        raise ValueError(f"{name} must give a dense tensor, got {outputs.layout}. Return it with to_dense().")
+        raise ValueError(f"{name} must return a dense tensor, got {outputs.layout}. Return it with to_dense().")
     count = next(len(leaf) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
     if not outputs.ndim or len(outputs) != count or not outputs.numel():
         each = "its input" if count == 1 else f"each of {count} inputs"
         got = f"shape {'×'.join(map(str, outputs.shape))}" if outputs.ndim else "one number"
         raise ValueError(
-            f"{name} must give a row of outputs for {each}, got {got}. Put the inputs along the first axis."
+            f"{name} must return a row of outputs for {each}, got {got}. Put the inputs along the first axis."
         )
     return outputs
 
 
 @contextlib.contextmanager
 def differentiated(name: str) -> Iterator[None]:
-    """A first derivative of a user's network, whatever it raises told in one sentence.
+    """A first derivative of a user's network; any error becomes one sentence.
 
     Raises:
         ValueError: If it fails.
@@ -154,6 +154,6 @@ def differentiated(name: str) -> Iterator[None]:
         raise
     except FOREIGN as error:
         raise ValueError(
-            f"{name} must be differentiable by torch.func, and that failed with: {reason_of(error)}. Leave torch.autograd, "
-            ".item() and .numpy() out of forward."
+            f"{name} must be differentiable by torch.func, but that failed with: {reason_of(error)}. Remove torch.autograd, "
+            ".item() and .numpy() from forward."
         ) from error

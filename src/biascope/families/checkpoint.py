@@ -31,13 +31,13 @@ _FOLDER = ("model.safetensors", INDEX, "pytorch_model.bin", "pytorch_model.bin.i
 
 @dataclass(frozen=True)
 class Region:
-    """A tensor where it lies in a safetensors file.
+    """A tensor in a safetensors file, read from its position.
 
     Attributes:
         path: The file.
-        offset: Where it begins there, in bytes.
-        shape: Its lengths.
-        dtype: Of its entries.
+        offset: Position of its first byte.
+        shape: Its shape.
+        dtype: Type of its entries.
     """
 
     path: Path
@@ -64,12 +64,12 @@ class Held:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its lengths."""
+        """Its shape."""
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its entries."""
+        """Type of its entries."""
         return self.tensor.dtype
 
     def slices(self, most: int) -> Iterator[Tensor]:
@@ -83,9 +83,9 @@ class Checkpoint:
     """A set of named tensors on disk, opened without reading their values.
 
     Attributes:
-        name: What it is called: the name of its file, or of its folder if the file has the name that all have.
+        name: Name of its file, or of its folder if the file has a standard name.
         tensors: Shape, type and place of each tensor, by name.
-        metadata: What the file says of itself.
+        metadata: Metadata of the file.
         path: Where it is.
 
     Example:
@@ -115,11 +115,11 @@ class Checkpoint:
         """
         path = Path(path)
         if not path.exists():
-            raise ValueError(f"The checkpoint must exist, and {path} does not. Check the path.")
+            raise ValueError(f"The checkpoint must exist, but {path} does not. Check the path.")
         found = _in_folder(path) if path.is_dir() else path
         tensors, metadata = _opened_index(found) if found.name.endswith(".index.json") else _opened(found)
         if not tensors:
-            raise ValueError(f"{path} must hold tensors by name, and holds none. Pass the weights of a model.")
+            raise ValueError(f"{path} must hold tensors by name, but holds none. Pass the weights of a model.")
         whole = path.resolve()
         name = whole.parent.name if whole.name in _FOLDER else whole.name
         return Checkpoint(name, dict(sorted(tensors.items())), metadata, path)
@@ -157,7 +157,7 @@ def _fill(file: Any, view: memoryview, path: Path) -> None:
     while view:
         count = file.readinto(view)
         if not count:
-            raise ValueError(f"{path} must not change while it is read, and became shorter. Run the command again.")
+            raise ValueError(f"{path} must not change while it is read, but it became shorter. Run the command again.")
         view = view[count:]
 
 
@@ -171,7 +171,7 @@ def _in_folder(folder: Path) -> Path:
     if len(files) != 1:
         listed = f"{len(files)} ({', '.join(path.name for path in files[:4])})" if files else "none"
         raise ValueError(
-            f"{folder} must hold one file of weights or shards with an index ({INDEX}), and holds {listed}. Name the file."
+            f"{folder} must hold one file of weights or shards with an index ({INDEX}), but holds {listed}. Name the file."
         )
     return files[0]
 
@@ -191,16 +191,16 @@ def _opened_index(path: Path) -> tuple[dict[str, Region | Held], dict[str, str]]
         plain = all(Path(shard).name == shard for shard in shards)  # nothing outside of the folder
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
-            f"{path} must be an index of shards, and could not be read as one. Download it again."
+            f"{path} must be an index of shards, but could not be read as one. Download it again."
         ) from error
     except _TwiceError as error:
-        raise ValueError(f"{path} must list a tensor once, and lists {error} twice. Save the model again.") from error
+        raise ValueError(f"{path} must list a tensor once, but lists {error} twice. Save the model again.") from error
     if not plain:
-        raise ValueError(f"{path} must list files beside it, and lists others. Do not trust this checkpoint.")
+        raise ValueError(f"{path} must list files in its own folder, but lists others. Do not trust this checkpoint.")
     if missing := [shard for shard in shards if not (path.parent / shard).is_file()]:
         more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ValueError(
-            f"{path.parent} must hold all {len(shards)} shards of its index, and {missing[0]}{more} is missing. Download it again."
+            f"{path.parent} must hold all {len(shards)} shards of its index, but {missing[0]}{more} is missing. Download it again."
         )
     tensors: dict[str, Region | Held] = {}
     metadata: dict[str, str] = {}
@@ -208,13 +208,13 @@ def _opened_index(path: Path) -> tuple[dict[str, Region | Held], dict[str, str]]
         found, metadata = _opened(path.parent / shard)
         if twice := sorted(tensors.keys() & found.keys()):
             raise ValueError(
-                f"{path.parent} must hold a tensor once, and {twice[0]} is in two shards. Save the model again."
+                f"{path.parent} must hold a tensor once, but {twice[0]} is in two shards. Save the model again."
             )
         tensors |= found
     strayed = sorted(name for name in tensors.keys() | places.keys() if not _is_at(tensors.get(name), places.get(name)))
     if strayed:
         raise ValueError(
-            f"{path} must list every tensor in its shard, and is wrong about {len(strayed)} ({', '.join(strayed[:4])}). "
+            f"{path} must list every tensor in its shard, but is wrong about {len(strayed)} ({', '.join(strayed[:4])}). "
             "Save the model again."
         )
     return tensors, metadata
@@ -243,7 +243,7 @@ def _read_header(path: Path) -> tuple[dict[str, Region], dict[str, str]]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
-            raise _damaged(path, f"its header would have {length:,} bytes, of {size:,} in the file")
+            raise _damaged(path, f"its header claims {length:,} bytes, and the file has {size:,}")
         text = file.read(length)
     try:
         header = json.loads(text.decode(), object_pairs_hook=_once)
@@ -260,9 +260,9 @@ def _read_header(path: Path) -> tuple[dict[str, Region], dict[str, str]]:
             raise _damaged(path, f"{name} {'overlaps another tensor' if region.offset < end else 'follows a gap'}")
     if ends[-1] != size:
         problem = (
-            f"is truncated: {ends[-1]:,} bytes were written" if ends[-1] > size else "goes on after its last tensor"
+            f"is truncated: {ends[-1]:,} bytes were written" if ends[-1] > size else "continues after its last tensor"
         )
-        raise _damaged(path, f"the file {problem}, and it has {size:,}")
+        raise _damaged(path, f"the file {problem}; it has {size:,} bytes")
     return regions, metadata
 
 
@@ -277,9 +277,9 @@ def _region(path: Path, start: int, about: dict[str, Any]) -> Region:
 
 
 def bytes_of(tensor: Described) -> int:
-    """The room that a tensor takes in a file."""
+    """Number of bytes of a tensor in a file."""
     return math.prod(tensor.shape) * tensor.dtype.itemsize
 
 
 def _damaged(path: Path, how: str) -> ValueError:
-    return ValueError(f"{path} must be a whole safetensors file, and is damaged: {how}. Download or save it again.")
+    return ValueError(f"{path} must be a whole safetensors file, but is damaged: {how}. Download or save it again.")

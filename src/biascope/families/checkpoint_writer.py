@@ -1,4 +1,4 @@
-"""Checkpoints written slice by slice: to temporary names, and renamed when they are whole."""
+"""Checkpoints written slice by slice: to temporary names, renamed when they are complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Planned(NamedTuple):
 
 
 class CheckpointWriter:
-    """A checkpoint that is written slice by slice and is there only when it is whole.
+    """Write a checkpoint slice by slice; its file appears only when it is complete.
 
     Everything goes to temporary names beside the target. Leaving the context renames them; leaving it by an error or by
     Ctrl-C removes them.
@@ -40,8 +40,8 @@ class CheckpointWriter:
     Args:
         path: A ``.safetensors`` file, or a folder for shards with their index.
         plan: Shape and type of every tensor, by name, in the order in which they will be written.
-        metadata: What the file should say of itself; values may be changed until the end, to such that are no longer.
-        shard_bytes: Most bytes of a shard of a folder; a larger tensor has one of its own.
+        metadata: Metadata of the file; values may change until the end, but must not become longer.
+        shard_bytes: Largest size of a shard in bytes; a larger tensor gets a shard of its own.
         overwrite: Whether to replace what is there.
 
     Raises:
@@ -75,11 +75,11 @@ class CheckpointWriter:
         if self.path.exists() and self._one == self.path.is_dir():
             kind = "a folder" if self._one else "a file"
             raise ValueError(
-                f"The output must be {'a file' if self._one else 'a folder'}, and {self.path} is {kind}. Pass another name."
+                f"The output must be {'a file' if self._one else 'a folder'}, but {self.path} is {kind}. Pass another name."
             )
         existing = self.path.exists() if self._one else self.path.is_dir() and any(self.path.iterdir())
         if existing and not overwrite:
-            raise ValueError(f"The output must not exist yet, and {self.path} does. Pass another name, or --overwrite.")
+            raise ValueError(f"The output must not exist yet, but {self.path} does. Pass another name, or --overwrite.")
         shards = _shards(self._plan, math.inf if self._one else shard_bytes)
         self._shards = [_Shard({name: self._plan[name] for name in names}, self.metadata) for names in shards]
         _check_room(self.path.parent, sum(shard.size for shard in self._shards))
@@ -120,7 +120,7 @@ class CheckpointWriter:
 
     def _finish(self) -> None:
         if odd := [name for name, left in self._left.items() if left]:
-            raise ValueError(f"Every tensor must be written whole, and {odd[0]} was not. Report this as a defect.")
+            raise ValueError(f"Every tensor must be written completely, but {odd[0]} was not. Report this as a bug.")
         for number, shard in enumerate(self._shards):
             with self._opened(number) as file:
                 _put(file, memoryview(shard.header(self.metadata)))
@@ -186,7 +186,7 @@ class _Shard:
         self.size = 8 + self._length + ends[-1]
 
     def header(self, metadata: Mapping[str, str]) -> bytes:
-        """The first bytes of the file, as many whatever the metadata."""
+        """The first bytes of the file; their number does not depend on the metadata."""
         about = {
             name: {"dtype": _WORDS[dtype], "shape": list(shape), "data_offsets": list(self._places[name])}
             for name, (shape, dtype) in self._plan.items()
@@ -194,7 +194,7 @@ class _Shard:
         text = json.dumps({"__metadata__": dict(metadata), **about}).encode()
         length = self._length or len(text) + -len(text) % 8
         if len(text) > length:
-            raise ValueError("The metadata of a checkpoint must not grow while it is written. Report this as a defect.")
+            raise ValueError("The metadata of a checkpoint must not grow while it is written. Report this as a bug.")
         return length.to_bytes(8, "little") + text.ljust(length)
 
 
@@ -221,6 +221,6 @@ def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(there).free
     if needed > free:
         raise ValueError(
-            f"The disk must have room for {needed / 1e9:,.2f} GB, and {folder} has {free / 1e9:,.2f} GB left. "
-            "Free some, or write elsewhere."
+            f"The disk must have room for {needed / 1e9:,.2f} GB, but {folder} has {free / 1e9:,.2f} GB left. "
+            "Free some space, or write to another disk."
         )

@@ -1,4 +1,4 @@
-"""WHO is measured. Network: a function of weights and input. Family: an architecture and a law over its weights."""
+"""The networks that are measured. Network: a function of weights and input. Family: an architecture and a distribution of weights."""
 
 # m members · n inputs per member · p outputs
 
@@ -68,7 +68,7 @@ class Network:
 
     @staticmethod
     def of(module: nn.Module, batchnorm: str = "eval", name: str = "") -> Network:
-        """A network at the module's present weights, which are copied; dropout is off."""
+        """A network at a copy of the module's current weights; dropout is off."""
         recipe, couples = _recipe(module, batchnorm, name or type(module).__name__)
         leave_out_gradient_hooks(module, recipe)
         params = {name: tensor.detach().clone() for name, tensor in recipe.named_parameters()}
@@ -83,7 +83,7 @@ class Network:
         return vmap(self.apply, in_dims=(0, 0, None))(given, self.buffers, x)
 
     def apply(self, params: Params, buffers: Params, x: Any) -> Tensor:
-        """Outputs of one network at given weights: what transformations (grad, vmap, jvp) are taken of."""
+        """Outputs of one network at given weights: the function for transformations (grad, vmap, jvp)."""
 
         def single(inputs: Any) -> Tensor:
             arguments = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -101,7 +101,7 @@ class Network:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells this network from another: the code of its forward pass, its settings, weights and buffers."""
+        """The identity of this network: the code of its forward pass, its settings, weights and buffers."""
         return {
             "forward": code_of(self.module),
             "readout": self.readout,
@@ -111,7 +111,7 @@ class Network:
         }
 
     def witness(self, x: Any, device: torch.device) -> list[tuple[Tensor, float]] | None:
-        """What the network does on a few inputs, and how far it may differ by rounding; nothing where the forward pass fails.
+        """Outputs on a few inputs with their rounding tolerance; ``None`` if the forward pass fails.
 
         Groups of one scale each: every output at the inputs and far from them, where differences with a large step look; the
         gradients by the inputs and by each parameter.
@@ -140,9 +140,9 @@ class Network:
         return dataclasses.replace(self, readout=readout)
 
     def member(self, index: int) -> Network:
-        """One network of a stack; a ``ValueError`` where this is one already."""
+        """One network of a stack; raises ``ValueError`` if this is a single network."""
         if self.members is None:
-            raise ValueError("member needs a stack and got one network. Leave member out.")
+            raise ValueError("member needs a stack, got one network. Leave member out.")
         return self._cut(lambda tensor: tensor[index], None)
 
     def slice(self, start: int, stop: int) -> Network:
@@ -160,7 +160,7 @@ class Network:
     def as_module(self) -> nn.Module:
         """An ordinary module with these weights (one network, without its readout)."""
         if self.members is not None:
-            raise ValueError("as_module needs one network and got a stack. Pass network.member(0).")
+            raise ValueError("as_module needs one network, got a stack. Pass network.member(0).")
         module = copy.deepcopy(self.module).requires_grad_()
         for name, tensor in {**self.params, **self.buffers}.items():
             owner = module.get_submodule(name.rpartition(".")[0])
@@ -260,14 +260,14 @@ def _require_repeatable(build: Builder, template: Network, name: str) -> None:
         held = state.get(key)
         if held is None or held.shape != tensor.shape or not torch.allclose(held, tensor, 1e-5, 1e-7, equal_nan=True):
             raise ValueError(
-                f"{name} must build the same weights under the same seed, and two builds differ at {key}. Draw with torch, "
+                f"{name} must build the same weights under the same seed, but two builds differ at {key}. Draw with torch, "
                 "NumPy or Python's random, and take no seed from the time, the system or a counter."
             )
 
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture and a law over its weights.
+    """An architecture and a distribution of its weights.
 
     Made by :meth:`initialised`, :meth:`point` or :meth:`empirical`.
 
@@ -277,7 +277,7 @@ class Family:
         template: One network of the family: the forward pass, names and shapes.
         batchnorm: The mode BatchNorm runs in, ``"eval"`` (running statistics) or ``"train"`` (of each input alone).
         drawing: How members are made, in words: replayed in stacks, or built one by one and why.
-        unregistered: What members hold differently beside parameters and buffers, by name: attributes of the module.
+        unregistered: Names of module attributes outside parameters and buffers that differ between members.
     """
 
     name: str
@@ -295,7 +295,7 @@ class Family:
 
     @staticmethod
     def initialised(build: Builder, name: str | None = None, batchnorm: str = "eval") -> Family:
-        """The law of a builder's initial weights.
+        """The distribution of a builder's initial weights.
 
         Args:
             build: A function without arguments that returns a freshly initialised module.
@@ -321,7 +321,7 @@ class Family:
             module = module_built(name, build)
         require_measurable(module, name)
         if not any(parameter.numel() for parameter in module.parameters()):
-            raise ValueError(f"{name} must have parameters to draw, and has none. Pass a network with weights.")
+            raise ValueError(f"{name} must have parameters to draw, but has none. Pass a network with weights.")
         template = Network.of(module, batchnorm, name)
         tape, drawing, another = _recorded(build)
         if tape is None:  # a tape is proven to equal the builder under a seed; without one that is still open
@@ -333,7 +333,7 @@ class Family:
 
     @staticmethod
     def point(module: nn.Module, name: str | None = None, batchnorm: str = "eval") -> Family:
-        """A point mass at a module's present weights: a trained network.
+        """One network at its current weights, for example a trained network.
 
         Example:
             >>> family = Family.point(nn.Linear(4, 1))
@@ -347,12 +347,12 @@ class Family:
             )
         network = Network.of(module, batchnorm, name)
         if not weights.count(network.params):
-            raise ValueError(f"{name} must have parameters, and has none. Pass a network with weights.")
+            raise ValueError(f"{name} must have parameters, but has none. Pass a network with weights.")
         return Family(name, "point", network, batchnorm, "one set of weights")
 
     @staticmethod
     def empirical(members: Sequence[nn.Module], name: str | None = None, batchnorm: str = "eval") -> Family:
-        """Equal weight on each of several networks of one architecture, in their order: trained runs.
+        """Several networks of one architecture with equal weight, in their order, for example trained runs.
 
         Example:
             >>> Family.empirical([nn.Linear(4, 1), nn.Linear(4, 1)]).size
@@ -367,7 +367,7 @@ class Family:
                 weights.matched(mine, wanted, f"member {index}")
             if structure_of(network.module) != structure_of(first.module):
                 raise ValueError(
-                    f"All members must have the same layers, and member {index} has others than member 0. "
+                    f"All members must have the same layers, but member {index} has others than member 0. "
                     "Make one family for each architecture."
                 )
         params = weights.stacked([network.params for network in networks])
@@ -380,7 +380,7 @@ class Family:
         return dataclasses.replace(family, _twins=tuple(hollow(other) for other in others))
 
     def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
-        """The law of networks changed by a function from Network to Network, which must work on stacks.
+        """This family with every network changed by a function; the function must also accept stacks.
 
         Example:
             >>> family = Family.initialised(lambda: nn.Linear(4, 2), name="linear").mapped(lambda one: one.read("sum"), "sum")
@@ -392,23 +392,23 @@ class Family:
 
     @property
     def size(self) -> int | None:
-        """How many distinct members the law has, ``None`` for a continuous one."""
+        """Number of distinct members, ``None`` for a continuous distribution."""
         return {"initialised": None, "point": 1}.get(self.law, self._stack.members if self._stack else None)
 
     @property
     def num_parameters(self) -> int:
-        """Trainable numbers of one network."""
+        """Number of trainable parameters of one network."""
         return weights.count(self.template.params)
 
     @property
     def num_layers(self) -> int:
-        """Layers of one network: its modules with weights of two or more axes of their own."""
+        """Number of layers of one network: modules that own weights of two or more axes."""
         modules = self.template.module.modules()
         return sum(any(own.dim() > 1 for own in each.parameters(recurse=False)) for each in modules)
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells this family from another: changes whenever the code or the weights behind it do."""
+        """The identity of this family; it changes when its code or its weights change."""
         return {"name": self.name, "law": self.law, "batchnorm": self.batchnorm, "content": self._content}
 
     @property
@@ -425,11 +425,11 @@ class Family:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def witness(self, x: Any, device: torch.device) -> list[tuple[Tensor, float]] | None:
-        """What the template does; see :meth:`Network.witness`."""
+        """Outputs of the template; see :meth:`Network.witness`."""
         return self.template.witness(x, device)
 
     def beside(self, another: nn.Module) -> Family:
-        """This point family, with a second build at the same weights: what differs between the two is not in the weights.
+        """This point family with a second build at the same weights, to find what the weights do not determine.
 
         Raises:
             ValueError: If a buffer differs, which the weights do not hold then.
@@ -443,7 +443,7 @@ class Family:
         for name, buffer in another.named_buffers():
             if not torch.equal(buffer, self.template.buffers[name].to(buffer)):
                 raise ValueError(
-                    f"The weights of {self.name} must hold all that its builder draws, and the buffer {name} is not among them. "
+                    f"The weights of {self.name} must hold all that its builder draws, but the buffer {name} is not among them. "
                     "Register it with persistent=True and save the weights again."
                 )
         twin = _recipe(another, self.batchnorm, self.name)[0]
@@ -458,13 +458,13 @@ class Family:
         must: str = "",
         remedy: str = "Pass the input shape it was made for (--input CxHxW).",
     ) -> Tensor:
-        """Outputs of the template at inputs, after checking that they are something that can be measured.
+        """Outputs of the template at inputs, checked to be measurable.
 
         Args:
             x: Inputs ``(n, …)``, any pytree.
-            run: Where and in which precision; float32 on the CPU by default.
+            run: Device and precision; float32 on the CPU by default.
             must: What the network must do, as in ``"take 2 coordinates"``; by default, accept inputs of that shape.
-            remedy: What to do where its forward pass fails, as a sentence.
+            remedy: What to do if its forward pass fails, as a sentence.
 
         Raises:
             ValueError: If the forward pass fails, or gives no row of real numbers for each input.
@@ -477,7 +477,7 @@ class Family:
         return accepted_outputs(outputs, x, self.name)
 
     def tried(self, x: Tensor, must: str, remedy: str) -> Tensor:
-        """The same on the CPU, members being checked to differ in parameters and buffers alone.
+        """Outputs on the CPU; also checks that members differ in parameters and buffers only.
 
         Raises:
             ValueError: If the forward pass fails, or members differ in more.
@@ -487,14 +487,14 @@ class Family:
         return outputs
 
     def check_forward(self, x: Any, run: Run | None = None) -> None:
-        """Check that members differ in parameters and buffers alone: with one set of weights all give the same outputs.
+        """Check that members differ in parameters and buffers only: with equal weights, all give the same outputs.
 
         Call it wherever inputs are known and members are about to be drawn. It takes a forward pass of two inputs for each
         member given, or for one other build, and once for inputs of one shape.
 
         Args:
             x: Inputs ``(n, …)``, any pytree.
-            run: Where and in which precision; float32 on the CPU by default.
+            run: Device and precision; float32 on the CPU by default.
 
         Raises:
             ValueError: If they do not, with the name of the attribute where it is known.
@@ -509,7 +509,7 @@ class Family:
             >>> Family.initialised(Fourier).check_forward(torch.ones(1, 4))
             Traceback (most recent call last):
             ...
-            ValueError: Fourier must register what it draws, and B would stay the same in all draws. Write \
+            ValueError: Fourier must register what it draws, but B would stay the same in all draws. Write \
 self.register_buffer('B', …) instead of self.B = ….
         """
         device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
@@ -539,23 +539,23 @@ self.register_buffer('B', …) instead of self.B = ….
         if self.law == "empirical":
             how = f" ({names})" if names else ""
             return (
-                f"All members of {self.name} must have the same forward pass, and members 0 and {index} give different "
+                f"All members of {self.name} must have the same forward pass, but members 0 and {index} give different "
                 f"outputs with the same weights{how}. Make one family for each architecture, and register tensors with "
                 "register_buffer."
             )
         if not names:
             return (
-                f"{self.name} must keep all that it draws in parameters and buffers, and two builds with the same weights "
+                f"{self.name} must keep all that it draws in parameters and buffers, but two builds with the same weights "
                 "give different outputs. Store what differs with self.register_buffer(name, tensor)."
             )
         if self.law == "point":
             return (
-                f"The weights of {self.name} must hold all that its builder draws, and {names} is not among them. Store it "
+                f"The weights of {self.name} must hold all that its builder draws, but {names} is not among them. Store it "
                 "with self.register_buffer(name, tensor) and save the weights again."
             )
         last = self.unregistered[0].rpartition(".")[2].partition("[")[0]
         return (
-            f"{self.name} must register what it draws, and {names} would stay the same in all draws. "
+            f"{self.name} must register what it draws, but {names} would stay the same in all draws. "
             f"Write self.register_buffer({last!r}, …) instead of self.{last} = …."
         )
 
@@ -564,8 +564,8 @@ self.register_buffer('B', …) instead of self.B = ….
 
         Args:
             num: How many.
-            seed: The stream; an empirical family ignores it and gives its members in order.
-            run: Where and in which precision.
+            seed: Random seed of the stream; an empirical family ignores it and gives its members in order.
+            run: Device and precision.
         """
         return self.draws(seed=seed, run=run or Run())[0:num]
 
@@ -575,7 +575,7 @@ self.register_buffer('B', …) instead of self.B = ….
 
 
 class Draws:
-    """A stream of members; slices of it are stacks. The block last drawn is kept, so walk it in order."""
+    """A stream of members; slices of it are stacks. The last block is cached, so read members in order."""
 
     def __init__(self, family: Family, seed: int, run: Run) -> None:
         self.family, self.seed, self.run = family, seed, run
@@ -591,7 +591,7 @@ class Draws:
         start, stop = span.start or 0, span.stop
         if stop is None or not 0 <= start < stop:
             raise ValueError(
-                f"Members to draw must be a range with an end, at least one, got {start} to {stop}. Pass draws[0:100]."
+                f"Members to draw must be a finite range of at least one member, got {start} to {stop}. Pass draws[0:100]."
             )
         self._warn_of_unregistered()
         if self._before is not None and self.family._mapped is not None:
@@ -623,7 +623,7 @@ class Draws:
         warnings.warn(words + remedy, stacklevel=4)
 
     def pick(self, indices: Sequence[int]) -> Network:
-        """A stack of some members of the stream, in the order given: each is what a slice would have given."""
+        """A stack of some members of the stream, in the given order; each equals the member of a slice."""
         if list(indices) == list(range(indices[0], indices[0] + len(indices))):
             return self[indices[0] : indices[0] + len(indices)]
         return _end_to_end([self[index : index + 1] for index in indices])
@@ -656,7 +656,7 @@ class Draws:
         return dataclasses.replace(template, params=params, buffers=buffers, members=members)
 
     def draw_on_cpu(self) -> None:
-        """Take the CPU's stream from now on: for a GPU whose memory does not hold a block."""
+        """Use the CPU's stream from now on, for a GPU whose memory cannot hold a block."""
         if self._before is not None:
             self._before.draw_on_cpu()
         self._held, self._drawn_on = None, torch.device("cpu")

@@ -1,4 +1,4 @@
-"""HOW hooks on gradients are treated: derivatives are those of the forward pass, and a hook that may change them is named."""
+"""Gradient hooks: derivatives ignore them, and a warning names every hook that may change a gradient."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _has(owner: object, kinds: tuple[str, ...]) -> bool:
 
 
 def leave_out_gradient_hooks(module: nn.Module, copy: nn.Module) -> None:
-    """Warn of the hooks of a module, and remove those that its copy took over.
+    """Warn about the hooks of a module, and remove them from its copy.
 
     Copies lose the hooks of parameters and keep those of layers, which some ways to differentiate call and others do not.
     Without them all ways agree: they give the derivatives of the forward pass.

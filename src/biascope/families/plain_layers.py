@@ -1,4 +1,4 @@
-"""Layers of torch by their plain formulas: their own kernels know no stacks of networks or no forward mode."""
+"""Layers of torch by their plain formulas: their own kernels lack stacks of networks or forward mode."""
 
 from __future__ import annotations
 

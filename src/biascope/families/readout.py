@@ -1,4 +1,4 @@
-"""WHO: how several outputs of a network become one scalar, by a named rule."""
+"""Readouts: named rules that turn several outputs of a network into one scalar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WHO, as a user names it: a network of the papers, ``path/to/file.py:build`` or ``package.module:build``."""
+"""Models as a user names them: a network of the papers, ``path/to/file.py:build`` or ``package.module:build``."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _shape_settings(name: str, function: Callable[..., nn.Module], shape: tuple[
 
 
 def usual_shape(source: str, settings: Mapping[str, Any] | None = None) -> tuple[int, ...]:
-    """The input shape of a network where the user named none: grey images of 32 × 32, or as many coordinates as it takes.
+    """The default input shape of a network: grey images of 32 × 32, or as many coordinates as it takes.
 
     Example:
         >>> usual_shape("lenet"), usual_shape("siren"), usual_shape("siren", {"coordinates": 3})
@@ -159,9 +159,10 @@ def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:
         public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
         own = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
         near = difflib.get_close_matches(attribute, public, n=8, cutoff=0.6)
-        listed = ", ".join(own[:8] or near or list(public)[:8]) or "no function at all"
+        listed = ", ".join(own[:8] or near or list(public)[:8])
+        remedy = "Name one of them after the colon." if listed else "Define it there."
         raise ValueError(
-            f"{location} must define a function {attribute!r}, and has {listed}. Name one of them after the colon."
+            f"{location} must define a function {attribute!r}, but has {listed or 'no function at all'}. {remedy}"
         )
     file = Path(location).stem if location.endswith(".py") else location.rpartition(".")[2]
     return file if attribute == "build" else attribute, found
@@ -174,12 +175,12 @@ def _module_of(location: str) -> ModuleType:
                 return importlib.import_module(location)
             except FOREIGN as error:
                 raise ValueError(
-                    f"{location or 'What is before the colon'} must be an importable module, and importing it raised "
+                    f"{location or 'The part before the colon'} must be an importable module, but importing it raised "
                     f"{_told(error)}. Check the name and the module."
                 ) from error
     path = Path(location).expanduser()
     if not path.is_file():
-        raise ValueError(f"The model file must exist, and {path} does not. Check the path.")
+        raise ValueError(f"The model file must exist, but {path} does not. Check the path.")
     _refuse_namesakes(path.resolve())
     # Files of one name in two folders are two modules: sources are looked up by the module's name.
     name = f"biascope_user_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
@@ -192,7 +193,7 @@ def _module_of(location: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except FOREIGN as error:
-            raise ValueError(f"{path} must run without errors, and it raised {_told(error)}. Fix the file.") from error
+            raise ValueError(f"{path} must run without errors, but it raised {_told(error)}. Fix the file.") from error
     return module
 
 
@@ -223,7 +224,7 @@ def _refuse_namesakes(path: Path) -> None:
                 and name not in sys.stdlib_module_names
             ):
                 raise ValueError(
-                    f"{path} must import its own {neighbour.name}, and {loaded} is already loaded under that name. "
+                    f"{path} must import its own {neighbour.name}, but {loaded} is already loaded under that name. "
                     "Rename one of them, or scan each network alone and compare the run folders."
                 )
             waiting.append(neighbour)
@@ -261,7 +262,7 @@ def family_of(
     weights_file: Path | str | None = None,
     batchnorm: str = "eval",
 ) -> Family:
-    """The family that a user means: initial weights of a builder, or a point mass at trained weights.
+    """The family of a model that a user names: initial weights of a builder, or one set of trained weights.
 
     Args:
         source: As for :func:`builder_of`.
@@ -285,7 +286,7 @@ def family_of(
 
 
 def _reporting(name: str, build: Builder) -> Builder:
-    """The builder, its failures told in one sentence."""
+    """The builder; its failures become one sentence."""
 
     @functools.wraps(getattr(build, "func", build))
     def reported() -> nn.Module:
@@ -302,11 +303,11 @@ def checkpoint_files(folder: Path) -> list[Path]:
         ValueError: If there are none.
     """
     if folder.is_file():
-        raise ValueError(f"The checkpoints must be a folder, and {folder} is a file. Pass one file as weights.")
+        raise ValueError(f"The checkpoints must be a folder, but {folder} is a file. Pass one file as weights.")
     if not folder.is_dir():
-        raise ValueError(f"The checkpoints folder must exist, and {folder} does not. Check the path.")
+        raise ValueError(f"The checkpoints folder must exist, but {folder} does not. Check the path.")
     kinds = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"}
     files = [path for path in folder.iterdir() if path.suffix in kinds]
     if not files:
-        raise ValueError(f"{folder} must hold weight files ({', '.join(sorted(kinds))}), and has none. Check the path.")
+        raise ValueError(f"{folder} must hold weight files ({', '.join(sorted(kinds))}), but has none. Check the path.")
     return sorted(files, key=lambda path: natural_order(path.stem))

@@ -94,7 +94,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
             self.constants[key] = flat.clone()
         if self.known[key][0] != tensor.dtype:
-            raise TapeError("it looks at one piece of memory as two number types")
+            raise TapeError("it views one piece of memory as two number types")
         return _View(key, tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset()))
 
     def remember(self, tensor: Tensor) -> None:
@@ -132,7 +132,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         random = torch.Tag.nondeterministic_seeded in func.tags
         if random or any(self.key(tensor) in self.drawn for tensor in inputs):
             if torch.Tag.data_dependent_output in func.tags:
-                raise TapeError("it looks at a number that it drew, and may go another way with another")
+                raise TapeError("it reads a number that it drew, and may take another branch with another number")
             self.drawn.update(self.key(tensor) for tensor in (*leaves, *written))
         if not written and all(self.key(leaf) in self.known for leaf in leaves):
             return result  # a view, or a look at a value
@@ -298,7 +298,7 @@ def _state(module: nn.Module) -> Params:
 
 
 def built(build: Builder, seed: int, first: int, last: int) -> list[Params]:
-    """The slow and always right way: members ``first … last−1`` built one by one, each under its own seed."""
+    """The slow and exact method: members ``first … last−1`` built one by one, each under its own seed."""
     members = []
     for index in range(first, last):
         with forked_rng(seed_of(seed, "build", index)):
@@ -307,7 +307,7 @@ def built(build: Builder, seed: int, first: int, last: int) -> list[Params]:
 
 
 def block_size(numbers: int, device: torch.device) -> int:
-    """How many members are drawn in one go: a function of the weight count and device type alone.
+    """Number of members drawn at once; it depends on the weight count and the device type only.
 
     Draw ``i`` is member ``i mod B`` of block ``⌊i/B⌋``, and a block is always drawn whole, so results do not depend
     on how the work was cut. The budget is 2²⁶ numbers on a CPU and 2³¹ on a GPU, at most 1024 or 4096 members.

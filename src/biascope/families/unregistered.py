@@ -64,7 +64,7 @@ def differences(one: nn.Module, other: nn.Module) -> list[str]:
 
 
 def random_content(one: nn.Module, other: nn.Module) -> list[str]:
-    """The differences of two builds that look drawn at random: tensors, arrays and broken numbers."""
+    """The differences of two builds that look drawn at random: tensors, arrays and fractions."""
     mine = settings_of(one)
     return [name for name in differences(one, other) if _rank(mine.get(name)) < 2]
 
@@ -147,7 +147,7 @@ def structure_of(module: nn.Module) -> list[tuple[str, str]]:
 
 
 def hollow(module: nn.Module) -> nn.Module:
-    """The module without the numbers of its parameters and buffers, in place: a forward pass to be called with others'."""
+    """Remove the values of a module's parameters and buffers, in place; its forward pass is called with other values."""
     for tensor in (*module.parameters(), *module.buffers()):
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
     return module

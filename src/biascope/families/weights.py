@@ -66,7 +66,7 @@ def is_edited(name: str, tensor: Described) -> bool:
         return name.rpartition(".")[2] not in _STATISTICS
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         raise ValueError(
-            f"The weights must be float32, float64, float16 or bfloat16 to be edited, and {name} is {_word(tensor.dtype)}. "
+            f"The weights must be float32, float64, float16 or bfloat16 to be edited, but {name} is {_word(tensor.dtype)}. "
             "Convert the model first."
         )
     return False
@@ -90,13 +90,13 @@ def load(path: Path | str, *, mapped: bool = False) -> Params:
         mapped: Leave the values of a torch file on disk until they are used, where its format allows.
 
     Raises:
-        ValueError: If the file is missing, damaged, or holds something else than named tensors.
+        ValueError: If the file is missing, damaged, or holds anything other than named tensors.
     """
     path = Path(path)
     if path.is_dir():
-        raise ValueError(f"The weights must be one file, and {path} is a folder. Pass a folder as checkpoints.")
+        raise ValueError(f"The weights must be one file, but {path} is a folder. Pass a folder as checkpoints.")
     if not path.is_file():
-        raise ValueError(f"The weights file must exist, and {path} does not. Check the path.")
+        raise ValueError(f"The weights file must exist, but {path} does not. Check the path.")
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
@@ -105,14 +105,14 @@ def load(path: Path | str, *, mapped: bool = False) -> Params:
         wants = re.search(r"unsupported (?:global: )?GLOBAL ([\w.]+)", str(error), re.IGNORECASE)
         reason = f"it asks to run {wants[1]}, and code is never run" if wants else type(error).__name__
         raise ValueError(
-            f"{path} must be a safetensors file or a torch file of plain tensors, and could not be read as one "
+            f"{path} must be a safetensors file or a torch file of plain tensors, but could not be read as one "
             f"({reason}). Save the weights with safetensors.torch.save_file(model.state_dict(), …)."
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError(f"{path} must hold tensors by name, and holds something else. Save model.state_dict().")
+        raise ValueError(f"{path} must hold tensors by name, but holds something else. Save model.state_dict().")
     return dict(content)
 
 
@@ -133,7 +133,7 @@ def save(params: Params, path: Path | str, metadata: dict[str, str] | None = Non
 
 
 def misfits(found: Mapping[str, Described], wanted: Mapping[str, Described], *, types: bool = True) -> str:
-    """What keeps two sets of tensors from being matched by name, in words; nothing if they fit.
+    """The differences between two sets of tensors, matched by name, in words; empty if they fit.
 
     Args:
         found: The tensors in question.
@@ -184,7 +184,7 @@ def matched(loaded: Params, wanted: Params, source: str) -> Params:
         # A quantised number means nothing without its scale, and half of a complex one is another number.
         if tensor.is_floating_point() and not (loaded[name].is_floating_point() and loaded[name].dtype.itemsize > 1):
             raise ValueError(
-                f"The weights in {source} must be floating-point numbers of 16 bits or more, and {name} is "
+                f"The weights in {source} must be floating-point numbers of 16 bits or more, but {name} is "
                 f"{_word(loaded[name].dtype)}. Convert them to float32 first: dequantise integers, and split complex numbers."
             )
     return {name: loaded[name] for name in wanted}

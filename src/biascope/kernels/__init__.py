@@ -1,1 +1,1 @@
-"""How, with respect to weights: the tangent kernel by proven rules, its products, and the selftest."""
+"""Derivatives with respect to weights: the tangent kernel by proven rules, its products, and the selftest."""

@@ -1,4 +1,4 @@
-"""HOW: the empirical tangent kernel of a network on a data set, exact, by row panels that can be resumed and shared."""
+"""The empirical tangent kernel of a network on a data set, exact, by row panels that can be resumed and shared."""
 
 # n samples · r rows of a panel · c columns · q parameters of a block
 
@@ -46,7 +46,7 @@ class Gram:
 
     Attributes:
         matrix: ``(n, n)``, or ``(n, m)`` between two sets; ``(p, …)`` where there is one for each output.
-        error: Largest deviation from the products of gradients of single samples, by plain autograd in float64, on a few
+        error: Largest deviation from products of single-sample gradients by plain autograd in float64, on a few
             samples spread over the data and relative to ``√(K_ii K_jj)``. A kernel whose error its precision does not
             explain is refused.
         parts: The parameters and the rule of each.
@@ -59,7 +59,7 @@ class Gram:
     explained: str
 
     def explain(self) -> str:
-        """Which rule, how many operations and how much memory each parameter took."""
+        """The rule, the operations and the memory of each parameter."""
         return self.explained
 
 
@@ -87,11 +87,11 @@ def tangent_gram(
         x: Samples ``(n, …)``, any pytree.
         other: Other samples, for the rectangular kernel between the two sets.
         kernel: ``"scalar"``; or for several outputs ``"trace"``, the sum of their kernels, or ``"each"``, all of them.
-        parameters: Names or patterns of the parameters to differentiate by; all by default.
-        panels: In how many panels; one by default, more with a folder or on a cluster.
-        sizes: How much is done at a time; chosen by the device's memory.
+        parameters: Names or patterns of the parameters to differentiate with respect to; all by default.
+        panels: Number of row panels; one by default, more with a folder or on a cluster.
+        sizes: Batch and block sizes; by default chosen from the device's memory.
         run: Folder, device, precision (``"bfloat16"``: gradients rounded to it before they are multiplied), cluster.
-        label: Of the progress bar.
+        label: Label of the progress bar.
 
     Returns:
         The matrix, with its measured error.
@@ -162,7 +162,7 @@ def _engine(
 def _check(network: Network, kernel: str, run: Run) -> None:
     if network.members is not None:
         raise ValueError(
-            f"A tangent kernel needs one network, and got a stack of {network.members}. Pass network.member(0)."
+            f"A tangent kernel needs one network, got a stack of {network.members}. Pass network.member(0)."
         )
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be 'scalar', 'trace' or 'each', got {kernel!r}. Pass kernel='scalar'.")
@@ -180,7 +180,7 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
         found = network(given)
     accepted_outputs(found, one, "The network")
     if not bool(torch.isfinite(found).all()):
-        raise ValueError("The network's output must be a finite number, and is not. Check its weights and inputs.")
+        raise ValueError("The network's output must be a finite number, but is not. Check its weights and inputs.")
     if kernel == "scalar":
         scalars(found, None)  # says what to do where there are several
         return [None]

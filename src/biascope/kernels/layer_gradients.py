@@ -1,4 +1,4 @@
-"""HOW a recorded call gives, sample by sample, what its layer read and the gradients of its weight and bias."""
+"""What the layer of a recorded call read, and the gradients of its weight and bias, sample by sample."""
 
 # n samples · r batch rows per sample · S positions · f inputs of a unit · C outputs
 

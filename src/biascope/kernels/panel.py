@@ -1,4 +1,4 @@
-"""HOW one row panel of a tangent kernel is computed: passes over the samples, then every parameter's share in order."""
+"""One row panel of a tangent kernel: passes over the samples, then every parameter's share in order."""
 
 # n samples · r rows of the panel · c columns · q parameters of a block
 
@@ -188,8 +188,8 @@ class Panel:
 def _check_use(part: Part, uses: Uses, samples: int) -> None:
     if not part.fits(uses, samples):
         raise ValueError(
-            f"The rule of {part.name!r} needs the same layer calls in every batch, and a batch of {samples} samples gave "
-            "others than its proof. Exclude it with parameters=[…]."
+            f"The rule of {part.name!r} needs the same layer calls in every batch, but a batch of {samples} samples gave "
+            "other calls than its proof. Exclude it with parameters=[…]."
         )
 
 

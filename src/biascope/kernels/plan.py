@@ -1,4 +1,4 @@
-"""HOW a tangent kernel will be computed: a proven rule for every parameter, and the sizes of panels, passes and blocks."""
+"""The plan of a tangent kernel: a proven rule for every parameter, and the sizes of panels, passes and blocks."""
 
 # n samples
 
@@ -21,7 +21,7 @@ from biascope.kernels.rules import GradientRule, PairRule, Rule, possible_rules
 from biascope.kernels.uses import Signature, Uses
 from biascope.runs.run import Run
 
-_OTHERWISE, _NO_RULE = "enters outside of the layers known", "no rule of its layer holds here"
+_OTHERWISE, _NO_RULE = "is used outside of the known layers", "no rule of its layer holds here"
 _INFLUENCE = "samples of a batch influence one another"
 _LARGER = 32  # samples
 _COUPLED = (
@@ -35,10 +35,10 @@ class Part:
     """One parameter's share in a kernel.
 
     Attributes:
-        name: Of the parameter.
-        shape: Of the parameter.
+        name: Name of the parameter.
+        shape: Shape of the parameter.
         rule: How its share is computed.
-        error: Of that rule on a few samples against plain autograd, relative to the share.
+        error: Error of that rule on a few samples against plain autograd, relative to the share.
         remark: Why the parameter is differentiated by itself, where it is.
         signatures: How it entered where the rule was proven, for each set of samples; none where it is differentiated.
     """
@@ -51,13 +51,13 @@ class Part:
     signatures: tuple[Signature, ...] = ()
 
     def fits(self, uses: Uses, samples: int) -> bool:
-        """Whether the parameter entered another batch as it did in the proof."""
+        """Whether the parameter is used in another batch as in the proof."""
         return not self.signatures or uses.signature(self.name, samples) in self.signatures
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is done at a time: part of what a kernel's last digits depend on, so it is written down with the work.
+    """Batch and block sizes; the last digits of a kernel depend on them, so they are saved with it.
 
     Attributes:
         chunk: Samples in one forward and backward pass.
@@ -158,7 +158,7 @@ def _proven_elsewhere(
     if idle:
         more, looked_at = proof.extended(x, idle)
         try_again(more)
-        remark = f"no gradient on the {looked_at + proof.sets[0].count} samples looked at, so its rule is not proven"
+        remark = f"no gradient on the {looked_at + proof.sets[0].count} samples checked, so its rule is not proven"
         parts |= {name: dataclasses.replace(found[name], remark=remark) for name in idle}
     return parts, more
 
@@ -183,7 +183,7 @@ def parts_in_larger_batches(proof: Proof, parts: Sequence[Part], network: Networ
         parts: Proven on few samples.
         network: In the type that the panels are differentiated in.
         x: Samples of the rows.
-        size: Of the batches of the panels.
+        size: Batch size of the panels.
     """
     size = min(size, _LARGER)
     if all(not part.signatures for part in parts) or size <= 1:
@@ -193,7 +193,7 @@ def parts_in_larger_batches(proof: Proof, parts: Sequence[Part], network: Networ
         warnings.warn(_COUPLED, UserWarning, stacklevel=4)
         return _differentiated(proof, [part.name for part in parts], _INFLUENCE)
     changed = [part.name for part in parts if part.signatures and not part.fits(uses, count)]
-    instead = {part.name: part for part in _differentiated(proof, changed, "enters otherwise in larger batches")}
+    instead = {part.name: part for part in _differentiated(proof, changed, "is used differently in larger batches")}
     return [instead.get(part.name, part) for part in parts]
 
 
@@ -211,8 +211,8 @@ def _differentiated(proof: Proof, names: list[str], remark: str) -> list[Part]:
         if not error <= proof.tolerance:
             module = name.rpartition(".")[0] or type(network.module).__name__
             raise ValueError(
-                f"The gradient by {name!r} must be the same in a batch and alone, and it is not (off by {error:.1g}): "
-                f"{module} mixes samples, or keeps weights of its own. Exclude it with parameters=[…], or mend it."
+                f"The gradient by {name!r} must be the same in a batch and alone, but it is not (off by {error:.1g}): "
+                f"{module} mixes samples, or has weights of its own. Exclude it with parameters=[…], or fix it."
             )
         parts.append(Part(name, tuple(network.params[name].shape), rule, error, remark))
     return parts
@@ -239,7 +239,7 @@ def chosen_parameters(network: Network, patterns: Sequence[str] | None) -> list[
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise ValueError(
-                f"parameters must name parameters of the network, and {pattern!r} fits none of its {len(names)} "
+                f"parameters must name parameters of the network, but {pattern!r} matches none of its {len(names)} "
                 f"({', '.join(names[:3])} …). Pass names or patterns such as '{names[0].partition('.')[0]}.*'."
             )
     return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]

@@ -1,4 +1,4 @@
-"""HOW: what can be known of the tangent kernel ``K = J Jᵀ`` of a network on a data set without its Gram matrix.
+"""Quantities of the tangent kernel ``K = J Jᵀ`` of a network on a data set that need no Gram matrix.
 
 Row i of the Jacobian ``J`` is ``∇_θ f(x_i)``. Products with ``J`` and its transpose, in passes over the data, give ``K v``,
 leading eigenpairs, the trace, the Frobenius norm, the effective rank, and the alignment of many targets with the kernel.
@@ -80,7 +80,7 @@ class TangentKernel(LinearOperator):
     def __init__(self, network: Network, x: Any, *, batch: int | None = None, run: Run | None = None) -> None:
         if network.members is not None:
             raise ValueError(
-                f"A tangent kernel needs one network, and got a stack of {network.members}. Pass network.member(0)."
+                f"A tangent kernel needs one network, got a stack of {network.members}. Pass network.member(0)."
             )
         if batch is not None and batch < 1:
             raise ValueError(f"batch must be at least 1 input, got {batch}. Pass batch=128.")
@@ -103,7 +103,7 @@ class TangentKernel(LinearOperator):
             count = network(self._inputs(slice(0, 1))).numel()
         if network.readout is None and count != 1:
             raise ValueError(
-                f"A tangent kernel needs one output per input, and the network has {count}. Pass network.read('first')."
+                f"A tangent kernel needs one output per input, but the network has {count}. Pass network.read('first')."
             )
         return network.read(network.readout or "first")
 
@@ -311,9 +311,9 @@ class Alignment:
 
     Attributes:
         values: ``α = ‖(1/n) Σ y_i ∇_θ f(x_i)‖² = yᵀKy/n²``, the definition on the given inputs.
-        unbiased: The same over pairs of distinct inputs alone, ``Σ_{i≠j} y_i K_ij y_j / n(n−1)``, unbiased for the law that
-            the inputs are drawn from, of which ``values`` is too large by about ``E[y²‖∇f‖²]/n``.
-        standard_errors: Of ``unbiased`` as an estimate for that law, by the jackknife over inputs; ``nan`` if not asked for.
+        unbiased: The same over pairs of distinct inputs alone, ``Σ_{i≠j} y_i K_ij y_j / n(n−1)``, unbiased for the distribution
+            of the inputs; ``values`` is too large by about ``E[y²‖∇f‖²]/n``.
+        standard_errors: Standard errors of ``unbiased`` for that distribution, by the jackknife over inputs; ``nan`` if not requested.
         squared_norms: ``‖f*‖² = (1/n) Σ y_i²``.
         inputs: Number of inputs n.
         normalised: Whether the first three are divided by ``‖f*‖²``.
@@ -332,7 +332,7 @@ class Alignment:
         return self.squared_norms ** (1 if self.normalised else 2) / self.values
 
     def population(self, target: int = 0) -> Estimate:
-        """The alignment of a target for the law that the inputs are drawn from."""
+        """The alignment of a target for the distribution of the inputs."""
         return Estimate.from_error(float(self.unbiased[target]), float(self.standard_errors[target]), self.inputs)
 
 
@@ -358,7 +358,7 @@ def alignment(
         x: Inputs ``(n, …)``, any pytree.
         targets: ``(n,)`` or ``(T, n)``: the values of each target at the inputs.
         normalised: Whether to divide by the target's mean square: the Rayleigh quotient ``yᵀKy/(n‖y‖²)``.
-        errors: Whether to estimate what the finite number of inputs leaves open.
+        errors: Whether to estimate the standard error from the finite number of inputs.
         batch: Most inputs of one pass; chosen by the device.
         run: Device and precision.
 
@@ -406,5 +406,5 @@ def _alignment_of(kernel: TangentKernel, y: Tensor, normalised: bool, errors: bo
 
 def _finite(numbers: Tensor) -> Tensor:
     if not bool(torch.isfinite(numbers).all()):
-        raise ValueError("The network must give finite weight gradients, and some are not. Pass precision='float64'.")
+        raise ValueError("The network must give finite weight gradients, but some are not. Pass precision='float64'.")
     return numbers

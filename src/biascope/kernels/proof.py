@@ -1,4 +1,4 @@
-"""HOW a tangent kernel is proven: gradients of single samples by plain autograd, in float64, which it must agree with.
+"""The reference that a tangent kernel must match: gradients of single samples by plain autograd, in float64.
 
 The samples are spread over the data: the first, the last and random ones, in an order of their own. Each passes through
 the module alone, as anybody would run it. The rules of the layers must give the same in a batch of these samples, and the
@@ -33,7 +33,9 @@ _NUMBERS = 2**26  # of all gradients of the proof together
 # Samples looked at for one that a parameter has a gradient on: so many, or a part of all, and as many that are then added.
 _FEWEST_LOOKED_AT, _MOST_LOOKED_AT, _PART_LOOKED_AT, _ADDED = 32, 512, 16, 4
 _AT_A_TIME = 64
-_NOT_FINITE = "A tangent kernel must be finite and not all 0, and this is not. Check the network's weights and inputs."
+_NOT_FINITE = (
+    "A tangent kernel must be finite and not all 0, but this one is not. Check the network's weights and inputs."
+)
 # Of a finished kernel, relative to √(K_ii K_jj). A unit that rounding puts on the other side of a kink moves entries by parts
 # of a percent; a wrong rule moves them by its whole share.
 _TOLERANCES = {"float64": 1e-6, "float32": 1e-2, "tf32": 3e-2, "bfloat16": 5e-2}
@@ -42,13 +44,13 @@ _ROUNDINGS = {"float64": 2**-52, "float32": 2**-23, "tf32": 2**-10, "bfloat16": 
 
 @dataclass(frozen=True)
 class Few:
-    """Some samples of a set and what plain autograd says of each alone.
+    """Some samples of a set, with their outputs and gradients by plain autograd.
 
     Attributes:
         places: In their set, ``(k,)``.
         x: The samples.
-        outputs: Of the network on each alone, ``(k, p)``.
-        gradients: Of one scalar output by every parameter of the proof, ``(k, numbers)`` each.
+        outputs: Outputs of the network on each sample alone, ``(k, p)``.
+        gradients: Gradients of one scalar output by every parameter of the proof, ``(k, numbers)`` each.
     """
 
     places: Tensor
@@ -72,7 +74,7 @@ class Few:
 
     @property
     def lengths(self) -> Tensor:
-        """Of the gradients by all parameters together, ``(k,)``."""
+        """Lengths of the gradients by all parameters together, ``(k,)``."""
         each = torch.stack(list(self.norms.values())).double()
         total: Tensor = each.square().sum(0).sqrt()
         return total
@@ -80,7 +82,7 @@ class Few:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a tangent kernel must agree with.
+    """The reference that a tangent kernel must match.
 
     Attributes:
         network: In the finest type that it runs in.
@@ -139,7 +141,7 @@ class Proof:
 
     @property
     def tolerance(self) -> float:
-        """Of a rule: a wrong one is wrong by its whole share."""
+        """Largest error of a correct rule; a wrong rule is off by its whole share."""
         return max(1e-6, min(0.1, 1e5 * self.rounding))
 
     @functools.cached_property
@@ -163,7 +165,7 @@ class Proof:
         return float((error / scale).max()) if float(scale.min()) > 0 else float(error.max())
 
     def batches_differ(self, uses: Sequence[Uses]) -> bool:
-        """Whether outputs in a batch are others than alone; then the network is looked at more closely.
+        """Whether outputs in a batch differ from those of single samples; then the network is checked further.
 
         Raises:
             ValueError: If the forward pass is random.
@@ -176,8 +178,8 @@ class Proof:
         if any(each.random for each in found):
             moved = max(each.relative_noise for each in found)
             raise ValueError(
-                "A tangent kernel needs the same output for the same input, and the forward pass is random "
-                f"(outputs move by {moved:.1g} of their spread). Remove the noise."
+                "A tangent kernel needs the same output for the same input, but the forward pass is random "
+                f"(outputs change by {moved:.1g} of their spread). Remove the noise."
             )
         return any(each.coupled for each in found)
 
@@ -187,7 +189,7 @@ class Proof:
         Args:
             network: In the type that the panels are differentiated in.
             x: The samples of the rows.
-            size: Of a batch.
+            size: Batch size.
         """
         few, like = self.sets[0], next(iter(network.params.values()))
         places = _filled(few.places, sample_count(x), size)
@@ -202,7 +204,7 @@ class Proof:
         return uses, len(places), fits
 
     def extended(self, x: Any, names: Sequence[str]) -> tuple[Proof, int]:
-        """The proof with more samples, on which parameters that had no gradient so far have one; and how many were looked at."""
+        """The proof with more samples, on which parameters that had no gradient so far have one; and the number of samples checked."""
         module, count, known = self.network.as_module(), sample_count(x), self.sets[0].count
         size = min(_MOST_LOOKED_AT, max(_FEWEST_LOOKED_AT, count // _PART_LOOKED_AT))
         places = _filled(self.sets[0].places, count, known + size)[known:]
@@ -247,7 +249,7 @@ class Proof:
             matrix: ``(n, m)``, or ``(p, n, m)``.
             outputs: All that were differentiated.
             summed: Whether the matrix is the sum over outputs.
-            precision: Of the run: gradients shorter than its rounding allows to know are not judged by their own length.
+            precision: Precision of the run; gradients below its rounding are not judged by their own length.
         """
         found = [self.at(output)._kernel() for output in outputs]
         truth, *sides = (torch.stack(parts) for parts in zip(*found, strict=True))
@@ -279,8 +281,8 @@ class Proof:
         if not error <= tolerance:
             finer = "" if precision == "float64" else "Pass precision='float64', or check"
             raise ValueError(
-                f"A tangent kernel in {precision} must agree with gradients of single samples up to {tolerance:.0e}, and is "
-                f"off by {error:.1g}. {finer or 'Check'} that the network treats the samples of a batch apart."
+                f"A tangent kernel in {precision} must agree with gradients of single samples up to {tolerance:.0e}, but is "
+                f"off by {error:.1g}. {finer or 'Check'} that the network treats the samples of a batch independently."
             )
 
 
@@ -321,7 +323,7 @@ def _gradients(value: Tensor, parameters: list[Tensor]) -> Sequence[Tensor]:
         return torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
     except RuntimeError as error:
         raise ValueError(
-            f"The network's output must have a gradient by its weights, and torch found none ({error}). "
+            f"The network's output must have a gradient with respect to its weights, but torch found none ({error}). "
             "Check that forward uses the weights and overwrites nothing that it still needs."
         ) from error
 

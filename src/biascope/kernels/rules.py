@@ -1,4 +1,4 @@
-"""HOW each parameter contributes to the tangent kernel: one rule per kind of layer, chosen by operations and memory.
+"""The contribution of each parameter to the tangent kernel: one rule per kind of layer, chosen by operations and memory.
 
 With inputs ``A_i``, patches ``U_i`` (S positions × f) and output gradients ``B_i`` (S × C) of sample ``i``, a weight
 contributes ``⟨B_iᵀU_i, B_jᵀU_j⟩`` to entry (i, j). Rules compute it in different orders:
@@ -47,7 +47,7 @@ TOUCH = {"cpu": 16.0, "cuda": 125.0}
 
 
 class Cost(NamedTuple):
-    """What a rule needs.
+    """The cost of a rule.
 
     Attributes:
         per_sample: Multiply-adds for each sample.
@@ -269,7 +269,7 @@ class ById(PairRule):
 
 
 def possible_rules(uses: Uses, name: str, samples: int, shape: torch.Size) -> list[Rule]:
-    """The rules that hold for a parameter by how it was used; none where it entered in another way."""
+    """The rules that hold for a parameter by how it was used; none if it was used differently."""
     own = uses.of(name)
     if name in uses.raw or not own or any(len(call.inputs) % samples for call, _ in own):
         return []

@@ -1,4 +1,4 @@
-"""HOW far to trust the derivatives of a user's own network: identities that must hold, each with its error."""
+"""Checks of the derivatives of a user's own network: identities that must hold, each with its error."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Check:
         remark: What a failure means, why it could not be run, or what a kink means.
         kink: Relative difference of the slopes on the two sides of the point; 0 where there is one slope. On a kink, the
             identity is checked beside it.
-        needed: Whether a network without it is not to be trusted. Forward mode and stacks are not: where PyTorch has none for
-            an operation, what needs forward mode refuses the network, and members of a stack are computed one by one.
+        needed: Whether a network that fails it cannot be trusted. Forward mode and stacks are not needed: where PyTorch has
+            none for an operation, what needs forward mode refuses the network, and members of a stack are computed one by one.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Check:
 
     @property
     def failed(self) -> bool:
-        """Whether the network is not to be trusted."""
+        """Whether results of the network cannot be trusted."""
         return self.needed and not self.passed
 
 
@@ -81,9 +81,9 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
 
     Args:
         family: The user's network.
-        shape: Of one input.
-        readout: Which scalar of several outputs.
-        seed: Of weights, inputs and directions.
+        shape: Shape of one input.
+        readout: How several outputs become one scalar.
+        seed: Random seed for weights, inputs and directions.
 
     Returns:
         One check per identity.
@@ -130,14 +130,14 @@ def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: 
         "input gradient equals differences",
         slope,
         lambda: input_agreement(network, x, arithmetic, seed),
-        "backward does not fit forward",
+        "backward does not match forward",
         _BENT[INPUT],
     )
     yield _Identity(
         "weight jvp equals differences",
         slope,
         lambda: weight_agreement(network, x, lambda *at: weight_jvp(*at)[1], arithmetic, seed),
-        "forward mode does not fit forward",
+        "forward mode does not match forward",
         _BENT[WEIGHT],
         needed=False,
     )
@@ -166,7 +166,7 @@ def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: 
         "the kernel by layers agrees",
         rounding,
         lambda: _routes(tangent_gram(network, x, run=run).matrix, _plain_jacobian(network, x)),
-        "the rules of its layers do not fit its gradients",
+        "the rules of its layers do not match its gradients",
     )
     yield _Identity(
         "a stack equals its members",
@@ -187,16 +187,16 @@ def warnings_of(
     seed: int = 0,
     run: Run | None = None,
 ) -> list[str]:
-    """The checks that cost a few forward passes, on one network of a family; a sentence for each that fails.
+    """The cheap checks, on one network of a family; returns a sentence for each check that fails.
 
     Args:
-        family: Who is measured.
+        family: The networks that are measured.
         inputs: Gives a few inputs ``(n, …)``, any pytree, on the device and in the precision of a run.
         derivatives: What the measurement differentiates by: ``"input"``, ``"weight"``, both or nothing.
-        readout: Which scalar of several outputs.
+        readout: How several outputs become one scalar.
         parameters: Names of the weights to differentiate by; all by default.
-        seed: Of the directions along which derivatives are compared.
-        run: Whose device to use.
+        seed: Random seed for the directions along which derivatives are compared.
+        run: Device and precision.
 
     Returns:
         Sentences for the reader of the result; none where every check passes.
@@ -301,7 +301,7 @@ def _function_of_one_input(network: Network, x: Any) -> Iterator[_Identity]:
         "the same input gives the same output",
         1.0,
         lambda: max(found().noise, _repeat(network, x)),
-        "forward is random, keeps state, overwrites its input or gives no number",
+        "forward is random, keeps state, overwrites its input or returns NaN or infinity",
     )
     yield _Identity(
         "inputs of a batch do not see one another",

@@ -1,4 +1,4 @@
-"""HOW parameters enter a forward pass. Calls of layer functions, recorded with what they read and the gradient of what they gave.
+"""How parameters enter a forward pass: recorded calls of layer functions, with inputs and output gradients.
 
 One forward pass and one backward pass with respect to *activations* give, for every call of a linear map, a convolution,
 a normalisation or an embedding, its input ``A_i`` and the gradient ``B_i`` of the scalar output by the call's output, for
@@ -57,7 +57,7 @@ class Call:
         bias: Name of the parameter that is its bias, if one is.
         inputs: What it read; of an embedding the ids.
         settings: Its other arguments by name.
-        gradient: Of the summed scalar outputs by what it gave.
+        gradient: Gradient of the summed scalar outputs with respect to its output.
     """
 
     kind: str
@@ -280,7 +280,7 @@ def scalars(outputs: Tensor, output: int | None) -> Tensor:
     logits = outputs.reshape(outputs.shape[0], -1)
     if output is None and logits.shape[1] != 1:
         raise ValueError(
-            f"The network must have one output per input, and has {logits.shape[1]}. Choose a readout, or pass "
+            f"The network must have one output per input, but has {logits.shape[1]}. Choose a readout, or pass "
             "kernel='trace' or kernel='each'."
         )
     return logits[:, output or 0]

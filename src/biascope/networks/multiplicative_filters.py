@@ -1,4 +1,4 @@
-"""Multiplicative filter network: sinusoids of the coordinates multiplied from layer to layer, no composition at all."""
+"""Multiplicative filter network: sinusoids of the coordinates multiplied from layer to layer, without composition."""
 
 from __future__ import annotations
 

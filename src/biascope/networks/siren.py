@@ -1,4 +1,4 @@
-"""SIREN: sine activations all the way, a network from coordinates to the values of a signal."""
+"""SIREN: a network with sine activations, from coordinates to the values of a signal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where we look and what is learned: probes, bases, tasks, samples, patches, signals."""
+"""Inputs and tasks: probes, bases, tasks, samples, patches, signals."""

@@ -21,11 +21,11 @@ class Basis:
 
     Attributes:
         vectors: ``(count, D)``, float64.
-        shape: Of one input.
-        labels: What each vector is: ``("Re", row, column)`` for Fourier, ``(index,)`` otherwise; a channel may stand in front.
-        name: What to call it.
-        places: Index of each vector in the whole basis that this is a part of.
-        values: ``(count,)`` what the vectors are ordered by (eigenvalues), ``None`` if nothing.
+        shape: Shape of one input.
+        labels: Label of each vector: ``("Re", row, column)`` for Fourier, ``(index,)`` otherwise; a channel may come first.
+        name: Name of the basis.
+        places: Index of each vector in the complete basis.
+        values: ``(count,)`` values that order the vectors (eigenvalues), or ``None``.
     """
 
     vectors: Tensor
@@ -55,7 +55,7 @@ class Basis:
         chosen = list(indices)
         if not chosen or not all(0 <= index < len(self) for index in chosen):
             raise ValueError(
-                f"Directions must be chosen from the {len(self)} of the basis, at least one, got {chosen}. "
+                f"Choose at least one of the {len(self)} directions of the basis, got {chosen}. "
                 f"Pass indices from 0 to {len(self) - 1}."
             )
         labels, places = tuple(self.labels[i] for i in chosen), tuple(self.places[i] for i in chosen)
@@ -89,7 +89,7 @@ def canonical(shape: Sequence[int]) -> Basis:
 
 
 def fourier(shape: Sequence[int]) -> Basis:
-    """The real two-dimensional Fourier basis, of the last two axes; channels are kept apart.
+    """The real two-dimensional Fourier basis, over the last two axes; channels stay separate.
 
     For each pair ±(k, l) of conjugate frequencies the vectors √(2/hw)·cos and √(2/hw)·sin of 2π(ki/h + lj/w); a
     frequency that is its own conjugate has a cosine of norm one and no sine. On 32 × 32 there are 514 cosines (``Re``)
@@ -171,9 +171,9 @@ def ordered(vectors: Tensor, shape: Sequence[int], values: Tensor | None = None,
 
     Args:
         vectors: ``(count, D)`` orthonormal rows.
-        shape: Of one input.
-        values: What they are ordered by.
-        name: What to call it.
+        shape: Shape of one input.
+        values: Values that order them.
+        name: Name of the basis.
 
     Raises:
         ValueError: If the vectors do not fit the shape or are not orthonormal.

@@ -1,4 +1,4 @@
-"""WHERE: tasks whose classes depend on a few chosen directions of input space: circles, labels along a direction, Gaussian data.
+"""Tasks whose classes depend on a few directions of input space: circles, labels along a direction, Gaussian data.
 
 Reference: Movahedi, Orvieto, Moosavi-Dezfooli (2025). Geometric inductive biases of deep networks. ICLR; and its released code.
 """
@@ -25,12 +25,12 @@ _BLOCK = 4096  # samples whose label noise is drawn in one go; part of what a se
 
 
 class Draw(TypedDict, total=False):
-    """How many samples are drawn, and where.
+    """Number of samples, seed, device and precision.
 
     Attributes:
         train: Training samples, 10,000 by default.
         test: Test samples, 2000 by default.
-        seed: Of all that is drawn: noise, labels, angles.
+        seed: Random seed for all draws: noise, labels, angles.
         run: Device and precision.
     """
 
@@ -41,7 +41,7 @@ class Draw(TypedDict, total=False):
 
 
 class NoisyDraw(Draw, total=False):
-    """The same with noise in the directions that do not tell the class.
+    """The same, with noise in the directions that carry no class information.
 
     Attributes:
         noise: Its standard deviation σ, 1 by default.
@@ -52,7 +52,7 @@ class NoisyDraw(Draw, total=False):
 
 @dataclass(frozen=True)
 class Embedded(Task):
-    """Data whose content in a few directions is replaced by given coordinates, in other directions for every member.
+    """Data with given coordinates along a few directions; each member has its own directions.
 
     Member i sees ``x − UᵢᵀUᵢ x + Uᵢᵀc`` with its own orthonormal rows ``Uᵢ``; x, c and the label are shared, so that
     members differ by their directions alone. The data are kept once, whatever the number of members.
@@ -85,7 +85,7 @@ class Embedded(Task):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Shape of one input."""
         return self.base.shape
 
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
@@ -113,7 +113,7 @@ def circles(
 
     Args:
         planes: ``(m, 2, D)``: u₁ and u₂ of every member.
-        shape: Of one input.
+        shape: Shape of one input.
         radii: r₀ and r₁; the authors' code has (3, 0.25) for ResNet-18 and (1.5, 0.25) for others.
         draw: See :class:`NoisyDraw`.
 
@@ -141,7 +141,7 @@ def two_components(
     radii: tuple[float, float] = (1.5, 0.25),
     **draw: Unpack[NoisyDraw],
 ) -> Embedded:
-    """A linear and a circular sign of the class side by side; at test time either can be taken away (section 4.3).
+    """A linear and a circular class feature together; either can be removed at test time (section 4.3).
 
     Definition:
         ``x = ε·s·u₁ + r_y·(αu₂ + βu₃)/‖αu₂ + βu₃‖ + ω`` with ``s = −1, 1`` for classes 0, 1 and noise in the directions
@@ -150,7 +150,7 @@ def two_components(
 
     Args:
         frames: ``(m, 3, D)``: u₁, u₂ and u₃ of every member.
-        shape: Of one input.
+        shape: Shape of one input.
         epsilon: ε, half the distance between the classes along u₁ (the authors' code: 0.5).
         radii: r₀ and r₁.
         draw: See :class:`NoisyDraw`.
@@ -193,7 +193,7 @@ def isotropic(
 
     Args:
         vectors: ``(m, D)`` unit vectors.
-        shape: Of one input.
+        shape: Shape of one input.
         labelling: One of ``LABELLINGS``.
         epsilon: ε. The paper has 0.9 for linear, 2 for quadratic, and for sinusoidal labels 2.1 (MLP, LeNet) or 5 (ResNet-18,
             ViT).
@@ -239,7 +239,7 @@ def labelled_along(
         vectors: ``(m, D)`` unit vectors.
         labelling: One of ``LABELLINGS``.
         label_noise: Variance of η over that of the channel; 0 for labels without noise.
-        seed: Of η.
+        seed: Random seed for η.
 
     Returns:
         The task, one member per direction.
@@ -320,7 +320,7 @@ def label_rule(labelling: str, sample: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def random_labels(covariance: Tensor, shape: Sequence[int], **draw: Unpack[Draw]) -> Arrays:
-    """Gaussian data of a given covariance with labels that say nothing: what is learned is memorised (figure 3).
+    """Gaussian data of a given covariance with random labels, which can only be memorised (figure 3).
 
     Definition:
         ``x ~ N(0, C/‖C‖₂)``, the class 0 or 1 by chance. With one seed, data of two covariances are the same noise seen through
@@ -328,14 +328,14 @@ def random_labels(covariance: Tensor, shape: Sequence[int], **draw: Unpack[Draw]
 
     Args:
         covariance: C, ``(D, D)``, symmetric and positive semi-definite.
-        shape: Of one input.
+        shape: Shape of one input.
         draw: See :class:`Draw`.
 
     Returns:
         The task, the same for every network.
 
     Raises:
-        ValueError: If the matrix is no covariance of such inputs.
+        ValueError: If the matrix is not a covariance of such inputs.
 
     Example:
         >>> task = random_labels(torch.diag(torch.tensor([4.0, 0.0])), (2,), train=500, test=1, seed=0, run=Run(device="cpu"))
@@ -346,7 +346,7 @@ def random_labels(covariance: Tensor, shape: Sequence[int], **draw: Unpack[Draw]
     if tuple(covariance.shape) != (size, size) or not bool(torch.isfinite(covariance).all()):
         raise ValueError(
             f"covariance must be a finite matrix of {size} × {size} numbers for inputs of shape {tuple(shape)}, got "
-            f"{tuple(covariance.shape)}. Pass that of such inputs."
+            f"{tuple(covariance.shape)}. Pass a covariance of such inputs."
         )
     values, vectors = torch.linalg.eigh(covariance.to(run.torch_device, torch.float64))
     largest, least = float(values[-1]), float(values[0])
@@ -376,7 +376,9 @@ def _shared_noise(frames: Tensor, count: int, shape: Sequence[int], draw: NoisyD
     products = frames.double() @ frames.double().mT  # (m, k, k)
     apart = float((products - torch.eye(count, dtype=products.dtype, device=products.device)).abs().max())
     if apart > 1e-3:
-        raise ValueError(f"directions must be orthonormal, got products {apart:.2g} away. Pass rows of one basis.")
+        raise ValueError(
+            f"directions must be orthonormal, got inner products that are off by {apart:.2g}. Pass rows of one basis."
+        )
     return base
 
 

@@ -1,4 +1,4 @@
-"""HOW: which frequencies an implicit representation can hold: harmonics of its mapping, on a grid.
+"""The frequencies that an implicit representation can represent: harmonics of its mapping, on a grid.
 
 A grid of ``N₁ × … × N_d`` samples spans an extent ``E`` that excludes its last point. Frequencies here are in *bins*: whole
 cycles over the extent are the frequencies of the DFT, ``k = ΩE/2π``; ``sin(2πf₀r)`` on ``[−1, 1)`` has ``k = 2f₀``.
@@ -90,7 +90,7 @@ class Harmonics:
 
     @property
     def aliased(self) -> Tensor:
-        """Frequencies of the grid that only harmonics beyond Nyquist reach."""
+        """Frequencies of the grid that only aliased harmonics beyond Nyquist reach."""
         return self.reached & ~self.direct
 
 
@@ -111,7 +111,7 @@ def harmonics(
     Args:
         frequencies: ``(T, d)`` in bins, see :func:`bins_of`.
         sizes: Samples along each axis.
-        order: ``K^{L−1}``, see :func:`harmonic_order`; None for activations that are no polynomial.
+        order: ``K^{L−1}``, see :func:`harmonic_order`; None for activations that are not polynomials.
         tolerance: How far from a bin, in bins along each axis, a harmonic still counts for it: on the finite extent of a
             signal it can hardly separate closer frequencies. It matters only for frequencies that are not whole bins.
         refine: Cells of a bin; by default the least that make all frequencies whole, else up to 8.
@@ -178,7 +178,7 @@ def energy_spectrum(values: Tensor, *, mean: bool = False) -> Tensor:
 
     Args:
         values: ``(N₁, …, N_d, c)``.
-        mean: Whether the mean counts; it would outweigh all else of a photograph.
+        mean: Whether the mean counts; in a photograph it outweighs everything else.
 
     Returns:
         ``(N₁, …, N_d)`` in the order of the DFT, of sum 1; all 0 for a constant.
@@ -239,7 +239,7 @@ def bandwidth(energy: Tensor, *, share: float = 0.99) -> float:
 
 
 def alias_frequencies(frequencies: Sequence[float], rate: float, *, factor: float = 2.0) -> list[list[float]]:
-    """Where the copies of sinusoids sampled at a rate lie that samples cannot tell from them, up to ``factor`` times Nyquist.
+    """Frequencies of the aliases of sinusoids sampled at a given rate, up to ``factor`` times Nyquist.
 
     Samples at rate ``f_s`` of frequencies ``f`` and ``|m·f_s ± f|`` are the same. A network trained on them may hold any of
     these; sampled ``factor`` times as finely, it shows those up to ``factor·f_s/2``.

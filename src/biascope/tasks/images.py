@@ -1,4 +1,4 @@
-"""WHERE: tasks made of images: a class written along a direction, images turned in a basis, two sources side by side."""
+"""Tasks made of images: a class encoded along a direction, images reversed in a basis, two sources together."""
 
 # m members · n samples of a batch · K channels · D pixels of a channel
 
@@ -16,7 +16,7 @@ from biascope.tasks.task import Arrays, Imprinted, Task
 
 @dataclass(frozen=True)
 class SideBySide(Task):
-    """Two sources of the same labels, joined as channels; at test time either can be taken away.
+    """Two sources of the same labels, joined as channels; either can be removed at test time.
 
     Splits: those of the sources, and beside ``test`` also ``test, first only`` and ``test, second only`` with the other
     source set to zero. Which of the two a network then still classifies tells what it has learned from.
@@ -34,7 +34,7 @@ class SideBySide(Task):
 
     @property
     def members(self) -> int | None:
-        """Number of members, where a source has members."""
+        """Number of members, if a source has members."""
         return self.second.members if self.first.members is None else self.first.members
 
     @property
@@ -46,7 +46,7 @@ class SideBySide(Task):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Shape of one input."""
         return (self.first.shape[0] + self.second.shape[0], *self.first.shape[1:])
 
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
@@ -133,7 +133,7 @@ def flipped(images: Arrays, directions: Tensor) -> Arrays:
         The rotated data, in floating point.
 
     Raises:
-        ValueError: If the directions are no basis of one channel.
+        ValueError: If the directions are not a basis of one channel.
 
     Example:
         >>> images = Arrays({"train": (torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([0]))})

@@ -1,4 +1,4 @@
-"""WHERE, as a user names them: patches in an ``.npy`` or ``.npz`` file."""
+"""Patches in an ``.npy`` or ``.npz`` file of the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pixel_scale(name_or_path: str | Path, *, size: int, root: Path | None = None
         name_or_path: The data set.
         size: Training samples that are taken of it.
         root: Folder of data sets.
-        seed: Of the choice of samples.
+        seed: Random seed for the choice of samples.
     """
     whole = data.load(name_or_path, root=root)
     images = whole.subset({"train": min(size, len(whole.splits["train"][0]))}, seed=seed).splits["train"][0] / 255.0
@@ -49,7 +49,7 @@ def patches_of(path: Path | str, *, within: float | None = 0.5, scale: Scale | N
         The patches, or ``None`` where the word names no such file: a data set.
 
     Raises:
-        ValueError: If the file is damaged, or what it holds are no patches.
+        ValueError: If the file is damaged, or does not hold patches.
 
     Example:
         >>> import tempfile
@@ -68,7 +68,9 @@ def patches_of(path: Path | str, *, within: float | None = 0.5, scale: Scale | N
     if "patches" not in arrays:
         if any(key == "x" or key.startswith("x_") for key in arrays):
             return None  # a data set
-        raise ValueError(f"{path} must hold {_KEYS}, and holds {', '.join(arrays) or 'nothing'}. Save the arrays so.")
+        raise ValueError(
+            f"{path} must hold {_KEYS}, but holds {', '.join(arrays) or 'nothing'}. Save the arrays under these names."
+        )
     pixels = arrays["patches"]
     if pixels.dtype.kind not in "fiu":
         raise ValueError(f"The patches of {path} must be numbers, got {pixels.dtype}. Convert them first.")
@@ -77,12 +79,15 @@ def patches_of(path: Path | str, *, within: float | None = 0.5, scale: Scale | N
         mean, spread = scale or (np.zeros(1), np.ones(1))
         if scale is not None and pixels.ndim == 4 and len(mean) != pixels.shape[1]:
             raise ValueError(
-                f"The patches of {path} must have the {len(mean)} channels of the data, got {pixels.shape[1]}. Cut them from such."
+                f"The patches of {path} must have the {len(mean)} channels of the data, got {pixels.shape[1]}. "
+                "Cut the patches from images of this data."
             )
         pixels = (pixels / 255.0 - mean) / spread
     statistics = arrays.get("statistics")
     if statistics is not None and (statistics.dtype.kind not in "fiu" or not np.isfinite(statistics).all()):
-        raise ValueError(f"The statistics of {path} must be finite numbers, got {statistics.dtype}. Mend or drop them.")
+        raise ValueError(
+            f"The statistics of {path} must be finite numbers, got {statistics.dtype}. Fix or remove them."
+        )
     return Patches(
         torch.from_numpy(np.ascontiguousarray(pixels, np.float64)),
         names=tuple(map(str, arrays["names"].tolist())) if "names" in arrays else (),
@@ -95,12 +100,12 @@ def patches_of(path: Path | str, *, within: float | None = 0.5, scale: Scale | N
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file under their names; no code in it is run."""
     if not path.is_file():
-        raise ValueError(f"The patches {path} must be an existing file, and there is none. Check the path.")
+        raise ValueError(f"The patches {path} must be an existing file, but there is none. Check the path.")
     try:
         with path.open("rb") as file:
             found = np.load(file, allow_pickle=False)
             return {key: found[key] for key in found.files} if path.suffix == ".npz" else {"patches": found}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} must be a whole {path.suffix} file of numbers, and is not ({error}). Save it again."
+            f"{path} must be a whole {path.suffix} file of numbers, but is not ({error}). Save it again."
         ) from error

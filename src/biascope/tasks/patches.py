@@ -1,4 +1,4 @@
-"""WHERE: patches of images as patterns: given or found by clustering, where they occur, and what labels they come with."""
+"""Image patches as patterns: given or found by clustering, where they occur, and with which labels."""
 
 # n images · P patterns · L places of a patch in an image · C×h×w numbers of a patch
 
@@ -28,7 +28,7 @@ class Patches:
         statistics: ``(P,)`` label statistics where they are known beforehand.
         within: An image contains a pattern ``p`` where one of its patches ``x`` is nearer to it than to the others and
             ``‖x − p‖ ≤ within·‖p‖``; ``None`` leaves out the second condition: the patterns stand for all patches.
-        name: Of the set, in words.
+        name: Name of the set, in words.
 
     Example:
         >>> Patches(torch.eye(4).reshape(4, 1, 2, 2)).names
@@ -46,10 +46,10 @@ class Patches:
         if len(shape) != 4 or shape[0] < 2 or 0 in shape:
             raise ValueError(
                 f"Patches must be an array (patterns, channels, height, width) of at least two patterns, got shape {shape}. "
-                "Reshape them, or add another."
+                "Reshape the array, or add another pattern."
             )
         if not self.pixels.isfinite().all():
-            raise ValueError("Patches must be finite numbers, and some are not. Replace what is missing.")
+            raise ValueError("Patches must be finite numbers, but some are not. Replace these values.")
         if self.within is not None and not self.within > 0:
             raise ValueError(f"within must be a positive number of pattern norms, got {self.within}. Pass 0.5.")
         object.__setattr__(self, "names", tuple(map(str, self.names or range(1, shape[0] + 1))))
@@ -65,7 +65,7 @@ class Patches:
 
     @property
     def content(self) -> str:
-        """A digest of pixels and statistics, for the identity of work that rests on them."""
+        """A digest of pixels and statistics, for the identity of work that uses them."""
         digest = hashlib.sha256(f"{tuple(self.pixels.shape)}{self.within}".encode())
         for tensor in (self.pixels, self.statistics):
             if tensor is not None:
@@ -120,7 +120,7 @@ def clustered_patches(
         num: Clusters P.
         stride: Steps between patches.
         from_each: Patches of each image that are clustered.
-        seed: Of the choice of patches and of the start.
+        seed: Random seed for the choice of patches and for the start.
 
     Returns:
         The centres, that of the largest cluster first.
@@ -176,7 +176,7 @@ def patch_presence(images: Tensor, patches: Patches, *, stride: tuple[int, int] 
     shape = tuple(patches.pixels.shape[1:])
     if images.shape[1] != shape[0]:
         raise ValueError(
-            f"Images must have the {shape[0]} channels of the patches, got {images.shape[1]}. Pass images of their kind."
+            f"Images must have the {shape[0]} channels of the patches, got {images.shape[1]}. Pass images with as many channels."
         )
     centres, found = patches.pixels.flatten(1).to(images), []
     reach = None if patches.within is None else (patches.within * centres.norm(dim=1)).square()

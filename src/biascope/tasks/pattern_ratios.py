@@ -1,4 +1,4 @@
-"""HOW: which patterns the channels of a network detect, how strongly, and what pattern statistics allow (PSI).
+"""The patterns that the channels of a network detect, how strongly, and what pattern statistics allow (PSI).
 
 A network ``N(x) = Σ_j v_j max_l σ(w_j·x[l])`` sees inputs made of orthonormal patterns, of which p_1 (place 0) marks the label +1,
 p_2 (place 1) marks −1, and the rest are spurious. All that matters of a channel are its responses ``w_j·p_i``.
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 class Labelled(Protocol):
-    """Samples of which only their patterns and labels matter."""
+    """Samples reduced to their patterns and labels."""
 
     @property
     def contains(self) -> Tensor:
@@ -88,14 +88,14 @@ class Certificate:
 
 
 class SampleSize(NamedTuple):
-    """So many samples are enough for zero test error, with at least this probability."""
+    """A number of samples that suffices for zero test error, with at least this probability."""
 
     samples: int
     probability: float
 
 
 def label_statistics(samples: Labelled) -> Tensor:
-    """``s_i = (1/m) Σ_j y_j 1{p_i ∈ x_j}``: how a pattern goes with the labels, ``(…, P)`` in float64 (equation 4).
+    """``s_i = (1/m) Σ_j y_j 1{p_i ∈ x_j}``: how a pattern correlates with the labels, ``(…, P)`` in float64 (equation 4).
 
     Example:
         >>> from types import SimpleNamespace
@@ -190,7 +190,7 @@ def detection_ratios(found: Detection) -> Sides:
 
 
 def leanings(statistics: Tensor) -> Sides:
-    """``max(−s_i/s_1, 0)`` and ``max(−s_i/s_2, 0)``: how far a pattern goes with the other label.
+    """``max(−s_i/s_1, 0)`` and ``max(−s_i/s_2, 0)``: how far a pattern correlates with the other label.
 
     Without a sample of label +1, s_1 is 0: a pattern that goes with the other label then leans infinitely far (PSI asks nothing of
     it), all others not at all. The same holds of s_2.
@@ -249,7 +249,7 @@ def smallest_constant(ratios: Sides, statistics: Tensor, samples: int, *, slope:
 
 
 def certificate(found: Detection) -> Certificate:
-    """What the masses alone say of all inputs, those never seen included (equation 3).
+    """Bounds on the outputs at all inputs, unseen ones included, from the masses alone (equation 3).
 
     Let x be positive. It contains p_1 and otherwise spurious patterns. A channel w that detects p_1 answers ``w·p_1``, any other w
     at least 0: together at least ``M⁺_w(1)``. A channel u answers at most its largest positive response to p_1 and the spurious
@@ -269,7 +269,7 @@ def certificate(found: Detection) -> Certificate:
 
 
 def sample_size_bound(patterns: int, *, slope: float, constant: float, failure: float = 0.0) -> SampleSize:
-    """The least ``m > 300 b²c²P² log P``: so many samples make an algorithm with (b, c, δ)-PSI err nowhere (theorem 6.1).
+    """The least ``m > 300 b²c²P² log P``: an algorithm with (b, c, δ)-PSI then makes no error (theorem 6.1).
 
     The spurious patterns must be unbiased, ``E[y 1{p_i ∈ x}] = 0``, and the labels equally likely. Then with probability at least
     ``1 − δ − 4/P³`` every ``b|s_i|/s_1`` is below 1/2cP, every ratio below 1/P, and :func:`certificate` holds.
@@ -281,7 +281,7 @@ def sample_size_bound(patterns: int, *, slope: float, constant: float, failure: 
         failure: δ.
 
     Raises:
-        ValueError: If there are fewer than three patterns, b or c is below 1, or δ is no probability.
+        ValueError: If there are fewer than three patterns, b or c is below 1, or δ is not a probability.
 
     Example:
         >>> sample_size_bound(20, slope=2, constant=1)  # 300·4·400·log 20

@@ -1,4 +1,4 @@
-"""WHERE: inputs made of orthogonal patterns, one of which tells the class, and images of coloured digits.
+"""Inputs made of orthogonal patterns, one of which determines the class, and images of coloured digits.
 
 Patterns are numbered from 0: pattern 0 marks the label +1, pattern 1 the label −1, and all others are spurious.
 
@@ -69,7 +69,7 @@ class PatternSamples:
         return dataclasses.replace(self, places=self.places.to(device), labels=self.labels.to(device))
 
     def shuffled(self, *, seed: int) -> PatternSamples:
-        """The same inputs with their patterns in random order, which changes pictures and no output of the network."""
+        """The same inputs with their patterns in random order; this changes the images but no output of the network."""
         keys = torch.rand(self.places.shape, generator=generator_for(_CPU, seed, "pattern order"))
         order = keys.argsort(-1).to(self.places.device)
         return dataclasses.replace(self, places=self.places.gather(-1, order))
@@ -111,7 +111,7 @@ class PatternSamples:
 
 @dataclass(frozen=True)
 class PatternDistribution:
-    """A law of labelled inputs: a label ±1 by chance, the pattern that marks it, and n − 1 spurious ones.
+    """A distribution of labelled inputs: a random label ±1, the pattern that marks it, and n − 1 spurious ones.
 
     Definition:
         ``"uniform"`` (D_u): the spurious patterns are drawn uniformly without replacement.
@@ -143,7 +143,7 @@ class PatternDistribution:
             raise ValueError(f"kind must be one of {known}, got {self.kind!r}. Pass kind='uniform'.")
         if self.kind == "paired" and (n < 2 or total != 2 * n):
             raise ValueError(
-                f"Paired patterns must be twice as many as an input has, and that at least 2, got {total} and {n}. "
+                f"Paired patterns need per_input of at least 2 and twice as many patterns, got per_input={n} and patterns={total}. "
                 f"Pass patterns={2 * max(n, 2)}, per_input={max(n, 2)}."
             )
         least = 2 if self.kind == "biased" else 1
@@ -166,12 +166,12 @@ class PatternDistribution:
 
     @property
     def unbiased(self) -> bool:
-        """Whether no spurious pattern tells anything of the label, as theorem 6.1 asks."""
+        """Whether no spurious pattern carries information about the label, as theorem 6.1 requires."""
         return not bool(self.expected_statistics[2:].any())
 
     @property
     def support(self) -> int:
-        """How many different inputs there are, whatever the order of their patterns."""
+        """Number of different inputs; the order of patterns does not matter."""
         n, total = self.per_input, self.patterns
         if self.kind == "uniform":
             return 2 * math.comb(total - 2, n - 1)
@@ -184,7 +184,7 @@ class PatternDistribution:
 
         Args:
             num: m.
-            seed: Of the samples. Each run has a stream of its own: its samples do not depend on how many runs are drawn.
+            seed: Random seed for the samples. Each run has a stream of its own: its samples do not depend on how many runs are drawn.
             runs: For several runs at once, with an axis over runs in front: how many, or which, by their numbers.
 
         Returns:
@@ -242,7 +242,7 @@ def coloured_digits(digits: Arrays, samples: Mapping[str, int], *, seed: int) ->
     Args:
         digits: Grey images ``(n, 1, h, w)``, 28 × 28 for MNIST.
         samples: How many images to make, by split.
-        seed: Of all choices.
+        seed: Random seed for all choices.
 
     Returns:
         Images ``(m, 3, 3h, 3w)`` of three rows of three tiles, with labels.

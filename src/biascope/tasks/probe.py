@@ -1,4 +1,4 @@
-"""WHERE we look. Probe: the inputs at which networks are measured, fixed for all members or sampled afresh for each."""
+"""Probe: the inputs at which networks are measured, fixed for all members or sampled afresh for each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Probe:
     Attributes:
         num: Inputs per member.
         fresh: Whether each member gets its own inputs.
-        description: In words, for results.
+        description: Description for results.
 
     Example:
         >>> probe = Probe.gaussian((1, 4, 4), num=3, seed=0)
@@ -74,11 +74,11 @@ class Probe:
         """Inputs with independent N(0, std²) entries: the published choice is one fixed input with std 1.
 
         Args:
-            shape: Of one input, for example ``(1, 32, 32)``.
+            shape: Shape of one input, for example ``(1, 32, 32)``.
             num: Inputs, or inputs per member where fresh.
             std: Standard deviation of each entry.
-            fresh: Whether each member gets its own.
-            seed: Of the inputs; independent of the seed of the weights.
+            fresh: Whether each member gets its own inputs.
+            seed: Random seed for the inputs; independent of the seed for the weights.
         """
         shape = tuple(shape)
         if not shape or min(shape) < 1:
@@ -105,7 +105,7 @@ class Probe:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells this probe from another: its inputs, or the law that they are drawn from, with the first of them."""
+        """The identity of this probe: its inputs, or the distribution that they are drawn from, with the first inputs."""
         first = tree_leaves(self.inputs(0, 1, Run(device="cpu", precision="float64")))
         law = None if self._law is None else code_of(self._law)
         return {

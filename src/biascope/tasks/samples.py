@@ -1,4 +1,4 @@
-"""WHERE, as a user names it: real samples for a measurement, standardised as the papers do."""
+"""Real samples as a user names them, standardised as in the papers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def samples_of(
 
     Args:
         name_or_path: A published set, an ``.npz`` file or an image folder, as :func:`biascope.data.load` takes them.
-        sizes: Training and test samples to take, or training samples alone; where a set has fewer, all of them.
-        side: Height and width to pad images to, for networks that want a certain size.
+        sizes: Training and test samples to take, or training samples alone; if a set has fewer, all of them.
+        side: Height and width to pad images to, for networks that need a certain size.
         root: Folder of data sets.
         labelled: Whether labels are needed; if not, samples without any are all labelled 0.
-        seed: Of the choice of samples.
+        seed: Random seed for the choice of samples.
 
     Returns:
         Float images and labels, in the splits that the set has.
@@ -53,7 +53,7 @@ def samples_of(
     for split, count in wanted.items():
         if split in whole.splits:
             if labelled and whole.splits[split][1] is None:
-                raise ValueError(f"The {split} samples of {whole.name!r} must have labels, and have none. Add them.")
+                raise ValueError(f"The {split} samples of {whole.name!r} must have labels, but have none. Add labels.")
             there[split] = min(count, len(whole.splits[split][0]))
     if "train" not in there:
         raise ValueError(
@@ -64,7 +64,7 @@ def samples_of(
     images = {split: part.splits[split][0].astype(np.float32) / 255 for split in there}
     if len(images["train"]) > 1 and bool((images["train"] == images["train"][:1]).all()):
         raise ValueError(
-            f"The training samples of {whole.name!r} must differ from one another, and the {there['train']:,} that were taken are "
+            f"The training samples of {whole.name!r} must differ from one another, but the {there['train']:,} that were taken are "
             "all equal. Pass another data set, or more --samples."
         )
     mean = images["train"].mean((0, 2, 3), keepdims=True)
@@ -81,13 +81,13 @@ def samples_of(
 def grey_signals(
     name_or_path: str | Path, *, num: int = 100, root: Path | None = None, seed: int = 0
 ) -> tuple[Signal, ...]:
-    """Images of a data set as signals of one channel, from 0 to 1: what implicit representations are measured on.
+    """Images of a data set as signals of one channel, from 0 to 1, for implicit representations.
 
     Args:
         name_or_path: As :func:`biascope.data.load` takes it; labels are not needed.
         num: How many, of its first split; where there are fewer, all of them.
         root: Folder of data sets.
-        seed: Of the choice.
+        seed: Random seed for the choice.
 
     Returns:
         The signals, in float64; colours are averaged.

@@ -1,4 +1,4 @@
-"""SHOW: a signal as a user names it: an image, a sound or an array in a file; and the way back into a file."""
+"""Signals in files: an image, a sound or an array, read and written."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def signal_of(
 
     Args:
         path: The file.
-        longest: Of an image, pixels of the longer side, to which it is made smaller; by default as it is.
-        seconds: Of a sound, how much to take; by default all.
-        start: Of a sound, where to begin, in seconds.
+        longest: Pixels of the longer side that an image is reduced to; by default it keeps its size.
+        seconds: Seconds of a sound to read; by default all.
+        start: Second of a sound to start from.
         grey: Whether to make an image grey.
 
     Returns:
@@ -56,7 +56,7 @@ def signal_of(
     path = Path(path)
     _check_part(longest, seconds, start)
     if not path.is_file():
-        raise ValueError(f"The signal {path} must be an existing file, and there is none. Check the path.")
+        raise ValueError(f"The signal {path} must be an existing file, but there is none. Check the path.")
     kind = path.suffix.lower()
     if kind in SUFFIXES:
         return _image(path, longest, grey)
@@ -133,16 +133,18 @@ def _sound(path: Path, seconds: float | None, start: float) -> Signal:
             frames = file.readframes(wanted)
     except (wave.Error, EOFError) as error:
         raise ValueError(
-            f"{path} must be a .wav file of plain PCM samples, and is not ({error or 'it ends early'}). Convert it to 16-bit PCM."
+            f"{path} must be a .wav file of plain PCM samples, but is not ({error or 'it ends early'}). Convert it to 16-bit PCM."
         ) from error
     if not rate:
-        raise ValueError(f"{path} must say how many samples a second has, and says 0. Save the sound again.")
+        raise ValueError(f"{path} must state its sampling rate, but states 0 Hz. Save the sound again.")
     if len(frames) < wanted * width * channels:
         there = len(frames) // (width * channels)
-        raise ValueError(f"{path} must have {wanted:,} samples there, as it says, and has {there:,}. Copy it again.")
+        raise ValueError(
+            f"{path} must have {wanted:,} samples there, as its header says, but has {there:,}. Copy it again."
+        )
     raw = np.frombuffer(frames, np.uint8).reshape(-1, width)
     if not len(raw):
-        raise ValueError(f"{path} must have samples after {start:g} s, and has none. Pass a smaller --start.")
+        raise ValueError(f"{path} must have samples after {start:g} s, but has none. Pass a smaller --start.")
     if width == 1:  # the only width whose samples have no sign
         values = (raw[:, 0].astype(np.float64) - 128) / 128
     else:
@@ -158,10 +160,12 @@ def _array(path: Path) -> Signal:
     try:
         values = np.load(path, allow_pickle=False)
     except MemoryError as error:
-        raise ValueError(f"{path} must fit into memory, and says that it does not. Save it again.") from error
+        raise ValueError(
+            f"{path} must hold an array that fits into memory, but its header declares a larger one. Save it again."
+        ) from error
     except Exception as error:  # a damaged header makes NumPy raise almost anything
         raise ValueError(
-            f"{path} must be an .npy array of numbers, and cannot be read as one. Save it with numpy.save."
+            f"{path} must be an .npy array of numbers, but cannot be read as one. Save it with numpy.save."
         ) from error
     if values.dtype.kind not in "biuf" or not 1 <= values.ndim <= MOST_DIMENSIONS + 1 or not values.size:
         raise ValueError(

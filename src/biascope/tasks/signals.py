@@ -1,4 +1,4 @@
-"""WHERE: signals on grids of coordinates. Images, sounds and volumes as functions that a network from coordinates learns."""
+"""Signals on grids of coordinates: images, sounds and volumes as functions that a coordinate network learns."""
 
 # m signals · n coordinates of a split · N of the grid · d dimensions · c channels
 
@@ -73,8 +73,8 @@ class Signal:
 
     Attributes:
         values: ``(size₁, …, size_d, c)``, real numbers.
-        name: In words.
-        rate: Samples per unit of length that mean something to the user (44,100 Hz), ``None`` where there are none.
+        name: Name of the signal.
+        rate: Samples per unit (44,100 Hz), ``None`` if not known.
 
     Example:
         >>> sound = Signal(torch.tensor([[0.0], [1.0], [0.0], [-1.0]]), "tone", rate=4.0)
@@ -95,7 +95,7 @@ class Signal:
         if not self.values.is_floating_point() or not bool(torch.isfinite(self.values).all()):
             raise ValueError(
                 f"The values of {self.name} must be finite real numbers, got {self.values.dtype}"
-                f"{' with others among them' if self.values.is_floating_point() else ''}. Pass values.float() / 255 for bytes."
+                f"{' with NaN or infinite values' if self.values.is_floating_point() else ''}. Pass values.float() / 255 for bytes."
             )
 
     @property
@@ -170,7 +170,7 @@ class SignalTask(Task):
             high: Where the longest axis ends.
             endpoint: Whether the last point lies at ``high``.
             isotropic: Whether all axes have the same spacing.
-            seed: Of the points held out.
+            seed: Random seed for the points held out.
             run: Device and precision.
 
         Raises:
@@ -191,7 +191,7 @@ class SignalTask(Task):
 
     @property
     def members(self) -> int | None:
-        """Number of signals, where each has a network of its own."""
+        """Number of signals, if each has its own network."""
         return len(self.values) if self.stacked else None
 
     @property
@@ -201,7 +201,7 @@ class SignalTask(Task):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input: the dimension of the coordinates."""
+        """Shape of one input: the dimension of the coordinates."""
         return (self.grid.shape[1],)
 
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
@@ -241,8 +241,8 @@ def psnr(outputs: Tensor, values: Tensor, *, peak: float = 1.0, dim: int | tuple
     """Peak signal-to-noise ratio ``10 log₁₀(peak² / mean (outputs − values)²)`` in decibels, in float64.
 
     Args:
-        outputs: What was said.
-        values: What is right, of the same shape.
+        outputs: The reconstruction.
+        values: The signal, of the same shape.
         peak: The range of the values: 1 for images from 0 to 1, 2 for sounds from −1 to 1.
         dim: The axes that the mean is taken over; all by default.
 
@@ -268,11 +268,11 @@ def psnr(outputs: Tensor, values: Tensor, *, peak: float = 1.0, dim: int | tuple
 
 
 def outputs_at(networks: Network, coordinates: Tensor, *, run: Run | None = None) -> Tensor:
-    """What networks say at coordinates ``(N, d)``, pass by pass: ``(N, c)``, or ``(m, N, c)`` for a stack, on the CPU.
+    """Outputs of networks at coordinates ``(N, d)``, pass by pass: ``(N, c)``, or ``(m, N, c)`` for a stack, on the CPU.
 
     Args:
         networks: One, or a stack.
-        coordinates: Where.
+        coordinates: The points.
         run: Device and precision.
 
     Example:
@@ -290,7 +290,7 @@ def outputs_at(networks: Network, coordinates: Tensor, *, run: Run | None = None
 
 
 def psnr_of(networks: Network, task: SignalTask, split: str, *, peak: float = 1.0, run: Run | None = None) -> Tensor:
-    """How well networks say the signals of a task: the peak signal-to-noise ratio of each on a split, in decibels.
+    """How well networks reconstruct the signals of a task: the PSNR of each on a split, in decibels.
 
     Args:
         networks: One, or a stack.
@@ -303,7 +303,7 @@ def psnr_of(networks: Network, task: SignalTask, split: str, *, peak: float = 1.
         ``(m,)`` in float64 on the CPU, ``(1,)`` for one network.
 
     Raises:
-        ValueError: If signals and networks are not of one number, or not of as many channels.
+        ValueError: If the numbers of signals and networks differ, or their channels do.
 
     Example:
         >>> task = SignalTask.of(Signal(torch.full((4, 1), 0.1)), seed=0, run=Run(device="cpu"))
@@ -322,7 +322,7 @@ def psnr_of(networks: Network, task: SignalTask, split: str, *, peak: float = 1.
     outputs = outputs_at(networks, task.grid[points], run=run).reshape(networks.members or 1, len(points), -1)
     if outputs.shape[-1] != values.shape[-1]:
         raise ValueError(
-            f"The networks must say as many numbers as the signal has channels, got {outputs.shape[-1]} and "
+            f"The networks must output as many values as the signal has channels, got {outputs.shape[-1]} and "
             f"{values.shape[-1]}. Build them with outputs={values.shape[-1]}."
         )
     return psnr(outputs, values.expand_as(outputs), peak=peak, dim=(-2, -1))

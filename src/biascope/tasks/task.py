@@ -1,4 +1,4 @@
-"""WHERE: what is to be learned. Task: a distribution served in batches, to one network or to every member of a stack."""
+"""Tasks that networks learn. Task: a distribution served in batches, to one network or to every member of a stack."""
 
 # m members · n samples of a batch · c classes · D input size
 
@@ -30,7 +30,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def members(self) -> int | None:
-        """How many members have inputs or labels of their own; ``None`` where all networks see the same."""
+        """Number of members with their own inputs or labels; ``None`` if all networks see the same."""
 
     @property
     @abstractmethod
@@ -40,18 +40,18 @@ class Task(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Shape of one input."""
 
     @abstractmethod
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs ``(n, …)`` and labels ``(n,)``; with a leading axis over members where these have their own."""
+        """Inputs ``(n, …)`` and labels ``(n,)``; with a leading axis over members if these have their own."""
 
     @abstractmethod
     def select(self, members: Sequence[int]) -> Task:
         """The task of some members, in the order given; a task for all is returned as it is."""
 
     def member_axes(self, x: Tensor, y: Tensor) -> tuple[int | None, int | None]:
-        """Along which axis a batch's inputs, and its labels, run over members; ``None`` where they are shared."""
+        """The member axis of a batch's inputs and of its labels; ``None`` if members share them."""
         return 0 if x.dim() == len(self.shape) + 2 else None, 0 if y.dim() == 2 else None
 
     def of_member(self, index: int) -> Task:
@@ -98,8 +98,8 @@ class Arrays(Task):
 
     Attributes:
         splits: Inputs ``(n, …)`` and labels ``(n,)`` by name; byte images are served as numbers from 0 to 1.
-        dtype: Of the inputs served.
-        name: In words, for results.
+        dtype: Type of the inputs served.
+        name: Name for results.
 
     Example:
         >>> task = Arrays({"train": (torch.eye(3), torch.tensor([0, 1, 0]))})
@@ -121,7 +121,7 @@ class Arrays(Task):
 
     @property
     def members(self) -> None:
-        """All networks see the same."""
+        """``None``: all networks see the same data."""
         return None
 
     @property
@@ -131,7 +131,7 @@ class Arrays(Task):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Shape of one input."""
         return tuple(next(iter(self.splits.values()))[0].shape[1:])
 
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
@@ -212,7 +212,7 @@ class Relabelled(Task):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Shape of one input."""
         return self.base.shape
 
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
@@ -224,7 +224,7 @@ class Relabelled(Task):
 
 @dataclass(frozen=True)
 class Imprinted(Task):
-    """A data set whose content along a direction is replaced by a number that tells the class.
+    """A data set whose content along a direction is replaced by a number that encodes the class.
 
     Member i sees ``x − v(vᵀx) + a_y·v`` with its own carrier ``v = v_{i,y}``. With Gaussian noise as data and one carrier for
     both classes this is D(v) of the papers; with images and a carrier per class it is their poisoning. The data are kept
@@ -262,7 +262,7 @@ class Imprinted(Task):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Shape of one input."""
         return self.base.shape
 
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
@@ -297,7 +297,7 @@ def along_directions(
     seed: int,
     run: Run | None = None,
 ) -> Imprinted:
-    """D(v) for every direction of a set, sharing one draw of noise and labels.
+    """The directional task D(v) for every direction of a set, with one shared draw of noise and labels.
 
     Definition:
         ``x = ε·s·v + w``, ``w ~ N(0, σ²(I − v vᵀ))``, ``s = ±1`` with equal probability; the label is 1 where s = +1. All
@@ -305,14 +305,14 @@ def along_directions(
 
     Args:
         vectors: ``(m, D)`` unit vectors.
-        shape: Of one input.
+        shape: Shape of one input.
         noise: σ.
         epsilon: ε, half the distance between the class means.
         margin: ``"text"`` for ε as defined; ``"released"`` for ε/2, as the authors' code draws it.
         train: Training samples.
         test: Test samples.
         labels: Labels to use instead of random ones, by split: their number overrides ``train`` and ``test``.
-        seed: Of noise and labels.
+        seed: Random seed for noise and labels.
         run: Device and precision.
 
     Returns:
@@ -341,7 +341,7 @@ def along_directions(
         )
     if not 0 <= noise < math.inf or train < 1 or test < 1:
         raise ValueError(
-            f"noise must be finite and not negative and train and test must be at least 1, got {noise}, {train} and {test}. "
+            f"noise must be finite and at least 0, train and test at least 1, got {noise}, {train} and {test}. "
             "Pass noise=3.0, train=10000, test=10000."
         )
     if not 0 < epsilon < math.inf:

@@ -1,4 +1,4 @@
-"""HOW a step that never leaves the GPU is recorded once and replayed: without the launches that cost more than small work."""
+"""A training step on the GPU, recorded once as a CUDA graph and replayed without launch costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HOW well trained networks do: accuracy and loss on a split of a task."""
+"""Accuracy and loss of trained networks on a split of a task."""
 
 # m members
 
@@ -28,7 +28,7 @@ EVALUATED = 2**25  # numbers of input that one evaluation pass takes
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well networks do on a split: ``(m,)`` accuracies between 0 and 1, nan of a network that says NaN, and mean losses."""
+    """Accuracies between 0 and 1 and mean losses on a split, ``(m,)``; nan for a network whose outputs are NaN."""
 
     accuracy: Tensor
     loss: Tensor
@@ -40,7 +40,7 @@ def evaluation(
     """Accuracy and loss of one network or each member of a stack on a split.
 
     Args:
-        networks: Whose.
+        networks: The networks.
         task: The data, the same for all or one for each member.
         split: Which part.
         loss: As in the recipe.

@@ -1,4 +1,4 @@
-"""HOW: the only training loop. ``fit`` trains one network or a stack of them, each on its own task, in lock-step."""
+"""The only training loop. ``fit`` trains one network or a stack of networks, each on its own task, in lock-step."""
 
 # m members · T iterations
 
@@ -31,19 +31,19 @@ CHECK_EVERY = 25  # iterations between looks at who is done: a look waits for th
 
 
 class DivergedError(ValueError):
-    """Training left the finite numbers."""
+    """Training diverged: a loss is not finite."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a training was like. Arrays have an axis over members, also for one network.
+    """The record of a training. Arrays have an axis over members, also for one network.
 
     Attributes:
         networks: The trained weights.
-        losses: ``(T, m)`` loss of each iteration's batch before its update; NaN after a member was done.
+        losses: ``(T, m)`` loss of each iteration's batch before its update; NaN after a member stopped.
         first_below: ``(m,)`` the first iteration (counted from 1) whose loss was below the recipe's threshold, −1 for never.
         diverged_at: ``(m,)`` the first iteration whose loss was not finite, −1 for never.
-        distance: ``(m,)`` ‖θ_T − θ₀‖, the length of the way between first and last weights.
+        distance: ``(m,)`` ‖θ_T − θ₀‖, the distance between first and last weights.
         start_norm: ``(m,)`` ‖θ₀‖.
         end_norm: ``(m,)`` ‖θ_T‖.
         checkpoints: Weights after the iterations asked for.
@@ -60,29 +60,29 @@ class Trajectory:
 
     @property
     def turn(self) -> Tensor:
-        """``(m,)`` cosine distance ``1 − cos(θ₀, θ_T)``: how far the weights have turned, whatever their length."""
+        """``(m,)`` cosine distance ``1 − cos(θ₀, θ_T)``: the change of direction of the weights."""
         start, end, way = self.start_norm.double(), self.end_norm.double(), self.distance.double()
         return (way**2 - (end - start) ** 2) / (2 * start * end).clamp_min(1e-300)
 
     def require_finite(self) -> Trajectory:
-        """The same, where every member stayed finite.
+        """This trajectory, if no member diverged; else raises :class:`DivergedError`.
 
         Raises:
             DivergedError: If one did not.
         """
         if (broken := int(self.diverged_at.max())) >= 0:
-            raise DivergedError(f"Training must stay finite, and diverged at iteration {broken}. Pass a smaller rate.")
+            raise DivergedError(f"Training diverged at iteration {broken}. Pass a smaller learning rate.")
         return self
 
     def at(self, step: int) -> Network:
-        """The networks after an iteration that was asked to be kept.
+        """The networks after an iteration of ``keep_at``.
 
         Raises:
             ValueError: If it was not.
         """
         if step not in self.checkpoints:
             kept = ", ".join(map(str, self.checkpoints)) or "none"
-            raise ValueError(f"Iteration {step} must be among those kept, which are: {kept}. Pass keep_at=({step},).")
+            raise ValueError(f"Iteration {step} must be among the saved iterations: {kept}. Pass keep_at=({step},).")
         return self.checkpoints[step]
 
 
@@ -108,20 +108,20 @@ def fit(
 
     Args:
         networks: Where training starts; left unchanged.
-        task: What is learned, the same for all or one for each member.
-        recipe: How.
-        seed: Of the order of samples and of dropout.
+        task: The task, the same for all networks or one for each member.
+        recipe: Optimiser, schedule, loss and length.
+        seed: Random seed for the order of samples and for dropout.
         run: Device, precision (``"bfloat16"``: products in half precision, weights in float32), progress.
-        observe: Called with the number of iterations done and the networks, all in lock-step.
-        observe_at: When; by default at 0, 1, 2, 4, 8, … and at the end.
-        keep_at: Iterations after which the weights are kept, for :meth:`Trajectory.at`.
-        way: ``"loop"``, ``"stack"``, ``"shifts"`` (a stack whose convolutions are products), ``"compiled"`` (that through
+        observe: Function called with the number of finished iterations and the networks.
+        observe_at: Iterations at which it is called; by default 0, 1, 2, 4, 8, … and the last.
+        keep_at: Iterations after which the weights are saved, for :meth:`Trajectory.at`.
+        way: Training method: ``"loop"``, ``"stack"``, ``"shifts"`` (convolutions as products), ``"compiled"`` (that through
             ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
             captured large ones on a GPU, a loop on a CPU.
         until: Iterations after which to stop; by default all of the recipe, whose schedule stays that of the whole training.
         unfinished: A file for the state of one network's training, written every twenty seconds: after an interruption the same
-            call goes on from there, to the same weights. After the last iteration, or the one to stop after, it holds the training so
-            far, so that nothing is lost before the weights are saved, and a later call goes on from there; remove it in the end.
+            call resumes from there, to the same weights. After the last iteration, or the one to stop after, it holds the training so
+            far, so that nothing is lost before the weights are saved, and a later call resumes from there; delete it in the end.
 
     Returns:
         The trajectory.
@@ -148,10 +148,10 @@ def fit(
     way = way or default_way(networks, run)
     if way not in WAYS:
         listed = ", ".join(repr(known) for known in WAYS)
-        raise ValueError(f"way must be one of {listed}, got {way!r}. Leave it out for the usual one.")
+        raise ValueError(f"way must be one of {listed}, got {way!r}. Leave it out for the default.")
     if unfinished is not None and (networks.members is not None or observe is not None or keep_at):
         raise ValueError(
-            "unfinished is for one network that nobody looks at while it is trained, got a stack, observe or keep_at. Leave it out."
+            "unfinished needs one network without observe and keep_at, got a stack, observe or keep_at. Leave it out."
         )
     total = recipe.total_steps(task.sizes["train"])
     if until is not None and not 1 <= until <= total:
@@ -370,7 +370,7 @@ def draws_in_training(networks: Network) -> bool:
 
 
 def repeatable() -> AbstractContextManager[None]:
-    """The same numbers from run to run on a GPU, whose convolutions may otherwise add in any order."""
+    """Deterministic results on a GPU, whose convolutions may otherwise add in any order."""
     return torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32
     )

@@ -1,4 +1,4 @@
-"""HOW: initial weights learned from many signals (MAML, Reptile) or from one, by the one training loop."""
+"""Initial weights learned from many signals (MAML, Reptile) or from one, by the same training loop."""
 
 # B signals of a batch · N numbers of a signal, points times channels
 
@@ -64,7 +64,7 @@ class InnerLoop(nn.Module, ABC):
         self.register_buffer("coordinates", coordinates)
 
     def forward(self, signals: Tensor) -> Tensor:
-        """From signals ``(B, N)`` to what is compared with their targets."""
+        """From signals ``(B, N)`` to the outputs that are compared with their targets."""
         start: Params = dict(self.network.named_parameters())
         # The weights are shared until the first step, so that its forward pass is taken once for the batch.
         return vmap(lambda signal: self.judged(start, self.adapted(start, signal)))(signals)
@@ -83,7 +83,7 @@ class InnerLoop(nn.Module, ABC):
         return params
 
     def said(self, params: Params) -> Tensor:
-        """What the network says at the coordinates with given weights, ``(N,)``."""
+        """Outputs of the network at the coordinates with given weights, ``(N,)``."""
         with WithoutRecomputation():
             outputs: Tensor = functional_call(self.network, params, (self.coordinates,))
         return outputs.flatten()
@@ -93,12 +93,12 @@ class InnerLoop(nn.Module, ABC):
         """What the outer loop sees of one adaptation, from θ to θ_K."""
 
     def extra_repr(self) -> str:
-        """The inner loop's settings, which tell two of them apart."""
+        """The inner loop's settings, for identity."""
         return f"steps={self.steps}, rate={self.rate:g}, order={self.order!r}"
 
 
 class Adapted(InnerLoop):
-    """MAML: what the network says after it has adapted itself to each signal, ``(B, N)``.
+    """MAML: outputs of the network after adaptation to each signal, ``(B, N)``.
 
     Trained with the signals as targets and the squared loss, the network learns weights from which few steps lead to any of
     the signals. In first order that gradient is ``∇L(θ_K)``, as if θ_K were θ plus a constant.
@@ -138,7 +138,7 @@ class Travelled(InnerLoop):
     """
 
     def judged(self, start: Params, end: Params) -> Tensor:
-        """Half the squared length of the way, under a root since the loss takes the square."""
+        """The distance over √2, so that the squared loss is half the squared distance."""
         ways = [(tensor - end[name].detach()).flatten() for name, tensor in start.items()]
         length: Tensor = torch.linalg.vector_norm(torch.cat(ways))
         return length / 2**0.5
@@ -172,13 +172,13 @@ def meta_learned(
         start: Where meta-learning starts: a network, or the family that it is drawn from.
         signals: To learn from, on one set of coordinates; an iteration takes ``recipe.batch`` of them.
         algorithm: ``"maml"`` or ``"reptile"``.
-        order: Of MAML: ``"second"``, or ``"first"``, which takes inner gradients for constants and half the time.
+        order: Order of MAML: ``"second"``, or ``"first"``, which treats inner gradients as constants and halves the time.
         inner_steps: Steps of adaptation.
         inner_rate: Their rate, on the mean squared error over a signal's points.
         recipe: The outer loop's, with the squared loss; its gradient is MAML's, or Reptile's mean of ``θ − θ_K``.
         split: Which points of the signals.
-        keep_at: Outer iterations after which the weights are kept, for :meth:`Trajectory.at`.
-        seed: Of the weights drawn and of the order of signals.
+        keep_at: Outer iterations after which the weights are saved, for :meth:`Trajectory.at`.
+        seed: Random seed for the weights drawn and for the order of signals.
         run: Device, precision, folder. With a folder a finished training is read, not repeated.
 
     Returns:
@@ -214,7 +214,7 @@ def meta_learned(
     said = network(grid[:1]).shape[-1]
     if said != values.shape[-1]:
         raise ValueError(
-            f"The network must say as many numbers as the signals have channels, got {said} and {values.shape[-1]}. "
+            f"The network must output as many values as the signals have channels, got {said} and {values.shape[-1]}. "
             f"Build it with outputs={values.shape[-1]}."
         )
     values = values.flatten(1)  # (m, N)
@@ -249,14 +249,14 @@ def pretrained(
     seed: int,
     run: Run | None = None,
 ) -> Trajectory:
-    """Train one signal, as initial weights for others: what meta-learning is compared with.
+    """Train on one signal, as initial weights for others: the baseline of meta-learning.
 
     Args:
         start: A network, a stack with a signal for each, or the family that they are drawn from.
         signal: What is learned, from its points in the split ``"train"``; ``held_out=0.0`` for all of them.
-        recipe: How; by default Adam at 1e-4 on all points at once.
-        keep_at: Iterations after which the weights are kept, for :meth:`Trajectory.at`.
-        seed: Of the weights drawn and of the order of points.
+        recipe: How it is trained; by default Adam at 1e-4 on all points at once.
+        keep_at: Iterations after which the weights are saved, for :meth:`Trajectory.at`.
+        seed: Random seed for the weights drawn and for the order of points.
         run: Device, precision, folder. With a folder a finished training is read, not repeated.
 
     Returns:

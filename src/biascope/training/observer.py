@@ -1,4 +1,4 @@
-"""HOW: Observer: what ``fit`` records of a training, for a training loop of the user's own."""
+"""Observer: records what ``fit`` records, for a user's own training loop."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from biascope.training.fit import Trajectory
 
 
 class Observer:
-    """Watches a training loop that is not ours: call it once an iteration, after the optimiser's step.
+    """Records your own training loop: call it once per iteration, after the optimiser's step.
 
     It keeps the loss curve, the first iteration below a threshold, divergence and the way the weights have gone, and calls
     hooks with the network at chosen iterations, where any measurement can be made of it.
 
     Args:
         module: The network in training.
-        at: Iterations (counted from 1; 0 is the start) at which hooks are called and weights kept.
-        hooks: Functions of (iteration, Network) by name; what they return is kept under that name in :attr:`seen`.
-        threshold: Of the loss.
-        keep: Whether the weights at those iterations are kept, for :meth:`Trajectory.at`.
+        at: Iterations (counted from 1; 0 is the start) at which hooks are called and weights saved.
+        hooks: Functions of (iteration, Network) by name; their return values are stored under that name in :attr:`seen`.
+        threshold: Loss threshold.
+        keep: Whether the weights at those iterations are saved, for :meth:`Trajectory.at`.
         folder: Where to write them as ``step-N.safetensors``, for ``biascope scan --checkpoints``.
 
     Example:
@@ -78,7 +78,7 @@ class Observer:
             self.seen[name][step] = hook(step, network)
 
     def trajectory(self) -> Trajectory:
-        """All that was recorded so far."""
+        """Everything recorded so far."""
         now = Network.of(self._module)
         losses = torch.tensor(self._losses, dtype=torch.float64)[:, None]
         below = [

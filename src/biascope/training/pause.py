@@ -1,4 +1,4 @@
-"""HOW a training of one network is stopped and goes on: its whole state, written now and then."""
+"""The whole state of the training of one network, saved at intervals so that it can resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pause:
 
     Args:
         path: Ends in ``.safetensors``.
-        identity: What it is a training of; a file of another one is not read.
+        identity: Identity of the training; a file of another training is not read.
 
     Example:
         >>> import tempfile
@@ -60,7 +60,7 @@ class Pause:
         return len(held["losses"]), held["losses"]
 
     def note(self, step: int, state: Sequence[Tensor], losses: Tensor) -> None:
-        """Write if it is time."""
+        """Write the state if the interval has passed."""
         if time.monotonic() - self._last >= SECONDS:
             self.write(step, state, losses)
 
@@ -73,12 +73,12 @@ class Pause:
         self._last = time.monotonic()
 
     def finished(self) -> None:
-        """Nothing is left to go on with."""
+        """Delete the file: nothing is left to resume."""
         self._path.unlink(missing_ok=True)
 
 
 def _random_state() -> dict[str, Tensor]:
-    """Of the generators that dropout draws from."""
+    """States of the generators that dropout draws from."""
     found = {"random cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         found["random cuda"] = torch.cuda.get_rng_state()

@@ -1,4 +1,4 @@
-"""HOW many networks are trained together, and in which way: timed on this network, on this device, and written down."""
+"""How many networks are trained together, and by which method: timed on this network and device, and saved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Plan:
     """How trials are trained.
 
     Attributes:
-        way: One of the ways of :func:`biascope.training.fit.fit`.
+        way: One of the methods of :func:`biascope.training.fit.fit`.
         members: Networks of one stack.
         seconds: Expected for all trials, without evaluation.
     """
@@ -42,7 +42,7 @@ class Plan:
 
 
 def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan:
-    """The fastest way to train a number of networks of one kind, from timing a few iterations of each.
+    """The fastest method to train a number of networks of one kind, from timing a few iterations of each.
 
     On a CPU: one after another on each core, or in a stack where that is faster (networks of plain products). On a GPU:
     small networks in stacks as large as is useful and memory allows, compiled where the whole training is long enough to
@@ -99,7 +99,7 @@ def _even_size(most: int, trials: int) -> int:
 
 
 def seconds_per_step(networks: Network, task: Task, recipe: Recipe, run: Run, way: str) -> float:
-    """Time of one iteration of a stack; infinite where memory does not suffice or the way cannot run this network."""
+    """Time of one iteration of a stack; infinite if memory does not suffice or the method cannot run this network."""
     timings, members = Timings[tuple[str, int]](run.torch_device), networks.members or 1
     _time_steps(timings, networks, task, recipe, run, way)
     return members * timings.seconds[way, members]

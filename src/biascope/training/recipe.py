@@ -1,4 +1,4 @@
-"""HOW a network is trained. Recipe: optimiser, schedule, loss and length, as plain settings; and what they mean as tensors."""
+"""Recipe: how a network is trained (optimiser, schedule, loss, length), as plain settings and as tensor operations."""
 
 # m members of a stack, or nothing in its place for one network
 
@@ -24,20 +24,20 @@ class Recipe:
     Attributes:
         optimiser: ``"sgd"`` (with ``momentum``), ``"adam"``, ``"adamw"``, or ``"gd"``: all samples at every step.
         rate: The learning rate at the start.
-        schedule: ``"linear"`` to 0 or ``"cosine"`` to 0 over all iterations, or ``"constant"``.
-        warmup: Iterations over which the rate first rises linearly.
-        momentum: Of SGD and GD.
-        betas: Of Adam and AdamW.
+        schedule: Learning rate schedule: ``"linear"`` or ``"cosine"`` to 0 over all iterations, or ``"constant"``.
+        warmup: Iterations of linear warm-up.
+        momentum: Momentum of SGD and GD.
+        betas: Betas of Adam and AdamW.
         weight_decay: Added to the gradient; for AdamW taken off the weights.
         epochs: Passes over the training data.
-        steps: Iterations, instead of epochs.
+        steps: Number of iterations, instead of epochs.
         batch: Samples of an iteration; the last of an epoch may be smaller.
         clip: Largest norm of a network's gradient, ``None`` for no limit.
         loss: ``"cross_entropy"``, ``"logistic"``, ``"hinge"``, ``"squared"``; ``None``: cross-entropy for several outputs,
             logistic for one.
-        threshold: Loss of a batch whose first undercutting is recorded.
-        stop: Whether a network that undercuts it is done.
-        batchnorm: ``"train"``: statistics of the batch, running ones followed; ``"eval"``: frozen.
+        threshold: Loss threshold; the first batch below it is recorded.
+        stop: Whether training stops below the threshold.
+        batchnorm: ``"train"``: batch statistics, and running statistics are updated; ``"eval"``: frozen.
 
     Example:
         >>> Recipe(rate=0.5, epochs=2).rate_at(50, 100)
@@ -97,7 +97,7 @@ class Recipe:
 
     @property
     def settings(self) -> dict[str, object]:
-        """As plain values, for provenance and identity."""
+        """The settings as plain values, for provenance and identity."""
         return asdict(self)
 
     def batch_size(self, samples: int) -> int:
@@ -122,7 +122,7 @@ class Recipe:
         return self.rate * (1 + math.cos(math.pi * share)) / 2 if self.schedule == "cosine" else self.rate
 
     def scalars_at(self, step: int, total: int) -> tuple[float, float, float]:
-        """What an update needs of the time: the rate and Adam's two bias corrections."""
+        """The learning rate and Adam's two bias corrections at an iteration."""
         first, second = (1 - beta ** (step + 1) for beta in self.betas)
         return self.rate_at(step, total), first, math.sqrt(second)
 

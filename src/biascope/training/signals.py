@@ -1,4 +1,4 @@
-"""HOW: one signal learned by one network from its coordinates, and read back on any grid."""
+"""One network fitted to one signal from its coordinates, and evaluated on any grid."""
 
 # N points · c channels · d dimensions
 
@@ -19,12 +19,12 @@ from biascope.training.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class Representation:
-    """A network that stands for a signal.
+    """A network that represents a signal.
 
     Attributes:
         network: From coordinates to values without their mean.
         signal: What it was fitted to.
-        offset: ``(c,)`` the mean of each channel, added to what the network says.
+        offset: ``(c,)`` the mean of each channel, added to the network's outputs.
         low: Where the coordinates begin.
         high: Where the longest axis ends.
         psnr: In decibels, by split.
@@ -40,11 +40,11 @@ class Representation:
     recipe: Recipe
 
     def values_at(self, coordinates: Tensor, *, run: Run | None = None) -> Tensor:
-        """What it says at coordinates ``(n, d)``, ``(n, c)`` on the CPU."""
+        """Its values at coordinates ``(n, d)``: ``(n, c)`` on the CPU."""
         return outputs_at(self.network, coordinates, run=run) + self.offset
 
     def reconstruction(self, factor: int = 1, *, run: Run | None = None) -> Signal:
-        """The signal as the network says it, on a grid so many times as fine along each axis.
+        """The reconstructed signal, on a grid that is ``factor`` times as fine along each axis.
 
         Raises:
             ValueError: If the factor is below 1.
@@ -77,26 +77,26 @@ def fit_signal(
     unfinished: Path | None = None,
     run: Run | None = None,
 ) -> Representation:
-    """Train one network of a family to say a signal.
+    """Train one network of a family to reconstruct a signal.
 
     Args:
         family: Networks from as many coordinates as the signal has axes to as many numbers as it has channels.
         signal: What to learn; the mean over the training points of each channel is taken off before and added after.
-        recipe: How; by default :func:`usual_recipe`.
+        recipe: How it is trained; by default :func:`usual_recipe`.
         held_out: Share of the points that are not trained on.
         low: Where the coordinates begin.
         high: Where the longest axis ends, its endpoint excluded.
-        peak: Range of the values, of which the PSNR is taken.
-        seed: Of the weights, the points held out and the order of points.
-        unfinished: As of :func:`biascope.training.fit.fit`: a file from which an interrupted training goes on.
+        peak: Range of the values, for the PSNR.
+        seed: Random seed for the weights, the points held out and the order of points.
+        unfinished: As of :func:`biascope.training.fit.fit`: a file from which an interrupted training resumes.
         run: Device, precision, progress.
 
     Returns:
-        The network with what it takes to read the signal from it.
+        The network, with what is needed to reconstruct the signal.
 
     Raises:
         ValueError: If network and signal do not fit, or a setting is out of its range.
-        DivergedError: If training leaves the finite numbers.
+        DivergedError: If training diverges.
 
     Example:
         >>> import functools
@@ -126,6 +126,6 @@ def _check(family: Family, signal: Signal) -> None:
     said = family.tried(torch.zeros(2, axes), must, f"Build it with coordinates={axes}.")
     if said.reshape(2, -1).shape[1] != signal.channels:
         raise ValueError(
-            f"{family.name} must say {signal.channels} numbers at a point, as many as {signal.name} has channels, got "
+            f"{family.name} must output {signal.channels} values per point, as many as {signal.name} has channels, got "
             f"{said.reshape(2, -1).shape[1]}. Build it with outputs={signal.channels}."
         )

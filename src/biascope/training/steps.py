@@ -1,4 +1,4 @@
-"""HOW one training step is taken: one network by plain autograd or as a replayed CUDA graph, or a stack in lock-step."""
+"""One training step: of one network by plain autograd or as a replayed CUDA graph, or of a stack in lock-step."""
 
 # m members · n samples of a batch
 
@@ -40,12 +40,12 @@ class Stepper(ABC):
 
     @abstractmethod
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some members only."""
+        """Continue with some members only."""
 
     @property
     @abstractmethod
     def lets_any_go(self) -> bool:
-        """Whether leaving the others behind is worth it at any number (else only where half of them are done)."""
+        """Whether dropping finished members always pays (else only when half of them have finished)."""
 
 
 def half_precision(run: Run) -> Any:
@@ -144,7 +144,7 @@ class Single(_Replayable):
         return self._start.with_params(params, buffers)
 
     def keep(self, members: Sequence[int]) -> None:  # noqa: D102
-        raise AssertionError("one network has no members to leave behind")
+        raise AssertionError("one network has no members to drop")
 
 
 class Several(Stepper):

@@ -1,4 +1,4 @@
-"""HOW: many trainings as one resumable sweep. Course: what is trained on; ``trained``: every trial's numbers, kept as they come."""
+"""Many trainings as one resumable sweep. Course: what is trained; ``trained``: the numbers of every trial, saved as they finish."""
 
 # T iterations · W windows of a curve
 
@@ -35,7 +35,7 @@ class Trial:
     Attributes:
         kind: Trials of one kind can be trained in one stack: same data size, recipe and repeat.
         member: Which network of the family's stream, and which member of the kind's task.
-        content: A digest of what the task is made of, where kind and member do not tell it.
+        content: A digest of the task's content, if kind and member do not determine it.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class Course(ABC):
     @property
     @abstractmethod
     def inputs(self) -> Any:
-        """Some of what networks are trained on, or the shape of one input: there it is seen whether they are still the same."""
+        """Some training inputs, or the shape of one input, to check that the networks have not changed."""
 
     @abstractmethod
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
@@ -75,7 +75,7 @@ class Course(ABC):
         """How."""
 
     def repeat(self, kind: str) -> int:
-        """Which repetition: other weights, data and order for each."""
+        """The repetition; each has its own weights, data and order."""
         return 0
 
     @property
@@ -87,15 +87,15 @@ class Course(ABC):
 def trained(
     family: Family, course: Course, trials: Sequence[Trial], *, seed: int, run: Run, label: str = "trainings"
 ) -> dict[Trial, Outcome]:
-    """Train a network for every trial, in stacks by a plan that is kept, resuming what was begun.
+    """Train a network for every trial, in stacks by a saved plan; a sweep resumes where it stopped.
 
     Args:
         family: Whose members are trained; trial ``member`` starts from that member of the family's stream.
-        course: On what and how.
-        trials: Which.
-        seed: Of weights, data, order and dropout.
+        course: The tasks and recipes.
+        trials: The trials to train.
+        seed: Random seed for weights, data, order and dropout.
         run: Folder, device, precision, cluster.
-        label: For the progress bar.
+        label: Label of the progress bar.
 
     Returns:
         For each trial ``accuracy/SPLIT``, ``loss/SPLIT``, ``curve`` (W,) and ``steps`` (W,) (mean loss of consecutive windows

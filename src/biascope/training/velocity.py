@@ -1,4 +1,4 @@
-"""HOW: what an instant of training does to the geometry of a network: the velocity of weights, and of input gradients."""
+"""The velocity of weights and of input gradients at one instant of training."""
 
 # m members · n inputs · D input size
 

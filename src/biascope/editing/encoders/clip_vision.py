@@ -21,7 +21,7 @@ class TowerShape:
     Attributes:
         image_size: Side of the image in pixels.
         patch_size: Side of a patch.
-        width: Of a token.
+        width: Width of a token.
         layers: Number of blocks.
         head_width: Width of one attention head.
         mlp_ratio: Hidden width of a block's perceptron, in widths of a token.

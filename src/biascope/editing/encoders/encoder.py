@@ -21,7 +21,7 @@ class Encoder:
     Attributes:
         network: Features ``(n, p)`` of prepared inputs; BatchNorm uses its running statistics.
         prepare: Turns bytes of images ``(n, C, h, w)``, or a list of texts, into inputs of the network.
-        name: In words, for results.
+        name: Name for results.
         kind: What it reads: ``"image"`` or ``"text"``.
     """
 

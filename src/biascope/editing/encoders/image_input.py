@@ -20,14 +20,14 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class ImageInput:
-    """What turns bytes of images into the input of an encoder.
+    """Turns bytes of images into the input of an encoder.
 
     The shorter side is brought to ``size`` (interpolated; averaged where the image shrinks, so that nothing aliases), the middle
     square taken, a grey channel repeated three times, and each channel standardised: ``(x/255 − mean)/spread``.
 
     Attributes:
         size: Side of the square in pixels.
-        mean: Of each colour, on the scale from 0 to 1.
+        mean: Mean of each colour, on the scale from 0 to 1.
         spread: What to divide by.
         mode: ``"bilinear"`` or ``"bicubic"``.
 

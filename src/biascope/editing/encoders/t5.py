@@ -26,7 +26,7 @@ class T5Shape:
         num_layers: Number of blocks.
         num_heads: Attention heads of a block.
         relative_attention_num_buckets: Kinds of distance between tokens.
-        relative_attention_max_distance: From which on all distances are one kind.
+        relative_attention_max_distance: Distance from which on all distances are one kind.
         layer_norm_epsilon: Added to the mean square.
         feed_forward_proj: ``"relu"``, or ``"gated-gelu"`` as in version 1.1.
         pad_token_id: The token that fills up.
@@ -47,7 +47,7 @@ class T5Shape:
     def __post_init__(self) -> None:
         if self.feed_forward_proj not in ("relu", "gated-gelu"):
             raise ValueError(
-                f"feed_forward_proj must be 'relu' or 'gated-gelu', got {self.feed_forward_proj!r}. Pass a T5 of such a kind."
+                f"feed_forward_proj must be 'relu' or 'gated-gelu', got {self.feed_forward_proj!r}. Pass a T5 with one of these."
             )
 
 

@@ -27,7 +27,7 @@ _CHINESE = (
 
 
 class WordPieces:
-    """What turns texts into ids of BERT's word pieces.
+    """Turns texts into ids of BERT's word pieces.
 
     Letters lose case and accents; words are split at spaces and at every punctuation mark; a word is the longest piece of the
     vocabulary that it begins with, then the longest that goes on (``##…``), and so forth. [CLS] comes before, [SEP] after;
@@ -35,10 +35,10 @@ class WordPieces:
 
     Args:
         vocabulary: The pieces in the order of their ids.
-        length: Tokens of every text, the two marks included.
+        length: Tokens of every text, including the two special tokens.
 
     Raises:
-        ValueError: If a mark is not in the vocabulary, or there is no room for a token.
+        ValueError: If a special token is not in the vocabulary, or there is no room for a token.
 
     Example:
         >>> pieces = WordPieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "merg", "##ing", "!"], length=7)
@@ -53,25 +53,25 @@ class WordPieces:
         self._ids = {piece: number for number, piece in enumerate(vocabulary)}
         if missing := [mark for mark in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if mark not in self._ids]:
             raise ValueError(
-                f"The vocabulary must hold the marks of BERT, and lacks {', '.join(missing)}. Pass BERT's."
+                f"The vocabulary must hold BERT's special tokens, but lacks {', '.join(missing)}. Pass BERT's vocabulary."
             )
         if length < 3:
             raise ValueError(
-                f"length must be at least 3 to hold a token between two marks, got {length}. Pass length=64."
+                f"length must be at least 3 to hold a token between two special tokens, got {length}. Pass length=64."
             )
         self.length = length
         self._pieces = lru_cache(maxsize=1 << 16)(self._split)  # words come again and again
 
     @staticmethod
     def from_file(path: Path, *, length: int = 64) -> WordPieces:
-        """Of a ``vocab.txt``: one piece in each line.
+        """Read the pieces of a ``vocab.txt``, one in each line.
 
         Raises:
             ValueError: If there is no such file.
         """
         if not path.is_file():
             raise ValueError(
-                f"{path} must hold the vocabulary, one piece in each line, and is not there. Put it there."
+                f"{path} must hold the vocabulary, one piece in each line, but is not there. Add the file."
             )
         return WordPieces(path.read_text(encoding="utf-8").split("\n")[:-1], length=length)
 
@@ -136,7 +136,7 @@ def _is_mark(letter: str) -> bool:
 
 
 class TokenizerFile:
-    """What turns texts into the ids that a ``tokenizer.json`` describes, as of T5.
+    """Turns texts into the ids that a ``tokenizer.json`` describes, for example of T5.
 
     Args:
         path: The file.
@@ -150,7 +150,7 @@ class TokenizerFile:
     def __init__(self, path: Path, *, length: int = 64, pad: int = 0) -> None:
         if not path.is_file():
             raise ValueError(
-                f"{path} must describe the tokens, and is not there. Save the tokenizer of the model into its folder."
+                f"{path} must describe the tokens, but is not there. Save the tokenizer of the model into its folder."
             )
         try:
             from tokenizers import Tokenizer
@@ -161,7 +161,7 @@ class TokenizerFile:
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises plain Exception
-            raise ValueError(f"{path} must be a whole tokenizer.json, and is not ({error}). Save it again.") from error
+            raise ValueError(f"{path} must be a whole tokenizer.json, but is not ({error}). Save it again.") from error
         self._tokenizer.enable_truncation(length)
         self._tokenizer.enable_padding(length=length, pad_id=pad)
         self.length = length
