@@ -205,9 +205,8 @@ def aliasing(
         ("sampling times duration", whole and count >= 2, sampling * duration, "sampling=128.0, duration=1.0"),
     ):
         if not right:
-            rule = {"tones": "positive", "sampling times duration": "a whole number of at least 2"}.get(
-                name, "large enough"
-            )
+            rules = {"tones": "positive", "factor": "at least 2", "repeats": "at least 1"}
+            rule = rules.get(name, "a whole number of at least 2")
             raise ValueError(f"{name} must be {rule}, got {got}. Pass {remedy}.")
     copies = sorted({copy for each in alias_frequencies(tones, sampling, factor=factor) for copy in each} - set(tones))
     if not copies:

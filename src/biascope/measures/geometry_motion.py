@@ -113,7 +113,7 @@ class GeometryMotion(Result):
         begin = "moves towards" if first > 0 else "moves away from"
         return (
             f"During {self.epochs[-1]} epochs of training, the geometry of {self.subject} at first {begin} the data as the network "
-            f"sees them (GSG). The correlation with GSG changes by {first:+.3f} by epoch {self.epochs[1]} and by {last:+.3f} by the end. "
+            f"sees them (GSG). The correlation with GSG changes by {first:+.3f} by epoch {self.epochs[1]} and by {last:+.3f} in total. "
             f"The final correlation is {self.plain[-1, 0]:.2f} with GSG and {self.plain[-1, 1]:.2f} with the plain data (S). "
             f"For a matrix without structure, it is {self.chance[0]:.2f} and {self.chance[1]:.2f}."
         )

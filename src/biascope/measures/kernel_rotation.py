@@ -116,8 +116,8 @@ class KernelRotation(Result):
         learned = "the labels" if self.target is None else f"the sign of eigenfunction {self.target}"
         rotated = f"rotated {turned} the target" if turned else "did not rotate relative to the target"
         return (
-            f"{self.subject} was trained on {learned} for {self.epochs[-1]} epochs. The alignment of the target with the kernel grew "
-            f"by a factor of {by[0]}, that of other functions by {by[1]}: the kernel {rotated}. Its first {self.first} "
+            f"{self.subject} was trained on {learned} for {self.epochs[-1]} epochs. This multiplied the alignment of the target with "
+            f"the kernel by {by[0]}, that of other functions by {by[1]}: the kernel {rotated}. Its first {self.first} "
             f"eigenfunctions hold {100 * self.energy[:, -1].mean():.0f} % of the target after training, "
             f"{100 * self.energy[:, 0].mean():.0f} % before."
         )
