@@ -24,7 +24,7 @@ Example:
     >>> family = biascope.Family.initialised(biascope.network("logistic_regression"), name="logistic regression")
     >>> result = biascope.measure("anisotropy_directions", family, biascope.Probe.gaussian((1, 32, 32)), draws=64)
     >>> print(result.sentence())
-    logistic regression moves equally freely in all 1024 directions: it has no preferred ones.
+    The gradient of logistic regression spreads evenly over all 1024 directions: no direction is preferred.
 """
 
 from __future__ import annotations

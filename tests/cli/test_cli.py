@@ -37,10 +37,10 @@ def test_scan_prints_findings_and_writes_results_and_report(call: Call, tmp_path
     status, out, _ = call("scan", *TINY, "--draws", 40)
     assert status == 0
     headline, details = out.split("\nDetail, ", 1)
-    assert headline.count("Before training, tiny leans along about") == 1
-    assert headline.index("directions it leans along, of 64") > headline.index("tiny leans")
+    assert headline.count("Before training, the mean gradient of tiny spreads over about") == 1
+    assert headline.index("directions over which the mean gradient spreads, of 64") > headline.index("tiny spreads")
     assert "average geometry: " in details
-    assert "tiny" not in headline.partition("tiny leans")[2]  # one sentence before the details
+    assert "tiny" not in headline.partition("tiny spreads")[2]  # one sentence before the details
     assert "Why it differs: It squares slopes" in details
     assert (tmp_path / "biascope-runs/tiny/report.html").exists()
     saved = {path.parent.name for path in (tmp_path / "biascope-runs/tiny").glob("*/result.json")}
@@ -52,8 +52,8 @@ def test_an_estimator_adds_the_published_directions_as_a_detail(call: Call, tmp_
     assert status == 0
     headline, *details = out.split("\nDetail, ")
     assert [detail.partition(":")[0] for detail in details] == ["anisotropy directions", "average geometry"]
-    assert "tiny leans" in headline
-    assert "tiny moves" in details[0]
+    assert "tiny spreads" in headline
+    assert "The gradient of tiny spreads" in details[0]
     assert all("Why it differs: " in detail for detail in details)
     assert (tmp_path / "biascope-runs/tiny/anisotropy_directions/result.json").exists()
 

@@ -181,7 +181,7 @@ def test_localisation_takes_no_tuning(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(task_tuning, "fit", never)
     words = ("--pair", "other,one", "--what", "localisation", *SMALL, "--points", "6")
-    assert "samples of other rather than of one" in said("vit", "--tasks", "one,two,other", *words)
+    assert "samples of other. The rest lies on one." in said("vit", "--tasks", "one,two,other", *words)
     found = measurement.load("biascope-runs/edit-vit@tiny/eigenfunction_localisation")
     assert found.energy.shape == (1, 3, 12)
 

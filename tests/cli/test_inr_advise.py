@@ -31,7 +31,7 @@ def test_an_image_is_ranked_in_words_and_reported(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     chosen = ["--candidates", "siren=5,siren=15,siren=300,relu", "--check", "--steps", "3"]
     told = advised(str(tmp_path / "waves.png"), *chosen, *QUICK, "--out", out)
-    assert told.strip().startswith("For waves and 3 iterations take SIREN")
+    assert told.strip().startswith("For waves and 3 iterations, use SIREN")
     assert "rank correlation" in told
     assert "the 4 candidates" in told
     found = Advice.load(tmp_path / "out" / "advice")

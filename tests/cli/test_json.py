@@ -129,7 +129,7 @@ def test_quiet_leaves_the_numbers_and_shows_no_progress(folder: Path, monkeypatc
     plain, quiet = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--quiet"]))
     assert shown == [True, False]
     assert plain.stdout == quiet.stdout
-    assert "directions it leans along, of 64" in quiet.stdout
+    assert "directions over which the mean gradient spreads, of 64" in quiet.stdout
 
 
 def _recording(shown: list[bool]) -> Any:

@@ -130,8 +130,8 @@ def test_a_verdict_a_report_and_the_next_command(folder):
     weight = f"{found.alpha.value:g}"
     assert f"biascope merge apply base.safetensors a.safetensors b.safetensors --weight {weight} --out" in output
     page = (folder / "biascope-runs" / "check-base" / "report.html").read_text(encoding="utf-8")
-    captions = ("The merged model against each fine-tuned one", "Where two task vectors leave each other alone")
-    assert all(words in page for words in (*captions, "What a model does", "Cosine of task vectors"))
+    captions = ("The merged model against each fine-tuned one", "Where two task vectors do not interfere")
+    assert all(words in page for words in (*captions, "Effect of each task vector", "Cosine of task vectors"))
     with (folder / "biascope-runs" / "check-base" / "layers.csv").open(encoding="utf-8") as file:
         assert [row["layer"] for row in csv.DictReader(file)] == ["first", "last"]
 

@@ -143,7 +143,7 @@ def test_patches_without_statistics_and_data_show_detectors_alone(folder):
     done = invoke("own.py:build", "--patches", "own.npy", "--set", "outputs=3", "--draws", "2", "--out", "run")
     assert done.exit_code == 0, done.output
     assert "correlation" not in done.output
-    assert "patterns between them" in done.output
+    assert "The strongest is pattern" in done.output
 
 
 def test_a_network_of_ours_is_made_for_the_patches(folder):

@@ -219,7 +219,7 @@ def test_a_linear_model_has_the_identity_for_every_draw() -> None:
     )
     np.testing.assert_allclose(result.eigenvalues, 1.0, rtol=1e-6)
     assert result.effective_rank.value == pytest.approx(8.0)
-    assert result.sentence().endswith("equally freely in all 8 directions: it has no preferred ones.")
+    assert result.sentence().endswith("spreads evenly over all 8 directions: no direction is preferred.")
 
 
 def test_the_averaged_operator_does_not_converge_for_weights_of_mean_zero_while_the_gram_matrix_does() -> None:
@@ -554,7 +554,7 @@ def test_results_say_what_they_are_and_compare() -> None:
     assert mixed.headline()["trace"].label == "mean squared mixed derivative"
     assert mixed.provenance["settings"]["centred"] is None
     assert gradient.provenance["settings"]["centred"] is True
-    assert "turn its slope" in mixed.sentence()
+    assert "The mixed derivative of" in mixed.sentence()
     assert operator.coherence is not None
     assert abs(operator.coherence) < 0.5
     assert "average out over 64 draws" in operator.sentence()

@@ -495,7 +495,7 @@ def test_a_linear_model_aligns_with_all_linear_targets_alike() -> None:
     family = Family.point(nn.Linear(6, 1), name="linear")
     result = anisotropy_directions(family, GAUSSIAN, estimator="tangent", draws=8, run=CPU64)
     np.testing.assert_allclose(result.eigenvalues, 1.0, rtol=1e-12)  # f = wᵀx + b: M̄ = I
-    assert result.sentence().endswith("equally freely in all 6 directions: it has no preferred ones.")
+    assert result.sentence().endswith("spreads evenly over all 6 directions: no direction is preferred.")
     assert result.headline()["first_alignment"].value == pytest.approx(1.0)
     assert result.headline()["trace"].value == pytest.approx(6.0)
 
@@ -601,9 +601,9 @@ def test_a_mean_that_is_noise_is_told_and_kinks_are_named() -> None:
 
     with forked_rng(0):
         even, kinked = Even(), nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 1))
-    noise = "The mean mixed derivative of it is lost in the noise of 64 inputs (the averages of two halves have cosine"
+    noise = "Noise hides the mean mixed derivative of it at 64 inputs (the averages of two halves have cosine"
     assert words(even, 64).startswith(noise)
-    assert words(kinked, 400).endswith("How the kinks of ReLU change its alignments is not seen.")
+    assert words(kinked, 400).endswith("The alignments leave out the effect of the kinks of ReLU.")
 
 
 def test_directions_of_one_network_from_the_command_line(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_usual_candidates_are_the_published_range_at_64_pixels_and_scale_with_th
         ("lenet", "must be one of siren, ffn, relu"),
         ("siren=fast", "must have a positive number"),
         ("relu=3", "must have a positive number"),
-        ("single", "must have a number"),
-        (" , ", "must be at least one"),
+        ("single", "needs a number"),
+        (" , ", "must name at least one"),
     ],
 )
 def test_candidates_that_are_none_are_a_sentence(text: str, message: str) -> None:
@@ -126,7 +126,7 @@ def test_frequencies_that_a_mapping_never_reaches_are_named() -> None:
     told = [words for words in found.warnings if "no harmonic" in words]
     assert len(told) == 1
     assert "single frequency f₀=2: 100 %" in told[0]
-    assert "first 5 cycles" in told[0]
+    assert "The strongest is 5 cycles" in told[0]
 
 
 def test_slow_atoms_are_warned_of() -> None:
@@ -212,8 +212,8 @@ def test_what_is_done_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("signal", "settings", "message"),
     [
-        (Signal(torch.rand(8, 1)), {}, "must have at least 64 samples to tell networks apart, got 8"),
-        (Signal(torch.full((100, 1), 0.3)), {}, "must vary, and has one value everywhere"),
+        (Signal(torch.rand(8, 1)), {}, "must have at least 64 samples to rank networks, got 8"),
+        (Signal(torch.full((100, 1), 0.3)), {}, "must vary, got one value everywhere"),
         (tones(3), {"points": 5000}, "points must be from 64 to 4,096, got 5000"),
         (tones(3), {"draws": 0}, "draws must be at least 1, got 0"),
         (tones(3), {"steps": 0}, "steps must be at least 1, got 0"),
@@ -240,14 +240,14 @@ def test_the_result_is_saved_drawn_and_reported(tmp_path: Path) -> None:
     assert again.table() == found.table()
     assert again.warnings == found.warnings
     page = write_report([found], tmp_path / "report.html").read_text(encoding="utf-8")
-    for words in ("SIREN ω₀=20", "Predicted order", "Predicted against ω₀ and σ", "Predicted and trained"):
+    for words in ("SIREN ω₀=20", "Predicted ranking", "Predicted PSNR against ω₀ and σ", "Predicted and trained PSNR"):
         assert words in page
     one = advise(image(), sirens(20), run=HERE, **SMALL)
     assert one.trained is None
     assert list(one.headline()) == ["predicted_psnr:siren=20"]
     assert list(one.tables()) == ["networks"]
     assert one.agreement() == {}
-    assert one.sentence().startswith("For image and 100 iterations take SIREN ω₀=20")
+    assert one.sentence().startswith("For image and 100 iterations, use SIREN ω₀=20")
 
 
 def test_what_was_saved_as_advice_before_it_was_a_measurement_still_loads(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_copies_are_found_with_their_amplitudes() -> None:
     assert found.prominence[0] > 1e3
     assert found.error[0, 0] < 1e-5
     assert found.error[0, 1] == pytest.approx(math.sqrt(0.2**2 + 0.2**2), abs=1e-5)
-    assert "copies at 105 Hz of 25 %" in found.sentence()
+    assert "copies at 105 Hz have 25 %" in found.sentence()
 
 
 def test_an_honest_reconstruction_has_no_copies() -> None:
@@ -97,10 +97,10 @@ def test_a_small_siren_fits_its_samples_and_repeats_are_kept(tmp_path: Path) -> 
     [
         ({"tones": ()}, "tones must be positive"),
         ({"tones": (-1.0,)}, "tones must be positive"),
-        ({"factor": 1}, "factor must be large enough, got 1"),
-        ({"repeats": 0}, "repeats must be large enough"),
-        ({"duration": 0.013}, "sampling times duration must be a whole number from 2"),
-        ({"tones": (64.0,), "factor": 2}, "There must be copies"),
+        ({"factor": 1}, "factor must be at least 2, got 1"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"duration": 0.013}, "sampling times duration must be a whole number of at least 2"),
+        ({"tones": (64.0,), "factor": 2}, "must have copies"),
     ],
 )
 def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:
@@ -111,5 +111,5 @@ def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:
 def test_networks_that_do_not_fit_are_told_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="must take one coordinate, time"):
         aliasing(Family.initialised(lambda: nn.Linear(2, 1)), run=CPU)
-    with pytest.raises(ValueError, match=r"must say one number for each time, got \(3,\)"):
+    with pytest.raises(ValueError, match=r"must return one number for each time, got \(3,\)"):
         aliasing(Family.initialised(lambda: nn.Linear(1, 3)), run=CPU)

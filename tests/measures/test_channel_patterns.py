@@ -203,7 +203,7 @@ class Scaled(nn.Module):
         ),
         (Twice(), "eval", "The first convolution of made up must see the input itself, once"),
         (Scaled(), "eval", "The first convolution of made up must see the input itself, once"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "train", "BatchNorm of made up must run with stored"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "train", "BatchNorm of made up must use stored"),
     ],
 )
 def test_networks_without_such_a_layer_are_told(module, batchnorm, message):
@@ -222,7 +222,7 @@ def test_batchnorm_behind_an_activation_is_not_taken_for_the_layers_own():
     ("outputs", "positive", "classes"), [(4, None, 4), (3, (0,), 5), (4, (0, 5), None), (3, (0, 1, 2), 3)]
 )
 def test_outputs_that_do_not_stand_for_classes_are_told(outputs, positive, classes):
-    with pytest.raises(ValueError, match="A network must have one output, two, or one for each class"):
+    with pytest.raises(ValueError, match="A network must have one output, two outputs, or one for each class"):
         combination_of(outputs, positive, classes)
 
 
@@ -308,8 +308,10 @@ def test_a_network_that_follows_the_labels_is_told_from_its_shuffled_filters():
     assert result.detected.tolist() == [list(range(8))]
     assert result.selectivity.min() > 0.99
     assert result.control == "networks with shuffled filters"
-    assert result.sentence().startswith("All 8 channels of planted detect 8 of 8 patterns between them")
-    assert result.sentence().endswith("networks with shuffled filters correlate as much: more than chance gives.")
+    assert result.sentence().startswith("All 8 channels of planted detect 8 of 8 patterns")
+    assert result.sentence().endswith(
+        "networks with shuffled filters correlate as much: the correlation exceeds chance."
+    )
 
 
 def test_clusters_of_the_data_give_the_same_answer_as_the_patterns_themselves():
@@ -337,7 +339,7 @@ def test_initialised_networks_show_no_correlation_and_need_no_control():
         estimate = result.correlation(name)
         assert estimate.contains(0.0)
         assert estimate.standard_error == pytest.approx(result.correlations[name].std(ddof=1) / math.sqrt(60))
-    assert result.sentence().endswith("not to be told from none.")
+    assert result.sentence().endswith("which is not significant.")
 
 
 def test_trained_weights_are_compared_with_the_control_that_is_given():
@@ -391,7 +393,7 @@ def test_without_labels_to_tell_apart_the_detectors_alone_are_shown():
     assert len(tables["channels"]) == result.weights.size
     assert list(result.plots()) == [
         "Which patterns the channels detect",
-        "Responses of channels to patterns, of the first network",
+        "Responses of the channels of the first network to the patterns",
     ]
     assert next(iter(result.headline())) == "mean_selectivity"
 
@@ -446,8 +448,8 @@ def test_finished_networks_are_not_measured_again(tmp_path: Path, monkeypatch: p
         ),
         ((noise_data(), Patches(torch.zeros(2, 3, 3, 3))), {}, "got 3×3×3. Cut patches of that size"),
         ((noise_data(),), {"draws": 0}, "draws and inputs must be at least 1, got 0 and 256"),
-        ((None, Patches(torch.zeros(2, 1, 3, 3))), {}, "Without data there must be patches, and the shape of an input"),
-        ((None, None), {"shape": (1, 8, 8)}, "Without data there must be patches"),
+        ((None, Patches(torch.zeros(2, 1, 3, 3))), {}, "Without data, patches and the shape of an input are needed"),
+        ((None, None), {"shape": (1, 8, 8)}, "Without data, patches"),
         (
             (noise_data(),),
             {"clusters": 4, "markers": ("1", "9")},

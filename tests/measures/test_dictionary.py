@@ -142,7 +142,7 @@ def test_random_points_of_a_large_signal_and_atoms_carried_to_a_grid() -> None:
         np.testing.assert_allclose(ratio, ratio[0], rtol=1e-6)
     whole = dictionary(FAMILY, smooth(2, 16, 16), draws=1, atoms=3, run=CPU)
     np.testing.assert_allclose(part.concentration, whole.concentration, atol=0.05)
-    assert "100 atoms" in part.sentence()
+    assert "of 100 eigenvalues" in part.sentence()
 
 
 def test_windows_of_a_large_signal_are_neighbours_at_their_own_coordinates() -> None:
@@ -260,15 +260,15 @@ def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:
 
 
 def test_wrong_signals_and_networks_are_told_in_one_sentence() -> None:
-    with pytest.raises(ValueError, match="at least one and of one shape, got none"):
+    with pytest.raises(ValueError, match="one or more of the same shape, got none"):
         dictionary(FAMILY, [], run=CPU)
-    with pytest.raises(ValueError, match="of one shape"):
+    with pytest.raises(ValueError, match="of the same shape"):
         dictionary(FAMILY, [Signal(torch.rand(4, 4, 1)), Signal(torch.rand(4, 5, 1))], run=CPU)
     with pytest.raises(ValueError, match="signals must vary"):
         dictionary(FAMILY, torch.ones(2, 4, 4), run=CPU)
     with pytest.raises(ValueError, match="must take 1 coordinates"):
         dictionary(FAMILY, smooth(1, 9), run=CPU)
-    with pytest.raises(ValueError, match="must say one number for a point, got 3"):
+    with pytest.raises(ValueError, match="must return one number for each point, got 3"):
         dictionary(siren(outputs=3), SIGNALS, run=CPU)
     assert RIDGES[2] == 1e-3
 

@@ -130,7 +130,7 @@ def test_tasks_on_separate_inputs_and_weights_are_disentangled() -> None:
     assert (result.xi == 0).all()
     assert (result.control == 0).all()
     assert all(area.value == area.low == area.high == 1 for area in result.areas.values())
-    assert "the methods do not differ measurably" in result.sentence()
+    assert "The methods do not differ significantly." in result.sentence()
     mixed = disentanglement(encoder, HEADS, ends, tasks, grid=6, run=CPU64)
     assert mixed.xi.max() > 0.2  # and the test can tell
 
@@ -193,9 +193,7 @@ def test_it_resumes_from_what_is_kept(tmp_path: Path) -> None:
 def test_the_sentence_and_the_subject() -> None:
     result = ask(name="Lite0", methods=("post-hoc",))
     assert result.subject == "Lite0"
-    assert result.sentence().startswith(
-        "Task vectors of first and second on Lite0 leave each other's predictions alone (ξ < 0.1)"
-    )
+    assert result.sentence().startswith("Task vectors of first and second on Lite0 do not interfere (ξ < 0.1)")
     assert isinstance(result, Disentanglement)
 
 
@@ -220,5 +218,5 @@ def test_missing_heads_and_vectors_are_told_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="'second' has none"):
         disentanglement(ENCODER, {"first": HEADS["first"]}, VECTORS, TASKS, run=CPU64)
     lacking = {"non-linear": {"first": VECTORS["non-linear"]["first"]}}
-    with pytest.raises(ValueError, match="task vector for non-linear, and 'second' has none"):
+    with pytest.raises(ValueError, match="task vector for non-linear, but 'second' has none"):
         disentanglement(ENCODER, HEADS, lacking, TASKS, run=CPU64)

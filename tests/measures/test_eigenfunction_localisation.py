@@ -60,7 +60,8 @@ def test_orthogonal_sets_are_perfectly_localised() -> None:
     assert (result.ranks == 4).all()
     for share in (*result.shares(result.energy).values(), *result.shares(result.weighted).values()):
         assert share.value == pytest.approx(1.0)
-    assert "100 % at pre-trained weights lies on samples of left rather than of right" in result.sentence()
+    assert result.sentence().startswith("100 % (pre-trained weights) of the local energy")
+    assert "lies on samples of left. The rest lies on right." in result.sentence()
 
 
 def test_sets_that_are_one_are_not_localised() -> None:

@@ -141,7 +141,7 @@ def test_a_direction_that_the_network_cannot_see_is_not_missed() -> None:
     assert result.removed_at_random[1] >= 6
     assert result.accuracy[:, 1].min() > 0.95
     assert result.lead[:, 1].min() > 0.1
-    assert "misses features of little geometry less than random ones" in result.sentence()
+    assert "removing features of little geometry costs less than removing random ones" in result.sentence()
 
 
 def test_intervals_over_runs_are_68_percent() -> None:
@@ -154,7 +154,7 @@ def test_intervals_over_runs_are_68_percent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lead", "words"), [(0.1, "less than random"), (-0.1, "more than random"), (0.0, "about as much as random")]
+    ("lead", "words"), [(0.1, "costs less than"), (-0.1, "costs more than"), (0.0, "costs about as much as")]
 )
 def test_the_sentence_says_which_is_missed_more(lead: float, words: str) -> None:
     steady = np.array([[0.9, 0.8], [0.9, 0.7], [0.9, 0.75]])

@@ -67,7 +67,7 @@ def test_a_linear_model_keeps_its_kernel() -> None:
     assert np.ptp(result.energy) == 0
     assert np.ptp(result.effective_rank) == 0
     assert result.distance[0, -1] > 0.1
-    assert "kept to what is learned" in result.sentence()
+    assert "did not rotate relative to the target" in result.sentence()
 
 
 def test_at_the_start_alignments_are_eigenvalues_over_the_number_of_samples() -> None:
@@ -112,7 +112,7 @@ def test_the_kernel_turns_to_the_eigenfunction_that_is_learned() -> None:
     assert result.target_growth[0, -1] > 1.3 * result.others_growth[0, -1]
     assert result.energy[0, -1] > result.energy[0, 0] + 0.05
     assert result.train_accuracy[0, -1] > 0.9
-    assert "turned to what is learned" in result.sentence()
+    assert "rotated towards the target" in result.sentence()
     assert "eigenfunction 6" in result.sentence()
 
 
@@ -185,8 +185,8 @@ def turned(target: float, others: float) -> str:
 
 
 def test_the_sentence_tells_where_the_kernel_turned() -> None:
-    assert "turned to what is learned" in turned(3.0, 1.5)
-    assert "turned from what is learned" in turned(1.0, 1.5)
+    assert "rotated towards the target" in turned(3.0, 1.5)
+    assert "rotated away from the target" in turned(1.0, 1.5)
     assert "by 30,000, that of other functions by 1.50" in turned(3e4, 1.5)
     assert "by 3.00, that of other functions by 1.50" in turned(3.0, 1.5)
 

@@ -1,4 +1,4 @@
-"""How freely networks move where the data lie: closed forms of the gain, its invariances, its warnings, and the command."""
+"""How much networks can change along the data: closed forms of the gain, its invariances, its warnings, and the command."""
 
 import csv
 import dataclasses
@@ -104,9 +104,11 @@ def test_one_direction_along_and_across_the_data():
     assert found.overlap[0, 2] == pytest.approx(math.log2((1 - FLOOR) * 8 + FLOOR))
     assert found.overlap[0, 0] == pytest.approx(math.log2(FLOOR))
     assert found.closed == [0]
-    assert found.sentence().startswith("1 of 3 networks can hardly move where given data lie before training: across.")
+    assert found.sentence().startswith(
+        "Before training, 1 of 3 networks can hardly change along the directions of given data: across."
+    )
     (warning,) = found.warnings
-    assert warning.startswith("across can hardly move where given data lie.")
+    assert warning.startswith("Before training, across can hardly change along the directions of given data.")
     assert [line.split()[0] for line in found.table().splitlines()] == ["network", "across", "even", "along"]
     assert [" closed " in line for line in found.table().splitlines()] == [False, True, False, False]
 
@@ -149,7 +151,7 @@ def test_no_network_is_called_better_and_none_is_warned_of_without_need():
     assert found.gain(1).low > 2 > found.gain(0).high
     assert found.closed == []
     assert found.warnings == []
-    assert found.sentence().startswith("None of the 2 networks is known to be closed to where made up lie.")
+    assert found.sentence().startswith("None of the 2 networks has a gain clearly below the limit of 0.25 on made up.")
     everything = f"{found.sentence()} {found.table()} {found.tables()} {found.headline()}"
     assert not any(word in everything for word in ("best", "place", "rank by", "first is", "fits"))
 
@@ -163,7 +165,7 @@ def test_a_warning_needs_the_whole_interval_below_the_threshold():
 
     assert moved(CLOSED - 0.5, 0.4).closed == [0]
     assert moved(CLOSED - 0.5, 0.6).closed == []
-    assert "one is not known to be closed" in moved(CLOSED - 0.5, 0.6).sentence()
+    assert "The gain of one is not clearly below the limit" in moved(CLOSED - 0.5, 0.6).sentence()
 
 
 def test_a_ranking_of_an_earlier_version_loads_in_the_order_that_was_given(tmp_path):
@@ -253,8 +255,8 @@ def test_gains_resume_and_comes_back_from_disk(tmp_path):
         list(pictures[0])
         == list(pictures[1])
         == [
-            "How freely networks move where the data lie",
-            "The gain against the size",
+            "How much networks can change along the data",
+            "Gain against size",
         ]
     )
     assert [len(figure.axes[0].lines) > 1 for figure in pictures[0].values()] == [True, True]
@@ -275,11 +277,16 @@ def test_counts_are_short():
 @pytest.mark.parametrize(
     ("families", "labels", "settings", "message"),
     [
-        ([], None, {}, r"^Architectures must be one or more of different names, got \[\]"),
-        (["one", "one"], None, {}, r"^Architectures must be one or more of different names, got \['one', 'one'\]"),
-        (["one"], None, {"draws": 7}, r"^draws must be at least 8 to have an interval, got 7"),
-        (["one"], torch.zeros(10).long(), {}, r"^Labels must be of two or more classes .* got 1 for 10 samples"),
-        (["one"], torch.arange(10), {}, r"^Labels must be of two or more classes .* got 10 for 10 samples"),
+        ([], None, {}, r"^Networks must be one or more with different names, got \[\]"),
+        (["one", "one"], None, {}, r"^Networks must be one or more with different names, got \['one', 'one'\]"),
+        (["one"], None, {"draws": 7}, r"^draws must be at least 8 for an interval, got 7"),
+        (
+            ["one"],
+            torch.zeros(10).long(),
+            {},
+            r"^Labels must have at least two classes .* got 1 classes for 10 samples",
+        ),
+        (["one"], torch.arange(10), {}, r"^Labels must have at least two classes .* got 10 classes for 10 samples"),
         (["one"], torch.arange(10) % 2, {"scale": 0.0}, r"^std must be a positive number, got 0"),
         (["one"], torch.arange(10) % 2, {"readout": "margin"}, r"^readout 'margin' needs at least two outputs"),
     ],
@@ -292,12 +299,12 @@ def test_what_cannot_be_matched_is_a_sentence(families, labels, settings, messag
 
 
 def test_data_without_what_is_asked_for_is_a_sentence():
-    with pytest.raises(ValueError, match=r"^The samples must differ from one another, got 4 without variance"):
+    with pytest.raises(ValueError, match=r"^Samples must differ from one another, got 4 without variance"):
         data_directions(torch.ones(4, 3))
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    with pytest.raises(ValueError, match=r"^The class means must differ, and all are equal"):
+    with pytest.raises(ValueError, match=r"^Class means must differ, but all are equal"):
         data_directions(x, torch.tensor([0, 0, 1, 1]))
-    with pytest.raises(ValueError, match=r"^The samples of a class must differ, and do not"):
+    with pytest.raises(ValueError, match=r"^Samples within a class must differ, but do not"):
         data_directions(x, torch.tensor([0, 1, 0, 1]))
     with pytest.raises(ValueError, match=r"^split must be one of 'test', got 'train'"):
         match([seen(torch.eye(3), "one")], Arrays({"test": (normal(4, 3), torch.zeros(4))}), draws=8, run=CPU64)
@@ -337,7 +344,7 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
     models = ["own.py:build", "logistic_regression", "mlp hidden=20,20 activation=tanh"]
     done = invoke(*models, "--data", "small", "--draws", "64", "--out", "run")
     assert done.exit_code == 0, done.output
-    assert "None of the 3 networks is known to be closed to where small, 60 train samples lie" in done.output
+    assert "None of the 3 networks has a gain clearly below the limit of 0.25 on small, 60 train samples" in done.output
     assert "mlp hidden=(20, 20) activation=tanh" in done.output
     assert "class means" in done.output
     assert (folder / "run/report.html").stat().st_size > 10_000
@@ -375,11 +382,11 @@ def test_match_without_labels_looks_where_the_data_vary_alone(folder):
         (["nowhere"], "network must be one of"),
         (["own.py:narrow"], "narrow must accept samples of shape 3×4×4"),
         (["mlp depth=3"], "mlp must be callable with the settings"),
-        (["mlp", "mlp"], "Architectures must be one or more of different names"),
+        (["mlp", "mlp"], "Networks must be one or more with different names"),
         (["mlp", "--draws", "2"], "draws must be at least 8"),
         (["mlp", "--data", "absent"], "data set must be one of"),
         (["mlp", "--samples", "many"], "--samples must be whole numbers"),
-        (["mlp", "--samples", "3"], "Labels must be of two or more classes"),
+        (["mlp", "--samples", "3"], "Labels must have at least two classes"),
         (["mlp", "--precision", "float8"], "precision must be one of"),
     ],
 )

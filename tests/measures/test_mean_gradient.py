@@ -38,13 +38,13 @@ def linear() -> nn.Module:
     return nn.Linear(16, 1, bias=False)
 
 
-def test_a_linear_network_with_independent_weights_leans_along_all_directions() -> None:
+def test_the_mean_gradient_of_a_linear_network_spreads_over_all_directions() -> None:
     result = mean_gradient(Family.initialised(linear, name="linear"), fresh(16, num=2), draws=2000, run=CPU)
     assert result.effective_rank.contains(16)
     assert result.trace.contains(1 / 3)  # nn.Linear draws uniformly on ±1/√16: 16 variances of 1/(3 · 16)
     assert result.trace.standard_error < 0.01
     np.testing.assert_allclose(matrix_of(result), np.eye(16) / 48, atol=5 / 48 / np.sqrt(2000))
-    assert "leans along all 16 directions alike: it has no preferred ones" in result.sentence()
+    assert "spreads evenly over all 16 directions: no direction is preferred" in result.sentence()
 
 
 def test_the_matrix_of_a_linear_network_is_that_of_its_weights() -> None:
@@ -136,7 +136,12 @@ def test_it_is_saved_with_the_number_of_resolved_directions(tmp_path: Path) -> N
 def test_what_cannot_be_measured_is_told_in_one_sentence() -> None:
     family = Family.initialised(linear, name="linear")
     for who, probe, draws, sentence in (
-        (Family.point(linear(), name="one"), fresh(16, num=2), 8, "needs a law over weights, and one is one network"),
+        (
+            Family.point(linear(), name="one"),
+            fresh(16, num=2),
+            8,
+            "needs a distribution of weights, but one is one network",
+        ),
         (family, Probe.gaussian((16,), num=2), 8, "needs fresh inputs for each network, got .* or --fresh"),
         (family, fresh(16, num=3), 8, "needs an even number of inputs per draw, .*got 3"),
         (family, fresh(16, num=1), 8, "needs an even number of inputs per draw, .*got 1"),
@@ -255,9 +260,12 @@ def test_the_sentence_says_how_many_with_an_interval_and_where_that_stands() -> 
     result = mean_gradient(Family.initialised(small_cnn, name="small CNN"), fresh(1, 8, 8, num=8), draws=200, run=CPU)
     result = dataclasses.replace(result, effective_rank=Estimate(6.3, 0.2, 5.9, 6.7))
     words = result.sentence()
-    assert words.startswith("Before training, small CNN leans along about 6.3 of 64 directions (95 %: 5.9 to 6.7); ")
+    start = (
+        "Before training, the mean gradient of small CNN spreads over about 6.3 of 64 directions (95 % CI 5.9 to 6.7). "
+    )
+    assert words.startswith(start)
     assert placed(result.effective_rank, (1, 8, 8)) in words
-    assert "too few times" in dataclasses.replace(result, effective_rank=Estimate(9.0, 9.0, 0.0, 27.0)).sentence()
+    assert "needs more draws" in dataclasses.replace(result, effective_rank=Estimate(9.0, 9.0, 0.0, 27.0)).sentence()
 
 
 def strided() -> nn.Module:
@@ -284,5 +292,9 @@ def test_a_scan_has_one_headline_for_inputs_of_any_size(build: type, shape: tupl
     assert [result.measurement for result in headlines] == ["mean_gradient"]
     assert isinstance(headlines[0], MeanGradient)
     assert headlines[0].size == np.prod(shape)
-    assert headlines[0].sentence().startswith(("Before training, net leans along", "net was drawn too few times"))
+    assert (
+        headlines[0]
+        .sentence()
+        .startswith(("Before training, the mean gradient of net spreads", "net needs more draws"))
+    )
     assert np.isfinite(headlines[0].effective_rank.value)

@@ -113,12 +113,12 @@ def test_the_loss_to_expect_is_that_of_labels_drawn_as_the_model_says(
     assert checked.expected[0, 7] == pytest.approx(rights[0] - rights[1], abs=0.003)
     assert accuracy is None or rights[0] == pytest.approx(accuracy, abs=0.003)
     assert np.all((checked.expected >= 0) & (checked.expected <= checked.apart + 1e-12))  # never more than the bound
-    told = "if it is right as often as it is sure" in verdict_of(checked)
+    told = "if the model is well calibrated" in verdict_of(checked)
     assert told == (MODELS[int(np.argmax([loss.value for loss in checked.losses]))] not in checked.tempered)
     losses = checked.expected_losses
     assert all(loss.low <= loss.value <= loss.high for loss in losses)
     for row, loss in zip(checked.tables()["models"], losses, strict=True):
-        expected = loss.named(f"{row['model']}, loss of accuracy to expect", "share")
+        expected = loss.named(f"{row['model']}, expected drop in accuracy", "share")
         assert row["expected_loss"] == checked.headline()[f"expected_loss:{row['model']}"] == expected
 
 
@@ -155,7 +155,7 @@ def test_weights_changes_of_outputs_and_control_are_the_definition(found: MergeC
     ]
     assert found.control is not None
     assert found.control.tolist() == pytest.approx(np.mean(moved, 1).tolist())
-    assert found.headline()["control_change"].label == "changed on set 3 by the merge"
+    assert found.headline()["control_change"].label == "change on set 3 by the merge"
     assert found.headline()["control_change_alone:second"].value == pytest.approx(found.control[2])
 
 
@@ -184,14 +184,14 @@ def test_disentangled_models_are_merged_and_opposite_ones_are_not() -> None:
     assert apart.effects[0, 1] == 0
     assert apart.chances["merge"] == 1.0
     assert apart.sentence().startswith(
-        "Merge: at α = 0.5 (0.05 to 1 does as well) one model is expected to keep 100 % of what a and b do"
+        "Merge: at α = 0.5 (0.05 to 1 is as good), the merged model keeps 100 % of the predictions of a and b on their own samples."
     )
     against = halves(conflict=True)
     assert against.grade == "do not merge"
     assert against.effect_cosines[0, 1] == pytest.approx(-1.0)
     words = against.sentence()
-    assert words.startswith("Do not merge these: even the best coefficient")
-    assert "Task vectors point against each other most in weight (cosine −1.00)." in words
+    assert words.startswith("Do not merge these models: even at the best coefficient")
+    assert "The task vectors point against each other most in weight (cosine −1.00)." in words
 
 
 @pytest.mark.parametrize(
@@ -216,15 +216,15 @@ def test_models_that_do_what_the_base_does_leave_it_undecided() -> None:
     found = merge_check(ENCODER, HEADS, vectors, TASKS, grid=None, resamples=20, run=CPU64)
     assert found.grade == "undecided"
     assert found.terms is None
-    assert "Where two task vectors leave each other alone" not in found.plots()
-    assert "Pass samples of the tasks that the models were tuned on." in found.sentence()
+    assert "Where two task vectors do not interfere" not in found.plots()
+    assert "Pass samples of the tasks that the models were fine-tuned on." in found.sentence()
 
 
 def test_few_samples_are_told(found: MergeCheck) -> None:
     grades = np.array([graded(found.resampled[..., draw]) for draw in range(100)])
     assert found.chances == {grade: float((grades == grade).mean()) for grade in GRADES}
     unsure = found.chances[found.grade] < 0.95
-    assert ("So many samples do not settle it" in found.sentence()) == unsure
+    assert ("The samples are too few for a certain verdict" in found.sentence()) == unsure
 
 
 def test_three_models_and_features() -> None:
@@ -282,14 +282,14 @@ def test_the_same_after_saving_and_from_a_folder(found: MergeCheck, tmp_path) ->
 
 def test_bad_input_is_one_sentence() -> None:
     for accuracies, said in (
-        ({"third": 0.5}, "some of the models first, second"),
+        ({"third": 0.5}, "name models out of first, second"),
         ({"first": 93.0}, "between 0 and 1, got 93"),
     ):
         with pytest.raises(ValueError, match=said):
             ask(accuracies=accuracies)
-    with pytest.raises(ValueError, match=r"^A merge needs at least two models, got 1\. Pass another\.$"):
+    with pytest.raises(ValueError, match=r"^A merge needs at least two models, got 1\. Pass another model\.$"):
         merge_check(ENCODER, HEADS, {"first": VECTORS["first"]}, TASKS)
-    with pytest.raises(ValueError, match=r"Every model must have samples, and 'second' has none"):
+    with pytest.raises(ValueError, match=r"Every model must have samples, but 'second' has none"):
         merge_check(ENCODER, HEADS, VECTORS, {"first": TASKS["first"]})
     with pytest.raises(ValueError, match=r"Every task must have a head, but 'second' has none"):
         merge_check(ENCODER, {"first": HEADS["first"]}, VECTORS, TASKS)
@@ -299,19 +299,19 @@ def test_bad_input_is_one_sentence() -> None:
         ask(grid=2)
     with pytest.raises(ValueError, match=r"alphas must be finite and not negative, got \[-0.5\]"):
         ask(alphas=(-0.5,))  # the first of them, the base, is 0
-    with pytest.raises(ValueError, match=r"The maps must have places within 0 and 1, and from 2 to 3 none of 4 is"):
+    with pytest.raises(ValueError, match=r"Maps must have a coefficient from 0 to 1, but 4 from 2 to 3 have none"):
         ask(reach=(2.0, 3.0))
     for wrong in ({"threshold": 0.0}, {"reach": (1.0, 1.0)}):
-        with pytest.raises(ValueError, match=r"threshold must be positive and reach an interval"):
+        with pytest.raises(ValueError, match=r"threshold must be positive, and reach must be an interval"):
             ask(**wrong)
     for wrong in ({"threshold": float("nan")}, {"reach": (0.0, float("inf"))}, {"alphas": (float("nan"),)}):
         with pytest.raises(ValueError, match=rf"^{next(iter(wrong))} of merge_check must be a finite number, got"):
             ask(**wrong)
     one = {model: Head(head.weight[:1], head.bias[:1]) for model, head in HEADS.items()}
-    with pytest.raises(ValueError, match=r"The head of first must have two outputs at least to predict classes"):
+    with pytest.raises(ValueError, match=r"The head of first must have at least two outputs to predict classes"):
         merge_check(ENCODER, one, VECTORS, TASKS, run=CPU64)
     single = {model: samples_of(0.0, 1, 1) for model in MODELS}
-    with pytest.raises(ValueError, match=r"Features are compared on two samples at least, and first has one"):
+    with pytest.raises(ValueError, match=r"Comparing features needs at least two samples per model, but first has one"):
         merge_check(ENCODER, HEADS, VECTORS, single, compared="features", run=CPU64)
     x, y = TASKS["first"].splits["test"]
     broken = {**TASKS, "first": dataclasses.replace(TASKS["first"], splits={"test": (x * torch.nan, y)})}

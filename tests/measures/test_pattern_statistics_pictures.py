@@ -75,8 +75,8 @@ def test_an_infinite_constant_leaves_a_gap() -> None:
     [
         (lambda: ratios_figure({}), "at least one finite ratio"),
         (lambda: ratios_figure({"a": (np.zeros(1), np.array([np.inf]))}), "at least one finite ratio"),
-        (lambda: constants_figure({"a": np.array([])}), "constants of at least 0"),
-        (lambda: constants_figure({"a": np.array([np.nan])}), "constants of at least 0"),
+        (lambda: constants_figure({"a": np.array([])}), "at least one constant, and none below 0"),
+        (lambda: constants_figure({"a": np.array([np.nan])}), "at least one constant, and none below 0"),
     ],
 )
 def test_errors_name_what_to_do(call, words) -> None:

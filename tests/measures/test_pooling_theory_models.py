@@ -323,14 +323,14 @@ def small() -> PoolingTheory:
 
 def test_the_measurement_agrees_with_itself_and_would_say_if_it_did_not(small):
     assert np.abs(small.deviations()).max() < 4.5
-    assert "as the closed form says" in small.sentence()
+    assert "The simulation agrees with the closed form" in small.sentence()
     assert small.subject == "average pooling by 4 of 16 samples"
     # at S = 4 the printed form is the complex one, and not that of real signals
     np.testing.assert_allclose(small.accuracy_as_printed, small.accuracy[1], atol=1e-9)
     wrong = np.stack([small.accuracy_as_printed] * 2)
     printed = type(small)(**{**vars(small), "accuracy": wrong, "errors": np.sqrt(wrong * (1 - wrong) / 6000)})
     assert np.abs(printed.deviations()[0]).max() > 10
-    assert "not what the closed form says" in printed.sentence()
+    assert "The simulation does not agree with the closed form" in printed.sentence()
 
 
 def test_the_curvatures_are_entries_of_the_average_hessian(small):

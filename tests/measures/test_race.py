@@ -156,7 +156,7 @@ def test_equal_candidates_see_the_same_batches_and_stay_undecided():
     np.testing.assert_allclose(found.probability, 0.5)
     assert not found.decided
     assert found.sentence().startswith(
-        "Not decided. After 10 % of the training (36 of 360 iterations), 2 of 2 candidates may be best"
+        "The race is not decided. After 10 % of the training (36 of 360 iterations), 2 of 2 candidates may be best"
     )
     assert "one (50 %) and two (50 %)" in found.sentence()
     assert found.facts()["winner"] is None
@@ -189,7 +189,7 @@ def test_a_candidate_that_diverges_drops_out_and_is_named():
     assert found.probability[0] == 0
     assert "broken diverged and dropped out." in found.sentence()
     assert "diverged" in found.table().splitlines()[-1]
-    with pytest.raises(ValueError, match=r"^At least one candidate must keep a finite loss, and all of them diverged"):
+    with pytest.raises(ValueError, match=r"^At least one candidate must keep a finite loss, but all diverged"):
         race([blind("a", math.inf), blind("b", math.inf)], samples(), recipe=RECIPE, run=CPU)
 
 
@@ -199,7 +199,7 @@ def test_a_candidate_with_batchnorm_comes_with_a_warning():
     )
     found = race([dense(8, "plain"), normed], samples(), recipe=RECIPE, share=0.1, run=CPU)
     short, warning = found.warnings
-    assert short.startswith("The rule was tested on trainings of 1,100 iterations, and this race ended after")
+    assert short.startswith("The rule was tested on trainings of 1,100 iterations, but this race ended after")
     assert warning.startswith("normed has BatchNorm, whose running statistics lag early in training")
 
 
@@ -269,8 +269,8 @@ def test_the_expected_time_names_every_candidate():
 @pytest.mark.parametrize(
     ("families", "labels", "settings", "message"),
     [
-        (["one"], None, {}, r"^Candidates must be two or more of different names, got \['one'\]"),
-        (["one", "one"], None, {}, r"^Candidates must be two or more of different names, got \['one', 'one'\]"),
+        (["one"], None, {}, r"^Candidates must be two or more with different names, got \['one'\]"),
+        (["one", "one"], None, {}, r"^Candidates must be two or more with different names, got \['one', 'one'\]"),
         (
             ["one", "two"],
             torch.linspace(0, 1, 320),
@@ -341,7 +341,7 @@ def test_a_race_prints_a_table_and_writes_report_csv_and_result(folder):
     done = invoke("--race", *WORDS, "--share", "0.2", "--rate", "0.01", "--epochs", "10", "--out", "run")
     assert done.exit_code == 0, done.output
     assert "mlp hidden=(20, 20)" in done.output
-    assert "best with" in done.output
+    assert "P(best)" in done.output
     assert (folder / "run/report.html").stat().st_size > 10_000
     rows = list(csv.DictReader((folder / "run/race.csv").read_text().splitlines()))
     assert {row["candidate"] for row in rows} == {"logistic_regression", "mlp hidden=(20, 20)"}

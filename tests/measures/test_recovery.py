@@ -92,9 +92,9 @@ def test_signals_in_time_and_pictures() -> None:
     sound = recovery(Family.initialised(build, name="one"), noise(32), **SMALL)
     assert sound.target.shape == (1, 32)
     assert sound.odd[0] < 1e-20
-    assert list(sound.plots()) == ["Energy by the number of cycles"]
+    assert list(sound.plots()) == ["Energy by number of cycles"]
     image = recovery(mapped(1.0), noise(80, 72), **{**SMALL, "steps": 2})
-    assert list(image.plots(dark=True)) == ["Energy on each frequency", "Energy by the number of cycles"]
+    assert list(image.plots(dark=True)) == ["Energy on each frequency", "Energy by number of cycles"]
 
 
 def test_sides_of_unequal_length_have_square_pixels() -> None:
@@ -118,10 +118,10 @@ def test_repeats_have_weights_of_their_own_and_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "signal", "change", "words"),
     [
-        (mapped(1.0), noise(4, 4, 4), {}, "signal must be an image or a signal in time, got 3 axes"),
+        (mapped(1.0), noise(4, 4, 4), {}, "signal must be an image or a time series, got 3 axes"),
         (mapped(1.0), Signal(torch.ones(4, 4, 1)), {}, "signal must vary"),
         (mapped(1.0), noise(8), {}, "must take 1 coordinates"),
-        (mapped(1.0), noise(8, 8, channels=3), {}, "must say 3 numbers for a point"),
+        (mapped(1.0), noise(8, 8, channels=3), {}, "must return 3 numbers for each point"),
         (mapped(1.0), noise(8, 8), {"repeats": 0}, "repeats must be at least 1"),
         (mapped(1.0), noise(8, 8), {"rate": 1e38}, "Training diverged at iteration"),
         (Family.initialised(lambda: nn.Linear(2, 1)), noise(8, 8), {"low": 2.0}, "low must be below high"),

@@ -114,8 +114,8 @@ def test_what_is_said_of_the_scores() -> None:
     assert scores[result.shown[-1]] == scores.min()
     np.testing.assert_allclose(result.images[0], data.splits["train"][0][result.shown[0]].flatten(), rtol=1e-6)
     words = result.sentence()
-    assert f"class {means.argmax()} highest" in words
-    assert f"class {means.argmin()} lowest" in words
+    assert f"Class {means.argmax()} has the highest mean score" in words
+    assert f"class {means.argmin()} the lowest" in words
 
 
 def test_more_draws_agree_better() -> None:
@@ -128,7 +128,7 @@ def test_samples_that_are_alike_have_no_ranks_and_no_classes() -> None:
     result = sample_score(LINEAR, Arrays({"train": (x, torch.zeros(8).long())}, torch.float64), draws=20, run=CPU64)
     assert set(result.headline()) == {"mean_score", "spread"}
     assert "halves" not in result.sentence()
-    assert set(result.plots()) == {"Scores in rising order"}
+    assert set(result.plots()) == {"Scores in increasing order"}
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_eigenfunctions_reach_beyond_the_samples_and_are_themselves_on_them() ->
     extended = fresh @ right.T[:, :3] * math.sqrt(40) / sizes[:3]  # φ(x) = √n xᵀv/s
     np.testing.assert_allclose(result.control_energy, extended.square().sum(1), rtol=1e-9)
     ratio = result.headline()["local_energy_ratio"]
-    assert ratio.label == "mean local energy on fresh over that on train"
+    assert ratio.label == "mean local energy on fresh relative to train"
     assert ratio.value == pytest.approx(float(result.control_energy.mean()) / 3, rel=1e-6)
     assert ratio.standard_error > 0
     assert "local energy on fresh" in result.sentence()
@@ -137,7 +137,7 @@ def test_random_labels_lie_on_the_leading_eigenfunctions_as_often_as_chance_says
     x, labels = normal(400, 5), (10 * normal(400, seed=3)).long() % 10
     result = tangent_kernel(Family.point(fixed_mlp()), of(x, labels), leading=40, run=EXACT)
     assert result.labels_energy[0, -1] == pytest.approx(0.1, abs=4 * math.sqrt(2 * 0.1 / 400 / 9))
-    assert "(at random: 10 %)" in result.sentence()
+    assert "(chance: 10 %)" in result.sentence()
 
 
 def test_a_kernel_of_low_rank_has_no_more_eigenfunctions_than_that() -> None:
@@ -246,7 +246,7 @@ def test_saved_and_loaded_it_is_the_same_with_images_and_control(tmp_path: Path)
     assert again.sentence() == result.sentence()
     assert again.headline() == result.headline()
     page = write_report([again], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "What the first eigenfunctions tell apart" in page
+    assert "Samples at the two ends of the first eigenfunctions" in page
     assert result.sentence().split(" (")[0] in page
 
 
@@ -261,7 +261,7 @@ def test_a_run_folder_keeps_the_kernel(tmp_path: Path) -> None:
 
 def test_unbalanced_classes_are_told() -> None:
     result = tangent_kernel(LINEAR, of(X, (torch.arange(40) < 4).long()), leading=3, run=EXACT)
-    assert "64 % of the labels is their mean" in result.sentence()
+    assert "the mean holds 64 % of the labels" in result.sentence()
 
 
 @pytest.mark.parametrize(
@@ -269,16 +269,16 @@ def test_unbalanced_classes_are_told() -> None:
     [
         ({"split": "valid"}, r"split must be one of 'train', got 'valid'"),
         ({"control": "control"}, r"split must be one of 'train', got 'control'"),
-        ({"leading": 41}, r"leading must be between 1 and the 40 samples, got 41\. Pass leading=40\."),
-        ({"leading": 0}, "leading must be between 1"),
-        ({"samples": 41}, "samples must be between 2 and the 40 of train, got 41"),
-        ({"samples": 1}, "samples must be between 2"),
+        ({"leading": 41}, r"leading must be from 1 to 40, the number of samples, got 41\. Pass leading=40\."),
+        ({"leading": 0}, "leading must be from 1"),
+        ({"samples": 41}, "samples must be from 2 to 40, the size of train, got 41"),
+        ({"samples": 1}, "samples must be from 2"),
         ({"positive": (7,)}, r"positive must be some of the classes 0, 1, got \(7,\)\. Pass positive=\(1,\)\."),
         ({"positive": (0, 1)}, "positive must be some"),
         ({"positive": ()}, "positive must be some"),
         ({"kernel": "each"}, "kernel must be 'scalar' or 'trace', got 'each'"),
-        ({"draws": 2}, "draws must be between 1 and the networks that there are, got 2"),
-        ({"draws": 0}, "draws must be between 1"),
+        ({"draws": 2}, "draws must be from 1 to the number of networks, got 2"),
+        ({"draws": 0}, "draws must be from 1"),
         ({"readout": "last"}, "readout must be one of"),
     ],
 )
@@ -289,7 +289,7 @@ def test_errors_say_what_to_do(change: dict[str, object], words: str) -> None:
 
 def test_samples_must_differ() -> None:
     with pytest.raises(
-        ValueError, match=r"^The train samples of .* must differ from one another, and all 40 are equal\. Pass"
+        ValueError, match=r"^The train samples of .* must differ from one another, but all 40 are equal\. Pass"
     ):
         tangent_kernel(LINEAR, of(X[:1].expand_as(X), Y), leading=3, run=EXACT)
 

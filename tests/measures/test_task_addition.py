@@ -151,7 +151,7 @@ def test_accuracies_are_shares_under_keys_and_in_a_table() -> None:
 def test_the_sentence() -> None:
     words = measured().sentence()
     assert words.startswith("Adding the vectors of 3 tasks to encoder")
-    assert "% post-hoc (" in words
+    assert "% (post-hoc, " in words
 
 
 @pytest.mark.parametrize(

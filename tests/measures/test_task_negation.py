@@ -128,7 +128,7 @@ def test_the_table_and_repeats() -> None:
     [
         ({"control": "x"}, "control must be one of the tasks"),
         ({"kept": 0.0}, "kept must be from 0 to 1"),
-        ({"coefficients": 1}, "coefficients at least 2"),
+        ({"coefficients": 1}, "coefficients must be at least 2"),
         ({"methods": ("x",)}, "methods must be among"),
     ],
 )
@@ -140,5 +140,5 @@ def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:
 def test_what_is_missing_is_told_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="'control' has none"):
         task_negation(ENCODER, {n: HEADS[n] for n in ("up", "down")}, vectors(), TASKS, control="control", run=CPU64)
-    with pytest.raises(ValueError, match="Every target must have a task vector for non-linear, and 'control' has none"):
+    with pytest.raises(ValueError, match="Every target must have a task vector for non-linear, but 'control' has none"):
         task_negation(ENCODER, HEADS, vectors(), TASKS, control="up", run=CPU64)

@@ -264,7 +264,7 @@ def test_overlaps_that_are_not_resolved_stand_in_brackets(anisotropy: Covariance
 def test_checkpoints_are_followed_along_training(anisotropy: CovarianceResult, tmp_path: Path) -> None:
     steps = [renamed(anisotropy, f"net at step_{step}", law="point") for step in (0, 10, 20)]
     page = Page(write_report(steps, tmp_path / "report.html"))
-    assert "Effective rank along training" in page.text
+    assert "Effective rank during training" in page.text
     assert "step_20" in page.text
 
 

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Aliasing(Result):
-    """Amplitudes in what networks say between the samples that they were trained on.
+    """Amplitudes in the outputs of networks between their training samples.
 
     Attributes:
         tones: Frequencies of the signal, Hz.
-        copies: Frequencies that the samples cannot tell from them, Hz.
+        copies: Frequencies that the samples cannot distinguish from them, Hz.
         sampling: Of the training samples, Hz.
         tone_amplitudes: Of the tones in the finer reconstruction; 1 in the signal.
         copy_amplitudes: Of the copies there; 0 in the signal.
@@ -86,10 +86,10 @@ class Aliasing(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         found = {
-            "copies_over_tones": (self.ratio, "amplitude of the copies over that of the tones"),
-            "prominence": (self.prominence, "largest copy over the median beyond Nyquist"),
+            "copies_over_tones": (self.ratio, "amplitude of the copies relative to the tones"),
+            "prominence": (self.prominence, "largest copy relative to the median beyond Nyquist"),
             "error_on_samples": (self.error[:, 0], "relative error on the training samples"),
-            "error_between_samples": (self.error[:, 1], "relative error between them"),
+            "error_between_samples": (self.error[:, 1], "relative error between the training samples"),
         }
         return {key: over_repeats(each, within=(0.0, math.inf)).named(label) for key, (each, label) in found.items()}
 
@@ -97,8 +97,9 @@ class Aliasing(Result):
         ratio, (trained, between) = self.ratio.mean(), self.error.mean(0)
         heard, copies = (listed([f"{number:g}" for number in each]) for each in (self.tones, self.copies))
         return (
-            f"{self.subject}, trained on {heard} Hz sampled at {self.sampling:g} Hz, has copies at {copies} Hz of "
-            f"{percent(ratio)} of the amplitude; its error is {percent(trained)} on the samples and {percent(between)} between them."
+            f"{self.subject} was trained on {heard} Hz sampled at {self.sampling:g} Hz. Its copies at {copies} Hz have "
+            f"{percent(ratio)} of the amplitude of the tones. Its error is {percent(trained)} on the samples and "
+            f"{percent(between)} between them."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -106,7 +107,7 @@ class Aliasing(Result):
             f"at {2 * self.frequencies[-1]:g} Hz": (self.frequencies, self.spectrum.mean(0)),
             f"at {self.sampling:g} Hz": (self.sampled_frequencies, self.sampled_spectrum.mean(0)),
         }
-        reading = "Dashed, the tones of the signal; dotted, the copies that its samples cannot tell from them."
+        reading = "Dashed lines mark the tones of the signal. Dotted lines mark copies that the samples cannot resolve."
         drawn = lines_figure(curves, x="frequency, Hz", y="amplitude", reading=reading, dark=dark)
         for places, style in ((self.tones, "--"), (self.copies, ":")):
             for place in places:
@@ -171,13 +172,13 @@ def aliasing(
         family: Networks from time, in seconds, to one number.
         tones: Frequencies in Hz.
         sampling: f_s in Hz.
-        factor: How many times as finely the reconstruction is sampled.
-        duration: In seconds.
-        rate: Of Adam, constant; on all samples at every step.
+        factor: Factor by which the reconstruction is sampled more finely.
+        duration: Duration in seconds.
+        rate: Learning rate of Adam, constant; every step uses all samples.
         steps: Iterations.
-        repeats: Networks.
-        seed: Of their weights.
-        run: Folder (trainings are kept), device, precision.
+        repeats: Networks to train.
+        seed: Random seed for their weights.
+        run: Folder (trainings are saved), device, precision.
 
     Returns:
         Spectra at both rates, and the amplitudes of tones and copies.
@@ -204,11 +205,14 @@ def aliasing(
         ("sampling times duration", whole and count >= 2, sampling * duration, "sampling=128.0, duration=1.0"),
     ):
         if not right:
-            rule = {"tones": "positive", "sampling times duration": "a whole number from 2"}.get(name, "large enough")
+            rules = {"tones": "positive", "factor": "at least 2", "repeats": "at least 1"}
+            rule = rules.get(name, "a whole number of at least 2")
             raise ValueError(f"{name} must be {rule}, got {got}. Pass {remedy}.")
     copies = sorted({copy for each in alias_frequencies(tones, sampling, factor=factor) for copy in each} - set(tones))
     if not copies:
-        raise ValueError(f"There must be copies of {tones} Hz to look for, and there are none. Pass a larger factor.")
+        raise ValueError(
+            f"{tones} Hz must have copies below the finer Nyquist frequency, but there are none. Pass a larger factor."
+        )
     coarse, fine = (coordinate_grid((many * count,), high=duration) for many in (1, factor))
     signal = Signal(torch.as_tensor(tone_signal(tones, coarse[:, 0].numpy()))[:, None], "tones", sampling)
     task = SignalTask.of(signal, held_out=0.0, high=duration, seed=seed, run=run)
@@ -257,4 +261,6 @@ def _check(family: Family) -> None:
     said = family.tried(torch.zeros(2, 1), "take one coordinate, time", "Build it with coordinates=1.")
     shape = tuple(said.shape)
     if shape != (2, 1):
-        raise ValueError(f"{family.name} must say one number for each time, got {shape[1:]}. Build it with outputs=1.")
+        raise ValueError(
+            f"{family.name} must return one number for each time, got {shape[1:]}. Build it with outputs=1."
+        )

@@ -1,4 +1,4 @@
-"""Neural anisotropy directions: the input directions along which a family of networks moves most."""
+"""Neural anisotropy directions: the input directions along which the gradient of a family of networks varies most."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Anisotropy(CovarianceResult):
     kinks: tuple[str, ...] = field(default=(), kw_only=True)
 
     details_beside: ClassVar[Mapping[str, str]] = {
-        "mean_gradient": "It is taken at one input as published. Differences with a large step order directions much as the mean "
-        "gradient does; exact gradients at one input do not, where a network has max-pooling."
+        "mean_gradient": "It uses gradients at one input, as published. Differences with a large step order directions almost as the "
+        "mean gradient does. Exact gradients at one input do not, if the network has max-pooling."
     }
     _AMONG_SETTINGS: ClassVar[Mapping[str, str]] = {
         **CovarianceResult._AMONG_SETTINGS,
@@ -82,23 +82,21 @@ class Anisotropy(CovarianceResult):
         if self.coherence is not None and self.coherence < 0.5:
             halves = f"(the averages of two halves have cosine {self.coherence:.2f})"
             if self.tangent:
-                return (
-                    f"The mean mixed derivative of {self.subject} is lost in the noise of {self.draws} inputs {halves}."
-                )
+                return f"Noise hides the mean mixed derivative of {self.subject} at {self.draws} inputs {halves}."
             return (
-                f"The mixed derivatives of {self.subject} average out over {self.draws} draws {halves}: what is left are the "
-                "directions in which they vary."
+                f"The mixed derivatives of {self.subject} average out over {self.draws} draws {halves}. The remaining "
+                "directions are those in which they vary."
             )
         if self.unclear() and not (self.tangent and math.isnan(rank.standard_error)):
-            return f"{self.subject} was drawn too few times to tell in how many of {size} directions it moves freely."
-        does = f"Steps in the weights of {self.subject} turn its slope" if self.mixed else f"{self.subject} moves"
+            return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
+        what = f"The {'mixed derivative' if self.mixed else 'gradient'} of {self.subject}"
         if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
-            return f"{does} equally freely in all {size} directions: it has no preferred ones."
+            return f"{what} spreads evenly over all {size} directions: no direction is preferred."
         prefers = self.preference()
-        words = f"{does} freely in about {rank.value:.0f} of {size} directions"
-        words += f"; it prefers {prefers}." if prefers else "."
+        words = f"{what} spreads over about {rank.value:.0f} of {size} directions."
+        words += f" The network prefers {prefers}." if prefers else ""
         if self.alignments and self.kinks:
-            words += f" How the kinks of {' and '.join(self.kinks)} change its alignments is not seen."
+            words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."
         return words
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -155,10 +153,10 @@ def anisotropy_directions(
 
     Estimated from independent draws. Effective rank ``(tr C)²/tr C²`` and anisotropy ``1 − rank/D`` are U-statistics,
     unbiased at any number of draws up to the ratio, with 95 % jackknife intervals over 32 groups; the agreement of two
-    halves of the draws tells how many directions are resolved.
+    halves of the draws shows how many directions are resolved.
 
     Args:
-        family: Networks and the law of their weights; for the tangent space one network, or the first draw of a law.
+        family: Networks and the distribution of their weights; for the tangent space one network, or the first draw.
         probe: The input; one fixed N(0, 1) draw in the paper. For the tangent space fresh N(0, 1) inputs, ``draws`` of them,
             or given ones, over which it is exact (the published code takes one input, 0).
         estimator: ``"difference"`` or ``"exact"`` for the gradient, ``"mixed"`` or ``"mixed_difference"`` for the mixed
@@ -173,8 +171,8 @@ def anisotropy_directions(
         readout: Which scalar of several outputs: ``first``, ``sum``, ``mean``, ``margin``, ``random``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).
         leading: Dimension of that subspace.
-        keep: Directions to keep; by default all that the draws tell up to D = 4096, else 64; 50 where they are iterated for.
-        seed: Of the weights.
+        keep: Directions to keep; by default all that the draws resolve up to D = 4096, else 64; 50 where they are iterated for.
+        seed: Random seed for the weights.
         run: Folder, device, precision.
 
     Returns:
@@ -199,7 +197,7 @@ def anisotropy_directions(
         raise ValueError(f"estimator must be one of {known}, got {estimator!r}. Pass estimator='difference'.")
     if family.size == 1 and estimator != "tangent":
         raise ValueError(
-            f"Anisotropy directions need a law over weights, and {family.name} is one network. Use average_geometry, or "
+            f"Anisotropy directions need a distribution of weights, but {family.name} is one network. Use average_geometry, or "
             "pass estimator='tangent'."
         )
     if leading < 1:
@@ -358,7 +356,7 @@ def _one_network(family: Family, seed: int, run: Run) -> Family:
         return family
     if family.law != "initialised":
         raise ValueError(
-            f"A tangent space belongs to one network, and {family.name} holds {family.size}. Pass Family.point of one."
+            f"A tangent space belongs to one network, but {family.name} holds {family.size}. Pass Family.point of one."
         )
     drawn = family.draw(1, seed=seed, run=run).member(0).as_module()
     return Family.point(drawn, name=family.name, batchnorm=family.batchnorm)

@@ -33,24 +33,23 @@ class Geometry(CovarianceResult):
     matrix: np.ndarray
 
     details_beside: ClassVar[Mapping[str, str]] = {
-        "mean_gradient": "It squares slopes before it averages them over inputs, so it also counts slopes that turn from input to "
-        "input and cancel. These do not show which directions are learned."
+        "mean_gradient": "It squares slopes before it averages them over inputs, so it also counts slopes that change from input "
+        "to input and cancel. These do not show which directions are learned."
     }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**CovarianceResult.axes, "matrix": ("row", "column")}
 
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
         if self.unclear():
-            return (
-                f"{self.subject} was drawn too few times to tell in how many of {size} directions it can change freely."
-            )
+            return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
         if rank.contains(size):
             return (
-                f"Averaged over inputs, {self.subject} has the geometry of the identity: every direction counts alike."
+                f"Averaged over inputs, the gradient of {self.subject} spreads evenly over all {size} directions: "
+                "no direction is preferred."
             )
         prefers = self.preference()
-        words = f"Averaged over inputs, {self.subject} can change freely in about {rank.value:.0f} of {size} directions"
-        return words + (f"; it prefers {prefers}." if prefers else ".")
+        words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {rank.value:.0f} of {size} directions."
+        return words + (f" The network prefers {prefers}." if prefers else "")
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.results import draw
@@ -98,7 +97,7 @@ def average_geometry(
     seed: int = 0,
     run: Run | None = None,
 ) -> Geometry:
-    """How freely a network's function can change along each input direction, averaged over inputs and weights.
+    """How much a network's output changes along each input direction, averaged over inputs and weights.
 
     Definition: ``G = E_{x∼P} E_θ[∇_x f_θ(x) ∇_x f_θ(x)ᵀ]``, uncentred. At one input and at initialisation it is the matrix
     whose eigenvectors are the anisotropy directions; for a trained network ``θ`` is a point and the mean is over inputs.
@@ -107,7 +106,7 @@ def average_geometry(
     directions, the draw being the independent unit.
 
     Args:
-        family: Networks and the law of their weights.
+        family: Networks and the distribution of their weights.
         probe: Inputs, best sampled afresh for each network.
         estimator: ``"exact"`` or ``"difference"``.
         step: Half width h of the difference.
@@ -115,8 +114,8 @@ def average_geometry(
         readout: Which scalar of several outputs; the published G takes the ``mean``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).
         leading: Dimension of that subspace.
-        keep: Directions to keep; by default all that the draws tell up to D = 4096, else 64.
-        seed: Of the weights.
+        keep: Directions to keep; by default all that the draws resolve up to D = 4096, else 64.
+        seed: Random seed for the weights.
         run: Folder, device, precision.
 
     Returns:

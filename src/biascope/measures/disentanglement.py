@@ -1,4 +1,4 @@
-"""Weight disentanglement: whether two task vectors, added to one encoder, leave each other's task alone."""
+"""Weight disentanglement: whether two task vectors, added to one encoder, interfere with each other's task."""
 
 # A coefficients along a side · n samples of a task · B resamples
 
@@ -35,11 +35,11 @@ DISTANCES = {"disagreement": "classes", "total variation": "probabilities"}
 
 @dataclass(frozen=True, repr=False)
 class Disentanglement(EditingResult):
-    """The disentanglement error of two task vectors over a grid of coefficients; arrays are by way to edit.
+    """The disentanglement error of two task vectors over a grid of coefficients; arrays are by editing method.
 
     Attributes:
         tasks: The two.
-        methods: The ways: non-linear, post-hoc, linearised.
+        methods: Editing methods: non-linear, post-hoc, linearised.
         points: Samples of each task.
         alphas: Coefficients along each side of the grid.
         box: Where coefficients are searched.
@@ -89,19 +89,19 @@ class Disentanglement(EditingResult):
 
     @property
     def areas(self) -> dict[str, Estimate]:
-        """Share of the grid with ξ below the threshold, by way to edit."""
+        """Share of the grid with ξ below the threshold, by editing method."""
         low = (self.xi < self.threshold).mean((1, 2))
         return {name: Estimate.from_draws(low[i], self.area[i]) for i, name in enumerate(self.methods)}
 
     @property
     def box_errors(self) -> dict[str, Estimate]:
-        """Mean ξ in the search box, by way to edit."""
+        """Mean ξ in the search box, by editing method."""
         mean = self.xi[:, self.inside].mean(1)
         return {name: Estimate.from_draws(mean[i], self.box_error[i]) for i, name in enumerate(self.methods)}
 
     @property
     def control_changes(self) -> dict[str, Estimate]:
-        """Mean distance to the pre-trained outputs in the search box, outside both tasks, by way to edit; empty if not looked at."""
+        """Mean distance to the pre-trained outputs in the search box, outside both tasks, by editing method; empty without control."""
         if self.control is None or self.control_box is None:
             return {}
         moved = self.control[:, self.inside].mean(1)
@@ -117,7 +117,7 @@ class Disentanglement(EditingResult):
         }
         numbers |= {f"low_xi_share:{name}": each.named(f"{grid}, {name}", SHARE) for name, each in self.areas.items()}
         return numbers | {
-            f"control_change:{name}": each.named(f"change outside both tasks there, {name}", unit)
+            f"control_change:{name}": each.named(f"change outside both tasks for these α, {name}", unit)
             for name, each in self.control_changes.items()
         }
 
@@ -127,13 +127,14 @@ class Disentanglement(EditingResult):
         order = np.argsort([each.value for each in self.areas.values()])
         # All ways saw the same samples, resampled alike: differences are certain where single areas are not.
         ahead = float((self.area[order[-1]] > self.area[order[0]]).mean())
-        verdict = "the methods do not differ measurably"
+        verdict = "The methods do not differ significantly."
         if ahead >= 0.975:
-            verdict = f"{self.methods[order[-1]]} editing keeps them apart better than {self.methods[order[0]]}"
-        ending = "" if len(self.methods) == 1 else f": {verdict}"
+            best, worst = self.methods[order[-1]], self.methods[order[0]]
+            verdict = f"{best[0].upper()}{best[1:]} editing separates the tasks better than {worst} editing."
+        ending = "" if len(self.methods) == 1 else f" {verdict}"
         return (
-            f"Task vectors of {first} and {second} on {self.subject} leave each other's predictions alone (ξ < {self.threshold:g}) on "
-            f"{', '.join(shares)} of the coefficients in [{self.alphas[0]:g}, {self.alphas[-1]:g}]²{ending}."
+            f"Task vectors of {first} and {second} on {self.subject} do not interfere (ξ < {self.threshold:g}) on "
+            f"{', '.join(shares)} of the coefficients in [{self.alphas[0]:g}, {self.alphas[-1]:g}]².{ending}"
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -145,7 +146,7 @@ class Disentanglement(EditingResult):
         }
         if self.control is not None:
             maps = dict(zip(self.methods, self.control, strict=True))
-            unit = "change of outputs outside both tasks"
+            unit = "change in outputs outside both tasks"
             found["Samples outside both tasks"] = pictures.map_figure(
                 maps, self.alphas, self.tasks, box=self.box, unit=unit, dark=dark
             )
@@ -205,26 +206,26 @@ def disentanglement(
     A linearised network is affine in α, so two forward-mode passes serve its whole grid.
 
     Args:
-        encoder: Pre-trained, at θ₀, from inputs to features.
-        heads: Of each task, by name.
+        encoder: Pre-trained encoder at θ₀, from inputs to features.
+        heads: Heads of the tasks, by name.
         vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both; the non-linear ones also serve
             post-hoc linearisation.
         tasks: Samples of each task, by name; labels are not used.
-        pair: Names of the two tasks; may be left out where there are two.
+        pair: Names of the two tasks; may be omitted if there are two.
         control: Samples outside both tasks.
-        methods: Which of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
-        split: Where samples are taken from.
-        points: Samples of each task at most.
-        control_points: Samples of the control set at most.
-        grid: Coefficients along a side.
-        reach: They are equidistant from −reach to reach.
-        box: Where merging searches for coefficients.
+        methods: Editing methods out of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
+        split: Split to take samples from.
+        points: Largest number of samples of each task.
+        control_points: Largest number of control samples.
+        grid: Coefficients along each side of the grid.
+        reach: Coefficients are equidistant from −reach to reach.
+        box: Interval in which merging searches for coefficients.
         distance: ``"disagreement"`` of classes, or ``"total variation"`` of their probabilities.
         threshold: ξ below which a place of the grid counts as disentangled.
-        resamples: Of the samples, for intervals.
-        name: What to call the encoder in results.
-        seed: Of the choice of samples.
-        run: Folder (what was computed is kept), device, precision.
+        resamples: Resamples of the samples, for intervals.
+        name: Name of the encoder in results.
+        seed: Random seed for the choice of samples.
+        run: Folder (finished work is saved), device, precision.
 
     Returns:
         ξ on the grid for each method, the share of it below the threshold, with intervals over samples.
@@ -324,10 +325,12 @@ def _checked(
     require_heads(names, heads)
     for way in ways:
         if lacking := [task for task in names if task not in vectors[METHODS[way][1]]]:
-            raise ValueError(f"Both tasks must have a task vector for {way}, and {lacking[0]!r} has none. Tune one.")
+            raise ValueError(
+                f"Both tasks must have a task vector for {way}, but {lacking[0]!r} has none. Fine-tune the encoder on it."
+            )
     if distance not in DISTANCES:
         raise ValueError(
-            f"distance must be one of {', '.join(map(repr, DISTANCES))}, got {distance!r}. Pass the first."
+            f"distance must be one of {', '.join(map(repr, DISTANCES))}, got {distance!r}. Pass distance='disagreement'."
         )
     if grid < 2 or resamples < 2:
         raise ValueError(

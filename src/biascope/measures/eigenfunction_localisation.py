@@ -1,4 +1,4 @@
-"""Eigenfunction localisation: whether the eigenfunctions that a linearised encoder learns a task with live on that task."""
+"""Eigenfunction localisation: whether the eigenfunctions that learn a task in a linearised encoder are localised on that task."""
 
 # n samples of each set · c classes
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class EigenfunctionLocalisation(EditingResult):
-    """Where the eigenfunctions live that a linearised encoder learns a task with.
+    """Where the eigenfunctions that learn a task in a linearised encoder are localised.
 
     Attributes:
         names: Of the task and of the control task.
@@ -73,15 +73,18 @@ class EigenfunctionLocalisation(EditingResult):
             for state, each in self.shares(self.energy).items()
         }
         return numbers | {
-            f"weighted_energy_share:{state}": each.named(f"the same, by singular values, {state}", SHARE)
+            f"weighted_energy_share:{state}": each.named(
+                f"share of the local energy on the task, weighted by singular values, {state}", SHARE
+            )
             for state, each in self.shares(self.weighted).items()
         }
 
     def sentence(self) -> str:  # noqa: D102
-        words = [f"{100 * each.value:.0f} % at {state} weights" for state, each in self.shares(self.energy).items()]
+        task, other = self.names
+        words = [f"{100 * each.value:.0f} % ({state} weights)" for state, each in self.shares(self.energy).items()]
         return (
-            f"Of the local energy of the eigenfunctions that {self.subject} represents {self.names[0]} with, {' and '.join(words)} "
-            f"lies on samples of {self.names[0]} rather than of {self.names[1]}; 50 % would mean no localisation."
+            f"{' and '.join(words)} of the local energy of the eigenfunctions with which {self.subject} represents {task} lies on "
+            f"samples of {task}. The rest lies on {other}. Without localisation, the share is 50 %."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -123,7 +126,7 @@ def eigenfunction_localisation(
     seed: int = 0,
     run: Run | None = None,
 ) -> EigenfunctionLocalisation:
-    """Whether the eigenfunctions that a linearised encoder learns a task with are localised on that task.
+    """Whether the eigenfunctions that learn a task in a linearised encoder are localised on that task.
 
     Definition:
         After linearised fine-tuning on a task, the change of output k is ``Σ_ν β_ν k(x_ν, x)`` over its training points. With
@@ -134,18 +137,18 @@ def eigenfunction_localisation(
     Beside the sum over all eigenfunctions, as published, there is one with weights ``σ_ρ²``: by those that matter most.
 
     Args:
-        encoder: Pre-trained, from inputs to features.
-        head: Of the task; kernels are of its outputs, one by one.
+        encoder: Pre-trained encoder, from inputs to features.
+        head: Head of the task; each output has its own kernel.
         data: The task.
         control: The control task.
-        random: The same architecture at random weights, to be measured beside it.
-        points: Samples of each of the two at most.
-        classes: Outputs, the first ones; ``None`` for all.
-        split: Where samples are taken from.
+        random: The same architecture at random weights, for comparison.
+        points: Largest number of samples of each task.
+        classes: Number of outputs to use, from the first; ``None`` for all.
+        split: Split to take samples from.
         cutoff: Singular values below this share of the largest are rounding errors and left out.
-        name: What to call the encoder in results.
-        seed: Of the choice of samples.
-        run: Folder (kernels are kept), device, precision.
+        name: Name of the encoder in results.
+        seed: Random seed for the choice of samples.
+        run: Folder (kernels are saved), device, precision.
 
     Returns:
         The local energy at every sample, for each output.

@@ -1,4 +1,4 @@
-"""Feature elimination: what it costs to take away the directions in which a network can hardly move."""
+"""Feature elimination: the cost of removing the directions along which a network can hardly change."""
 
 # n samples · D input size · k directions removed
 
@@ -40,7 +40,7 @@ CONFIDENCE = 0.68  # of intervals over runs, as published
 
 @dataclass(frozen=True, repr=False)
 class FeatureElimination(Result):
-    """Test accuracy of networks trained on what is left of the data.
+    """Test accuracy of networks trained on the data without the removed directions.
 
     Attributes:
         removed: Directions taken away, those with the least geometry per variance first.
@@ -70,9 +70,11 @@ class FeatureElimination(Result):
         last, at_random = self.accuracy[:, -1], self.accuracy_at_random[:, -1]
         words = f"accuracy with {self.removed[-1]:,} directions removed"
         return {
-            "lead": self._mean_lead().named("lead over random removal, mean", SHARE),
+            "lead": self._mean_lead().named("mean lead over random removal", SHARE),
             "accuracy": over_runs(last).named(words, SHARE),
-            "accuracy_at_random": over_runs(at_random).named(f"{words} at random", SHARE),
+            "accuracy_at_random": over_runs(at_random).named(
+                f"accuracy with {self.removed_at_random[-1]:,} random directions removed", SHARE
+            ),
         }
 
     def _mean_lead(self) -> Estimate:
@@ -82,12 +84,12 @@ class FeatureElimination(Result):
     def sentence(self) -> str:  # noqa: D102
         lead = self._mean_lead()
         by, random = (100 * each[:, -1].mean() for each in (self.accuracy, self.accuracy_at_random))
-        judged = "less than" if lead.low > 0 else "more than" if lead.high < 0 else "about as much as"
+        judged = "costs less than" if lead.low > 0 else "costs more than" if lead.high < 0 else "costs about as much as"
         return (
-            f"{self.subject} misses features of little geometry {judged} random ones of equal variance: without the "
-            f"{self.removed[-1]:,} of least geometry, {100 * self.variance[-1]:.0f} % of the variance, it reaches {by:.1f} % on test "
-            f"samples, without {self.removed_at_random[-1]:,} random ones {random:.1f} %; over all counts the "
-            f"lead is {100 * lead.value:+.1f} points."
+            f"For {self.subject}, removing features of little geometry {judged} removing random ones of equal variance. Without the "
+            f"{self.removed[-1]:,} directions of least geometry ({100 * self.variance[-1]:.0f} % of the variance), test accuracy is "
+            f"{by:.1f} %. Without {self.removed_at_random[-1]:,} random directions, it is {random:.1f} %. The mean lead over all "
+            f"counts is {100 * lead.value:+.1f} points."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -96,9 +98,11 @@ class FeatureElimination(Result):
             found = [over_runs(100 * column) for column in each.T]
             value, low, high = np.array([(one.value, one.low, one.high) for one in found]).T
             curves[name], bands[name] = (self.removed, value), (low, high)
-        reading = "Trained on what is left; at one place both lost equal variance. Bands are 68 % intervals over runs."
+        reading = (
+            "Training on the remaining features. Both curves lose equal variance. Bands are 68 % intervals over runs."
+        )
         style: Any = {"x": "directions removed", "y": "test accuracy, %", "bands": bands, "dark": dark}
-        return {"Test accuracy without the features removed": lines_figure(curves, reading=reading, **style)}
+        return {"Test accuracy without the removed features": lines_figure(curves, reading=reading, **style)}
 
 
 def over_runs(values: Sequence[float] | np.ndarray) -> Estimate:
@@ -202,29 +206,29 @@ def feature_elimination(
     seed: int = 0,
     run: Run | None = None,
 ) -> FeatureElimination:
-    """Test accuracy without the input directions that have the least geometry per variance, beside random ones.
+    """Test accuracy without the input directions of least geometry per variance, compared with random ones.
 
     Definition:
         With the average geometry ``G = E ∇f ∇fᵀ`` at initialisation (inputs N(0, σ²I)) and ``S = Σ x xᵀ`` of the training
         samples, ``Gv = λSv`` has eigenvectors whose ``λ = vᵀGv/vᵀSv`` is geometry per variance. Orthonormalised, smallest λ
         first, they are projected out of training and test samples, ``x ↦ x − Σ_{i≤k} v_i v_iᵀx``, and a network is trained on
-        what is left. Beside it, a network is trained without random orthonormal directions, of which so many are removed
-        that the same share of ``Σ‖x‖²`` is gone.
+        the rest. For comparison, a network is trained without random orthonormal directions. Their number is chosen so
+        that the same share of ``Σ‖x‖²`` is removed.
 
     Args:
-        family: Who is trained: at initial weights, with an output for each class.
-        data: With splits ``train`` and ``test``.
-        shares: Of all D directions, to remove; 0 for the data as they are.
-        positive: Classes set against the rest; by default classes are as they are.
-        draws: Networks that G is taken over, at least D; by default 4·D.
+        family: Networks to train, at initial weights, with an output for each class.
+        data: Samples with splits ``train`` and ``test``.
+        shares: Shares of all D directions to remove; 0 for the original data.
+        positive: Classes that count as positive, against the rest; by default all classes are kept.
+        draws: Networks over which G is averaged, at least D; by default 4·D.
         scale: σ of the input, one for each network, at which gradients are taken.
-        readout: Of several outputs, the scalar that G is of.
+        readout: Scalar to take of several outputs, for G.
         ridge: Added to the diagonals of G and S, in units of their mean eigenvalue: either may be singular.
         epochs: Passes over the training set, by SGD with momentum 0.9 in batches of 128 as published.
-        rate: Learning rate at the start, from where it falls linearly to 0.
-        repeats: Runs, each from weights of its own.
-        seed: Of all that is random.
-        run: Folder (draws and trainings are kept), device, precision.
+        rate: Initial learning rate; it falls linearly to 0.
+        repeats: Runs, each with its own weights.
+        seed: Random seed.
+        run: Folder (draws and trainings are saved), device, precision.
 
     Returns:
         Accuracies by run and share, and the order of directions.
@@ -256,7 +260,7 @@ def feature_elimination(
     sampler = gaussian_sampler(family, data.shape, probes=1, scale=scale, readout=readout, seed=seed, run=whole)
     geometry = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry").dense()
     if geometry is None:
-        raise ValueError(f"Inputs must be small enough to form G, at most 8192 numbers, got {size}. Pass smaller ones.")
+        raise ValueError(f"Inputs must have at most 8192 numbers to form G, got {size}. Pass smaller inputs.")
     covariance = data_covariance(data.whole("train")[0].to(device))
     order = elimination_order(geometry, covariance, ridge=ridge)
     random = bases.random(data.shape, seed=seed_of(seed, "removed")).vectors.T.to(order)
@@ -290,7 +294,9 @@ def feature_elimination(
 def _checked(family: Family, data: Arrays, positive: tuple[int, ...] | None, shares: Sequence[float]) -> Arrays:
     """The data with the classes to tell apart, or a sentence on what does not fit."""
     if not {"train", "test"} <= data.splits.keys():
-        raise ValueError(f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Name them so.")
+        raise ValueError(
+            f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Rename the splits."
+        )
     if not any(shares) or not all(0 <= share < 1 for share in shares) or list(shares) != sorted(shares):
         raise ValueError(f"shares must rise from 0 or more to less than 1, got {shares}. Pass shares=(0.0, 0.5, 0.9).")
     splits = {split: data.splits[split] for split in ("train", "test")}

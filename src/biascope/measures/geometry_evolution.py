@@ -1,4 +1,4 @@
-"""Geometry evolution: what the first instant of training on a data set does to the average geometry of a network."""
+"""Geometry evolution: how the average geometry of a network changes at the start of training on a data set."""
 
 # T draws · n inputs · D input size
 
@@ -40,7 +40,7 @@ STACKED, SMALL = 32, 20_000  # members of a stack, and weights of a network up t
 
 @dataclass(frozen=True, repr=False)
 class GeometryEvolution(Result):
-    """The average geometry evolution Δ of a family on a data set, beside the matrices it is said to follow.
+    """The average geometry evolution Δ of a family on a data set, compared with the matrices that theory names.
 
     Attributes:
         correlation: ``Corr(Δ, ·)`` with S, GSG, G and I, from pairs of distinct draws.
@@ -93,9 +93,9 @@ class GeometryEvolution(Result):
         whole = "shrinks" if self.with_reference("I").value < 0 else "grows"
         closer = "the data as the network sees them (GSG)" if abs(seen) >= abs(data) else "the plain data (S)"
         return (
-            f"At the start of training the geometry of {self.subject} {whole}, and what changes resembles {closer}: correlation "
-            f"{seen:.2f} with GSG and {data:.2f} with S, where a matrix without structure would have {self.chance[1]:.2f} and "
-            f"{self.chance[0]:.2f} in size."
+            f"At the start of training, the geometry of {self.subject} {whole}. Its change resembles {closer}: the correlation is "
+            f"{seen:.2f} with GSG and {data:.2f} with S. For a matrix without structure, it is {self.chance[1]:.2f} and "
+            f"{self.chance[0]:.2f} in absolute value."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -109,7 +109,10 @@ class GeometryEvolution(Result):
                 dark=dark,
             ),
             "Eigenvalues of the evolution": lines_figure(
-                {"eigenvalue": (line, self.eigenvalues)}, x="index", y="relative to the largest in size", dark=dark
+                {"eigenvalue": (line, self.eigenvalues)},
+                x="index",
+                y="relative to the largest in absolute value",
+                dark=dark,
             ),
         }
 
@@ -155,20 +158,20 @@ def geometry_evolution(
     adds, so that few draws do not hide a correlation.
 
     Args:
-        family: Networks and the law of their weights.
-        data: Samples; the split ``train`` is taken.
-        positive: Classes set against the rest; needed where a network of one output meets more than two classes.
+        family: Networks and the distribution of their weights.
+        data: Samples; the split ``train`` is used.
+        positive: Classes that count as positive; needed if the network has one output and there are more than two classes.
         loss: ``"squared"``, or a loss of the training recipe (``None``: logistic or cross-entropy).
-        labels: Whether the labels pull, or, with squared loss, every target is 0: at initialisation they add to each draw a part
-            that has mean zero (where the last layer is symmetric about 0) and most of the noise.
-        draws: Networks, at least 3; hundreds to thousands where the input is large.
-        batch: Training samples that each network is pulled by, chosen anew for each: many networks on few samples tell more than
-            few on many in the same time; all by default.
+        labels: Whether to train on the labels; else, with squared loss, every target is 0. At initialisation, labels add to each draw
+            a part with mean zero (if the last layer is symmetric about 0) and most of the noise.
+        draws: Networks to draw, at least 3; hundreds to thousands for large inputs.
+        batch: Training samples per network, chosen anew for each; all by default. In the same time, many networks on few samples are
+            more informative than few networks on many samples.
         probes: Inputs per network, drawn afresh.
-        scale: Their standard deviation; 0.001 is published for smooth activations, 1 for ReLU.
-        geometry_draws: Networks that the geometry G at the start is estimated from.
-        readout: Which scalar of several outputs the geometry is of.
-        seed: Of weights and probes.
+        scale: Standard deviation of these inputs; 0.001 is published for smooth activations, 1 for ReLU.
+        geometry_draws: Networks to estimate the initial geometry G from.
+        readout: Scalar to take of several outputs, for the geometry.
+        seed: Random seed for weights and probes.
         run: Folder (resumable), device, precision.
 
     Returns:
@@ -197,7 +200,7 @@ def geometry_evolution(
         ("geometry_draws", geometry_draws),
     ):
         if number is not None and number < (least := least_of[name]):
-            raise ValueError(f"{name} must be at least {least}, got {number}. Pass {name}={8 * least} or more.")
+            raise ValueError(f"{name} must be at least {least}, got {number}. Pass {name}={8 * least}.")
     if size > LARGEST:
         raise ValueError(f"Samples must have at most {LARGEST} numbers each, got {size}. Pass smaller images.")
     if not labels and loss != "squared":

@@ -39,7 +39,7 @@ REFERENCES = ("GSG", "S", "G", "I")  # the data as the network sees them, the da
 
 @dataclass(frozen=True, repr=False)
 class GeometryMotion(Result):
-    """The average geometry ``G^t`` of networks in training, beside what it is said to move towards.
+    """The average geometry ``G^t`` of networks in training, compared with the matrices that theory names.
 
     Attributes:
         epochs: Of each checkpoint.
@@ -112,10 +112,10 @@ class GeometryMotion(Result):
         first, last = self.change("GSG", 1).value, self.change("GSG").value
         begin = "moves towards" if first > 0 else "moves away from"
         return (
-            f"Trained for {self.epochs[-1]} epochs, the geometry of {self.subject} at first {begin} the data as it sees them (GSG): "
-            f"its correlation changes by {first:+.3f} by epoch {self.epochs[1]} and by {last:+.3f} to the end, where it is "
-            f"{self.plain[-1, 0]:.2f}; with the plain data (S) it is {self.plain[-1, 1]:.2f}. A matrix without structure has "
-            f"{self.chance[0]:.2f} and {self.chance[1]:.2f}."
+            f"During {self.epochs[-1]} epochs of training, the geometry of {self.subject} at first {begin} the data as the network "
+            f"sees them (GSG). The correlation with GSG changes by {first:+.3f} by epoch {self.epochs[1]} and by {last:+.3f} in total. "
+            f"The final correlation is {self.plain[-1, 0]:.2f} with GSG and {self.plain[-1, 1]:.2f} with the plain data (S). "
+            f"For a matrix without structure, it is {self.chance[0]:.2f} and {self.chance[1]:.2f}."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -125,7 +125,7 @@ class GeometryMotion(Result):
         bands = {f"with {name}": spread[:, i] for i, name in enumerate(REFERENCES)}
         shares = {"training": self.train_accuracy, "test": self.accuracy}
         return {
-            "Correlation of the geometry along training": lines_figure(
+            "Correlation of the geometry during training": lines_figure(
                 curves,
                 x="epoch",
                 y="correlation",
@@ -183,25 +183,25 @@ def geometry_motion(
         ``Corr`` is the cosine of two matrices. The *velocity* is ``1 − Corr(G^t, G^{t−1})``.
 
     The hypothesis is that geometry changes along GSG only. Under squared loss theory gives the sign too: at first the geometry
-    *shrinks* along GSG, so that ``Corr(G^t, GSG)`` falls. Positive matrices always correlate: ``Corr(I, ·)`` says what chance gives.
+    *shrinks* along GSG, so that ``Corr(G^t, GSG)`` falls. Positive matrices always correlate: ``Corr(I, ·)`` is the value for chance.
 
     Args:
-        family: Networks and the law of their weights.
+        family: Networks and the distribution of their weights.
         data: With a split ``train``, and ``test`` if there is one.
-        positive: Classes set against the rest; needed where a network of one output meets more than two classes.
-        runs: Networks trained, each from weights of its own, in one stack.
+        positive: Classes that count as positive; needed if the network has one output and there are more than two classes.
+        runs: Networks to train, each with its own weights, in one stack.
         epochs: Passes over the training samples.
-        checkpoints: Looks along training: at the start and at epochs in geometric order.
-        probes: Inputs at which each network's geometry is taken, the same at every checkpoint.
-        scale: Their standard deviation; 0.001 is published for smooth activations, 1 for ReLU.
-        geometry_draws: Networks that G at the start is estimated from.
+        checkpoints: Number of checkpoints: at the start and at epochs in geometric progression.
+        probes: Inputs per network for the geometry, the same at every checkpoint.
+        scale: Standard deviation of these inputs; 0.001 is published for smooth activations, 1 for ReLU.
+        geometry_draws: Networks to estimate the initial geometry G from.
         optimiser: ``"gd"`` (full batches), ``"sgd"``, ``"adam"`` or ``"adamw"``; a constant rate.
         rate: Learning rate.
-        momentum: Of gd and sgd.
-        batch: Samples of an iteration, except for gd.
-        loss: Of the recipe; logistic for one output and cross-entropy for several by default, ``"squared"`` as in theory.
-        readout: Which scalar of several outputs the geometry is of.
-        seed: Of weights, order and probes.
+        momentum: Momentum of gd and sgd.
+        batch: Samples in an iteration, except for gd.
+        loss: Training loss; logistic for one output and cross-entropy for several by default, ``"squared"`` as in theory.
+        readout: Scalar to take of several outputs, for the geometry.
+        seed: Random seed for weights, order of samples and probes.
         run: Folder (resumable), device, precision.
 
     Returns:
@@ -235,7 +235,7 @@ def geometry_motion(
     steps = {epoch: epoch * recipe.steps_per_epoch(data.sizes["train"]) for epoch in at}
     geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
     if geometry is None:
-        raise ValueError("Samples must have at most 4096 numbers each for matrices to be formed. Pass smaller images.")
+        raise ValueError("Samples must have at most 4096 numbers each to form the matrices. Pass smaller images.")
     own = seed_of(seed, "trained")
     walk: list[Trajectory] = []
 

@@ -1,4 +1,4 @@
-"""Kernel rotation: how training turns the tangent kernel of a network towards what it learns."""
+"""Kernel rotation: how training rotates the tangent kernel of a network towards the target."""
 
 # n samples that the kernel is measured on · L leading eigenfunctions of the initial kernel
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class KernelRotation(Result):
-    """How the tangent kernel of a network turned while it was trained; arrays are by repeat and checkpoint.
+    """How the tangent kernel of a network rotated during training; arrays are by repeat and checkpoint.
 
     Attributes:
         target: The initial eigenfunction that was learned, counted from 1; ``None`` for the labels.
@@ -98,11 +98,11 @@ class KernelRotation(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         target, others = self.target_growth[:, -1], self.others_growth[:, -1]
-        first, last = (f"energy on the first {self.first} at the {when}" for when in ("start", "end"))
+        first, last = (f"energy on the first {self.first} eigenfunctions at the {when}" for when in ("start", "end"))
         return {
             "target_growth": over_repeats(target).named("growth of the target's alignment"),
             "others_growth": over_repeats(others).named("median growth of the other alignments"),
-            "growth_ratio": over_repeats(target / others).named("growth of the target over that of the others"),
+            "growth_ratio": over_repeats(target / others).named("growth of the target relative to the others"),
             "kernel_growth": over_repeats(self.kernel_growth[:, -1]).named("growth of the kernel"),
             "energy_at_start": over_repeats(self.energy[:, 0]).named(first, SHARE),
             "energy_at_end": over_repeats(self.energy[:, -1]).named(last, SHARE),
@@ -112,12 +112,14 @@ class KernelRotation(Result):
     def sentence(self) -> str:  # noqa: D102
         target, others = self.target_growth[:, -1].mean(), self.others_growth[:, -1].mean()
         by = [f"{number:,.{0 if number > 99 else 2}f}" for number in (target, others)]
-        turned = "turned to" if target > 1.02 * others else "turned from" if target < others / 1.02 else "kept to"
+        turned = "towards" if target > 1.02 * others else "away from" if target < others / 1.02 else ""
         learned = "the labels" if self.target is None else f"the sign of eigenfunction {self.target}"
+        rotated = f"rotated {turned} the target" if turned else "did not rotate relative to the target"
         return (
-            f"Training {self.subject} on {learned} for {self.epochs[-1]} epochs multiplied the weight of this target in its kernel "
-            f"by {by[0]}, that of other functions by {by[1]}: the kernel {turned} what is learned. Its first {self.first} "
-            f"eigenfunctions hold {100 * self.energy[:, -1].mean():.0f} % of the target, {100 * self.energy[:, 0].mean():.0f} % before."
+            f"{self.subject} was trained on {learned} for {self.epochs[-1]} epochs. This multiplied the alignment of the target with "
+            f"the kernel by {by[0]}, that of other functions by {by[1]}: the kernel {rotated}. Its first {self.first} "
+            f"eigenfunctions hold {100 * self.energy[:, -1].mean():.0f} % of the target after training, "
+            f"{100 * self.energy[:, 0].mean():.0f} % before."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -127,7 +129,7 @@ class KernelRotation(Result):
             x="eigenfunction of the initial kernel",
             y="growth of the alignment",
             log_y=True,
-            reading="Where a line rises, the kernel turned to that function. Dots or dashes, the target; dotted, the whole kernel.",
+            reading="Where a line rises, the kernel rotated towards that function. Dots or dashes: target. Dotted line: whole kernel.",
             dark=dark,
         )
         axes, colours = curves.axes[0], PALETTE[dark]
@@ -136,14 +138,14 @@ class KernelRotation(Result):
             axes.axhline(target[-1], color=colours.ink, linestyle="--")
         else:
             axes.plot(np.full(len(target) - 1, self.target), target[1:], "o", color=colours.ink)
-        held, repeats = f"held by the first {self.first}", len(self.energy)
+        held, repeats = f"energy on the first {self.first}", len(self.energy)
         shares = {held: self.energy, "training accuracy": self.train_accuracy, "test accuracy": self.accuracy}
         errors = {name: 100 * each.std(0, ddof=1) / math.sqrt(repeats) for name, each in shares.items() if repeats > 1}
         along = {name: (self.epochs, 100 * each.mean(0)) for name, each in shares.items()}
         shown = lines_figure(along, x="epoch", y="share, %", bands=errors, dark=dark)
         return {
             "Growth along the first eigenfunctions": curves,
-            "What the first eigenfunctions hold of the target": shown,
+            "Energy of the target on the first eigenfunctions": shown,
         }
 
 
@@ -185,7 +187,7 @@ def kernel_rotation(
     seed: int = 0,
     run: Run | None = None,
 ) -> KernelRotation:
-    """How the tangent kernel of a network turns towards what the network is trained on.
+    """How the tangent kernel of a network rotates towards the training target.
 
     Definition:
         With ``K_t`` the tangent kernel on n samples after t epochs, the alignment of a function is ``α_t(f) = fᵀK_t f/n²``; that
@@ -193,21 +195,21 @@ def kernel_rotation(
         that turns raises the target above the others, and the energy ``‖Φ_t y‖²/‖y‖²`` of labels ±1 on its first eigenvectors.
 
     Args:
-        family: Who is trained: networks with one output (logistic loss) or two (cross-entropy).
-        data: With splits ``train`` and ``test``.
-        target: Learn the sign of this eigenfunction of ``K_0`` on all samples, from 1, in place of the labels.
-        positive: Classes set against the rest; by default the larger of two.
+        family: Networks to train, with one output (logistic loss) or two (cross-entropy).
+        data: Samples with splits ``train`` and ``test``.
+        target: Learn the sign of this eigenfunction of ``K_0`` on all samples, counted from 1, instead of the labels.
+        positive: Classes that count as positive; by default the larger of two.
         leading: Eigenfunctions of ``K_0`` to follow.
-        energy: Eigenfunctions of each ``K_t`` that the energy is taken on.
-        kernel_samples: Training samples of the energy and, where labels are learned, of the kernel; ``None`` for all.
-        checkpoints: Kernels along training: at the start, and at epochs in geometric order.
-        epochs: Passes over the training set; from here on the published recipe.
-        batch: Samples of an iteration.
-        rate: Learning rate at the start, from where it falls linearly to 0.
+        energy: Number of eigenfunctions of each ``K_t`` for the energy.
+        kernel_samples: Training samples for the energy and, if labels are learned, for the kernel; ``None`` for all.
+        checkpoints: Number of kernels: at the start and at epochs in geometric progression.
+        epochs: Passes over the training set; this and the next three defaults are the published recipe.
+        batch: Samples in an iteration.
+        rate: Initial learning rate; it falls linearly to 0.
         optimiser: ``"sgd"`` or ``"gd"`` (momentum 0.9), ``"adam"`` or ``"adamw"``.
-        repeats: Networks, each with eigenfunctions of its own.
-        readout: Of several outputs, the scalar that the kernel is of.
-        seed: Of weights, order and choice of samples.
+        repeats: Networks to train, each with its own eigenfunctions.
+        readout: Scalar to take of several outputs, for the kernel.
+        seed: Random seed for weights, order and choice of samples.
         run: Folder (resumable), device, precision.
 
     Returns:
@@ -228,10 +230,12 @@ def kernel_rotation(
     """
     run, recipe = run or Run(), Recipe(optimiser, rate, momentum=0.9, epochs=epochs, batch=batch)
     if not {"train", "test"} <= data.splits.keys():
-        raise ValueError(f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Name them so.")
+        raise ValueError(
+            f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Rename the splits."
+        )
     if target is not None and positive is not None:
         raise ValueError(
-            f"positive must be left out where an eigenfunction is learned, got {positive} and target {target}. Leave one out."
+            f"positive and target exclude each other, got positive={positive} and target={target}. Leave one out."
         )
     if checkpoints < 2 or (kernel_samples is not None and kernel_samples < 1):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Linearised training: a network against its own linearisation on the same tasks."""
+"""Linearised training: a network compared with its own linearisation on the same tasks."""
 
 from __future__ import annotations
 
@@ -99,12 +99,13 @@ class LinearizedTraining(Result):
         first, *reached = 100 * np.nanmean(self.accuracy[:, :, -1], (1, 2))
         names = ", ".join(map(str, self.targets[:4])) + ", …" * (len(self.targets) > 4)
         learned = f"the sign of eigenfunction {names}" if self.targets else "the labels"
-        others = " and ".join(f"its {m} {v:.1f} %" for m, v in zip(self.models[1:], reached, strict=True))
+        others = " and ".join(f"its {m} has {v:.1f} %" for m, v in zip(self.models[1:], reached, strict=True))
         gained, gone = first - reached[0], int(self.diverged.sum())
-        what = f"{'costs' if gained < 0 else 'gains'} {abs(gained):.1f} points" if gained else "changes nothing"
+        what = f"{'lowers' if gained < 0 else 'raises'} test accuracy by {abs(gained):.1f} points"
+        what = what if gained else "does not change test accuracy"
         return (
-            f"Trained on {learned} with {self.sizes[-1]:,} samples, {self.subject} gets {first:.1f} % of the test samples right, "
-            f"{others}: being non-linear in the weights {what}."
+            f"After training on {learned} with {self.sizes[-1]:,} samples, {self.subject} has a test accuracy of {first:.1f} %; "
+            f"{others}. Non-linearity in the weights {what}."
             + (f" {gone} of {self.diverged.size} trainings diverged and are left out." if gone else "")
         )
 
@@ -219,7 +220,7 @@ def linearized_training(
     seed: int = 0,
     run: Run | None = None,
 ) -> LinearizedTraining:
-    """How well and how fast a network learns, beside its linearisation on the same tasks in the same order.
+    """How well and how fast a network learns, compared with its linearisation on the same tasks in the same order.
 
     Definition:
         The linearisation at θ₀ is ``f(x; θ₀) + (θ − θ₀)ᵀ∇f(x; θ₀)``: what the network would be if its tangent kernel never
@@ -227,20 +228,20 @@ def linearized_training(
         The non-linear advantage is the test accuracy of the network minus that of the linearisation.
 
     Args:
-        family: Who is trained: networks with one output (logistic loss) or two (cross-entropy).
-        data: With splits ``train`` and ``test``.
-        targets: Learn the signs of these eigenfunctions of the initial kernel on all samples, from 1, not the labels.
-        positive: Classes set against the rest; by default the larger of two.
-        sizes: Training samples, one or several numbers; all by default.
+        family: Networks to train, with one output (logistic loss) or two (cross-entropy).
+        data: Samples with splits ``train`` and ``test``.
+        targets: Learn the signs of these eigenfunctions of the initial kernel on all samples, counted from 1, instead of the labels.
+        positive: Classes that count as positive; by default the larger of two.
+        sizes: Sizes of the training set, one or several; all samples by default.
         at: Where to linearise: ``"start"``, ``"trained"``, a number of epochs, or several of these.
-        epochs: Passes over the training set; from here on the published recipe.
-        batch: Samples of an iteration.
-        rate: Learning rate at the start, from where it falls linearly to 0.
+        epochs: Passes over the training set; this and the next three defaults are the published recipe.
+        batch: Samples in an iteration.
+        rate: Initial learning rate; it falls linearly to 0.
         optimiser: ``"sgd"`` or ``"gd"`` (momentum 0.9), ``"adam"`` or ``"adamw"``.
-        threshold: Of the loss of a batch, for the number of iterations.
-        repeats: Networks, each with training samples and eigenfunctions of its own.
-        readout: Of several outputs, the scalar whose kernel has the eigenfunctions.
-        seed: Of weights, order and choice of samples.
+        threshold: Threshold of the batch loss, for the number of iterations.
+        repeats: Networks to train, each with its own training samples and eigenfunctions.
+        readout: Scalar to take of several outputs, for the kernel.
+        seed: Random seed for weights, order and choice of samples.
         run: Folder (resumable), device, precision, cluster.
 
     Returns:
@@ -261,7 +262,9 @@ def linearized_training(
     run, train, wanted = run or Run(), data.sizes.get("train", 0), (at,) if isinstance(at, str) else tuple(at)
     recipe = Recipe(optimiser, rate, momentum=0.9, epochs=epochs, batch=batch, threshold=threshold)
     if not {"train", "test"} <= data.splits.keys():
-        raise ValueError(f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Name them so.")
+        raise ValueError(
+            f"data must have the splits 'train' and 'test', got {', '.join(data.splits)}. Rename the splits."
+        )
     sizes, places = tuple(sizes or (train,)), tuple(targets or (0,))
     limits = {"sizes": (sizes, train), "targets": (targets or (1,), train + data.sizes["test"])}
     for name, (numbers, most) in {**limits, "repeats": ((repeats,), 1000)}.items():
@@ -301,8 +304,8 @@ def linearized_training(
     if lost.any():
         model, size = (int(place) for place in np.argwhere(lost)[0])
         raise ValueError(
-            f"Trainings of the {models[model]} with {sizes[size]:,} samples must stay finite beside the network's, and all diverged: "
-            "there is no accuracy to compare. Pass a smaller rate."
+            f"At least one training of the {models[model]} with {sizes[size]:,} samples, and of its network, must stay finite, but all "
+            "diverged. Pass a smaller rate."
         )
     return LinearizedTraining(models, tuple(targets or ()), sizes, threshold, **arrays)
 

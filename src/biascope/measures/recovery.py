@@ -93,26 +93,26 @@ class Recovery(Result):
         numbers = {
             "psnr": over_repeats(self.psnr).named("PSNR", "dB"),
             "energy_recovered": over_repeats(self.recovered).named("share of the signal's energy recovered", SHARE),
-            "bandwidth_ratio": bandwidth.named("bandwidth of the reconstruction over that of the signal"),
+            "bandwidth_ratio": bandwidth.named("bandwidth of the reconstruction relative to the signal"),
         }
         if self.mapped:
             unreachable, outside = over_repeats(self.unreachable), over_repeats(self.outside)
             numbers |= {
                 "energy_unreachable": unreachable.named("share of the signal's energy that no harmonic reaches", SHARE),
-                "energy_outside": outside.named("share of the reconstruction's energy there", SHARE),
+                "energy_outside": outside.named("share of the reconstruction's energy that no harmonic reaches", SHARE),
             }
         return numbers
 
     def sentence(self) -> str:  # noqa: D102
         psnr, recovered = self.psnr.mean(), 100 * self.recovered.mean()
-        words = f"{self.subject} reconstructs {self.signal} with {psnr:.1f} dB, {recovered:.0f} % of its energy"
+        words = f"{self.subject} reconstructs {self.signal} with {psnr:.1f} dB and recovers {recovered:.0f} % of its energy."
         if not self.mapped:
-            return f"{words}."
+            return words
         if self.unreachable.mean() < 1e-6:
-            return f"{words}; harmonics of its mapping reach every frequency of it."
+            return f"{words} Harmonics of its mapping reach every frequency of the signal."
         return (
-            f"{words}; {100 * self.unreachable.mean():.0f} % lie on frequencies that no harmonic of its mapping reaches, and the "
-            f"reconstruction has {self.outside.mean():.1g} of its own there."
+            f"{words} {100 * self.unreachable.mean():.0f} % of the signal's energy lies on frequencies that no harmonic of its mapping "
+            f"reaches. The reconstruction has a share of {self.outside.mean():.1g} of its own energy there."
         )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -120,7 +120,7 @@ class Recovery(Result):
             "the signal": self.target / self.target.sum(),
             "its reconstruction": self.power[0] / self.power[0].sum(),
         }
-        found = {"Energy by the number of cycles": _shells(shares, dark)}
+        found = {"Energy by number of cycles": _shells(shares, dark)}
         if min(self.target.shape) == 1:
             return found
         cut = [slice(max(0, size // 2 - SHOWN // 2), size // 2 + SHOWN // 2) for size in self.target.shape]
@@ -153,7 +153,7 @@ def _shells(shares: Mapping[str, np.ndarray], dark: bool) -> Figure:
         rings = np.bincount(radius.ravel(), share.ravel())[1 : max(share.shape) // 2 + 1]
         curves[name] = (np.arange(1, len(rings) + 1), np.where(rings > 1e-16, rings, np.nan))
     reading = (
-        "Where the reconstruction lies below the signal, that detail is lost; a gap is a frequency it cannot hold."
+        "Where the reconstruction lies below the signal, detail is lost. A gap is a frequency that it cannot represent."
     )
     style: Any = {"x": "cycles over the signal", "y": "share of energy", "log_y": True, "reading": reading}
     return lines_figure(curves, log_x=True, dark=dark, **style)
@@ -205,21 +205,21 @@ def recovery(
 
     Args:
         family: Networks from coordinates ``(n, d)`` to values ``(n, c)``.
-        signal: An image ``(h, w, c)`` or a signal in time ``(w, c)``.
+        signal: An image ``(h, w, c)`` or a time series ``(w, c)``.
         frequency: f₀ of a mapping that has it along every axis, in cycles per unit of the coordinates. By default the network's
             buffer ``frequencies`` says it; a mapping that is learned reaches every frequency.
         low: Where the coordinates begin.
         high: Where the longest axis ends, its endpoint excluded.
-        peak: Range of the values, of which the PSNR is taken.
-        rate: Of Adam, constant; from here on the published recipe.
+        peak: Range of the values, for the PSNR.
+        rate: Learning rate of Adam, constant; this and the next two defaults are the published recipe.
         steps: Iterations.
-        batch: Samples of an iteration; by default all.
-        repeats: Networks.
-        seed: Of weights and order.
-        run: Folder (trainings are kept), device, precision; spectra are always taken in float64.
+        batch: Samples in an iteration; by default all.
+        repeats: Networks to train.
+        seed: Random seed for weights and order of samples.
+        run: Folder (trainings are saved), device, precision; spectra are always taken in float64.
 
     Returns:
-        Spectra, what is out of reach, and the PSNR.
+        Spectra, the unreachable energy, and the PSNR.
 
     Raises:
         ValueError: If signal, network and settings do not fit, or training diverges.
@@ -239,10 +239,10 @@ def recovery(
     run, sizes = run or Run(), signal.shape
     if len(sizes) > 2 or max(sizes) < 2:
         raise ValueError(
-            f"signal must be an image or a signal in time, got {len(sizes)} axes of {sizes}. Pass a slice."
+            f"signal must be an image or a time series, got {len(sizes)} axes of sizes {sizes}. Pass a slice of it."
         )
     if float(signal.values.std(tuple(range(len(sizes)))).max()) == 0:
-        raise ValueError("signal must vary, got one value everywhere. Pass a signal with something to recover.")
+        raise ValueError("signal must vary, got one value everywhere. Pass a signal that is not constant.")
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}. Pass repeats=1.")
     extent = [(high - low) * size / max(sizes) for size in sizes]
@@ -291,6 +291,6 @@ def _check(family: Family, grid: Tensor, channels: int) -> None:
     said = family.tried(grid[:1], f"take {grid.shape[1]} coordinates", f"Build it with coordinates={grid.shape[1]}.")
     if tuple(said.shape) != (1, channels):
         raise ValueError(
-            f"{family.name} must say {channels} numbers for a point, got {tuple(said.shape)[1:]}. Build it with "
+            f"{family.name} must return {channels} numbers for each point, got {tuple(said.shape)[1:]}. Build it with "
             f"outputs={channels}."
         )

@@ -1,4 +1,4 @@
-"""Sample score: how freely a network can move along each sample of a data set, and which samples that leaves when it is pruned."""
+"""Sample score: how much a network can change along each sample of a data set, and which samples remain after pruning."""
 
 # n samples · D input size · g groups of draws
 
@@ -41,7 +41,7 @@ class SampleScores(Result):
     Attributes:
         splits: Their names.
         sizes: Samples of each.
-        scores: ``x̂ᵀGx̂·D/tr G`` of each sample: 1 for everybody if the network is isotropic.
+        scores: ``x̂ᵀGx̂·D/tr G`` of each sample: 1 for every sample if the network is isotropic.
         errors: Standard error of each, from the draws of G.
         labels: Of each sample.
         shown: Places in the first split of the samples with the highest scores, then of those with the lowest.
@@ -94,44 +94,48 @@ class SampleScores(Result):
     def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {
             "mean_score": self.mean.named("mean score"),
-            "spread": self.spread.named("spread of the scores over their mean"),
-            "class_share": self.class_share.named("share of the spread between classes", SHARE),
-            "agreement": self.agreement.named("rank agreement of two halves of the draws"),
+            "spread": self.spread.named("spread of the scores relative to their mean"),
+            "class_share": self.class_share.named("share of the variance between classes", SHARE),
+            "agreement": self.agreement.named("rank correlation of two halves of the draws"),
         }  # samples that are all alike, or of one class, have no ranks and no shares
         return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
     def sentence(self) -> str:  # noqa: D102
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
-        words = f"{self.subject} moves {self.mean.value:.3g} times as freely along these samples as along random inputs"
-        words += f"; the middle nine tenths of them score from {low:.3g} to {high:.3g}"
+        words = f"Along these samples, the output of {self.subject} changes {self.mean.value:.3g} times as much as along random inputs "
+        words += f"(mean score). The middle 90 % of the samples score from {low:.3g} to {high:.3g}"
         means = [(label, scores.mean()) for label, scores in self.by_class().items()]
         if len(means) > 1:
-            words += ", class {} highest ({:.3g} on average), class {} lowest ({:.3g})".format(*means[0], *means[-1])
-        ranks = f" Two halves of the draws rank them alike to {self.agreement.value:.2f}."
+            words += ". Class {} has the highest mean score ({:.3g}), class {} the lowest ({:.3g})".format(
+                *means[0], *means[-1]
+            )
+        ranks = f" The rankings from two halves of the draws have a rank correlation of {self.agreement.value:.2f}."
         return f"{words}.{ranks if math.isfinite(self.agreement.value) else ''}"
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures, classes = {}, self.by_class()
         if len(self.input_shape) > 1 and min(self.input_shape[-2:]) > 1:
-            pictures[f"Samples of {self.splits[0]} with the highest scores, and with the lowest"] = self._gallery(dark)
+            pictures[f"Samples of {self.splits[0]} with the highest and the lowest scores"] = self._gallery(dark)
         if 1 < len(classes) <= 20:
             at, means = np.arange(len(classes)), np.array([scores.mean() for scores in classes.values()])
             low, high = np.array([np.quantile(scores, [0.1, 0.9]) for scores in classes.values()]).T
-            reading = "Means of the classes, the highest first; in the band, the middle eight tenths of their samples."
+            reading = "Mean scores of the classes, highest first. The band holds the middle 80 % of their samples."
             style: Any = {"bands": {"score": (low, high)}, "reading": reading, "dark": dark}
             shown = lines_figure({"score": (at, means)}, x="class", y="score", **style)
             shown.axes[0].set_xticks(at, [str(label) for label in classes])
             pictures[f"Scores of {self.splits[0]} by class"] = shown
         order = np.argsort(self.scores[self.of()])[np.linspace(0, self.sizes[0] - 1, 200).astype(int)]
         curves, bands = {"score": (np.linspace(0, 100, 200), self.scores[order])}, {"score": self.errors[order]}
-        reading = "Pruning removes from the left. An isotropic network gives 1 to everybody. Bands are 95 % intervals."
+        reading = "Pruning removes samples from the left. An isotropic network gives 1 to every sample. Bands are 95 % intervals."
         along = lines_figure(
-            curves, x="samples that score lower, %", y="score", bands=bands, reading=reading, dark=dark
+            curves, x="samples with a lower score, %", y="score", bands=bands, reading=reading, dark=dark
         )
-        return {**pictures, "Scores in rising order": along}
+        return {**pictures, "Scores in increasing order": along}
 
     def _gallery(self, dark: bool) -> Figure:
-        reading = "Above, the samples along which the network moves most freely, below, least; under each its score."
+        reading = (
+            "Top row: samples with the highest scores. Bottom row: the lowest scores. The score is below each sample."
+        )
         columns, pixels = len(self.shown) // 2, self.images.reshape(len(self.shown), -1, *self.input_shape[-2:])
         pixels = pixels if pixels.shape[1] == 3 else pixels.mean(1, keepdims=True)
         low, high = (end((0, 2, 3), keepdims=True) for end in (pixels.min, pixels.max))
@@ -154,8 +158,8 @@ def kept_samples(
         scores: ``(n,)``, one per sample in the data set's own order.
         keep: Share of the samples that stays, above 0 and at most 1.
         by: ``"score"``: those with the lowest scores go; ``"random"``: as many at random.
-        labels: Of the samples, to keep the same share of each class; by default classes are ignored.
-        seed: Of the random choice.
+        labels: Labels of the samples, to keep the same share of each class; by default classes are ignored.
+        seed: Random seed for the choice.
 
     Raises:
         ValueError: If a setting is out of its range.
@@ -202,7 +206,7 @@ def sample_score(
     seed: int = 0,
     run: Run | None = None,
 ) -> SampleScores:
-    """How freely an untrained network can move along each sample of a data set, relative to a random input.
+    """How much an untrained network can change along each sample of a data set, relative to a random input.
 
     Definition:
         ``score(x) = x̂ᵀ G x̂ / (tr G/D)`` with ``x̂ = x/‖x‖`` and the average geometry ``G = E ∇f ∇fᵀ`` over weights and inputs
@@ -212,17 +216,17 @@ def sample_score(
     Standard errors are those of the ratio over groups of draws.
 
     Args:
-        family: Who: networks and the law of their weights.
+        family: Networks and the distribution of their weights.
         data: The samples, every split of them; scores come in their order.
-        draws: Networks that G is taken over.
-        inputs: Inputs per network; with a small σ all give nearly the same gradient, and one is enough.
+        draws: Networks over which G is averaged.
+        inputs: Inputs per network; with a small σ one is enough, since gradients hardly differ.
         scale: σ of the inputs at which gradients are taken.
         readout: Which scalar of several outputs; the published G takes the ``mean``.
-        seed: Of weights and inputs.
-        run: Folder (the draws are kept), device, precision.
+        seed: Random seed for weights and inputs.
+        run: Folder (draws are saved), device, precision.
 
     Returns:
-        Scores with errors, and what they say of the first split.
+        Scores with errors, and a summary of the first split.
 
     Raises:
         ValueError: If the settings cannot give an estimate.

@@ -1,4 +1,4 @@
-"""Task addition: how well one encoder serves several tasks once their task vectors are added to it."""
+"""Task addition: accuracy of one encoder on several tasks after their task vectors are added to it."""
 
 # A coefficients · n test samples · B resamples
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class TaskAddition(AccuraciesAfterEdits):
-    """How well one encoder serves all tasks whose vectors were added to it; accuracies are between 0 and 1.
+    """Accuracy of one encoder on all tasks whose vectors were added to it, between 0 and 1.
 
     Attributes:
         tasks: Their names.
-        methods: The ways to edit.
+        methods: The editing methods.
         samples: Test samples of each task.
         alphas: Coefficients that were tried.
         chosen: The one with the best normalised accuracy on validation samples.
@@ -80,7 +80,7 @@ class TaskAddition(AccuraciesAfterEdits):
         return np.asarray((self.merged / np.maximum(self.single, 1e-12)).mean(-1))
 
     def table(self) -> dict[str, dict[str, Estimate]]:
-        """Shares, by way to edit: absolute and normalised accuracy, and that of single tasks.
+        """Shares, by editing method: absolute and normalised accuracy, and that of single tasks.
 
         Intervals are over repeats; of one repeat, over its test samples.
         """
@@ -106,16 +106,16 @@ class TaskAddition(AccuraciesAfterEdits):
     def sentence(self) -> str:  # noqa: D102
         table = self.table()
         words = [
-            f"{100 * table[name]['absolute'].value:.1f} % {name} ({100 * table[name]['normalised'].value:.1f} % of single tasks)"
+            f"{100 * table[name]['absolute'].value:.1f} % ({name}, {100 * table[name]['normalised'].value:.1f} % of single tasks)"
             for name in self.methods
         ]
         return (
-            f"Adding the vectors of {len(self.tasks)} tasks to {self.subject}, one coefficient chosen on validation samples, gives "
-            f"a mean accuracy of {', '.join(words)}, against {100 * table[PRETRAINED]['absolute'].value:.1f} % before."
+            f"Adding the vectors of {len(self.tasks)} tasks to {self.subject} gives a mean accuracy of {', '.join(words)}. "
+            f"Before, it was {100 * table[PRETRAINED]['absolute'].value:.1f} %. One coefficient was chosen on validation samples."
         )
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """Accuracies of every seed, way to edit and task."""
+        """Accuracies of every seed, editing method and task."""
         return {"accuracies": self.accuracies(single=self.single, merged=self.merged)}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -161,7 +161,7 @@ def task_addition(
     seed: int = 0,
     run: Run | None = None,
 ) -> TaskAddition:
-    """How well one encoder serves several tasks once their task vectors are added, with one coefficient for all.
+    """Accuracy of one encoder on several tasks after their task vectors are added, with one coefficient for all.
 
     Definition:
         ``f(x; θ₀ + α Σ_t τ_t)`` with the head of each task. α is the one of ``0, 0.05, …, 1`` with the best normalised
@@ -173,17 +173,17 @@ def task_addition(
     task's samples, along the sum and along its own vector, whatever the number of tasks and coefficients.
 
     Args:
-        encoder: Pre-trained, at θ₀, from inputs to features.
-        heads: Of each task, by name.
+        encoder: Pre-trained encoder at θ₀, from inputs to features.
+        heads: Heads of the tasks, by name.
         vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both.
-        tasks: With splits ``validation`` and ``test``, by name.
-        methods: Which of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
-        coefficients: How many are tried, equidistant from 0 to 1.
-        points: Samples of each split at most; all by default.
-        resamples: Of the test samples, for intervals.
-        name: What to call the encoder in results.
-        seed: Of the choice of samples.
-        run: Folder (what was computed is kept), device, precision.
+        tasks: Tasks with splits ``validation`` and ``test``, by name.
+        methods: Editing methods out of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
+        coefficients: Number of coefficients to try, equidistant from 0 to 1.
+        points: Largest number of samples of each split; all by default.
+        resamples: Resamples of the test samples, for intervals.
+        name: Name of the encoder in results.
+        seed: Random seed for the choice of samples.
+        run: Folder (finished work is saved), device, precision.
 
     Returns:
         Accuracies by method and task; several of them, for vectors of several seeds, are joined by
@@ -213,7 +213,9 @@ def task_addition(
         require_splits(data, SPLITS, task)
         for way in ways:
             if task not in vectors[METHODS[way][1]]:
-                raise ValueError(f"Every task must have a task vector for {way}, and {task!r} has none. Tune one.")
+                raise ValueError(
+                    f"Every task must have a task vector for {way}, but {task!r} has none. Fine-tune the encoder on it."
+                )
     if not tasks or coefficients < 2:
         raise ValueError(
             f"tasks and coefficients must be at least 1 and 2, got {len(tasks)} and {coefficients}. Pass coefficients=21."

@@ -1,4 +1,4 @@
-"""Task negation: how far an encoder forgets a task whose task vector is subtracted, while a control task is kept."""
+"""Task negation: how much an encoder forgets a task after its task vector is subtracted, while a control task is kept."""
 
 # A coefficients · n test samples · B resamples · T targets
 
@@ -36,11 +36,11 @@ _ROWS = ("target", "control")
 
 @dataclass(frozen=True, repr=False)
 class TaskNegation(AccuraciesAfterEdits):
-    """How far tasks are forgotten while a control task is kept; accuracies are between 0 and 1.
+    """How much of each task is forgotten while a control task is kept; accuracies are between 0 and 1.
 
     Attributes:
         tasks: The targets.
-        methods: The ways to edit.
+        methods: The editing methods.
         control_task: The task that must be kept.
         kept: Share of the pre-trained control accuracy that must be kept on validation samples.
         alphas: Coefficients that were tried; they are subtracted.
@@ -78,7 +78,7 @@ class TaskNegation(AccuraciesAfterEdits):
     }
 
     def table(self) -> dict[str, dict[str, Estimate]]:
-        """Shares, by way to edit: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
+        """Shares, by editing method: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
         start = (self.pretrained.mean(1), self.pretrained_control)
         table = {
             PRETRAINED: {row: over_seeds_or_samples(start[i], self.draws[0, 0, 2 * i]) for i, row in enumerate(_ROWS)}
@@ -100,22 +100,22 @@ class TaskNegation(AccuraciesAfterEdits):
 
     def sentence(self) -> str:  # noqa: D102
         table = self.table()
-        words = [f"{100 * table[name]['target'].value:.1f} % {name}" for name in self.methods]
+        words = [f"{100 * table[name]['target'].value:.1f} % ({name})" for name in self.methods]
         start = 100 * table[PRETRAINED]["target"].value
         return (
             f"Subtracting task vectors from {self.subject} lowers the mean accuracy on {len(self.tasks)} "
-            f"{'task' if len(self.tasks) == 1 else 'tasks'} from {start:.1f} % to {', '.join(words)}, "
-            f"while at least {100 * self.kept:.0f} % of the validation accuracy on {self.control_task} is kept."
+            f"{'task' if len(self.tasks) == 1 else 'tasks'} from {start:.1f} % to {', '.join(words)}. "
+            f"At least {100 * self.kept:.0f} % of the validation accuracy on {self.control_task} is kept."
         )
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """Accuracies of every seed, way to edit and target."""
+        """Accuracies of every seed, editing method and target."""
         return {"accuracies": self.accuracies(target=self.target, control=self.control)}
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, control = self.mean_curves(self.target_curves), self.mean_curves(self.control_curves)
-        reading = "Validation accuracy as task vectors are subtracted, averaged over targets; dashed, that of the control task. "
-        reading += "Rings mark the mean coefficient chosen."
+        reading = "Validation accuracy after task vectors are subtracted, averaged over targets. Dashed lines show the control task. "
+        reading += "Rings mark the mean chosen coefficient."
         return {
             "Accuracy against the coefficient": pictures.coefficient_figure(
                 curves,
@@ -169,7 +169,7 @@ def task_negation(
     seed: int = 0,
     run: Run | None = None,
 ) -> TaskNegation:
-    """How far an encoder forgets each task whose task vector is subtracted, while a control task is kept.
+    """How much an encoder forgets each task after its task vector is subtracted, while a control task is kept.
 
     Definition:
         ``f(x; θ₀ − α τ_t)`` for every target t by itself. α is the one of ``0, 0.05, …, 1`` with the least target accuracy on
@@ -177,19 +177,19 @@ def task_negation(
         pre-trained one (the smallest α of equals). On test samples then, target and control accuracy, averaged over targets.
 
     Args:
-        encoder: Pre-trained, at θ₀, from inputs to features.
-        heads: Of each task and of the control task, by name.
+        encoder: Pre-trained encoder at θ₀, from inputs to features.
+        heads: Heads of the tasks and of the control task, by name.
         vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both.
-        tasks: With splits ``validation`` and ``test``, by name; the control task among them. All others are targets.
+        tasks: Tasks with splits ``validation`` and ``test``, by name, including the control task. All others are targets.
         control: Name of the control task; it needs no vector.
         kept: Share of the pre-trained control accuracy to keep.
-        methods: Which of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
-        coefficients: How many are tried, equidistant from 0 to 1.
-        points: Samples of each split at most; all by default.
-        resamples: Of the test samples, for intervals.
-        name: What to call the encoder in results.
-        seed: Of the choice of samples.
-        run: Folder (what was computed is kept), device, precision.
+        methods: Editing methods out of ``"non-linear"``, ``"post-hoc"``, ``"linearised"``; by default all that the vectors allow.
+        coefficients: Number of coefficients to try, equidistant from 0 to 1.
+        points: Largest number of samples of each split; all by default.
+        resamples: Resamples of the test samples, for intervals.
+        name: Name of the encoder in results.
+        seed: Random seed for the choice of samples.
+        run: Folder (finished work is saved), device, precision.
 
     Returns:
         Target and control accuracies by method and target; several of them, for vectors of several seeds, are joined by
@@ -283,17 +283,21 @@ def _check(
 ) -> None:
     if control not in tasks or not targets:
         raise ValueError(
-            f"control must be one of the tasks and leave another as target, got {control!r} of {', '.join(tasks)}. Pass its name."
+            f"control must be one of the tasks, and another must remain as target, got {control!r} of {', '.join(tasks)}. "
+            "Pass the name of a task."
         )
     require_heads(tasks, heads)
     for task, data in tasks.items():
         require_splits(data, SPLITS, task)
     for way in ways:
         if lacking := [task for task in targets if task not in vectors[METHODS[way][1]]]:
-            raise ValueError(f"Every target must have a task vector for {way}, and {lacking[0]!r} has none. Tune one.")
+            raise ValueError(
+                f"Every target must have a task vector for {way}, but {lacking[0]!r} has none. Fine-tune the encoder on it."
+            )
     if not 0 < kept <= 1 or coefficients < 2:
         raise ValueError(
-            f"kept must be from 0 to 1 and coefficients at least 2, got {kept} and {coefficients}. Pass kept=0.95, coefficients=21."
+            f"kept must be from 0 to 1, and coefficients must be at least 2, got {kept} and {coefficients}. "
+            "Pass kept=0.95, coefficients=21."
         )
 
 

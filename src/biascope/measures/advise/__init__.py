@@ -1,4 +1,4 @@
-"""Which network for this signal, before any training: candidates ranked by what their tangent kernels predict."""
+"""Which network to use for a signal: candidates ranked by their tangent kernels, before any training."""
 
 # N samples of the longest side · n points of a window · d coordinates · c channels · a candidates · D draws · t times
 
@@ -40,7 +40,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @measurement(
-    title="Which network for this signal",
+    title="Which network to use for this signal",
     paper="dictionaries2022",
     result=Advice,
     example=_example,
@@ -81,20 +81,20 @@ def advise(
 
     Args:
         signal: An image, a sound, a volume.
-        candidates: The networks; by default :func:`usual_candidates`.
-        steps: Iterations of Adam that the order is for.
-        rate: Its learning rate.
+        candidates: Networks to rank; by default :func:`usual_candidates`.
+        steps: Iterations of Adam that the ranking is for.
+        rate: Learning rate of Adam.
         points: Most points of a kernel, 64 to 4,096.
-        draws: Networks of each candidate.
-        peak: Range of the values, of which the PSNR is taken.
+        draws: Networks to draw for each candidate.
+        peak: Range of the values, for the PSNR.
         width: Units of each layer.
         check: Whether to train one network of each candidate on half of the points.
-        batch: Points of an iteration of these trainings, at most.
-        seed: Of weights, windows and points held out.
-        run: Folder (what is done is kept), device, progress; kernels are always computed in float64.
+        batch: Points in a training iteration of the check, at most.
+        seed: Random seed for weights, windows and held-out points.
+        run: Folder (finished work is saved), device, progress; kernels are always computed in float64.
 
     Returns:
-        The candidates, the best first.
+        The candidates, best first.
 
     Raises:
         ValueError: If the signal is constant or too small, or a setting is out of its range.
@@ -162,7 +162,7 @@ def _check(
     total = signal.flat.shape[0]
     if total < LEAST:
         raise ValueError(
-            f"{signal.name} must have at least {LEAST} samples to tell networks apart, got {total}. Pass a larger signal."
+            f"{signal.name} must have at least {LEAST} samples to rank networks, got {total}. Pass a larger signal."
         )
     if not LEAST <= numbers["points"] <= MOST:
         raise ValueError(f"points must be from {LEAST} to {MOST:,}, got {numbers['points']}. Pass points=1024.")
@@ -175,7 +175,9 @@ def _check(
         raise ValueError(f"peak must be a positive number, got {peak}. Pass peak=1.0 for images from 0 to 1.")
     names = [candidate.name for candidate in candidates]
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"Candidates must be one or more, no two alike, got {names}. Rename or drop some.")
+        raise ValueError(
+            f"candidates must be one or more different networks, got {names}. Remove duplicates or add one."
+        )
 
 
 def _varied(signal: Signal) -> Signal:
@@ -187,7 +189,7 @@ def _varied(signal: Signal) -> Signal:
     flat = signal.flat.double().cpu()
     spread = flat.std(0) > 1e-9 * flat.abs().amax(0)
     if not bool(spread.any()):
-        raise ValueError(f"{signal.name} must vary, and has one value everywhere. Pass a signal with something to say.")
+        raise ValueError(f"{signal.name} must vary, got one value everywhere. Pass a signal that is not constant.")
     return replace(signal, values=(flat - flat.mean(0))[:, spread].reshape(*signal.shape, -1))
 
 

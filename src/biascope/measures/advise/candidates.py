@@ -1,4 +1,4 @@
-"""WHO may represent a signal: candidate networks, and those that are usual for a grid of so many points."""
+"""WHO: candidate networks for a signal, and the usual ones for a grid of a given size."""
 
 # N samples of the longest side · d coordinates
 
@@ -41,7 +41,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network that may be taken for a signal.
+    """A network that may represent a signal.
 
     Attributes:
         kind: ``"siren"``, ``"ffn"`` (Gaussian Fourier features), ``"relu"``, ``"positional"`` or ``"single"``.
@@ -69,7 +69,7 @@ class Candidate:
 
     @property
     def model(self) -> str:
-        """What ``biascope inr fit`` is told, to train it."""
+        """Options of ``biascope inr fit`` that train it."""
         return f"--model {KINDS[self.kind].model}" + "".join(
             f" --set {key}={value}" for key, value in self.settings.items()
         )
@@ -128,7 +128,7 @@ def parse_candidates(text: str, sizes: Sequence[int]) -> list[Candidate]:
         if not equals:
             alike = [each for each in usual if each.kind == kind]
             if not alike:
-                raise ValueError(f"The candidate {kind} must have a number, got none. Pass {kind}=1.")
+                raise ValueError(f"Candidate {kind} needs a number, got none. Pass {kind}=1.")
             found += alike
             continue
         try:
@@ -140,5 +140,5 @@ def parse_candidates(text: str, sizes: Sequence[int]) -> list[Candidate]:
             raise ValueError(f"The candidate {word} must have a positive number, and relu none. Pass {remedy}.")
         found.append(Candidate(kind, value))
     if not found:
-        raise ValueError(f"Candidates must be at least one, got {text!r}. Pass for example siren,ffn,relu.")
+        raise ValueError(f"candidates must name at least one network, got {text!r}. Pass for example siren,ffn,relu.")
     return list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""HOW: what the tangent kernels of networks say of one signal: on points held out, of its energy, and between its samples."""
+"""HOW: what tangent kernels predict for one signal: on held-out points, for its energy, and between its samples."""
 
 # N points of the signal · n of a window · c channels · s sizes · t times · k frequencies
 

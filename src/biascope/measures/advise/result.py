@@ -24,7 +24,7 @@ MUCH_SLOW, MUCH_MISSED, MUCH_BEYOND = 0.2, 0.01, 0.01  # shares of energy from w
 LISTED = 3  # candidates that a warning names
 STABLE = 0.8  # rank correlation of the two sizes below which the order is not called stable
 _AXES = {"siren": "ω₀ of the SIREN", "ffn": "σ of the FFN"}
-CAVEAT = "This is the order before training, from the tangent kernel at the initial weights; pass --check to train them and see."
+CAVEAT = "This ranking comes from the tangent kernel at the initial weights, before training. Pass --check to train the candidates."
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,11 +156,11 @@ class Advice(Result):
             for index, name in enumerate(self.names)
         }
         if len(self.names) > 1 and math.isfinite(self.stability):
-            words = f"rank correlation of the orders on {self.points[0]:,} and {self.points[-1]:,} points"
+            words = f"rank correlation of the rankings on {self.points[0]:,} and {self.points[-1]:,} points"
             found["stability"] = Estimate.exact(self.stability).named(words)
         for step, value in self.agreement().items():
             if math.isfinite(value):
-                words = f"rank correlation of predicted and trained order after {step} iterations, {len(self.names)} networks"
+                words = f"rank correlation of predicted and trained ranking after {step} iterations, {len(self.names)} networks"
                 found[f"agreement:{step}"] = Estimate.exact(value).named(words)
         return found
 
@@ -175,13 +175,13 @@ class Advice(Result):
     def summary(self) -> str:
         """The advice in plain words, without the warnings."""
         best, others = self.score(0), [name for name, level in zip(self.names, self.level, strict=True) if level][1:]
-        told = f"For {self.signal} and {self.iterations[-1]:,} iterations take {self.names[0]}, predicted to reach {best.value:.1f} dB "
-        told += "on points that it does not see"
+        told = f"For {self.signal} and {self.iterations[-1]:,} iterations, use {self.names[0]}. "
+        told += f"Its predicted PSNR on held-out points is {best.value:.1f} dB"
         if others:
             more = [f"{len(others) - LISTED} others"] if len(others) > LISTED + 1 else others[LISTED:]
-            told += f"; other initial weights may put {listed([*others[:LISTED], *more])} in front"
+            told += f". With other initial weights, {listed([*others[:LISTED], *more])} may rank first"
         if len(self.names) > 1:
-            told += f". Last is {self.names[-1]} with {self.score(len(self.names) - 1).value:.1f} dB"
+            told += f". {self.names[-1]} ranks last with {self.score(len(self.names) - 1).value:.1f} dB"
             told += f". {self._on_stability()}"
         else:
             told += "."
@@ -190,58 +190,58 @@ class Advice(Result):
     def _on_stability(self) -> str:
         sizes = f"{self.points[0]:,} and {self.points[-1]:,} points"
         if not math.isfinite(self.stability):
-            return f"Kernels on {sizes} do not tell the candidates apart."
-        words = f"The orders on {sizes} agree with a rank correlation of {self.stability:.2f}"
-        return f"{words}." if self.stability >= STABLE else f"{words} only: do not rely on the finer order."
+            return f"Kernels on {sizes} do not distinguish the candidates."
+        words = f"The rankings on {sizes} have a rank correlation of {self.stability:.2f}."
+        return words if self.stability >= STABLE else f"{words} This is low: do not rely on small differences in rank."
 
     def _on_training(self) -> str:
         if self.trained is None:
             return CAVEAT
         last, value = self.iterations[-1], self.agreement()[self.iterations[-1]]
         best = int(np.nanargmax(self.trained[-1])) if np.isfinite(self.trained[-1]).any() else 0
-        agrees = f"a rank correlation of {value:.2f}" if math.isfinite(value) else "no rank correlation to speak of"
+        agrees = f"is {value:.2f}" if math.isfinite(value) else "is undefined"
         return (
-            f"Trained for {last} iterations, the {len(self.names)} candidates come in an order that has {agrees} with the predicted "
-            f"one; the best is {self.names[best]} with {self.trained[-1, best]:.1f} dB."
+            f"The {len(self.names)} candidates were trained for {last} iterations. The rank correlation of the trained and the "
+            f"predicted ranking {agrees}. The best trained network is {self.names[best]} with {self.trained[-1, best]:.1f} dB."
         )
 
     @property
     def warnings(self) -> list[str]:
-        """What to mind, in plain words, the first candidate first."""
+        """Warnings in plain words, the first candidate first."""
         found = [*super().warnings, self._at_the_edge()]
         for index, name in enumerate(self.names):
             if self.covered[index] < 1 - MUCH_MISSED:
                 found.append(
                     f"{name}: {percent(1 - self.covered[index])} of the energy lies on frequencies that no harmonic of its mapping "
-                    f"reaches, first {self.missed[index]}; no training recovers them."
+                    f"reaches. The strongest is {self.missed[index]}. Training cannot recover them."
                 )
         if slow := self._above(self.slow, MUCH_SLOW):
             found.append(
-                f"Uncovered: after {self.iterations[-1]:,} iterations so much of the energy is not learned yet: {slow}. Such a network "
-                "may stay blurred unless it is trained for longer."
+                f"Uncovered: part of the energy is not learned after {self.iterations[-1]:,} iterations: {slow}. Train these networks "
+                "for longer, or their reconstructions may stay blurred."
             )
         if beyond := self._above(self.beyond, MUCH_BEYOND):
             found.append(
-                f"Aliasing: of what is predicted between the samples, so much lies beyond the Nyquist frequency of "
-                f"{self.nyquist:g} cycles: {beyond}. Do not read such a network on a finer grid."
+                f"Aliasing: part of the energy predicted between the samples lies beyond the Nyquist frequency of "
+                f"{self.nyquist:g} cycles: {beyond}. Do not evaluate these networks on a finer grid."
             )
         return [words for words in found if words]
 
     def _above(self, shares: np.ndarray, least: float) -> str:
         """Candidates with more than a share, in words: the first few of the ranking, and how many others."""
         found = [f"{name} ({percent(share)})" for name, share in zip(self.names, shares, strict=True) if share > least]
-        others = f"{len(found) - LISTED} others, see the table"
+        others = f"{len(found) - LISTED} others (see the table)"
         return listed(found if len(found) <= LISTED + 1 else [*found[:LISTED], others]) if found else ""
 
     def _at_the_edge(self) -> str:
-        """A sentence where the best of a kind is the last that was tried, and more may be better."""
+        """A sentence if the best value of a kind lies at the end of the tried range."""
         alike = [value for kind, value in zip(self.kinds, self.values, strict=True) if kind == self.kinds[0]]
         first = self.values[0]
         if len(alike) < 3 or min(alike) < first < max(alike):
             return ""
         end, more = ("largest", 2 * first) if first == max(alike) else ("smallest", first / 2)
         return (
-            f"The first, {self.names[0]}, is the {end} of its kind that was tried: look further with --candidates "
+            f"{self.names[0]} ranks first and is the {end} of its kind that was tried. Extend the range with --candidates "
             f"{self.kinds[0]},{self.kinds[0]}={more:g}."
         )
 
@@ -304,23 +304,25 @@ class Advice(Result):
         last, predicted = self.iterations[-1], self.predicted
         rows = {f"{self.points[-1]:,} points": predicted[-1], f"{self.points[0]:,} points": predicted[0]}
         trained = {} if self.trained is None else {f"trained, {last} iterations": self.trained[-1]}
-        found = {"Predicted order": pictures.order_figure(self.names, rows, trained, dark=dark)}
+        found = {"Predicted ranking": pictures.order_figure(self.names, rows, trained, dark=dark)}
         if self._curves():
-            found["Predicted against ω₀ and σ"] = pictures.setting_figure(self._curves(), dark=dark)
+            found["Predicted PSNR against ω₀ and σ"] = pictures.setting_figure(self._curves(), dark=dark)
         if self.trained is not None:
             means = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in self.iterations])
-            found["Predicted and trained"] = pictures.agreement_figure(means, self.trained, self.iterations, dark=dark)
+            found["Predicted and trained PSNR"] = pictures.agreement_figure(
+                means, self.trained, self.iterations, dark=dark
+            )
         # The best of each kind, and the last: readers cannot distinguish more curves than there are colours.
         shown = sorted({self.kinds.index(kind) for kind in self.kinds} | {len(self.names) - 1})
         steps = np.geomspace(1, 30 * last, 40)
         after = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in steps], 1)
         courses = {self.names[i]: (steps, after[i]) for i in shown}
-        found["Predicted course of training"] = pictures.psnr_figure(
+        found["Predicted PSNR during training"] = pictures.psnr_figure(
             courses, y="predicted PSNR, dB", log_x=True, dark=dark
         )
         shown = sorted({0, int(self.beyond.argmax()), int(self.beyond.argmin()), len(self.names) - 1})
         between = {self.names[i]: (self.frequencies, self.between[i]) for i in shown}
-        found["What is predicted between the samples"] = pictures.between_figure(between, self.nyquist, dark=dark)
+        found["Predicted energy between the samples"] = pictures.between_figure(between, self.nyquist, dark=dark)
         return found
 
     def _curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Channel patterns: which patches the channels of a first convolution detect, how strongly, and with which labels these come."""
+"""Channel patterns: which patches the channels of a first convolution detect, how strongly, and for which labels."""
 
 # K channels · P patterns · n images
 
@@ -47,7 +47,7 @@ def channel_patterns(
     seed: int = 0,
     run: Run | None = None,
 ) -> ChannelPatterns:
-    """Which patterns the channels of a first convolution detect, how strongly, against their label statistics.
+    """Which patterns the channels of a first convolution detect, how strongly, compared with their label statistics.
 
     Definition:
         Channel k detects pattern i if its response ``r_ki = w_k·p_i + b_k`` (after BatchNorm where that follows) is the largest
@@ -61,20 +61,21 @@ def channel_patterns(
         family: Networks that begin with a convolution: initialised, or trained weights.
         data: Labelled images with a split ``train``: for statistics, for weights and, without patches, for patterns.
         patches: The patterns; by default the centres of clusters of the data's patches.
-        control: Networks to compare with; of trained weights by default the same with the entries of every filter shuffled.
+        control: Networks to compare with. For trained weights, the default shuffles the entries of every filter.
         clusters: Patterns to find in the data.
-        positive: Classes set against the rest; of two classes the larger by default. Of more, no statistics without it.
-        balanced: Whether both classes weigh half in the statistics; else every image alike, as published.
+        positive: Classes that count as positive. With two classes, the default is the larger one. With more, there are no statistics
+            without it.
+        balanced: Whether both classes have weight one half in the statistics; else every image has equal weight, as published.
         markers: Names of the two patterns that mark the positive and the negative label, for the detection ratios; by default those
             of the largest and the smallest statistic.
         draws: Networks to draw, and control networks.
-        inputs: Images that the derivative is averaged over.
-        shape: Of one input where there are no data: the derivative is then taken at N(0, 1) inputs.
-        seed: Of weights, clusters and the choice of images.
+        inputs: Number of images over which the derivative is averaged.
+        shape: Shape of one input if there are no data: the derivative is then taken at N(0, 1) inputs.
+        seed: Random seed for weights, clusters and the choice of images.
         run: Folder (resumable), device, precision.
 
     Returns:
-        Responses and weights of every draw and control, and what follows from them.
+        Responses and weights of every draw and control, and the numbers derived from them.
 
     Raises:
         ValueError: If the network has no convolution that sees the input, or patches, data and outputs do not fit.
@@ -99,7 +100,9 @@ def channel_patterns(
     if shape is not None and min(shape, default=0) < 1:
         raise ValueError(f"shape must list lengths of at least 1, got {shape}. Pass shape=(3, 32, 32).")
     if data is None and (patches is None or shape is None):
-        raise ValueError("Without data there must be patches, and the shape of an input, got none. Pass data, or both.")
+        raise ValueError(
+            "Without data, patches and the shape of an input are needed, got none. Pass data, or both patches and shape."
+        )
     x, y, classes = (
         _samples(data, positive, run) if data is not None else (_noise(shape or (), inputs, seed), None, None)
     )

@@ -87,7 +87,7 @@ def statistics_figure(
     reading: str,
     dark: bool = False,
 ) -> Figure:
-    """What a network makes of each pattern against the pattern's label statistic.
+    """Response of a network to each pattern, against the pattern's label statistic.
 
     Args:
         statistics: ``(P,)``.
@@ -124,7 +124,7 @@ def responses_figure(responses: np.ndarray, order: Sequence[int], *, dark: bool 
     relative = responses / np.maximum(np.abs(responses).max(1, keepdims=True), 1e-300)
     relative = relative[:, list(order)]
     relative = relative[np.argsort(relative.argmax(1), kind="stable")]
-    reading = "A row is a channel, a column a pattern in the order of the first picture; orange excites, blue inhibits."
+    reading = "Each row is a channel, each column a pattern in the order of the first picture. Orange is positive, blue negative."
     figure = blank(1.2 + min(3.5, max(1.0, 0.12 * len(relative))), reading)
     axes = panel(figure, dark)
     heat(axes, relative, dark, (-1.0, 1.0), bar=3, aspect="auto")

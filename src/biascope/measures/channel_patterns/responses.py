@@ -1,4 +1,4 @@
-"""HOW: the first convolution of a network: what its channels answer to patches, and what the output makes of them."""
+"""HOW: the first convolution of a network: responses of its channels to patches, and their effect on the output."""
 
 # K channels · P patches · n inputs · o outputs
 
@@ -49,8 +49,8 @@ class FirstConvolution:
         """
         if network.couples_inputs:
             raise ValueError(
-                f"BatchNorm of {who} must run with stored statistics for responses of single patches, and it runs with those of "
-                "each input. Pass batchnorm='eval'."
+                f"BatchNorm of {who} must use stored statistics for responses to single patches, but it uses those of each input. "
+                "Pass batchnorm='eval'."
             )
         met: list[tuple[str, nn.Module, Tensor, Any]] = []
 
@@ -62,12 +62,12 @@ class FirstConvolution:
             for name, layer in layers.items():
                 hooks.callback(layer.register_forward_hook(note(name)).remove)
             shape = "×".join(map(str, x.shape[1:]))
-            with forward_pass(f"{who} must accept inputs of shape {shape}", "Pass the shape it was made for."):
+            with forward_pass(f"{who} must accept inputs of shape {shape}", "Pass the shape that it was built for."):
                 network(x.clone())
         places = [place for place, entry in enumerate(met) if isinstance(entry[1], nn.Conv2d)]
         if not places:
             raise ValueError(
-                f"{who} must have a convolution of images (Conv2d) whose channels can detect patches, and has none. "
+                f"{who} must have a convolution of images (Conv2d) whose channels can detect patches, but has none. "
                 "Pass a convolutional network."
             )
         name, found, seen, output = met[places[0]]
@@ -75,8 +75,8 @@ class FirstConvolution:
         uses = sum(entry[1] is found for entry in met)
         if seen.shape != x.shape or not torch.equal(seen, x) or uses > 1 or _weight_name(name) not in network.params:
             raise ValueError(
-                f"The first convolution of {who} must see the input itself, once, through weights of its own, and {name!r} does not. "
-                "Move what is before it (a normalisation, say) to the data."
+                f"The first convolution of {who} must see the input itself, once, with its own weights, but {name!r} does not. "
+                "Move earlier steps, such as a normalisation, to the data."
             )
         after = met[places[0] + 1 : places[0] + 2]
         taken = bool(after) and isinstance(after[0][1], nn.BatchNorm2d) and torch.equal(after[0][2], output)
@@ -94,7 +94,7 @@ class FirstConvolution:
         return self.layer.stride[0], self.layer.stride[1]
 
     def check(self, shape: tuple[int, ...], who: str) -> None:
-        """Tell a misfit of patches of a shape and the layer.
+        """Check that patches of a shape fit the layer.
 
         Raises:
             ValueError: If they do not fit.
@@ -126,7 +126,7 @@ class FirstConvolution:
         return maps[:, :, 0, 0].T.double()
 
     def weights(self, network: Network, x: Tensor, combination: Tensor) -> tuple[Tensor, Tensor]:
-        """What the output makes of each channel: a weight, and how far it has one sign everywhere.
+        """Effect of each channel on the output: a weight, and how consistent its sign is.
 
         With ``f = Σ_o c_o·output_o`` and ``z_k`` the map of channel k that :meth:`responses` are values of,
         ``D_k(x) = Σ_places ∂f/∂z_k``; the weight is the mean of ``D_k`` over the inputs at which the channel reaches the output
@@ -210,7 +210,7 @@ def combination_of(outputs: int, positive: tuple[int, ...] | None, classes: int 
     chosen = torch.tensor([place in (positive or ()) for place in range(outputs)])
     if (classes or 0) > outputs or int(chosen.sum()) != len(set(positive or ())) or chosen.all() or not chosen.any():
         raise ValueError(
-            f"A network must have one output, two, or one for each class with some of them positive, got {outputs} outputs for "
+            f"A network must have one output, two outputs, or one for each class with some classes positive, got {outputs} outputs for "
             f"{classes or 'unknown'} classes and positive={positive}. Name the positive classes, or pass a network with one output."
         )
     return chosen.double() / chosen.sum() - (~chosen).double() / (~chosen).sum()

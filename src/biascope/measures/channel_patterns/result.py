@@ -1,4 +1,4 @@
-"""WHAT: the patterns that channels detect, how strongly, and against which label statistics."""
+"""WHAT: the patterns that channels detect, how strongly, and their label statistics."""
 
 # draws of a network · K channels · P patterns
 
@@ -103,7 +103,7 @@ class ChannelPatterns(Result):
 
     @property
     def votes(self) -> np.ndarray:
-        """``Σ_k a_k σ(response)`` of all channels: what an input of this pattern alone says to the output (draw, pattern)."""
+        """``Σ_k a_k σ(response)`` of all channels: the effect of an input with this pattern alone (draw, pattern)."""
         return _votes(self.responses, self.weights)
 
     @property
@@ -164,14 +164,14 @@ class ChannelPatterns(Result):
         return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
     def _correlation_numbers(self, name: str) -> dict[str, Number]:
-        """How votes or detection mass go with the label statistics, here and in the control."""
+        """Correlation of votes or detection mass with the label statistics, here and in the control."""
         own = {"correlation": self.correlation(name).named(f"correlation of {name} with label statistics")}
         if not self.control:
             return own
         others, chance = _known(self.control_correlations[name]), Estimate.exact(self.chance(name))
         return own | {
             "control_correlation": others.named(f"correlation of {name}, {self.control}"),
-            "chance": chance.named(f"share with {name} that correlate as much", SHARE),
+            "chance": chance.named(f"share of networks whose {name} correlate as much", SHARE),
         }
 
     def sentence(self) -> str:  # noqa: D102
@@ -182,23 +182,23 @@ class ChannelPatterns(Result):
         share = f"All {channels}" if hits == channels else f"{hits:.4g} of the {channels}"
         who = f"{share} channels of {self.subject} detect"
         many = f" (mean of {draws} networks)" if draws > 1 else ""
-        words = f"{who} {patterns:.3g} of {len(self.names)} patterns between them{many}, "
-        words += f"most strongly pattern {self.names[int((self.detectors * self.strength).mean(0).argmax())]}."
+        words = f"{who} {patterns:.3g} of {len(self.names)} patterns{many}. "
+        words += f"The strongest is pattern {self.names[int((self.detectors * self.strength).mean(0).argmax())]}."
         if not self.labelled:
             return words
         found = self.correlation(VOTES)
         if not math.isfinite(found.value):
-            return f"{words} Its votes, or the label statistics, are all alike: there is nothing to correlate."
-        words += f" The votes of its channels follow the label statistics with a rank correlation of {found.value:.2f}"
-        words += f" ({found.low:.2f} to {found.high:.2f})" if math.isfinite(found.low) else ""
+            return f"{words} All votes or all label statistics are equal, so the correlation is undefined."
+        words += f" The votes of its channels have a rank correlation of {found.value:.2f} with the label statistics"
+        words += f" (95 % CI {found.low:.2f} to {found.high:.2f})" if math.isfinite(found.low) else ""
         chance, others = self.chance(VOTES), int(np.isfinite(self.control_correlations[VOTES]).sum())
         if others:
             as_far = round(chance * (1 + others)) - 1
-            verdict = "more than chance gives" if chance <= 0.05 else "no more than chance gives"
-            return f"{words}; {as_far} of {others} {self.control} correlate as much: {verdict}."
+            verdict = "exceeds chance" if chance <= 0.05 else "does not exceed chance"
+            return f"{words}. {as_far} of {others} {self.control} correlate as much: the correlation {verdict}."
         if draws == 1:
-            return f"{words}, without anything to compare it with."
-        return words + (": not to be told from none." if found.contains(0.0) else ".")
+            return f"{words}. There is no control to compare it with."
+        return words + (", which is not significant." if found.contains(0.0) else ".")
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """What was found of each pattern, means over draws, and of each channel of every draw; only what is known."""
@@ -253,8 +253,8 @@ class ChannelPatterns(Result):
         along = "label statistic, from negative to positive" if known else "number of detectors, most first"
         pictures = {"Which patterns the channels detect": self._patches_plot(order, f"patterns by {along}", dark)}
         if self.labelled:
-            pictures["What channels say of patterns, against their label statistics"] = self._statistics_plot(dark)
-        pictures["Responses of channels to patterns, of the first network"] = responses_figure(
+            pictures["Votes of the channels against label statistics"] = self._statistics_plot(dark)
+        pictures["Responses of the channels of the first network to the patterns"] = responses_figure(
             self.responses[0], order, dark=dark
         )
         return pictures
@@ -262,16 +262,14 @@ class ChannelPatterns(Result):
     def _patches_plot(self, order: list[int], along: str, dark: bool) -> Figure:
         from biascope.measures.channel_patterns.pictures import patches_figure
 
-        reading = "Bars are what the channels that detect a pattern answer to it"
+        reading = "Bars are the responses of the channels that detect a pattern"
         words: dict[str, Any] = {"order": order, "along": along, "dark": dark}
         if not self.weighted:
             bars = {"detected": (self.detectors * self.strength).mean(0)}
             return patches_figure(self.pixels, bars, value="detection mass", reading=f"{reading}.", **words)
         plus, minus = (each.mean(0) for each in self.masses)
         bars, dots = {"detection mass for": plus, "and against": -minus}, {"vote of all channels": self.votes.mean(0)}
-        reading += (
-            ", times their weight, up where they speak for the positive class; diamonds, what all channels say of it."
-        )
+        reading += ", times their weight. Bars point up for votes for the positive class. Diamonds are the votes of all channels."
         return patches_figure(self.pixels, bars, dots, value="response × weight", reading=reading, **words)
 
     def _statistics_plot(self, dark: bool) -> Figure:
@@ -285,7 +283,7 @@ class ChannelPatterns(Result):
             note += f" ({own.low:.2f} to {own.high:.2f})" if math.isfinite(own.low) else ""
             note += f"; control {_known(self.control_correlations[name]).value:.2f}" if self.control else ""
             panels[label] = (each.mean(0), errors, note)
-        reading = "A dot is a pattern; rising to the right, channels speak for what comes with the positive class."
+        reading = "Each dot is a pattern. If dots rise to the right, channels vote for patterns that occur with the positive class."
         reading += " Bars are 95 % intervals over networks." if draws > 1 else ""
         return statistics_figure(self.statistics, panels, reading=reading, dark=dark)
 

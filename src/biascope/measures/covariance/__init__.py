@@ -1,4 +1,4 @@
-"""WHAT: what is known of a gradient covariance once it is estimated, for every measurement that rests on one."""
+"""WHAT: an estimated gradient covariance, for every measurement that uses one."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ class CovarianceResult(Result, ABC):
         overlap.set_label(
             " ".join(
                 [
-                    f"1 means that two networks share their {table.leading} leading directions, {table.chance:.2g} is chance and "
-                    f"{table.floor:.2g} the noise floor. The diagonal shows what the two halves of a network's own draws share. "
-                    "Numbers in brackets are not resolved from noise.",
+                    f"1 means that two networks share their {table.leading} leading directions. Chance is {table.chance:.2g}, the "
+                    f"noise floor is {table.floor:.2g}. The diagonal compares the two halves of a network's own draws. "
+                    "Numbers in brackets do not exceed the noise.",
                     *table.warnings(),
                 ]
             )
@@ -153,7 +153,7 @@ class CovarianceResult(Result, ABC):
         if trained:
             ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
             values, errors = np.array(ranks).T
-            pictures["Effective rank along training"] = draw.along(
+            pictures["Effective rank during training"] = draw.along(
                 values, errors, labels, quantity="effective rank", dark=dark
             )
         return pictures
@@ -242,10 +242,12 @@ class CovarianceResult(Result, ABC):
         if half is not None and half[0] < 0.25 * half[1]:
             words.append(f"few spatial frequencies (half of the gradient's energy on {half[0]} of {half[1]})")
         if low is not None and low[0] > 1.25 * low[1]:
-            words.append(f"low frequencies ({low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if even)")
+            words.append(
+                f"low frequencies ({low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if evenly spread)"
+            )
         if low is not None and low[0] < 0.75 * low[1]:
             words.append(
-                f"high frequencies (only {low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if even)"
+                f"high frequencies (only {low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if evenly spread)"
             )
         if centre is not None and centre[0] > 1.25 * centre[1]:
             words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
@@ -253,7 +255,7 @@ class CovarianceResult(Result, ABC):
         return (", ".join(first) + " and " + last if first else last).replace("%", " %")
 
     def unclear(self) -> bool:
-        """Whether the effective rank is known too badly to say anything in words."""
+        """Whether the effective rank is too uncertain for a sentence."""
         rank = self.effective_rank
         return not rank.value >= 1 or not rank.high - rank.low <= rank.value
 
@@ -277,7 +279,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     Args:
         covariance: The estimate.
         input_shape: Shape of one input.
-        keep: How many directions to keep; by default all that the draws tell up to D = 4096, else 64.
+        keep: How many directions to keep; by default all that the draws resolve up to D = 4096, else 64.
     """
     size = covariance.size
     if keep is not None and keep < 1:

@@ -1,4 +1,4 @@
-"""WHAT: several results of one measurement side by side."""
+"""WHAT: several results of one measurement, compared."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def resolved(self) -> np.ndarray:
-        """Which overlaps tell something, ``(result, result)``.
+        """Which overlaps are resolved, ``(result, result)``.
 
         An overlap must lie above the noise floor, and so must the agreement of the two halves of both networks' draws: directions
         that a network's own draws do not agree on are noise, and networks that are drawn alike have noise in common.
@@ -61,14 +61,14 @@ class Comparison:
         if lost:
             more = " and others" if len(lost) > 6 else ""
             found.append(
-                f"The overlap of {'; '.join(lost[:6])}{more} is not resolved: it, or the agreement of a network's own two halves, "
-                f"lies within the noise floor of {self.floor:.2f}. Draw more networks to resolve it."
+                f"The overlap of {'; '.join(lost[:6])}{more} is not resolved. The overlap, or the agreement of the two halves of a "
+                f"network's own draws, is below the noise floor of {self.floor:.2f}. Draw more networks to resolve it."
             )
         seeds = [result.seed for result in self.results]
         if any(self.resolved[i, j] and seeds[i] is not None and seeds[i] == seeds[j] for i, j in pairs):
             found.append(
-                "Networks drawn with one seed share random numbers, and a part of their overlap may be common noise. "
-                "Pass the networks themselves to compare, which draws each with a seed of its own."
+                "These networks were drawn with the same seed and share random numbers. Part of their overlap may be common noise. "
+                "Pass the networks themselves to compare: each is then drawn with its own seed."
             )
         return found
 
@@ -91,7 +91,8 @@ class Comparison:
         width = max(len(result.subject) for result in self.results) + 2
         head = (
             f"{self.measurement} ({self.estimator}); overlap of the leading {self.leading} directions "
-            f"(chance {self.chance:.3f}, noise floor {self.floor:.3f}; (…) not resolved; on the diagonal a network's own two halves)"
+            f"(chance {self.chance:.3f}, noise floor {self.floor:.3f}; in brackets: not resolved; "
+            "diagonal: two halves of a network's draws)"
         )
         lines = [head]
         for result, row, known in zip(self.results, self.overlap, self.resolved, strict=True):
@@ -129,7 +130,7 @@ def noise_floor(leading: int, size: int, exceeded: float = 0.001) -> float:
 
 
 def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comparison:
-    """Results of one measurement side by side.
+    """Compare results of one measurement.
 
     Raises:
         ValueError: If they were taken with different estimators or on different input sizes, or ``leading`` is below 1.
@@ -155,7 +156,7 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
 
 
 def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
-    """Group results by measurement and put each group of two or more side by side.
+    """Group results by measurement and compare each group of two or more.
 
     Raises:
         ValueError: If results of one measurement were taken with different estimators or on different input sizes.

@@ -1,4 +1,4 @@
-"""Dictionary: the tangent kernel of an implicit representation on a grid, and how much of signals lies on its first atoms."""
+"""Dictionary: the tangent kernel of an implicit representation on a grid, and the energy of signals on its first atoms."""
 
 # n points · N points of the grid · m signals · d coordinates
 
@@ -57,7 +57,7 @@ def dictionary(
     seed: int = 0,
     run: Run | None = None,
 ) -> Dictionary:
-    """How much of signals lies on the first eigenfunctions of a tangent kernel, and what regression with it predicts.
+    """Energy of signals on the first eigenfunctions of a tangent kernel, and the prediction of regression with it.
 
     Definition:
         With ``λ_ρ, φ_ρ`` the eigenvalues and unit eigenvectors of the kernel ``K_ij = ∇_θ f(r_i)ᵀ∇_θ f(r_j)`` on the points of a grid
@@ -70,22 +70,22 @@ def dictionary(
 
     Args:
         family: Networks from coordinates to one number.
-        signals: Values ``(m, …)`` on one grid, or signals of one shape; each channel counts as a signal of its own.
-        points: Most points that a kernel is taken on.
-        choice: Of a larger grid, ``"window"``: neighbours, in a window of its own for each network, the most varied of four at random;
-            or ``"random"``: so many points anywhere. Neighbours are as close as in the whole grid, so that the prediction is for a
+        signals: Values ``(m, …)`` on one grid, or signals of one shape; each channel counts as its own signal.
+        points: Largest number of points of a kernel.
+        choice: Points of a larger grid. ``"window"``: neighbours, in an own window for each network, the most varied of four at random;
+            ``"random"``: points anywhere. Neighbours are as close as in the whole grid, so that the prediction is for a
             training on the whole; random points are far apart, and it is for a training on them alone.
-        atoms: Eigenfunctions that are kept, at most.
-        decades: L.
+        atoms: Eigenfunctions to keep, at most.
+        decades: Number L of decades.
         ridge: ε, of 0.1, 0.01, … 0.000001, whose prediction is quoted: 0.1 for about three iterations, less for more. By default
             the best for each signal: training that is stopped in time.
-        held_out: Share of the points that are predicted from the others.
+        held_out: Share of held-out points, which are predicted from the others.
         low: Where the coordinates begin.
         high: Where the longest axis ends, its endpoint excluded.
-        peak: Range of the values, of which the PSNR is taken.
-        draws: Networks, each with its part of a large grid; one where neither varies.
-        seed: Of weights, and of the choice of points.
-        run: Folder (every network is kept as it is done) and device; kernels are always computed in float64.
+        peak: Range of the values, for the PSNR.
+        draws: Networks to draw, each with its own part of a large grid; one if neither varies.
+        seed: Random seed for weights and for the choice of points.
+        run: Folder (each finished network is saved) and device; kernels are always computed in float64.
 
     Returns:
         The dictionary.
@@ -117,7 +117,7 @@ def dictionary(
     grid = coordinate_grid(sizes, low=low, high=high)
     _check_network(family, grid)
     if not bool((flat.std(1) > 1e-9 * flat.abs().amax(1)).all()):
-        raise ValueError("signals must vary, got one value everywhere. Pass signals with something to reconstruct.")
+        raise ValueError("signals must vary, got one value everywhere. Pass signals that are not constant.")
     kernels = GridKernels(
         grid=grid,
         sizes=sizes,
@@ -145,7 +145,7 @@ def _of_one_shape(signals: Signal | Sequence[Signal] | Tensor) -> list[Signal]:
     shapes = sorted({str(tuple(each.values.shape)) for each in several})
     if len(shapes) != 1:
         raise ValueError(
-            f"signals must be at least one and of one shape, got {', '.join(shapes) or 'none'}. Pass signals of one size."
+            f"signals must be one or more of the same shape, got {', '.join(shapes) or 'none'}. Pass signals of the same size."
         )
     return several
 
@@ -161,7 +161,7 @@ def _check_settings(points: int, atoms: int, draws: int, decades: float, held_ou
     for name, (number, least, largest) in ranges.items():
         if not least <= number <= largest:
             span = f"from {least} to {largest:g}" if largest < math.inf else f"at least {least}"
-            raise ValueError(f"{name} must be {span}, got {number}. Pass such a number.")
+            raise ValueError(f"{name} must be {span}, got {number}. Pass a number in that range.")
     if not 0 < held_out < 1:
         raise ValueError(f"held_out must be a share between 0 and 1, got {held_out}. Pass held_out=0.5.")
     if ridge is not None and not any(math.isclose(ridge, each) for each in RIDGES):
@@ -199,6 +199,6 @@ def _check_network(family: Family, r: Tensor) -> None:
     said = family.tried(r[:2], f"take {r.shape[1]} coordinates", f"Build it with coordinates={r.shape[1]}.")
     if said.numel() != 2:
         raise ValueError(
-            f"{family.name} must say one number for a point, got {said.numel() // 2}. Build it with outputs=1: each channel of a "
-            "signal counts as a signal of its own."
+            f"{family.name} must return one number for each point, got {said.numel() // 2}. Build it with outputs=1: each channel of "
+            "a signal counts as its own signal."
         )

@@ -1,4 +1,4 @@
-"""HOW: signals on a grid seen through the tangent kernels of networks: energy on atoms, the atoms, and what regression predicts."""
+"""HOW: signals on a grid and tangent kernels of networks: energy on atoms, the atoms, and predictions of regression."""
 
 # n points · N points of the grid · m signals · d coordinates · T thresholds · R ridges · k atoms · c cells that they are shown on
 

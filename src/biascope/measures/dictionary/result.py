@@ -1,4 +1,4 @@
-"""WHAT: the tangent kernel of a network on a grid as a dictionary of signals: its atoms, and how much of a signal lies on the first."""
+"""WHAT: the tangent kernel of a network on a grid as a dictionary of signals: its atoms, and the energy of signals on them."""
 
 # n points · m signals · T thresholds · R ridges · k atoms
 
@@ -102,7 +102,7 @@ class Dictionary(Result):
         energy = over_draws_and_signals(self.energy_above(0.01), within=(0.0, 1.0))
         count = over_repeats((self.relative >= 0.01).sum(1))
         return {
-            "predicted_psnr": psnr.named("predicted PSNR on points held out", "dB"),
+            "predicted_psnr": psnr.named("predicted PSNR on held-out points", "dB"),
             "concentration": concentration.named("concentration of the energy"),
             "leading_energy": energy.named("energy on eigenvalues above 1 % of the largest", SHARE),
             "leading_eigenvalues": count.named("eigenvalues above 1 % of the largest"),
@@ -112,8 +112,8 @@ class Dictionary(Result):
     def sentence(self) -> str:  # noqa: D102
         count, share = (self.relative >= 0.01).sum(1).mean(), 100 * self.energy_above(0.01).mean()
         return (
-            f"{self.subject} gives {count:.0f} of {self.places.shape[1]:,} atoms at least 1 % of the weight of the first, and they "
-            f"hold {share:.0f} % of the energy of {self.signals}; from half of the points its kernel predicts the others with "
+            f"For {self.subject}, {count:.0f} of {self.places.shape[1]:,} eigenvalues are at least 1 % of the largest. Their atoms "
+            f"hold {share:.0f} % of the energy of {self.signals}. Kernel regression predicts the held-out points with "
             f"{self.predicted_psnr.mean():.1f} dB."
         )
 
@@ -161,8 +161,8 @@ def ranking(results: Sequence[Dictionary], *, by: str = "predicted") -> dict[str
     for other in results:
         if other.signals != first.signals or not np.array_equal(other.places[:1], first.places[:1]):
             raise ValueError(
-                f"Dictionaries must be of the same points of the same signals to be ranked, got {first.signals} and {other.signals} on "
-                f"{first.places.shape[1]:,} and {other.places.shape[1]:,} points. Measure them alike."
+                f"Dictionaries must use the same points of the same signals to be ranked, got {first.signals} and {other.signals} on "
+                f"{first.places.shape[1]:,} and {other.places.shape[1]:,} points. Measure them with the same settings."
             )
     scores = {each.subject: over_draws_and_signals(each.score(by)) for each in results}
     return dict(sorted(scores.items(), key=lambda item: -item[1].value))

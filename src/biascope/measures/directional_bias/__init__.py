@@ -1,4 +1,4 @@
-"""Directional bias: how well and how fast a network learns the same separable problem turned into many directions."""
+"""Directional bias: how well and how fast a network learns the same separable problem along many directions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Directions(Course):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be learned along a direction v: to tell ``s = ±1`` from ``x = ε·s·v + w``.
+    """The problem along a direction v: predict ``s = ±1`` from ``x = ε·s·v + w``.
 
     Attributes:
         noise: σ of w, one or several.
@@ -108,8 +108,8 @@ def directional_bias(
     """How well and how fast a family learns D(v) for every direction v of a basis.
 
     Definition:
-        ``x = ε·s·v + w`` with ``w ~ N(0, σ²(I − v vᵀ))`` and ``s = ±1``, to be told s from x. The problem is the same for
-        every unit vector v up to a rotation: what differs in the outcome is the network's doing. One network is trained
+        ``x = ε·s·v + w`` with ``w ~ N(0, σ²(I − v vᵀ))`` and ``s = ±1``; predict s from x. The problem is the same for
+        every unit vector v up to a rotation: any difference in the outcome is due to the network. One network is trained
         from its own initial weights along each direction; all see the same noise and labels, in the same order.
 
     Estimated by:
@@ -117,13 +117,13 @@ def directional_bias(
         threshold. Networks differ by their initial weights: ``repeats`` shows by how much.
 
     Args:
-        family: Who is trained: networks with two outputs (cross-entropy) or one (logistic loss).
-        basis: Which directions.
-        problem: What is learned: noise levels, training sizes, test samples, ε.
-        recipe: How: with a threshold of the loss, for the number of iterations. To stop there gives quick speed maps, whose
-            accuracies are those of unfinished networks.
+        family: Networks to train, with two outputs (cross-entropy) or one (logistic loss).
+        basis: Directions to learn along.
+        problem: Problem to learn: noise levels, training sizes, test samples, ε.
+        recipe: Training recipe, with a loss threshold for the number of iterations. Stopping there gives quick speed maps, but
+            accuracies of unfinished networks.
         repeats: Networks for each direction.
-        seed: Of weights, data and order.
+        seed: Random seed for weights, data and their order.
         run: Folder (resumable), device, precision, cluster.
 
     Returns:
@@ -138,7 +138,7 @@ def directional_bias(
         >>> problem, recipe = Problem(noise=(0.1,), samples=(500,), test=500), replace(RECIPE, epochs=4)
         >>> result = directional_bias(family, basis, problem=problem, recipe=recipe)
         >>> result.sentence()
-        'linear learns 10 of 10 directions and misses 0: test accuracy lies at 100 % (σ = 0.1, 500 samples).'
+        'linear learns 10 of 10 directions and misses 0. Test accuracy is 100 % (σ = 0.1, 500 samples).'
 
     Reference:
         Ortiz-Jiménez et al. (2020), Neural anisotropy directions, section 2, figures 1–3 and 6; released code for the
@@ -147,9 +147,11 @@ def directional_bias(
     run = run or Run()
     noise, samples = _several(problem.noise, float, "noise"), _several(problem.samples, int, "samples")
     if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}. Pass repeats=3 for an idea of the spread.")
+        raise ValueError(f"repeats must be at least 1, got {repeats}. Pass repeats=3 to estimate the spread.")
     if recipe.threshold is None:
-        raise ValueError("threshold must be a loss to count iterations to, got none. Pass threshold=0.01.")
+        raise ValueError(
+            "threshold must be a loss, to count the iterations until it is reached, got none. Pass threshold=0.01."
+        )
     settings = {"test": problem.test, "epsilon": problem.epsilon, "margin": problem.margin}
     course = _Directions(basis.vectors, basis.shape, basis.places, settings, recipe)
     _check_fit(family, course, run)
@@ -171,8 +173,7 @@ def directional_bias(
     diverged = gathered("diverged_at") >= 0
     if diverged.all():
         raise ValueError(
-            f"At least one training must stay finite, and all {diverged.size} diverged: there is no accuracy to show. "
-            "Pass a smaller rate."
+            f"At least one training must stay finite, but all {diverged.size} diverged. Pass a smaller rate."
         )
     steps = [_padded(found[trials[0, j, 0][0]]["steps"].double(), longest) for j in range(len(samples))]
     return DirectionalBias(
@@ -204,16 +205,16 @@ def _padded(values: torch.Tensor, length: int) -> torch.Tensor:
 def _several(values: Any, kind: type, name: str) -> tuple[Any, ...]:
     found = tuple(kind(value) for value in (values if isinstance(values, tuple | list) else (values,)))
     if not found:
-        raise ValueError(f"{name} must have at least one value, got none. Leave it out for the published one.")
+        raise ValueError(f"{name} must have at least one value, got none. Leave it out for the published value.")
     return found
 
 
 def _check_fit(family: Family, course: _Directions, run: Run) -> None:
-    """Tell a misfit of basis and network before any training."""
+    """Check that basis and network fit, before any training."""
     must = f"accept inputs of shape {'×'.join(map(str, course.shape))}, those of the basis"
     outputs = family.tried(torch.zeros(2, *course.shape), must, "Pass a basis of the network's input shape.")
     if outputs.dim() > 2 or (outputs.dim() == 2 and outputs.shape[1] > 2):
         raise ValueError(
-            f"{family.name} must have one or two outputs to tell two classes apart, got outputs of shape "
+            f"{family.name} must have one or two outputs to distinguish two classes, got outputs of shape "
             f"{tuple(outputs.shape[1:])}. Build it with outputs=2."
         )

@@ -98,7 +98,7 @@ class DirectionalBias(Result):
         return np.where(self.diverged, np.nan, self.accuracy)
 
     def _settings(self) -> list[tuple[int, int, str]]:
-        """Every pair of noise and training size, and how to tell it from the others in words."""
+        """Every pair of noise and training size, and its description where there are several."""
         several = len(self.noise) > 1, len(self.samples) > 1
         found = []
         for i, noise in enumerate(self.noise):
@@ -115,12 +115,12 @@ class DirectionalBias(Result):
         where = f"(σ = {self.noise[-1]:g}, {self.samples[-1]:,} samples)"
         count, each = len(each), each[~np.isnan(each)]
         if not len(each):
-            return f"{self.subject} has no training that stayed finite {where}.{left_out}"
+            return f"No training of {self.subject} stayed finite {where}.{left_out}"
         low, high = 100 * each.min(), 100 * each.max()
-        spread = f"between {low:.0f} and {high:.0f} %" if high - low >= 1 else f"at {high:.0f} %"
+        spread = f"ranges from {low:.0f} to {high:.0f} %" if high - low >= 1 else f"is {high:.0f} %"
         learned, missed = int((each >= LEARNED).sum()), int((each <= MISSED).sum())
         return (
-            f"{self.subject} learns {learned} of {count} directions and misses {missed}: test accuracy lies {spread} "
+            f"{self.subject} learns {learned} of {count} directions and misses {missed}. Test accuracy {spread} "
             f"{where}.{left_out}"
         )
 
@@ -153,7 +153,7 @@ class DirectionalBias(Result):
         pictures: dict[str, Figure] = {}
         planes = self.planes()
         if planes:
-            pictures["What is learned at each frequency"] = frequency_plane.plane_figure(planes, dark=dark)
+            pictures["Learning at each frequency"] = frequency_plane.plane_figure(planes, dark=dark)
         else:
             spectra = {"eigenvalues": self.spectrum} if self.spectrum.size > 1 and len(self.places) > 1 else None
             curves = {}

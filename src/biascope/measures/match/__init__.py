@@ -1,4 +1,4 @@
-"""How freely networks can move where the data lie, before any training, and which of them can hardly move there."""
+"""How much networks can change along the directions of the data before training, and which of them hardly can."""
 
 # n samples · D input size · r principal directions · c classes · a architectures · g groups of draws
 
@@ -34,7 +34,7 @@ _DUST = 1e-10  # share of the largest variance below which a direction is roundi
 
 @dataclass(frozen=True)
 class Directions:
-    """Unit vectors of input space with what each of them counts.
+    """Unit vectors of input space and their weights.
 
     Attributes:
         vectors: ``(k, D)`` unit rows, float64.
@@ -73,9 +73,7 @@ def data_directions(x: Tensor, y: Tensor | None = None) -> dict[str, Directions]
     flat = flat - flat.mean(0)
     samples, size = flat.shape
     if samples < 2 or not float(flat.square().sum()) > 0:
-        raise ValueError(
-            f"The samples must differ from one another, got {samples} without variance. Pass more samples."
-        )
+        raise ValueError(f"Samples must differ from one another, got {samples} without variance. Pass more samples.")
     if samples > size:
         values, vectors = torch.linalg.eigh(flat.T @ flat / samples)
     else:  # the same from the smaller matrix
@@ -92,7 +90,7 @@ def data_directions(x: Tensor, y: Tensor | None = None) -> dict[str, Directions]
     _, spread, axes = torch.linalg.svd(between, full_matrices=False)
     real = spread.square() > _DUST * values[0]
     if not bool(real.any()):
-        raise ValueError("The class means must differ, and all are equal. Pass labels=False to match the inputs alone.")
+        raise ValueError("Class means must differ, but all are equal. Pass labels=False to use the inputs alone.")
     shares = spread[real].square()
     found["class means"] = Directions(axes[real] @ vectors, shares / shares.sum())
     solved = torch.linalg.solve(_shrunk(coordinates - means[place], size), between.T)  # (r, c)
@@ -109,8 +107,8 @@ def _class_means(coordinates: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     classes, place = torch.unique(y.to(coordinates.device), return_inverse=True)
     if len(classes) < 2 or len(classes) > len(y) // 2 or y.is_floating_point():
         raise ValueError(
-            f"Labels must be of two or more classes with two samples each on average, got {len(classes)} for {len(y)} "
-            "samples. Pass more samples, or labels=False to match the inputs alone."
+            f"Labels must have at least two classes with two samples each on average, got {len(classes)} classes for {len(y)} "
+            "samples. Pass more samples, or labels=False to use the inputs alone."
         )
     sums = torch.zeros(len(classes), coordinates.shape[1], dtype=coordinates.dtype, device=coordinates.device)
     counts = torch.bincount(place).to(coordinates)
@@ -123,7 +121,7 @@ def _shrunk(rows: Tensor, size: int) -> Tensor:
     covariance = rows.T @ rows / samples
     trace, norm = float(covariance.trace()), float(covariance.square().sum())
     if not trace > 0:
-        raise ValueError("The samples of a class must differ, and do not. Pass labels=False to match the inputs alone.")
+        raise ValueError("Samples within a class must differ, but do not. Pass labels=False to use the inputs alone.")
     distance = norm - trace**2 / size
     noise = (float(rows.square().sum(1).square().mean()) - norm) / samples
     share = 1.0 if noise >= distance else max(noise / distance, _LEAST_SHRINKAGE)
@@ -144,7 +142,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @measurement(
-    title="Where networks can move, and where the data lie",
+    title="Match of networks and data",
     paper="geometry2025",
     result=Match,
     example=_example,
@@ -162,7 +160,7 @@ def match(
     seed: int = 0,
     run: Run | None = None,
 ) -> Match:
-    """How freely networks can move where the data lie, before any training; no ranking, since it does not predict accuracy.
+    """How much networks can change along the directions of the data before training. It warns, but does not predict accuracy.
 
     Definition:
         ``G = E_{x∼N(0, σ²I)} E_θ[∇_x f ∇_x fᵀ]`` is the average geometry at initialisation. With unit directions ``u_k`` and
@@ -175,22 +173,22 @@ def match(
         directions where the data do not vary is lost, and variance where the network cannot move costs more than is won elsewhere.
 
         Estimated from independent groups of draws; values are corrected for bias, and intervals are those of the jackknife over the
-        groups. A network is warned of where the whole interval, along ``class means`` with labels and else ``data``, is more than two
+        groups. A warning is given where the whole interval, along ``class means`` with labels and else ``data``, is more than two
         bits below neutral.
 
     Args:
-        families: The architectures, with the law of their initial weights, of different names.
-        data: Samples, of which the split ``train`` is used.
+        families: Architectures with different names, with the distribution of their initial weights.
+        data: Samples; the split ``train`` is used.
         labels: Whether to use the classes.
-        draws: Networks of each architecture, at least 8.
-        inputs: Fresh Gaussian inputs for each.
-        scale: Their standard deviation σ.
-        readout: Which scalar of several outputs.
-        seed: Of weights and inputs.
+        draws: Networks to draw of each architecture, at least 8.
+        inputs: Fresh Gaussian inputs for each network.
+        scale: Standard deviation σ of the inputs.
+        readout: Scalar to take of several outputs.
+        seed: Random seed for weights and inputs.
         run: Folder (resumable), device, precision.
 
     Returns:
-        Gains in the order given, warnings, and the size of each network.
+        Gains in the given order, warnings, and the size of each network.
 
     Raises:
         ValueError: If architectures and data do not fit, or there are too few draws or samples.
@@ -252,9 +250,9 @@ def _check(families: Sequence[Family], data: Arrays, draws: int) -> None:
     """Refuse what cannot be measured, before any work."""
     names = [family.name for family in families]
     if not families or len(set(names)) < len(names):
-        raise ValueError(f"Architectures must be one or more of different names, got {names}. Rename or drop some.")
+        raise ValueError(f"Networks must be one or more with different names, got {names}. Rename or remove some.")
     if draws < LEAST_DRAWS:
-        raise ValueError(f"draws must be at least {LEAST_DRAWS} to have an interval, got {draws}. Pass draws=256.")
+        raise ValueError(f"draws must be at least {LEAST_DRAWS} for an interval, got {draws}. Pass draws=256.")
     for family in families:
         check_samples(family, data)
 

@@ -1,4 +1,4 @@
-"""WHAT: how freely networks can move where the data lie, and a warning for each that can hardly move there."""
+"""WHAT: how much networks can change along the directions of the data, and a warning for each that hardly can."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 # log₂ of the gain below which a network is warned of: on flipped CIFAR-10 (docs/match.md) the networks that lay lower learned worse.
 CLOSED = -2.0
-CAVEAT = "Above that, the gain does not predict accuracy. To choose between networks, train them briefly: biascope match --race."
+CAVEAT = "Above this limit, the gain does not predict accuracy. To choose a network, train the candidates: biascope match --race."
 _WHERE = {
     "data": "the directions in which the data vary",
     "class means": "the directions between class means",
-    "Fisher": "the directions that tell classes apart",
+    "Fisher": "the directions that separate the classes",
 }
 
 
 @dataclass(frozen=True, repr=False)
 class Match(Result):
-    """How freely networks can move where the data lie, in the order in which the networks were given.
+    """How much networks can change along the directions of the data, in the order in which the networks were given.
 
     An overlap is kept as the binary logarithm of a gain: 0 for a network that moves equally freely everywhere, 1 where it
     moves twice as freely along the directions in question as in an average one.
@@ -91,24 +91,24 @@ class Match(Result):
 
     @property
     def closed(self) -> list[int]:
-        """The networks that can hardly move where the data lie: the whole interval is below the threshold."""
+        """The networks that can hardly change along the data: the whole interval is below the threshold."""
         row = self.kinds.index(self.along)
         return [index for index in range(len(self.names)) if float(self.high[row, index]) < CLOSED]
 
     @property
     def warnings(self) -> list[str]:
-        """Those of the measurement, and one for each network that can hardly move where the data lie."""
+        """Those of the measurement, and one for each network that can hardly change along the data."""
         return [*super().warnings, *map(self._warning, self.closed)]
 
     def _warning(self, index: int) -> str:
         gain = self.gain(index)
         return (
-            f"{self.names[index]} can hardly move where {self.data} lie. Before training, its gain along {_WHERE[self.along]} is "
-            f"{_in_words(gain)}, where a network without preference has 1. Train it briefly before you choose it."
+            f"Before training, {self.names[index]} can hardly change along the directions of {self.data}. Its gain along "
+            f"{_WHERE[self.along]} is {_in_words(gain)}. A network without preference has 1. Train it briefly before you choose it."
         )
 
     def gain(self, index: int, kind: str | None = None) -> Estimate:
-        """How many times as freely as in an average direction an architecture moves along those of a kind."""
+        """Sensitivity of an architecture along directions of a kind, relative to an average direction."""
         row = self.kinds.index(kind or self.along)
         value, low, high = (2.0 ** float(array[row, index]) for array in (self.overlap, self.low, self.high))
         return Estimate(value, math.log(2) * value * float(self.errors[row, index]), low, high)
@@ -126,18 +126,20 @@ class Match(Result):
         where, count, limit = _WHERE[self.along], len(self.names), f"{2.0**CLOSED:g}"
         closed = [self.names[index] for index in self.closed]
         if closed:
-            number = f"{len(closed)} of {count} networks" if count > 1 else "The network"
+            number = f"{len(closed)} of {count} networks" if count > 1 else "the network"
             return (
-                f"{number} can hardly move where {self.data} lie before training: {listed(closed)}. The gain along {where} is "
-                f"below {limit}, where a network without preference has 1. {CAVEAT}"
+                f"Before training, {number} can hardly change along the directions of {self.data}: {listed(closed)}. The gain along "
+                f"{where} is below the limit of {limit}. A network without preference has 1. {CAVEAT}"
             )
         lowest = int(np.argmin(self.overlap[self.kinds.index(self.along)]))
-        number = f"None of the {count} networks is" if count > 1 else f"{self.names[0]} is not"
-        of = f", of {self.names[lowest]}" if count > 1 else ""
-        return (
-            f"{number} known to be closed to where {self.data} lie. Along {where}, the lowest gain is "
-            f"{_in_words(self.gain(lowest))}{of}. A network without preference has 1, and a warning is given below {limit}. {CAVEAT}"
-        )
+        gain = _in_words(self.gain(lowest))
+        if count > 1:
+            words = f"None of the {count} networks has a gain clearly below the limit of {limit} on {self.data}. "
+            words += f"The lowest gain along {where} is {gain}, for {self.names[lowest]}. "
+        else:
+            words = f"The gain of {self.names[0]} is not clearly below the limit of {limit} on {self.data}. "
+            words += f"Along {where}, it is {gain}. "
+        return f"{words}A network without preference has 1. {CAVEAT}"
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Networks in the order given: the gain along each kind of directions, whether it is a warning; and their size."""
@@ -176,16 +178,16 @@ class Match(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "How freely networks move where the data lie": self._gain_figure(dark),
-            "The gain against the size": self._size_figure(dark),
+            "How much networks can change along the data": self._gain_figure(dark),
+            "Gain against size": self._size_figure(dark),
         }
 
     def _gain_figure(self, dark: bool) -> Figure:
         from biascope.results import draw
 
         reading = (
-            "Dots are gains, bars 95 % intervals over initialisations. A network without preference is at 1. A network whose filled "
-            "dot and interval lie left of the dashed line can hardly move where the data lie. The order says nothing about accuracy."
+            "Dots are gains, bars 95 % intervals over initialisations. A network without preference has 1. If the filled dot and its "
+            "interval lie left of the dashed line, the network can hardly change along the data. The order does not predict accuracy."
         )
         figure = draw.blank(1.4 + 0.32 * len(self.names), reading)
         axes, colours = draw.panel(figure, dark), draw.PALETTE[dark]
@@ -210,7 +212,7 @@ class Match(Result):
         from biascope.results import draw
 
         figure = draw.blank(
-            3.1, "Numbers count the networks in the order given; bars are 95 % intervals over initialisations."
+            3.1, "Numbers identify the networks in the given order. Bars are 95 % intervals over initialisations."
         )
         axes, colours = draw.panel(figure, dark), draw.PALETTE[dark]
         axes.axhline(1, color=colours.muted, linestyle=":", linewidth=1.2)

@@ -1,4 +1,4 @@
-"""Mean gradient: the directions along which an untrained network leans, whatever its input. What lies along them is learned first."""
+"""Mean gradient: the directions over which the input gradient of an untrained network spreads, averaged over inputs."""
 
 from __future__ import annotations
 
@@ -35,24 +35,30 @@ class MeanGradient(CovarianceResult):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         shown = super().headline()
-        shown["effective_rank"] = self.effective_rank.named(f"directions it leans along, of {self.size}")
+        shown["effective_rank"] = self.effective_rank.named(
+            f"directions over which the mean gradient spreads, of {self.size}"
+        )
         shown["trace"] = self.trace.named("mean squared length of the mean gradient")
         return shown
 
     def sentence(self) -> str:  # noqa: D102
         rank, size = self.effective_rank, self.size
         if self.unclear():
-            return f"{self.subject} was drawn too few times to tell along how many of {size} directions it leans."
+            return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its mean gradient spreads."
         if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
-            return f"Before training, {self.subject} leans along all {size} directions alike: it has no preferred ones."
+            return (
+                f"Before training, the mean gradient of {self.subject} spreads evenly over all {size} directions: "
+                "no direction is preferred."
+            )
         count = f"{rank.value:.0f}" if rank.value >= 10 else f"{rank.value:.1f}"
         where = placed(rank, self.input_shape, self.subject)
         words = (
-            f"Before training, {self.subject} leans along about {count} of {size} directions "
-            f"(95 %: {rank.low:.3g} to {rank.high:.3g}); patterns along them tend to be learned first"
+            f"Before training, the mean gradient of {self.subject} spreads over about {count} of {size} directions "
+            f"(95 % CI {rank.low:.3g} to {rank.high:.3g}). {where} "
+            "Patterns along these directions tend to be learned first."
         )
         prefers = self.preference()
-        return f"{words}. {where} It prefers {prefers}." if prefers else f"{words}. {where}"
+        return f"{words} The network prefers {prefers}." if prefers else words
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return self.direction_plots("Variance of the mean gradient", dark)
@@ -85,11 +91,11 @@ def mean_gradient(
     seed: int = 0,
     run: Run | None = None,
 ) -> MeanGradient:
-    """The directions along which an untrained network leans whatever its input, and how many there are.
+    """The directions over which the mean gradient of an untrained network spreads, and how many there are.
 
     Definition: the eigenvectors of ``C̄ = E_θ[ḡ_θ ḡ_θᵀ]`` of the mean gradient ``ḡ_θ = E_x ∇_x f_θ(x)``, with ``θ`` drawn from the
     family and ``x ~ N(0, σ²I)``. By Stein's lemma ``ḡ_θ`` is the slope of the linear function that is closest to ``f_θ``. Slopes that
-    change from input to input, as behind max-pooling, average out; what is left foretells along which directions the network learns.
+    change from input to input, as behind max-pooling, average out. The rest predicts along which directions the network learns.
     The number of directions is the effective rank ``(tr C̄)²/tr C̄²``.
 
     Estimated from independent draws of a network with inputs of its own: the means a and b of its gradients over two halves of them
@@ -97,14 +103,14 @@ def mean_gradient(
     draws with 95 % jackknife intervals over 32 groups. An eigenvalue that noise makes negative is shown as 0.
 
     Args:
-        family: Networks and the law of their weights.
+        family: Networks and the distribution of their weights.
         probe: Fresh inputs for each network, an even number of them.
         draws: Number of networks, at least 2.
         readout: Which scalar of several outputs: ``first``, ``sum``, ``mean``, ``margin``, ``random``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves of the draws are this similar (0 to 1).
         leading: Dimension of that subspace.
-        keep: Directions to keep; by default all that the draws tell up to D = 4096, else 64.
-        seed: Of the weights.
+        keep: Directions to keep; by default all that the draws resolve up to D = 4096, else 64.
+        seed: Random seed for the weights.
         run: Folder, device, precision.
 
     Returns:
@@ -125,7 +131,7 @@ def mean_gradient(
     """
     if family.size == 1:
         raise ValueError(
-            f"A mean gradient needs a law over weights, and {family.name} is one network. Use average_geometry."
+            f"A mean gradient needs a distribution of weights, but {family.name} is one network. Use average_geometry."
         )
     if not probe.fresh:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Whether fine-tuned models may be merged, from samples without labels, before anyone merges them."""
+"""Whether fine-tuned models can be merged, from unlabelled samples, before the merge."""
 
 # T models, each with a task · n samples · c classes · A coefficients · G sets of coefficients · B resamples
 
@@ -82,8 +82,8 @@ def merge_check(
     Definition:
         With ``d_t(α) = E_{x∼μ_t} dist(f(x; θ₀ + τ_t), f(x; θ₀ + α Σ_s τ_s))``, where dist is 1 if the predicted classes differ, the
         suggested coefficient minimises the mean of ``d_t`` over tasks. ``d_t`` is the predicted loss: on these samples, the accuracy
-        of the merged model is below that of the fine-tuned one by at most ``d_t``, whatever the labels. ``d_t(0)`` is what there
-        is to lose. The verdict follows from both; see ``docs/merge_check.md``. The loss to *expect* is
+        of the merged model is below that of the fine-tuned one by at most ``d_t``, whatever the labels. ``d_t(0)`` is the
+        distance from the base. The verdict follows from both; see ``docs/merge_check.md``. The *expected* loss is
         ``E [q(ŷ_t) − q(ŷ_α)]`` with the classes that both predict and labels drawn from q, the fine-tuned model's own
         probabilities; where its accuracy is known, at the temperature at which it is as sure as it is right. Beside it, for every
         pair the disentanglement error
@@ -93,28 +93,28 @@ def merge_check(
         Where features are compared, dist is 1 − cosine of the two outputs, both measured from the mean of the first ones.
 
     Args:
-        encoder: At θ₀; with heads it predicts classes.
-        heads: By model; :func:`biascope.editing.heads.identity_head` for a network whose outputs are class scores or features.
-        vectors: By model, at least two.
+        encoder: Base model at θ₀; with heads it predicts classes.
+        heads: Heads by model; :func:`biascope.editing.heads.identity_head` for a network whose outputs are class scores or features.
+        vectors: Task vectors by model, at least two.
         tasks: Samples for each model; labels are ignored.
-        split: Where samples are taken from.
-        points: Samples of each task at most, and of the control set.
+        split: Split to take samples from.
+        points: Largest number of samples of each task and of the control set.
         alphas: Coefficients to choose from; 0, the base, is always among them.
         compared: ``"classes"``, or ``"features"``: outputs are not class scores.
-        accuracies: What is known of the models' accuracy on their tasks, between 0 and 1; a fine-tuned model is often
-            overconfident, and the expected loss is then too large.
+        accuracies: Known accuracies of the models on their tasks, between 0 and 1. A fine-tuned model is often
+            overconfident; without its accuracy, the expected loss is then too large.
         control: Samples outside all tasks.
-        grid: Coefficients along a side of the maps of ξ; ``None`` for no maps.
-        reach: First and last of them.
-        map_points: Samples of each task for these maps and for the changes of outputs.
-        threshold: ξ below which two vectors leave each other alone.
-        resamples: Of the samples, for intervals.
-        name: Of the base.
-        seed: Of the choice of samples and of resamples.
-        run: Folder (what was computed is kept), device, precision.
+        grid: Coefficients along each side of the maps of ξ; ``None`` for no maps.
+        reach: First and last coefficient of the maps.
+        map_points: Samples of each task for the maps and for the changes of outputs.
+        threshold: ξ below which two vectors count as not interfering.
+        resamples: Resamples of the samples, for intervals.
+        name: Name of the base.
+        seed: Random seed for the choice of samples and for resamples.
+        run: Folder (finished work is saved), device, precision.
 
     Returns:
-        The verdict with all that it rests on.
+        The verdict and the numbers behind it.
 
     Raises:
         ValueError: If models, heads, samples and settings do not fit, or outputs are random, not finite, or depend on the batch.
@@ -138,13 +138,15 @@ def merge_check(
     _check_accuracies(accuracies or {}, vectors)
     if not 0 < threshold < np.inf or not -np.inf < reach[0] < reach[1] < np.inf:
         raise ValueError(
-            f"threshold must be positive and reach an interval of finite numbers, got {threshold} and {reach}. "
+            f"threshold must be positive, and reach must be an interval of finite numbers, got {threshold} and {reach}. "
             "Pass threshold=0.1, reach=(-1.0, 2.0)."
         )
     models = tuple(vectors)
     samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
     if compared == "features" and (few_of := [model for model in models if samples[model].sizes[split] < 2]):
-        raise ValueError(f"Features are compared on two samples at least, and {few_of[0]} has one. Pass more samples.")
+        raise ValueError(
+            f"Comparing features needs at least two samples per model, but {few_of[0]} has one. Pass more samples."
+        )
     for model in models:
         require_repeatable(encoder, samples[model], name=name, run=run)
         require_repeatable(encoder, samples[model], name=model, vector=vectors[model], run=run)
@@ -207,12 +209,12 @@ def _check(
     resamples: int,
 ) -> None:
     if len(vectors) < 2:
-        raise ValueError(f"A merge needs at least two models, got {len(vectors)}. Pass another.")
+        raise ValueError(f"A merge needs at least two models, got {len(vectors)}. Pass another model.")
     if compared not in READINGS:
         raise ValueError(f"compared must be 'classes' or 'features', got {compared!r}. Pass compared='classes'.")
     require_heads(vectors, heads)
     if lacking := [model for model in vectors if model not in tasks]:
-        raise ValueError(f"Every model must have samples, and {lacking[0]!r} has none. Pass tasks[{lacking[0]!r}].")
+        raise ValueError(f"Every model must have samples, but {lacking[0]!r} has none. Pass tasks[{lacking[0]!r}].")
     if not len(alphas) or not all(np.isfinite(alpha) and alpha >= 0 for alpha in alphas):
         raise ValueError(f"alphas must be finite and not negative, got {list(alphas)}. Pass alphas=(0.3, 0.5, 1.0).")
     if resamples < 2 or (grid is not None and grid < 3):
@@ -221,7 +223,7 @@ def _check(
         )
     if compared == "classes" and (one := [model for model in vectors if len(heads[model].weight) < 2]):
         raise ValueError(
-            f"The head of {one[0]} must have two outputs at least to predict classes, got one. Pass a head with a row for each class."
+            f"The head of {one[0]} must have at least two outputs to predict classes, got one. Pass a head with a row for each class."
         )
 
 
@@ -229,7 +231,7 @@ def _check_accuracies(accuracies: Mapping[str, float], models: Mapping[str, Task
     for model, accuracy in accuracies.items():
         if model not in models:
             raise ValueError(
-                f"accuracies must name some of the models {', '.join(models)}, got {model!r}. Pass such a name."
+                f"accuracies must name models out of {', '.join(models)}, got {model!r}. Use one of these names."
             )
         if not 0 < accuracy <= 1:
             raise ValueError(
@@ -288,7 +290,7 @@ class _Look:
         outputs = self.outputs(head, samples, rows, "logits")
         if not bool(outputs[0].isfinite().all()):
             raise ValueError(
-                f"The model of {samples.name} must give finite outputs on its samples, and does not. Check its weights, and --pixels."
+                f"The model of {samples.name} must give finite outputs on its samples, but does not. Check its weights and --pixels."
             )
         if self.compared != "classes":
             return [np.stack([_apart(outputs[0], each) for each in outputs[1:]], 1)]
@@ -315,7 +317,7 @@ class _Look:
         inside = places_inside(alphas.numpy(), BOX)
         if not inside.any():
             raise ValueError(
-                f"The maps must have places within {BOX[0]:g} and {BOX[1]:g}, and from {reach[0]:g} to {reach[1]:g} none of {grid} is. "
+                f"Maps must have a coefficient from {BOX[0]:g} to {BOX[1]:g}, but {grid} from {reach[0]:g} to {reach[1]:g} have none. "
                 "Pass reach=(-1.0, 2.0)."
             )
         terms, low = [], []

@@ -1,4 +1,4 @@
-"""SHOW: what a merge would do: agreement of the merged model with each fine-tuned one, and what vectors do to others' samples."""
+"""SHOW: agreement of the merged model with each fine-tuned one, and the effect of task vectors on other models' samples."""
 
 # t models · a coefficients · b resamples
 
@@ -49,8 +49,8 @@ def agreement_figure(
         x="coefficient α of the sum of task vectors",
         y=unit,
         bands={name: (low, high) for name, (low, high) in zip(models, ends, strict=True)},
-        reading="Agreement of the merged model with each fine-tuned one on that one's own samples, with 95 % bands; at α = 0 it is "
-        "the base. The dashed line is at the coefficient suggested; in the shaded range others do as well.",
+        reading="Agreement of the merged model with each fine-tuned model on that model's own samples, with 95 % bands. α = 0 is the "
+        "base. The dashed line marks the suggested coefficient. Coefficients in the shaded range are as good.",
         dark=dark,
     )
     axes, muted = figure.axes[0], PALETTE[dark].muted
@@ -73,7 +73,7 @@ def effects_figure(effects: np.ndarray, models: Sequence[str], *, dark: bool = F
     figure = overlap(effects, [name[:16] for name in models], dark=dark)
     figure.axes[0].set(ylabel="samples of", xlabel="task vector of")
     figure.set_label(
-        "Size of the change of outputs that a task vector (column) makes on the samples of a model (row), relative to the change by "
-        "the model's own: near 0 it leaves them alone; near 1 or above it does not, for better or worse."
+        "Size of the change in outputs that a task vector (column) causes on a model's samples (row), relative to the change by "
+        "the model's own vector. Near 0 it hardly changes them; at 1 or above it changes them as much as the own vector or more."
     )
     return figure

@@ -1,4 +1,4 @@
-"""WHAT: whether fine-tuned models may be merged: a verdict in plain words, with the coefficient and what it will cost."""
+"""WHAT: whether fine-tuned models can be merged: a verdict in plain words, with the coefficient and the expected loss."""
 
 # t tasks, one for each model · a coefficients · b resamples · p pairs of models · l layers
 
@@ -155,7 +155,7 @@ class MergeCheck(Result):
 
     @property
     def expected_losses(self) -> list[Estimate]:
-        """For each model, the loss of accuracy to expect at the suggested coefficient; empty where features are compared."""
+        """For each model, the expected drop in accuracy at the suggested coefficient; empty if features are compared."""
         if self.expected is None or self.expected_resampled is None:
             return []
         at, found = self._chosen, []
@@ -167,7 +167,7 @@ class MergeCheck(Result):
 
     @property
     def stakes(self) -> list[Estimate]:
-        """For each model, its distance from the base: what there is to lose."""
+        """For each model, its distance from the base."""
         return [self._distance(task, 0) for task in range(len(self.models))]
 
     @property
@@ -220,10 +220,12 @@ class MergeCheck(Result):
             changed, differs = f"{name}, {what} that the merge changes", f"{name}, {what} that differ from the base"
             numbers[f"predicted_loss:{name}"] = self.losses[task].named(changed, unit)
             if likely:
-                numbers[f"expected_loss:{name}"] = likely[task].named(f"{name}, loss of accuracy to expect", SHARE)
+                numbers[f"expected_loss:{name}"] = likely[task].named(f"{name}, expected drop in accuracy", SHARE)
             numbers[f"distance_from_base:{name}"] = self.stakes[task].named(differs, unit)
         if self.apart[:, 0].any():
-            numbers["way"] = self.way.named("share of the way from the base to the models", SHARE)
+            numbers["way"] = self.way.named(
+                "share of the distance from the base to the models that the merge covers", SHARE
+            )
         for name, each in self.low_shares.items():
             numbers[f"low_xi_share:{name}"] = each.named(f"{name}, share of [0, 1]² with ξ < {self.threshold:g}", SHARE)
         numbers |= self.weights.headline()
@@ -231,7 +233,7 @@ class MergeCheck(Result):
             merge, *alone = (
                 proportion(share, self.control_points) if classes else Estimate(float(share)) for share in self.control
             )
-            on = f"changed on {self.control_data} by"
+            on = f"change on {self.control_data} by"
             numbers["control_change"] = merge.named(f"{on} the merge", unit)
             for name, each in zip(self.models, alone, strict=True):
                 numbers[f"control_change_alone:{name}"] = each.named(f"{on} {name}", unit)
@@ -300,10 +302,10 @@ class MergeCheck(Result):
             several = len(self.pairs) > 1
             names = ("first", "second") if several else (self.models[0], self.models[1])
             maps = {self.weights.pair_names[k] if several else "ξ": self.xi[k] for k in order}
-            pictures["Where two task vectors leave each other alone"] = merge_pictures.map_figure(
+            pictures["Where two task vectors do not interfere"] = merge_pictures.map_figure(
                 maps, self.map_alphas, names, threshold=self.threshold, box=BOX, dark=dark
             )
-        pictures["What a model does to the others' samples"] = check_pictures.effects_figure(
+        pictures["Effect of each task vector on the other models' samples"] = check_pictures.effects_figure(
             self.effects, self.models, dark=dark
         )
         layers = self.weights.plots(dark)

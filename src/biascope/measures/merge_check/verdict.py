@@ -1,4 +1,4 @@
-"""WHAT: the verdict on a merge, from how far the merged model is from the fine-tuned ones: in short, and in plain words."""
+"""WHAT: the verdict on a merge, from the distances between the merged model and the fine-tuned ones."""
 
 # t tasks, one for each model · a coefficients · l layers · p pairs of models
 
@@ -52,40 +52,52 @@ def graded(apart: np.ndarray) -> str:
 
 
 def verdict_of(check: MergeCheck) -> str:
-    """What to do, and what to expect of it."""
+    """Whether to merge, and the expected effect."""
     models, grade = listed(check.models), check.grade
     if grade == "undecided":
         start = float(check.apart[:, 0].max())
-        words = (
-            f"Undecided: on these samples {models} do what {check.base} does (of one, {_distance(check, start)}), so "
+        return (
+            f"Undecided: on these samples, {models} hardly differ from {check.base} "
+            f"(for the one that differs most, {_distance(check, start)}). "
+            "Such samples cannot show the effect of a merge. Pass samples of the tasks that the models were fine-tuned on."
         )
-        return f"{words}that they say nothing of a merge. Pass samples of the tasks that the models were tuned on."
     low, high = check.as_good
-    alpha = f"α = {check.alpha.value:g}" + (f" ({low:g} to {high:g} does as well)" if low < high else "")
+    alpha = f"α = {check.alpha.value:g}" + (f" ({low:g} to {high:g} is as good)" if low < high else "")
     kept = 1 - check.mean_loss.value
-    share = f"{percent(kept)} of" if check.compared == "classes" else f"a mean cosine of {kept:.3f} with"
-    expected = f"{share} what {models} do on their own samples"
-    first = f"{grade.capitalize()}: at {alpha} one model is expected to keep {expected}."
+    keeps = f"keeps {percent(kept)} of the predictions"
+    if check.compared == "features":
+        keeps = f"has a mean cosine of {kept:.3f} with the features"
+    keeps = f"the merged model {keeps} of {models} on their own samples."
+    first = f"{grade.capitalize()}: at {alpha}, {keeps}"
     if grade == "do not merge":
-        first = f"Do not merge these: even the best coefficient, {alpha}, keeps {expected}."
+        first = f"Do not merge these models: even at the best coefficient, {alpha}, {keeps}"
     worst = int(np.argmax([loss.value for loss in check.losses]))
     loss, likely = check.losses[worst], check.expected_losses
     cost = ""
     if likely:
-        cost = f". It can lose at most that much accuracy; the expected loss is {percent(likely[worst].value)}"
+        cost = (
+            f" Its accuracy drops by at most {_points(loss.value)}; the expected drop is {_points(likely[worst].value)}"
+        )
         if check.models[worst] not in check.tempered:
-            cost += " if it is right as often as it is sure (pass its accuracy for a better forecast)"
-    suffers = f"{check.models[worst]} suffers most: {_distance(check, loss.value, loss.low, loss.high)}{cost}."
+            cost += " if the model is well calibrated. Pass its accuracy for a better estimate"
+        cost += "."
+    changes = f"{check.models[worst]} changes most: {_distance(check, loss.value, loss.low, loss.high)}.{cost}"
     if not loss.value:
-        suffers = f"None of the predictions change (at most {percent(loss.high)} of any model's)."
-    return f"{first} {suffers} The merge goes {percent(max(check.way.value, 0))} of the way from {check.base} to the models."
+        changes = f"No prediction changes (95 % CI: at most {percent(loss.high)} of any model's predictions)."
+    covered = f"The merge covers {percent(max(check.way.value, 0))} of the distance from {check.base} to the models."
+    return f"{first} {changes} {covered}"
+
+
+def _points(share: float) -> str:
+    """A difference of accuracies in percentage points."""
+    return percent(share).replace(" %", " points")
 
 
 def _distance(check: MergeCheck, value: float, *interval: float) -> str:
     """A distance in words."""
     if check.compared == "features":
         return f"its features change by a cosine distance of {value:.3f}"
-    between = f" ({percent(interval[0])} to {percent(interval[1])})" if interval else ""
+    between = f" (95 % CI {percent(interval[0])} to {percent(interval[1])})" if interval else ""
     return f"{percent(value)}{between} of its predictions change"
 
 
@@ -95,7 +107,7 @@ def remarks_on(check: MergeCheck) -> list[str]:
     other = max((grade for grade in GRADES if grade != check.grade), key=lambda grade: chances[grade])
     if chances[check.grade] < SURE and chances[other] > 0:
         words.append(
-            f"So many samples do not settle it: resampled, the verdict is {other!r} in {percent(chances[other])} of cases."
+            f"The samples are too few for a certain verdict: {percent(chances[other])} of the resamples give {other!r}."
         )
     if check.grade != "undecided":
         words.append(_clash(check))
@@ -112,10 +124,10 @@ def _clash(check: MergeCheck) -> str:
     chance = 3 / np.sqrt(np.maximum(check.numbers, 1))[:, None]  # beyond what so many random numbers would show
     against = np.where(found.cosines < np.minimum(AGAINST, -chance), found.cosines, np.nan)
     if not np.isfinite(against).any():
-        return "In no layer do the task vectors point against each other."
+        return "The task vectors point against each other in no layer."
     named = []
     for place in np.argsort(against, axis=None)[: min(3, int(np.isfinite(against).sum()))]:
         layer, pair = np.unravel_index(place, against.shape)
         whose = f", {found.pair_names[pair]}" if len(check.pairs) > 1 else ""
         named.append(f"{check.layers[layer]} (cosine −{-against[layer, pair]:.2f}{whose})")
-    return f"Task vectors point against each other most in {listed(named)}."
+    return f"The task vectors point against each other most in {listed(named)}."

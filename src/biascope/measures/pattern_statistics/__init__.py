@@ -1,4 +1,4 @@
-"""Pattern statistics: what the channels of a trained pattern network detect, against how patterns go with the labels (PSI)."""
+"""Pattern statistics: patterns that the channels of a trained pattern network detect, against label statistics (PSI)."""
 
 # r runs · P patterns · m samples · k half the channels
 
@@ -67,7 +67,7 @@ def pattern_statistics(
     seed: int = 0,
     run: Run | None = None,
 ) -> PatternStatistics:
-    """Train pattern networks and compare what their channels detect with how patterns go with the labels.
+    """Train pattern networks and compare the patterns that their channels detect with the label statistics.
 
     Definition:
         Networks ``N(x) = Σ_{i≤k} [max_j σ(w_i·x[j]) − max_j σ(u_i·x[j])]`` are trained by SGD on the hinge loss, each on samples
@@ -75,22 +75,22 @@ def pattern_statistics(
         ``b·max(−s_i/s_1, 0) + c/√m``; c* is the smallest c that does at the slope b.
 
     Args:
-        law: Of the inputs: ``"uniform"`` (D_u), ``"paired"`` (D_vc) or ``"biased"`` (D_p).
-        per_input: n, patterns of an input.
-        patterns: P, orthonormal patterns in all; the look-up form serves any of them.
-        bias: p, of the biased law.
-        samples: m, training samples.
+        law: Distribution of the inputs: ``"uniform"`` (D_u), ``"paired"`` (D_vc) or ``"biased"`` (D_p).
+        per_input: Number n of patterns in an input.
+        patterns: Number P of orthonormal patterns; the look-up form works for any of them.
+        bias: Parameter p of the biased distribution.
+        samples: Number m of training samples.
         k: Half the number of channels.
-        runs: Independent trainings.
-        slope: b.
+        runs: Number of independent trainings.
+        slope: Slope b of PSI.
         rate: Learning rate; by default ``max(0.001/k, 1e-7)``.
         batch: Samples of a batch; by default 100, and 20 from k = 10,000 on.
-        epochs: Passes over the samples at most.
-        tolerance: Training loss that ends a run.
+        epochs: Largest number of passes over the samples.
+        tolerance: Training loss at which a run ends.
         scale: σ_g, standard deviation of the initial weights.
-        test: Fresh inputs.
-        seed: Of samples, weights and the order of samples; run i is the same whatever the number of runs.
-        run: Device, precision, progress, and the folder that finished runs are kept in.
+        test: Number of fresh test inputs.
+        seed: Random seed for samples, weights and the order of samples; run i does not depend on the number of runs.
+        run: Device, precision, progress, and the folder for finished runs.
 
     Returns:
         Statistics, ratios and constants, with a certificate for every run.

@@ -28,7 +28,7 @@ def ratios_figure(
     ratio: str = "detection ratio",
     dark: bool = False,
 ) -> Figure:
-    """Detection ratios against how far patterns go with the other label, under the lowest PSI line of slope b.
+    """Detection ratios against the association of patterns with the other label, under the lowest PSI line of slope b.
 
     Args:
         dots: By the kind of pattern, ``max(−s_i/s, 0)`` and the ratios, ``(n,)`` each, of any number of runs.
@@ -56,7 +56,7 @@ def ratios_figure(
         )
     offset = max(float((every[1] - slope * every[0]).max()), 0.0)
     lost = sum(pair.shape[1] for pair in pairs.values()) - every.shape[1]
-    reading = f"One dot for each pattern and run. PSI says that ratios stay below a line; drawn is the lowest of slope {slope:g}."
+    reading = f"Each dot is a pattern in a run. PSI says that ratios stay below a line. The lowest one of slope {slope:g} is drawn."
     figure = blank(3.4, reading + f" {lost} ratios that are not finite are left out." * bool(lost))
     axes, colours = panel(figure, dark), PALETTE[dark]
     reach = max(1.05 * float(every[0].max()), 0.05)
@@ -74,7 +74,12 @@ def ratios_figure(
         }
         axes.scatter(*pair, color=colour, label=plain(name), zorder=3 + 1 / (1 + pair.shape[1]), **style)
     top = max(1.08 * float(every[1].max()), min(slope * reach + offset, 2 * float(every[1].max())), 1e-9)
-    axes.set(xlim=(0, reach), ylim=(0, top), xlabel="max(−sᵢ/s, 0), lean to the other label", ylabel=plain(ratio, 40))
+    axes.set(
+        xlim=(0, reach),
+        ylim=(0, top),
+        xlabel="max(−sᵢ/s, 0), association with the other label",
+        ylabel=plain(ratio, 40),
+    )
     legend_below(figure, axes, dark)
     return figure
 
@@ -101,15 +106,15 @@ def constants_figure(groups: Mapping[str, np.ndarray], *, dark: bool = False) ->
     every = np.concatenate(list(values.values())) if values else np.zeros(0)
     if not every.size or not (every >= 0).all():
         raise ValueError(
-            "groups must hold constants of at least 0, and at least one, got none or others. Leave out runs that failed."
+            "groups must hold at least one constant, and none below 0 or NaN, got others. Leave out failed runs."
         )
     known = every[(every > _LEAST) & np.isfinite(every)]
     low, high = min(known.min(initial=0.5), 0.5) / 1.3, max(known.max(initial=1.0), 1.0) * 1.5
     edges = np.geomspace(low, high, _BINS + 1)
     above = int((every >= 1).sum())
-    reading = f"PSI is the stronger the further left; {above} of {every.size} runs are at 1 or above."
+    reading = f"PSI is stronger further left. {above} of {every.size} runs are at 1 or above."
     if every.size > known.size:
-        reading += " Runs at zero stand at the left edge, those without a finite constant at the right."
+        reading += " Runs at zero are drawn at the left edge, runs without a finite constant at the right edge."
     figure, colours = blank(3.1, reading), PALETTE[dark]
     axes = panel(figure, dark)
     for (name, group), colour in zip(values.items(), line_colours(len(values), dark), strict=True):
@@ -155,9 +160,9 @@ def constants_against_figure(
             mean, spread = values.mean(0), values.std(0, ddof=1)
             bands[name] = np.maximum(mean - spread, values.min(0)), mean + spread  # on a logarithmic axis zero is far
     reading = (
-        "Below the dashed line the constant of PSI is less than 1."
+        "Below the dashed line, the constant of PSI is less than 1."
         + " Bands are a standard deviation wide, down to the lowest run." * bool(bands)
-        + " Lines are means over runs; the dotted one is the largest of all runs." * crowded
+        + " Lines are means over runs. The dotted line is the largest of all runs." * crowded
     )
     figure = lines_figure(
         means, x=x, y="c*, smallest constant of PSI", log_x=True, log_y=True, bands=bands, reading=reading, dark=dark

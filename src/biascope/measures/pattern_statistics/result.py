@@ -1,4 +1,4 @@
-"""WHAT: what the channels of trained pattern networks detect, against how patterns go with the labels."""
+"""WHAT: the patterns that channels of trained pattern networks detect, against label statistics."""
 
 # r runs · P patterns · m samples · k half the channels
 
@@ -26,7 +26,7 @@ LAWS = {"uniform": "D_u", "paired": "D_vc", "biased": "D_p"}
 
 @dataclass(frozen=True, repr=False)
 class PatternStatistics(Result):
-    """What several independent trainings on patterns found; pattern 0 marks the label +1, pattern 1 the label −1.
+    """Results of several independent trainings on patterns; pattern 0 marks the label +1, pattern 1 the label −1.
 
     Attributes:
         statistics: s_i, the mean over training samples of y·1{pattern i in x}.
@@ -104,7 +104,7 @@ class PatternStatistics(Result):
         return {
             **known,
             "runs_below_one": _share_of_runs(constants < 1, "runs with c* below 1"),
-            "runs_certified": _share_of_runs(self.certified, "runs certified to err nowhere"),
+            "runs_certified": _share_of_runs(self.certified, "runs certified to have no errors"),
             "runs_with_small_ratios": _share_of_runs(self.small, "runs with all ratios below 1/P"),
             "test_error": over_repeats(self.test_errors, within=(0, 1)).named("test error", SHARE),
             "runs_converged": _share_of_runs(self.converged, "runs that converged"),
@@ -113,15 +113,15 @@ class PatternStatistics(Result):
     def sentence(self) -> str:  # noqa: D102
         constants, runs, patterns = self.constants(), len(self.epochs), self.statistics.shape[1]
         held, worst, lost = int((constants < 1).sum()), float(constants.max()), int((~np.isfinite(constants)).sum())
-        words = f"Pattern statistics govern {held} of {runs} trainings of {self.subject}: c* below 1 at slope b = {self.slope:g}"
+        words = f"Pattern statistics govern {held} of {runs} trainings of {self.subject}: c* is below 1 at slope b = {self.slope:g}"
         words += f" ({f'in {lost}, a label has no detector of its own pattern' if lost else f'largest {worst:.3g}'})"
-        words += f". {int(self.certified.sum())} are certified to err on no input, seen or not"
+        words += f". {int(self.certified.sum())} of {runs} trainings are certified to have no errors on any input"
         if not self.converged.all():
-            words += f"; {int((~self.converged).sum())} did not converge"
+            words += f". {int((~self.converged).sum())} did not converge"
         unbiased = PatternDistribution(self.law, self.per_input, patterns, self.bias).unbiased
         if unbiased and not lost:
             needed = sample_size_bound(patterns, slope=max(1, self.slope), constant=max(1, worst)).samples
-            words += f". To promise that, theorem 6.1 asks for {needed:,} samples; here are {self.samples:,}"
+            words += f". Theorem 6.1 guarantees zero error from {needed:,} samples; these runs have {self.samples:,}"
         return words + "."
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -132,7 +132,7 @@ class PatternStatistics(Result):
             leans = getattr(lean, side).numpy()
             dots = {name: (leans[:, places], ratio[:, places]) for name, places in kinds.items()}
             if np.isfinite(leans + ratio).any():
-                shown[f"Ratios of patterns in {side} inputs against how they go with the other label"] = (
+                shown[f"Ratios of patterns in {side} inputs against their association with the other label"] = (
                     pictures.ratios_figure(dots, slope=self.slope, ratio=f"{side} detection ratio", dark=dark)
                 )
         constants = self.constants()

@@ -1,4 +1,4 @@
-"""Pooling theory: what a linear pooling layer lets through of each frequency, and how fast a model behind one learns it."""
+"""Pooling theory: how a linear pooling layer transmits each frequency, and how fast a model with it learns that frequency."""
 
 # D size · S stride · M = D/S · L = ⌊D/2⌋ + 1 frequencies · K trained ones · T iterations · R repeats · n samples
 
@@ -108,20 +108,21 @@ class PoolingTheory(Result):
         }
         slow = self.slowdown()
         if slow is not None:
-            found["slowdown"] = slow[2].named(f"iterations for frequency {slow[0]} over {slow[1]}")
+            found["slowdown"] = slow[2].named(f"iterations for frequency {slow[0]} relative to frequency {slow[1]}")
         return found
 
     def sentence(self) -> str:  # noqa: D102
         deviations, best = np.abs(self.deviations()), self.accuracy[0]
         # The largest of so many independent normal deviates is above this once in a hundred times.
         limit = statistics.NormalDist().inv_cdf(0.5 + 0.5 * 0.99 ** (1 / deviations.size))
-        agrees = "as the closed form says" if deviations.max() <= limit else "which is not what the closed form says"
-        words = f"After {self.subject} the best accuracy is between {best.min():.0%} and {best.max():.0%}, {agrees}"
+        agrees = "The simulation agrees" if deviations.max() <= limit else "The simulation does not agree"
+        words = f"After {self.subject}, the best accuracy is between {best.min():.0%} and {best.max():.0%}. "
+        words += f"{agrees} with the closed form"
         slow, never = self.slowdown(), int(np.isnan(self.iterations_needed).any(1).sum())
         if slow is not None:
-            words += f"; frequency {slow[0]} takes {slow[2].value:.1f} times as long to learn as frequency {slow[1]}"
+            words += f". Frequency {slow[0]} takes {slow[2].value:.1f} times as long to learn as frequency {slow[1]}"
         if never:
-            words += f"; not always learned: {never} of {len(self.trained)} frequencies"
+            words += f". {never} of {len(self.trained)} frequencies are not always learned"
         return words.replace("%", " %") + "."
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
@@ -134,7 +135,9 @@ class PoolingTheory(Result):
     def _accuracy_picture(self, dark: bool) -> Figure:
         from biascope.results import draw
 
-        reading = "Lines are closed forms, dots simulated with 95 % bars; at 50 % pooling has lost the frequency."
+        reading = (
+            "Lines are closed forms, dots are simulations with 95 % bars. At 50 %, pooling has removed the frequency."
+        )
         figure, colours = draw.blank(3.7, reading), draw.PALETTE[dark]
         axes = draw.panel(figure, dark)
         for row, (name, colour) in enumerate(zip(("real signals", "complex model"), colours.lines, strict=False)):
@@ -150,7 +153,7 @@ class PoolingTheory(Result):
     def _curvature_picture(self, dark: bool) -> Figure:
         from biascope.results import draw
 
-        reading = "Each point is the task of one frequency; learning slows where what joins φ with θ is small."
+        reading = "Each point is the task of one frequency. Learning is slow where the curvature of φ with θ is small."
         figure, colours = draw.blank(4.4, reading), draw.PALETTE[dark]
         grid = figure.add_gridspec(2, 1, height_ratios=(1.5, 1))
         above = draw.panel(figure, dark, grid[0])
@@ -174,8 +177,10 @@ class PoolingTheory(Result):
         ends = np.quantile(self.losses, (0.25, 0.75), axis=2)
         curves = {f"ℓ = {frequency}": (at, middle[:, place]) for place, frequency in enumerate(self.trained)}
         bands = {name: (ends[0, :, place], ends[1, :, place]) for place, name in enumerate(curves)}
-        reading = "One curve for each frequency ℓ, the median of the repeats with their middle half shaded: "
-        reading += "what the prefilter weakens is learned late, what it takes away never."
+        reading = "Each curve is the median of the repeats at one frequency ℓ; the middle half is shaded. "
+        reading += (
+            "Frequencies that the prefilter weakens are learned late. Frequencies that it removes are never learned."
+        )
         figure = lines_figure(curves, x="iterations", y="training loss", bands=bands, reading=reading, dark=dark)
         figure.axes[0].set(ylim=(0, 1.05 * max(1.0, float(np.nanmax(middle[0], initial=0.0)))))
         return figure
@@ -205,7 +210,7 @@ def pooling_theory(
     seed: int = 0,
     run: Run | None = None,
 ) -> PoolingTheory:
-    """What pooling does to each frequency and to learning it: closed forms, checked by simulation, and training curves.
+    """Effect of pooling on each frequency and on learning it: closed forms, checked by simulation, and training curves.
 
     Definition: on D(v_ℓ), ``x = εyv_ℓ + w``, pooled by a prefilter m̂ and a stride S, the best accuracy is ``Φ(√(μᵀΣ⁺μ))``, which is
     ``Φ((ε/σ)γ')`` with ``γ'² = |m̂[ℓ]|² / Σ_{k≥1} |m̂[ℓ+kM]|²`` unless 2ℓ is a multiple of M; the curvatures are those of
@@ -216,20 +221,20 @@ def pooling_theory(
 
     Args:
         size: Length D of a signal.
-        stride: S, a divisor of D.
+        stride: Stride S, a divisor of D.
         prefilter: ``"box"`` (average pooling), ``"triangle"``, ``"gaussian"``, ``"ideal"``, ``"none"``.
         noise: σ of the signals to be classified.
-        epsilon: ε.
-        samples: Signals simulated in each repeat.
-        training_noise: σ of the curvatures, of ζ and of the training data; the paper's speed maps have 0.5.
-        train: Training samples.
-        iterations: Of gradient descent.
-        rate: Its step.
+        epsilon: Signal strength ε.
+        samples: Signals to simulate in each repeat.
+        training_noise: σ for the curvatures, ζ and the training data; the paper's speed maps use 0.5.
+        train: Number of training samples.
+        iterations: Iterations of gradient descent.
+        rate: Learning rate of gradient descent.
         weight_std: Standard deviation of initial θ and φ; also for the curvatures.
         threshold: Training loss that counts as learned (it starts near 1 and can reach 0).
         curves: Frequencies to train on, evenly spread.
         repeats: Independent repeats, at least 1; errors of training need 3.
-        seed: Of everything random.
+        seed: Random seed.
         run: Folder, device, precision of training (half precision is taken as float32).
 
     Returns:
@@ -250,7 +255,7 @@ def pooling_theory(
     counts = {"size": size, "samples": samples, "train": train, "curves": curves, "repeats": repeats}
     for name, value in {**counts, "iterations": iterations}.items():
         if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}. Pass a larger {name}.")
+            raise ValueError(f"{name} must be at least 1, got {value}. Pass {name}=1 or more.")
     for name, number in {"noise": noise, "training_noise": training_noise, "epsilon": epsilon}.items():
         if not number > 0:
             raise ValueError(f"{name} must be above 0, got {number}. Pass {name}=1.0.")

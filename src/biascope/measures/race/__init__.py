@@ -1,4 +1,4 @@
-"""A race of architectures on the user's data: all see the same batches, and those that are surely not best drop out."""
+"""A race of architectures on the user's data: all see the same batches, and candidates that are almost surely not best drop out."""
 
 # a candidates · l looks · W windows of a curve
 
@@ -84,7 +84,7 @@ def race(
     seed: int = 0,
     run: Run | None = None,
 ) -> Race:
-    """Which of several architectures will be the most accurate, from a small share of their training.
+    """Predict which of several architectures will be the most accurate, from a small share of their training.
 
     Definition:
         All candidates are trained by one recipe, on the same batches in the same order, and judged after equal numbers of
@@ -101,16 +101,16 @@ def race(
         (docs/match.md): there it decided no race, and taking the largest network was as good a choice.
 
     Args:
-        families: The candidates, two or more of different names.
-        data: Samples with classes, of which the split ``train`` is used.
-        recipe: The whole training, of which the race is the first part: its schedule is kept.
+        families: Candidates, two or more with different names.
+        data: Samples with classes; the split ``train`` is used.
+        recipe: The full training. The race is its first part and keeps its schedule.
         share: Largest share of the training to spend, above 0 and at most 1.
         sure: Probability at which the race is decided.
-        seed: Of weights and of the order of samples.
+        seed: Random seed for weights and for the order of samples.
         run: Folder (resumable), device, precision.
 
     Returns:
-        Losses and probabilities at every look, who dropped out when, and the size of each candidate.
+        Losses and probabilities at every evaluation, drop-outs, and the size of each candidate.
 
     Raises:
         ValueError: If there is nothing to race, candidates and data do not fit, or every candidate diverges.
@@ -149,7 +149,7 @@ def race(
             ]
             if not finite:
                 raise ValueError(
-                    f"At least one candidate must keep a finite loss, and all of them diverged by iteration {until}. "
+                    f"At least one candidate must keep a finite loss, but all diverged by iteration {until}. "
                     "Pass a smaller rate."
                 )
             merits[finite, place] = merits_of(judged[finite])
@@ -227,7 +227,7 @@ def _check(families: Sequence[Family], data: Arrays, share: float, sure: float) 
     """Refuse what cannot be raced, before any work."""
     names = [family.name for family in families]
     if len(families) < 2 or len(set(names)) < len(names):
-        raise ValueError(f"Candidates must be two or more of different names, got {names}. Add or rename some.")
+        raise ValueError(f"Candidates must be two or more with different names, got {names}. Add or rename some.")
     if not 0 < share <= 1:
         raise ValueError(f"share must be above 0 and at most 1, got {share}. Pass share=0.1.")
     if not 0.5 < sure < 1:
@@ -247,7 +247,7 @@ def _check(families: Sequence[Family], data: Arrays, share: float, sure: float) 
     for family in families:
         check_samples(family, data)
         outputs = family.tried(
-            data.batch("train", torch.zeros(1, dtype=torch.long))[0].cpu(), "give outputs", "Fix it."
+            data.batch("train", torch.zeros(1, dtype=torch.long))[0].cpu(), "give outputs", "Fix the network."
         )
         count = 1 if outputs.dim() == 1 else outputs.shape[-1]
         if outputs.dim() > 2 or (count < classes and not (count == 1 and classes == 2)):
@@ -262,8 +262,8 @@ def _length_warning(total: int, spent: int) -> list[str]:
     if total >= TESTED_STEPS / 2 and spent >= LEAST_STEPS:
         return []
     return [
-        f"The rule was tested on trainings of {TESTED_STEPS:,} iterations, and this race ended after {spent:,} of {total:,}: its "
-        "probabilities are not proven. Pass more samples or epochs."
+        f"The rule was tested on trainings of {TESTED_STEPS:,} iterations, but this race ended after {spent:,} of {total:,}. Its "
+        "probabilities are not validated. Pass more samples or epochs."
     ]
 
 
@@ -273,8 +273,8 @@ def _batchnorm_warning(family: Family) -> list[str]:
     if not any(isinstance(each, nn.modules.batchnorm._BatchNorm) and each.track_running_stats for each in layers):
         return []
     return [
-        f"{family.name} has BatchNorm, whose running statistics lag early in training: its held-out loss may jump, and it may drop "
-        "out too early. Do not rule it out by a race alone."
+        f"{family.name} has BatchNorm, whose running statistics lag early in training. Its held-out loss may jump, and it may drop "
+        "out too early. Do not exclude it because of a race alone."
     ]
 
 

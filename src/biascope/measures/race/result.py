@@ -1,4 +1,4 @@
-"""WHAT: a race of architectures: who is best with which probability, who dropped out when, and what each costs."""
+"""WHAT: a race of architectures: probability of being best, drop-outs, and the cost of each candidate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAY_BE_BEST = 0.05  # probability from which an undecided race names a candidate
-LIMIT = "The race predicts the most accurate network after the whole training from held-out losses so far."
+LIMIT = "The race predicts the most accurate network after full training from the held-out losses so far."
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,7 +108,9 @@ class Race(Result):
         }
         return {
             **found,
-            "share_spent": Estimate.exact(self.work).named("share of all trainings that was spent", "share"),
+            "share_spent": Estimate.exact(self.work).named(
+                "share of the full training of all candidates that was spent", "share"
+            ),
         }
 
     def sentence(self) -> str:  # noqa: D102
@@ -119,13 +121,13 @@ class Race(Result):
         if self.decided:
             return (
                 f"{self.names[first]} is the best of {len(self.names)} candidates on {self.data} with probability "
-                f"{_shown(self.probability[first])}, after {spent}.{diverged} {LIMIT}"
+                f"{_shown(self.probability[first])}. The race used {spent}.{diverged} {LIMIT}"
             )
         maybe = [i for i in self.order if self.probability[i] >= MAY_BE_BEST]
         names = listed([f"{self.names[i]} ({_shown(self.probability[i])})" for i in maybe])
-        advice = "" if self.looks[-1] >= self.total else " A larger --share goes on from here."
+        advice = "" if self.looks[-1] >= self.total else " Pass a larger --share to resume from here."
         return (
-            f"Not decided. After {spent}, {len(maybe)} of {len(self.names)} candidates may be best on {self.data}: {names}."
+            f"The race is not decided. After {spent}, {len(maybe)} of {len(self.names)} candidates may be best on {self.data}: {names}."
             f"{advice}{diverged} {LIMIT}"
         )
 
@@ -156,7 +158,7 @@ class Race(Result):
         """The candidates as text, the most probable first, and their size apart."""
         width = max(map(len, (*self.names, "candidate")))
         lines = [
-            f"{'candidate':{width}}{'best with':>11}{'held-out loss':>15}{'out after':>16}  |"
+            f"{'candidate':{width}}{'P(best)':>11}{'held-out loss':>15}{'out after':>16}  |"
             f"{'parameters':>12}{'FLOPs':>9}{'layers':>8}"
         ]
         for row in self.tables()["candidates"]:
@@ -176,7 +178,7 @@ class Race(Result):
     def _curves_figure(self, dark: bool) -> Figure:
         from biascope.results import draw
 
-        reading = "Lines are training losses, dots held-out losses. The thick line leads at the end. A cross marks a drop-out."
+        reading = "Lines are training losses, dots are held-out losses. The thick line leads at the end. A cross marks a drop-out."
         figure = draw.blank(3.4, reading)
         axes, colours = draw.panel(figure, dark), draw.PALETTE[dark]
         leader = self.order[0]
@@ -204,7 +206,9 @@ class Race(Result):
         from biascope.results import draw
 
         shown = self.order[:20]
-        reading = f"Probability of being the best candidate, at the end of the race. It is decided at {percent(self.sure)}, dashed."
+        reading = (
+            f"Probability of being best at the end of the race. At {percent(self.sure)} (dashed) the race is decided."
+        )
         figure = draw.blank(1.4 + 0.3 * len(shown), reading)
         axes, colours = draw.panel(figure, dark), draw.PALETTE[dark]
         axes.barh(range(len(shown)), [100 * self.probability[i] for i in shown], color=colours.lines[0], height=0.6)

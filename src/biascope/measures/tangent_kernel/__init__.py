@@ -1,4 +1,4 @@
-"""Tangent kernel: which functions a network learns easily near its weights, and how much of the labels lies on them."""
+"""Tangent kernel: the functions that a network learns easily near its weights, and the share of the labels on them."""
 
 # n samples · k leading eigenfunctions · T targets
 
@@ -105,18 +105,18 @@ class TangentSpectrum(Result):
         def over_draws(values: np.ndarray) -> Estimate:
             return Estimate.exact(float(values[0])) if self.exact else _mean(values)
 
-        on_leading = f"share of the labels on {leading} functions (random: {percent(leading / samples)})"
+        on_leading = f"share of the labels on {leading} functions (chance: {percent(leading / samples)})"
         found = {
             "effective_rank": over_draws(self.effective_rank).named(f"effective rank of {samples}"),
             "labels_energy": over_draws(self.labels_energy[:, -1]).named(on_leading, SHARE),
             "labels_alignment": over_draws(self.labels_alignment).named("alignment of the labels α/‖y‖²"),
             "alignment_over_random": over_draws(self.labels_alignment * samples / self.trace).named(
-                "alignment over a random target's"
+                "alignment relative to a random target"
             ),
         }
         if self.control_energy.size:
             found["local_energy_ratio"] = _mean(self.control_energy / self.local_energy.mean()).named(
-                f"mean local energy on {self.splits[1]} over that on {self.splits[0]}"
+                f"mean local energy on {self.splits[1]} relative to {self.splits[0]}"
             )
         return found
 
@@ -127,12 +127,12 @@ class TangentSpectrum(Result):
         share, constant = self.labels_energy[:, -1].mean(), float(self.means[0]) ** 2
         words = (
             f"{100 * share:.0f} % of the labels of {data} ({what}) lie on the first {leading} of {samples:,} eigenfunctions "
-            f"of the tangent kernel of {self.subject} (at random: {100 * leading / samples:.2g} %)."
+            f"of the tangent kernel of {self.subject} (chance: {100 * leading / samples:.2g} %)."
         )
         if self.positive and constant > 0.2:
-            words += f" The classes are unbalanced: {100 * constant:.0f} % of the labels is their mean."
+            words += f" The classes are unbalanced: the mean holds {100 * constant:.0f} % of the labels."
         if known < leading:
-            words += f" Only {known} eigenvalues are larger than the kernel's own error."
+            words += f" Only {known} eigenvalues exceed the numerical error of the kernel."
         if self.control_energy.size:
             ratio = self.control_energy.mean() / self.local_energy.mean()
             words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
@@ -143,17 +143,17 @@ class TangentSpectrum(Result):
         samples, whole = len(self.labels), {self.targets[0] if self.positive else "all classes": self.labels_energy}
         parts = {} if self.positive else {name.split()[0]: self.energy[:, at] for at, name in enumerate(self.targets)}
         figure = pictures.energy_figure(whole, samples, parts=parts, dark=dark)
-        found = {"How much of the labels lies on few functions": figure}
+        found = {"Share of the labels on the leading functions": figure}
         if self.thumbnails.size:
             classes = self.labels[pictures.ends(self.eigenfunctions[: len(self.thumbnails)])]
             figure = pictures.ends_figure(self.thumbnails, kernel[0], labels[0], classes, self.positive, dark=dark)
-            found["What the first eigenfunctions tell apart"] = figure
+            found["Samples at the two ends of the first eigenfunctions"] = figure
         errors = float(np.nanmax(self.residuals, initial=0.0)), float(self.kernel_error.max())
         figure = pictures.spectrum_figure(kernel, labels, samples, errors=errors, dark=dark)
-        found["The spectrum, and where on it the labels lie"] = figure
+        found["Spectrum of the kernel, and the labels on it"] = figure
         if self.control_energy.size:
             local = dict(zip(self.splits, (self.local_energy, self.control_energy), strict=True))
-            found["Where the leading eigenfunctions live"] = pictures.local_energy_figure(local, dark=dark)
+            found["Local energy of the leading eigenfunctions"] = pictures.local_energy_figure(local, dark=dark)
         return found
 
 
@@ -191,7 +191,7 @@ def tangent_kernel(
     seed: int = 0,
     run: Run | None = None,
 ) -> TangentSpectrum:
-    """The functions that a network learns first near its weights, and how much of the labels lies on them.
+    """The functions that a network learns first near its weights, and the share of the labels on them.
 
     Definition:
         ``K_ij = ∇_θ f(x_i)ᵀ∇_θ f(x_j)`` on n samples; φ and λ are eigenfunctions, ``E φ² = 1``, and eigenvalues of ``K/n``. The
@@ -199,26 +199,26 @@ def tangent_kernel(
         local energy is ``Σ_ρ φ_ρ²(x)``, elsewhere with ``φ_ρ(x) = Σ_j k(x, x_j) φ_ρ(x_j)/(λ_ρ n)``.
 
     Args:
-        family: Who.
-        data: Where, with class numbers as labels.
-        split: Which samples.
-        samples: How many of them, chosen at random; all by default.
-        leading: How many eigenfunctions, k; by default 50, or as many as there are samples.
+        family: Networks to measure.
+        data: Samples, with class numbers as labels.
+        split: Split to take samples from.
+        samples: Number of samples, chosen at random; all by default.
+        leading: Number k of eigenfunctions; by default 50, or the number of samples if smaller.
         positive: Classes that are +1, the others −1. By default the larger of two classes; of more, each class against the
             rest with the mean removed, since most of such a target is a constant.
-        kernel: ``"scalar"``, that of one readout, or ``"trace"``, the sum over all outputs.
+        kernel: ``"scalar"`` for the kernel of one readout, or ``"trace"`` for the sum over all outputs.
         readout: Which scalar of several outputs: ``"first"``, ``"sum"``, ``"mean"``, ``"margin"`` or ``"random"``.
-        parameters: Names or patterns of the weights to differentiate by; all by default.
+        parameters: Names or patterns of the weights to differentiate with respect to; all by default.
         control: A second split, for the local energy.
-        draws: Networks of the family; over several there are standard errors.
-        seed: Of weights and of the choice of samples.
+        draws: Networks to draw; with several there are standard errors.
+        seed: Random seed for weights and for the choice of samples.
         run: Folder (resumable), device, precision, cluster.
 
     Returns:
         Spectrum, energies, alignments; eigenfunctions and local energy of the first network.
 
     Raises:
-        ValueError: If the labels are no classes, the samples are all equal, or a setting is out of range.
+        ValueError: If the labels are not classes, the samples are all equal, or a setting is out of range.
 
     Example:
         >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -235,17 +235,19 @@ def tangent_kernel(
     if kernel not in ("scalar", "trace"):
         raise ValueError(f"kernel must be 'scalar' or 'trace', got {kernel!r}. Pass kernel='trace' for all outputs.")
     if not 1 <= draws <= (family.size or draws):
-        raise ValueError(f"draws must be between 1 and the networks that there are, got {draws}. Pass draws=1.")
+        raise ValueError(f"draws must be from 1 to the number of networks, got {draws}. Pass draws=1.")
     if not 1 < (size if samples is None else samples) <= size:
-        raise ValueError(f"samples must be between 2 and the {size} of {split}, got {samples}. Pass samples={size}.")
+        raise ValueError(f"samples must be from 2 to {size}, the size of {split}, got {samples}. Pass samples={size}.")
     (x, y, places), *others = (_samples(data, each, samples, seed) for each in splits)
     if bool((x == x[:1]).all()):
         raise ValueError(
-            f"The {split} samples of {data.name} must differ from one another, and all {len(x):,} are equal. Pass other samples."
+            f"The {split} samples of {data.name} must differ from one another, but all {len(x):,} are equal. Pass other samples."
         )
     leading = min(50, len(y)) if leading is None else leading
     if not 1 <= leading <= len(y):
-        raise ValueError(f"leading must be between 1 and the {len(y)} samples, got {leading}. Pass leading={len(y)}.")
+        raise ValueError(
+            f"leading must be from 1 to {len(y)}, the number of samples, got {leading}. Pass leading={len(y)}."
+        )
     names, classes, targets, means = _targets(y, positive)
     # Weights keep their precision where gradients are rounded, and are drawn here where a cluster multiplies gradients.
     precision = "float64" if run.precision == "float64" else "float32"
@@ -288,7 +290,9 @@ def _targets(y: Tensor, positive: tuple[int, ...] | None) -> tuple[tuple[str, ..
     kinds = sorted(set(y.flatten().tolist()))
     if y.dim() != 1 or y.is_floating_point() or len(kinds) < 2:
         came = f"only {kinds[0]}" if len(kinds) < 2 else f"{y.dtype} of shape {tuple(y.shape)}"
-        raise ValueError(f"Labels must be numbers of at least two classes, got {came}. Pass a class for each sample.")
+        raise ValueError(
+            f"Labels must be class numbers of at least two classes, got {came}. Pass a class number for each sample."
+        )
     if positive is None and len(kinds) > 2:
         each = 2.0 * (y == torch.tensor(kinds)[:, None]).double() - 1
         return tuple(f"{kind} against the rest" for kind in kinds), (), each - each.mean(1)[:, None], each.mean(1)
@@ -308,7 +312,9 @@ def _spectrum(gram: Gram, y: Tensor, leading: int) -> tuple[dict[str, np.ndarray
     operator, trace = Matrix(matrix), matrix.diagonal().double().sum() / n
     frobenius = sum(part.double().square().sum() for part in torch.split(matrix, 1024)) ** 0.5 / n
     if not 0 < float(frobenius) < math.inf:
-        raise ValueError("A tangent kernel must be finite and not all 0, and this is not. Check the network's weights.")
+        raise ValueError(
+            "A tangent kernel must be finite and not all 0, but this one is not. Check the network's weights."
+        )
     pairs = eigenpairs(operator, leading, tolerance=_TOLERANCE, each=True, iterate=n > max(_DENSE, 10 * leading))
     values, functions = pairs.values.clamp_min(0) / n, math.sqrt(n) * pairs.vectors
     # Independent errors of the entries, of size ε·tr K/n, move eigenvalues of K by up to 2√n times that.

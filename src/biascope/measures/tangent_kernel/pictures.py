@@ -1,4 +1,4 @@
-"""SHOW: the spectrum of a kernel on samples, where a target lies on it, and the samples that its eigenfunctions tell apart."""
+"""SHOW: the spectrum of a kernel on samples, a target on it, and the samples at the ends of its eigenfunctions."""
 
 # m draws · k eigenfunctions · n samples · e samples at the two ends of an eigenfunction · C channels · h × w pixels
 
@@ -82,9 +82,9 @@ def energy_figure(
     Returns:
         The figure: means over the draws, with bands of two standard errors where there are several.
     """
-    reading = "The further above the dotted line, the more of the target lies where the kernel learns first."
+    reading = "Further above the dotted line, more of the target lies on functions that the kernel learns first."
     several = any(len(values) > 1 for values in energies.values())
-    figure = blank(3.1, reading + " Bands are two standard errors wide either way." * several)
+    figure = blank(3.1, reading + " Bands are two standard errors to each side." * several)
     axes, colours, length = panel(figure, dark), PALETTE[dark], next(iter(energies.values())).shape[1]
     means = {name: 100 * values.mean(0) for name, values in (parts or {}).items()}
     for values in means.values():
@@ -123,9 +123,11 @@ def spectrum_figure(
     Returns:
         The figure: a line for the kernel, dots for the target, means over the draws.
     """
-    reading = "Dots above the dotted line hold more of the labels than chance, those below the frame least."
+    reading = "Dots above the dotted line hold more of the labels than chance. The smallest ones lie below the frame."
     if errors is not None:
-        reading += f" Residuals are at most {errors[0]:.0e} of an eigenvalue, errors of the kernel {errors[1]:.0e}."
+        reading += (
+            f" Residuals are at most {errors[0]:.0e} of an eigenvalue, errors of the kernel at most {errors[1]:.0e}."
+        )
     figure, colours = blank(3.4, reading), PALETTE[dark]
     axes, length, shares = panel(figure, dark), kernel.shape[1], target.mean(0)
     level = kernel.mean(0)
@@ -137,7 +139,7 @@ def spectrum_figure(
     # Dots fall to zero by chance: the axis ends where the kernel does, or a decade below chance.
     low = max(min(float(level[level > 0].min(initial=1.0)) / 2, 0.1 / samples), 1e-12)
     axes.set(yscale="log", ylim=(low, 1.5), ylabel="share")
-    _count(axes, length, "eigenfunction, by falling eigenvalue")
+    _count(axes, length, "eigenfunction, by decreasing eigenvalue")
     legend_below(figure, axes, dark)
     return figure
 
@@ -172,8 +174,8 @@ def ends_figure(
     functions, count, _, height, width = thumbnails.shape
     gap, split = max(1, width // 16), max(2, width // 3)  # between neighbours, and between the two ends
     across = count * width + (count - 2) * gap + split
-    reading = "One row per eigenfunction: the samples where it is lowest, left, and highest, right, each with its class"
-    reading += " in the colour of its side of the labels" * bool(positive) + ". Left and right may be swapped."
+    reading = "Each row is an eigenfunction, with the samples of its lowest values (left) and highest values (right) and their classes"
+    reading += " in the colour of their side of the labels" * bool(positive) + ". Left and right may be swapped."
     row = 0.97 * WIDTH * height / across + 0.42  # inches: images, a title above, classes below
     figure, colours = blank(row * functions + 0.1, reading), PALETTE[dark]
     grid = figure.add_gridspec(functions, 1)
@@ -210,7 +212,9 @@ def local_energy_figure(energies: Mapping[str, np.ndarray], *, dark: bool = Fals
     known = np.concatenate(list(relative.values()))
     low, high = (float(edge) for edge in np.quantile(known[known > 0], (0.002, 1.0)))
     bins = np.geomspace(low, max(high, low * 1.01), _BINS + 1)
-    figure = blank(3.1, "The further right, the more the leading eigenfunctions live on a sample; dashed, means.")
+    figure = blank(
+        3.1, "Further right, the leading eigenfunctions have more energy on a sample. Dashed lines are means."
+    )
     axes = panel(figure, dark)
     for (name, values), colour in zip(relative.items(), line_colours(len(relative), dark), strict=True):
         shares = 100 * np.histogram(np.clip(values, low, bins[-1]), bins)[0] / len(values)
