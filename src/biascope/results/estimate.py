@@ -241,7 +241,7 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def mean_absolute_difference(first: np.ndarray, second: np.ndarray) -> float:
-    """Of two paired samples."""
+    """The mean absolute difference of two paired samples."""
     return float(np.abs(first - second).mean())
 
 

@@ -15,11 +15,11 @@ class Described(Protocol):
 
     @property
     def shape(self) -> Sequence[int]:
-        """Its lengths."""
+        """The size of each axis."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its entries."""
+        """The type of its entries."""
 
 
 class Fingerprint:
