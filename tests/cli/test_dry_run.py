@@ -95,7 +95,7 @@ def test_a_long_command_is_stopped(words: str, folder: Path, temporary: Path, mo
         (["measure", "average_geometry", *NET, "--out", "net.py"], "The output folder must be writable"),
         (["compare", "net.py:build", "lenet", "--out", "net.py"], "The output folder must be writable"),
         (["kernel", "net.py:build", *ON_DATA, "--matrix", "nosuch/k.npy"], "--matrix must lie in an existing folder"),
-        (["kernel", "net.py:build", *ON_DATA, "--leading", "0"], "leading must be between 1 and"),
+        (["kernel", "net.py:build", *ON_DATA, "--leading", "0"], "leading must be from 1 to"),
         (["kernel", "net.py:build", *ON_DATA, "--on", "ray"], "--dry-run works only on this machine"),
         (["match", "net.py:build", *ON_DATA, "--draws", "2"], "draws must be at least 8"),
         (["merge", "apply", *FILES, "--weight", "0.4", "--out", "a.safetensors"], "The output must not exist yet"),

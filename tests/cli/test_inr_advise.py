@@ -33,7 +33,7 @@ def test_an_image_is_ranked_in_words_and_reported(tmp_path: Path) -> None:
     told = advised(str(tmp_path / "waves.png"), *chosen, *QUICK, "--out", out)
     assert told.strip().startswith("For waves and 3 iterations, use SIREN")
     assert "rank correlation" in told
-    assert "the 4 candidates" in told
+    assert "The 4 candidates" in told
     found = Advice.load(tmp_path / "out" / "advice")
     assert (found.sizes, found.channels, found.iterations) == ((16, 24), 3, (1, 3))
     assert f"biascope inr fit {tmp_path / 'waves.png'} {found.models[0]} --steps 3" in told
@@ -63,7 +63,7 @@ def test_numbers_as_json_and_a_sound(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         (["none.png"], "must be an existing file"),
         (["tiny.npy"], "tiny must have at least 64 samples"),
-        (["flat.npy"], "flat must vary, and has one value everywhere"),
+        (["flat.npy"], "flat must vary, got one value everywhere"),
         (["holes.npy"], "The values of holes must be finite real numbers"),
         (["line.npy", "--candidates", "resnet"], "A candidate must be one of siren, ffn, relu"),
         (["line.npy", "--points", "10"], "points must be from 64 to 4,096, got 10"),

@@ -575,7 +575,7 @@ def test_a_law_gives_its_first_draw_and_says_so() -> None:
     assert results[0].alignments
     assert results[0].provenance["settings"]["average"] == "operator"
     assert results[0].kinks == ()
-    with pytest.raises(ValueError, match=r"belongs to one network, and \w+ holds 2\. Pass Family\.point"):
+    with pytest.raises(ValueError, match=r"belongs to one network, but \w+ holds 2\. Pass Family\.point"):
         anisotropy_directions(Family.empirical([smooth_mlp(), smooth_mlp()]), GAUSSIAN, estimator="tangent", run=CPU)
     with pytest.raises(ValueError, match=r"is one network\. Use average_geometry, or pass estimator='tangent'"):
         anisotropy_directions(Family.point(drawn), GAUSSIAN, draws=16, run=CPU)

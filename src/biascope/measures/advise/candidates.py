@@ -57,13 +57,13 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The network and its setting in words."""
         kind = KINDS[self.kind]
         return f"{kind.words} {kind.symbol}={self.value:g}" if kind.symbol else kind.words
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of its builder."""
+        """Settings of its builder."""
         kind = KINDS[self.kind]
         return {**kind.others, **({kind.setting: self.value} if kind.setting else {})}
 

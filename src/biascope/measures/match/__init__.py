@@ -297,6 +297,6 @@ def _overlaps(covariance: GradientCovariance, directions: Directions) -> tuple[f
 
 
 def _flops(family: Family, data: Arrays, run: Run) -> int:
-    """Of one forward pass of one sample."""
+    """Operations of one forward pass of one sample."""
     device, dtype = run.torch_device, run.dtype
     return forward_flops(family.template.to(device, dtype), torch.zeros(1, *data.shape, device=device, dtype=dtype))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # log₂ of the gain below which a network is warned of: on flipped CIFAR-10 (docs/match.md) the networks that lay lower learned worse.
 CLOSED = -2.0
-CAVEAT = "Above this limit, the gain does not predict accuracy. To choose a network, train the candidates: biascope match --race."
+CAVEAT = "Above the limit, the gain does not predict accuracy. To choose a network, train the candidates: biascope match --race."
 _WHERE = {
     "data": "the directions in which the data vary",
     "class means": "the directions between class means",

@@ -30,7 +30,7 @@ class Reference:
 
     @property
     def share(self) -> float:
-        """Of all directions."""
+        """The effective rank as a share of all directions."""
         return self.rank.value / math.prod(self.shape)
 
 

@@ -73,15 +73,14 @@ def verdict_of(check: MergeCheck) -> str:
         first = f"Do not merge these models: even at the best coefficient, {alpha}, {keeps}"
     worst = int(np.argmax([loss.value for loss in check.losses]))
     loss, likely = check.losses[worst], check.expected_losses
-    cost = ""
+    changes = f"{check.models[worst]} changes most: {_distance(check, loss.value)}."
     if likely:
-        cost = (
-            f" Its accuracy drops by at most {_points(loss.value)}; the expected drop is {_points(likely[worst].value)}"
-        )
+        ends = [percent(end).removesuffix(" %") for end in (loss.low, loss.high)]
+        changes += f" Its accuracy drops by at most {_points(loss.value)} (95 % CI {ends[0]} to {ends[1]}). "
+        changes += f"The expected drop is {_points(likely[worst].value)}"
         if check.models[worst] not in check.tempered:
-            cost += " if the model is well calibrated. Pass its accuracy for a better estimate"
-        cost += "."
-    changes = f"{check.models[worst]} changes most: {_distance(check, loss.value, loss.low, loss.high)}.{cost}"
+            changes += " if the model is well calibrated. Pass its accuracy for a better estimate"
+        changes += "."
     if not loss.value:
         changes = f"No prediction changes (95 % CI: at most {percent(loss.high)} of any model's predictions)."
     covered = f"The merge covers {percent(max(check.way.value, 0))} of the distance from {check.base} to the models."
@@ -93,12 +92,11 @@ def _points(share: float) -> str:
     return percent(share).replace(" %", " points")
 
 
-def _distance(check: MergeCheck, value: float, *interval: float) -> str:
+def _distance(check: MergeCheck, value: float) -> str:
     """A distance in words."""
     if check.compared == "features":
         return f"its features change by a cosine distance of {value:.3f}"
-    between = f" (95 % CI {percent(interval[0])} to {percent(interval[1])})" if interval else ""
-    return f"{percent(value)}{between} of its predictions change"
+    return f"{percent(value)} of its predictions change"
 
 
 def remarks_on(check: MergeCheck) -> list[str]:
