@@ -4,16 +4,16 @@ See your own CNN's bias
 
 **Question.** Which input patterns does my CNN prefer before it has seen any data?
 
-**Answer.** Measure its *mean gradient*: the number of directions over which it spreads, and the first directions as images, say what the
-network prefers.
+**Answer.** Measure its *mean gradient*: the number of directions over which it spreads, and the first directions as
+images, say what the network prefers.
 """
 
 # %%
 # The network
 # -----------
 #
-# Any function without arguments that returns a new module will do. This CNN takes images of 16 × 16 pixels and ends in global average
-# pooling, as many CNNs do.
+# Any function without arguments that returns a new module will do. This CNN takes images of 16 × 16 pixels and ends
+# in global average pooling, as many CNNs do.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -40,8 +40,8 @@ def cnn():
 # The measurement
 # ---------------
 #
-# A *family* is the set of all networks that ``cnn()`` can return, with their random weights. A *probe* says at which inputs to measure.
-# Here each network gets 64 new Gaussian inputs. We draw 400 networks and train none of them.
+# A *family* is the set of all networks that ``cnn()`` can return, with their random weights. A *probe* says at which
+# inputs to measure. Here each network gets 64 new Gaussian inputs. We draw 400 networks and train none of them.
 
 family = biascope.Family.initialised(cnn, name="CNN with global pooling")
 probe = biascope.Probe.gaussian((1, 16, 16), num=64, fresh=True)
@@ -52,8 +52,9 @@ print(result.sentence())
 # The directions
 # --------------
 #
-# A *direction* is an image of 16 × 16 pixels. The first direction is the pattern along which the mean gradient varies most from one
-# initialisation to the next. The upper row shows pixels, the lower row spatial frequencies with frequency 0 in the centre.
+# A *direction* is an image of 16 × 16 pixels. The first direction is the pattern along which the mean gradient varies
+# most from one initialisation to the next. The upper row shows pixels, the lower row spatial frequencies with
+# frequency 0 in the centre.
 
 
 def show(picture):
@@ -67,8 +68,8 @@ show(result.plots()["Leading directions in pixels and in frequency"])
 # The number
 # ----------
 #
-# The *effective rank* counts directions, weighted by their share. It comes with a 95 % confidence interval over initialisations. An image
-# of 16 × 16 pixels has 256 directions, so a number far below 256 is a strong preference.
+# The *effective rank* counts directions, weighted by their share. It comes with a 95 % confidence interval over
+# initialisations. An image of 16 × 16 pixels has 256 directions, so a number far below 256 is a strong preference.
 
 rank = result.effective_rank
 print(f"directions: {rank.value:.2f} of {result.size}, 95 % CI {rank.low:.2f} to {rank.high:.2f}")
@@ -77,8 +78,8 @@ print(f"directions: {rank.value:.2f} of {result.size}, 95 % CI {rank.low:.2f} to
 # What is resolved
 # ----------------
 #
-# With few draws, late directions are noise. Biascope splits the draws into two halves. A direction is *resolved* while both halves agree
-# on the leading directions. Do not interpret the others.
+# With few draws, late directions are noise. Biascope splits the draws into two halves. A direction is *resolved*
+# while both halves agree on the leading directions. Do not interpret the others.
 
 print(f"resolved: {result.resolved} of {result.size} directions, from {result.draws} draws")
 show(result.plot())
@@ -115,8 +116,8 @@ for name, each in results.items():
     print(f"{name:24} {rank.value:6.1f} of {each.size} directions (95 % CI {rank.low:.1f} to {rank.high:.1f})")
 
 # %%
-# The first direction of each network, and the share of the gradient's energy at each frequency (logarithmic colours). The MLP has no
-# resolved direction: it treats all patterns alike.
+# The first direction of each network, and the share of the gradient's energy at each frequency (logarithmic colours).
+# The MLP has no resolved direction: it treats all patterns alike.
 
 figure, axes = plt.subplots(2, 3, figsize=(8, 5.4), layout="constrained")
 for (name, each), (top, bottom) in zip(results.items(), axes.T, strict=True):
@@ -137,8 +138,8 @@ for axis in axes.flat:
 # Where it stands among published networks
 # ----------------------------------------
 #
-# Biascope ships the same number for the networks of the papers, measured on 32 × 32 images. Input sizes differ, so we compare shares of all
-# directions. Bars are 95 % confidence intervals; your networks are orange.
+# Biascope ships the same number for the networks of the papers, measured on 32 × 32 images. Input sizes differ, so we
+# compare shares of all directions. Bars are 95 % confidence intervals; your networks are orange.
 
 rows = [(each.title, each.rank, 1024, "tab:blue") for each in references() if each.shape == (1, 32, 32)]
 rows += [(name, each.effective_rank, each.size, "tab:orange") for name, each in results.items()]
@@ -153,8 +154,10 @@ axis.set_yticks(range(len(rows)), [row[0] for row in rows])
 # %%
 # **What to conclude**
 #
-# - The last layers matter. Both CNNs have the same two convolutions, and the one with global pooling has far fewer directions.
-# - Patterns along the first directions tend to be learned first and best. This was tested for LeNet, VGG11 and ResNet-18.
+# - The last layers matter. Both CNNs have the same two convolutions, and the one with global pooling has far fewer
+#   directions.
+# - Patterns along the first directions tend to be learned first and best. This was tested for LeNet, VGG11 and
+#   ResNet-18.
 # - An MLP has no preference among input directions.
 #
 # **What not to conclude**

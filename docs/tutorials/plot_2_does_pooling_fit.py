@@ -4,17 +4,17 @@ Does pooling fit my data?
 
 **Question.** Average pooling removes high frequencies. Does this hurt on my data?
 
-**Answer.** ``match`` measures untrained networks along the directions in which your classes differ, and warns if a network can hardly change
-along them.
+**Answer.** ``match`` measures untrained networks along the directions in which your classes differ, and warns if a
+network can hardly change along them.
 """
 
 # %%
 # Two data sets
 # -------------
 #
-# Each image is Gaussian noise of 16 × 16 pixels plus or minus a weak pattern. The sign is the class. In the first data set the pattern is a sum of
-# four low frequencies, in the second of four high frequencies. Both patterns have the same energy, so both tasks are equally hard for a linear
-# classifier.
+# Each image is Gaussian noise of 16 × 16 pixels plus or minus a weak pattern. The sign is the class. In the first
+# data set the pattern is a sum of four low frequencies, in the second of four high frequencies. Both patterns have
+# the same energy, so both tasks are equally hard for a linear classifier.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,11 +25,16 @@ import biascope
 from biascope.measures.match import match
 
 rows, columns = np.mgrid[:16, :16]
-frequencies = {"low frequencies": [(1, 0), (0, 1), (1, 1), (2, 1)], "high frequencies": [(8, 7), (7, 8), (7, 7), (7, 6)]}
+frequencies = {
+    "low frequencies": [(1, 0), (0, 1), (1, 1), (2, 1)],
+    "high frequencies": [(8, 7), (7, 8), (7, 7), (7, 6)],
+}
 
 
 def pattern(kind):
-    waves = [np.cos(2 * np.pi * (k * rows + l * columns) / 16 + place) for place, (k, l) in enumerate(frequencies[kind])]
+    waves = [
+        np.cos(2 * np.pi * (k * rows + l * columns) / 16 + place) for place, (k, l) in enumerate(frequencies[kind])
+    ]
     return sum(waves) / np.sqrt(np.mean(sum(waves) ** 2))
 
 
@@ -83,13 +88,16 @@ families = [biascope.Family.initialised(build, name=name) for name, build in bui
 # The warning, before training
 # ----------------------------
 #
-# ``match`` draws 256 untrained networks of each kind. The *gain along class means* says how freely the network's function can change along the
-# direction between the classes, compared with an average direction. A network without preference has gain 1. A warning appears if the whole 95 %
-# interval lies below 0.25.
+# ``match`` draws 256 untrained networks of each kind. The *gain along class means* says how freely the network's
+# function can change along the direction between the classes, compared with an average direction. A network without
+# preference has gain 1. A warning appears if the whole 95 % interval lies below 0.25.
 
 train = {kind: samples(kind, 1000, seed=0) for kind in frequencies}
 test = {kind: samples(kind, 1000, seed=1) for kind in frequencies}
-found = {kind: match(families, biascope.Arrays({"train": train[kind]}, name=kind)) for kind in frequencies}
+found = {
+    kind: match(families, biascope.Arrays({"train": train[kind]}, name=f"the images with {kind}"))
+    for kind in frequencies
+}
 for kind, result in found.items():
     print(kind.upper(), result.table(), *(f"Warning: {words}" for words in result.warnings), "", sep="\n")
 
@@ -142,8 +150,9 @@ axes[0].set_ylabel("test accuracy, %")
 axes[0].legend()
 
 # %%
-# At high frequencies the network with the warning stays near chance (50 %) in all three runs, and the other one learns the task. At low frequencies
-# both learn. There the pooled network has the larger gain; the curves show whether this makes it the better network.
+# At high frequencies the network with the warning stays near chance (50 %) in all three runs, and the other one
+# learns the task. At low frequencies both learn. There the pooled network has a much larger gain, and is not the
+# better one: a high gain is no recommendation.
 #
 # **What to conclude**
 #
@@ -152,9 +161,11 @@ axes[0].legend()
 #
 # **What not to conclude**
 #
-# - A high gain is no recommendation. On four real data sets, the gain did not predict which of 28 networks is more accurate.
-# - This example is extreme: all class information lies at a few high frequencies. On natural images, classes differ at low frequencies too. On
-#   CIFAR-10 with flipped frequencies, networks with a warning still reached 34 % on average, the others 40 %.
+# - A high gain is no recommendation. On four real data sets, the gain did not predict which of 28 networks is more
+#   accurate.
+# - This example is extreme: all class information lies at a few high frequencies. On natural images, classes differ
+#   at low frequencies too. On CIFAR-10 with flipped frequencies, networks with a warning still reached 34 % on
+#   average, the others 40 %.
 # - A longer training may overcome a warning. The gain describes the start.
 #
 # Read more: :doc:`/match` and :doc:`/answers`. On the command line:

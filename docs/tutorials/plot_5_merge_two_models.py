@@ -4,16 +4,17 @@ May I merge these two models?
 
 **Question.** Two models were fine-tuned from the same base. Can one model with averaged changes replace both?
 
-**Answer.** ``merge_check`` predicts what a merge changes from samples without labels. It gives a verdict, a coefficient and the expected drop in
-accuracy.
+**Answer.** ``merge_check`` predicts what a merge changes from samples without labels. It gives a verdict, a
+coefficient and the expected drop in accuracy.
 """
 
 # %%
 # Synthetic digits
 # ----------------
 #
-# Ten digits of 3 × 5 cells, enlarged to 9 × 10 pixels and placed at random in an image of 16 × 16 pixels. Four tasks change the images: dots, noise,
-# bars, and inverted brightness.
+# Ten digits of 3 × 5 cells, enlarged to 9 × 10 pixels and placed at random in an image of 16 × 16 pixels. Four tasks
+# change the images. Grain and noise are two kinds of random noise, so these tasks are alike. Bars and inverted
+# brightness have nothing in common.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,10 +26,18 @@ from biascope.editing.heads import identity_head
 from biascope.editing.vectors import TaskVector
 from biascope.measures.merge_check import merge_check
 
-CELLS = (
-    "111101101101111 010110010010111 111001111100111 111001111001111 101101111001001 "
-    "111100111001111 111100111101111 111001010010010 111101111101111 111101111001111"
-).split()
+CELLS = [
+    "111101101101111",
+    "010110010010111",
+    "111001111100111",
+    "111001111001111",
+    "101101111001001",
+    "111100111001111",
+    "111100111101111",
+    "111001010010010",
+    "111101111101111",
+    "111101111001111",
+]
 GLYPHS = [np.kron(np.array(list(cells), float).reshape(5, 3), np.ones((2, 3))) for cells in CELLS]
 
 
@@ -39,11 +48,11 @@ def digits(kind, count, seed):
     for image, digit in zip(images, classes, strict=True):
         down, across = stream.integers(0, 7), stream.integers(0, 8)
         image[down : down + 10, across : across + 9] = GLYPHS[digit]
-    images += stream.normal(0, 0.3, images.shape)
-    if kind == "dots":
-        images[stream.random(images.shape) < 0.12] = 1.0
+    images += stream.normal(0, 0.15, images.shape)
+    if kind == "grain":
+        images += stream.uniform(-0.6, 0.6, images.shape)
     elif kind == "noise":
-        images += stream.normal(0, 0.4, images.shape)
+        images += stream.normal(0, 0.35, images.shape)
     elif kind == "bars":
         for image, (row, column) in zip(images, stream.integers(0, 14, (count, 2)), strict=True):
             image[row : row + 2], image[:, column : column + 2] = 1.0, 1.0
@@ -52,7 +61,7 @@ def digits(kind, count, seed):
     return torch.tensor(images[:, None], dtype=torch.float32), torch.tensor(classes)
 
 
-kinds = ("dots", "noise", "bars", "inverted")
+kinds = ("grain", "noise", "bars", "inverted")
 figure, axes = plt.subplots(2, 5, figsize=(8, 3.6), layout="constrained")
 for column, kind in zip(axes.T, ("plain", *kinds), strict=True):
     for axis, image in zip(column, digits(kind, 2, seed=5)[0], strict=True):
@@ -80,7 +89,7 @@ def build():
     )
 
 
-def trained(kind, start=None, steps=300, rate=2e-3):
+def trained(kind, start=None, steps=500, rate=2e-3):
     """Weights after training on one task."""
     torch.manual_seed(0)
     network, (images, classes) = build(), digits(kind, 3000, seed=0)
@@ -104,7 +113,7 @@ def accuracy(weights, kind):
 
 
 base = trained("plain")
-models = {kind: trained(kind, base, steps=150, rate=1e-3) for kind in kinds}
+models = {kind: trained(kind, base, steps=200, rate=1e-3) for kind in kinds}
 known = {kind: accuracy(models[kind], kind) for kind in kinds}
 for kind in kinds:
     print(f"{kind:9} accuracy of the base {100 * accuracy(base, kind):5.1f} %, fine-tuned {100 * known[kind]:5.1f} %")
@@ -113,8 +122,9 @@ for kind in kinds:
 # The check
 # ---------
 #
-# A *task vector* is the difference between fine-tuned and base weights. The merge adds both task vectors to the base, times a coefficient α. The check
-# needs samples of each task. It does not use labels, but the known accuracies make the expected drop more accurate.
+# A *task vector* is the difference between fine-tuned and base weights. The merge adds both task vectors to the base,
+# times a coefficient α. The check needs samples of each task. It does not use labels, but the known accuracies make
+# the expected drop more accurate.
 
 network = Network.of(build()).with_params(base)
 
@@ -131,13 +141,13 @@ def checked(first, second):
     )
 
 
-together, apart = checked("dots", "noise"), checked("bars", "inverted")
+together, apart = checked("grain", "noise"), checked("bars", "inverted")
 for check in (together, apart):
     print(f"{' and '.join(check.models)}: {check.grade.upper()}\n{check.sentence()}\n")
 
 # %%
-# The curves show which share of predictions the merged model has in common with each fine-tuned model, for every coefficient. First the pair that goes
-# together:
+# The curves show which share of predictions the merged model has in common with each fine-tuned model, for every
+# coefficient. First the pair that goes together:
 
 
 def show(picture):
@@ -170,17 +180,23 @@ for check in (together, apart):
         )
 
 # %%
+# Other seeds of the training gave the same two verdicts (we tried three). With white dots in place of grain, the
+# tasks are less alike, and the verdict was *merge with a loss*.
+#
 # **What to conclude**
 #
 # - The verdict separates the two pairs before anything is merged.
-# - The upper bound holds for any labels: only changed predictions can become wrong. It is proven on the samples of the check.
+# - The upper bound holds for any labels: only changed predictions can become wrong. It is proven on the samples of
+#   the check.
 # - The expected drop is a forecast. Compare it with the realised drop in the table.
 #
 # **What not to conclude**
 #
-# - "Do not merge" does not mean that the merge is worse than the base. It means that much of what the models learned is lost.
+# - "Do not merge" does not mean that the merge is worse than the base. It means that much of what the models learned
+#   is lost.
 # - The bound does not hold on data unlike the samples of the check.
-# - Two pairs prove nothing. On 28 pairs of a small ViT, the correlation of expected and realised drop was 0.81 (95 % CI 0.57 to 0.92).
+# - Two pairs prove nothing. On 28 pairs of a small ViT, the correlation of expected and realised drop was 0.81 (95 %
+#   CI 0.57 to 0.92).
 #
 # Read more: :doc:`/merge_check` and :doc:`/merge_apply`. On the command line:
 #

@@ -4,15 +4,17 @@ Reproduce a figure and read its verdict
 
 **Question.** A paper says something about its figure. Does it hold when someone else measures it?
 
-**Answer.** Biascope runs the figure again and gives every claim one of four verdicts: reproduced, not reproduced, inconclusive, or not run.
+**Answer.** Biascope runs the figure again and gives every claim one of four verdicts: reproduced, not reproduced,
+inconclusive, or not run.
 """
 
 # %%
 # A figure and its claims
 # -----------------------
 #
-# A *claim* is one sentence of a paper with the number that decides it and a tolerance. We take figure 4 of *Neural anisotropy directions* (2020). It
-# shows what pooling does to the training of a linear model. The tolerance was fixed before the claim's first run beyond smoke.
+# A *claim* is one sentence of a paper with the number that decides it and a tolerance. We take figure 4 of *Neural
+# anisotropy directions* (2020). It shows what pooling does to the training of a linear model. The tolerance was fixed
+# before the claim's first run beyond smoke.
 
 import tempfile
 from collections import Counter
@@ -25,14 +27,16 @@ from biascope.papers.reproduce import committed, judged, reproduce, standings
 figure = papers.figure("nads2020", "4")
 print(figure.title, "\n")
 for claim in figure.claims:
-    print(f"- {claim.statement}\n  paper: {claim.printed}; agrees if {claim.allowed}; needs {claim.minimum_effort} effort or more\n")
+    print(
+        f"- {claim.statement}\n  paper: {claim.printed}; agrees if {claim.allowed}; needs {claim.minimum_effort} effort or more\n"
+    )
 
 # %%
 # Run it at smoke effort
 # ----------------------
 #
-# There are three efforts. *Smoke* takes seconds and shows that everything runs. *Laptop* takes minutes on a CPU. *Paper* has the published sizes
-# and needs a GPU. Results are saved in a folder; here it is temporary.
+# There are three efforts. *Smoke* takes seconds and shows that everything runs. *Laptop* takes minutes on a CPU.
+# *Paper* has the published sizes and needs a GPU. Results are saved in a folder; here it is temporary.
 
 with tempfile.TemporaryDirectory() as folder:
     run = reproduce("nads2020", "4", effort="smoke", run=Run(folder=folder, progress=False))
@@ -44,8 +48,8 @@ plt.figure(figure.draw(run.finding, False)).set_facecolor("white")
 # Why smoke decides nothing
 # -------------------------
 #
-# Every number has been measured, but each claim names a minimum effort. Below it, the verdict is *inconclusive*, however good or bad the number looks.
-# Otherwise one could pick the small run that happens to agree.
+# Every number has been measured, but each claim names a minimum effort. Below it, the verdict is *inconclusive*,
+# however good or bad the number looks. Otherwise one could pick the small run that happens to agree.
 
 
 def listed(each):
@@ -58,7 +62,8 @@ print(*map(listed, smoke), sep="\n")
 # The committed verdicts
 # ----------------------
 #
-# The results of larger runs are part of Biascope. Verdicts are computed from these numbers whenever they are shown. The interval decides:
+# The results of larger runs are part of Biascope. Verdicts are computed from these numbers whenever they are shown.
+# The interval decides:
 #
 # - *reproduced*: the whole interval agrees with the claim;
 # - *not reproduced*: no part of the interval agrees;
@@ -98,7 +103,8 @@ axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.4, 1.0))
 # **What to conclude**
 #
 # - A verdict belongs to one claim, one tolerance and one effort. Read these three together.
-# - *Not reproduced* means that our number contradicts the claim as we read it. The notes and the errata give the reason where it is known.
+# - *Not reproduced* means that our number contradicts the claim as we read it. The notes and the errata give the
+#   reason where it is known.
 #
 # **What not to conclude**
 #
