@@ -101,7 +101,7 @@ def show(picture):
     plt.figure(picture).set_facecolor("white")
 
 
-show(found["disc or ring"].plots()["What the first eigenfunctions tell apart"])
+show(found["disc or ring"].plots()["Samples at the two ends of the first eigenfunctions"])
 
 # %%
 # Does training agree?
