@@ -72,7 +72,9 @@ show(result.plots()["Leading directions in pixels and in frequency"])
 # initialisations. An image of 16 × 16 pixels has 256 directions, so a number far below 256 is a strong preference.
 
 rank = result.effective_rank
-print(f"directions: {rank.value:.2f} of {result.size}, 95 % CI {rank.low:.2f} to {rank.high:.2f}")
+print(
+    f"directions: {rank.value:.2f} of {result.size}, 95 % CI {rank.low:.2f} to {rank.high:.2f}"
+)
 
 # %%
 # What is resolved
@@ -105,15 +107,26 @@ def flattened_cnn():
 
 
 def mlp():
-    return nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(256, 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
 
 
 results = {"CNN with global pooling": result}
 for name, build in {"CNN with flatten": flattened_cnn, "MLP": mlp}.items():
-    results[name] = biascope.measure("mean_gradient", biascope.Family.initialised(build, name=name), probe, draws=400)
+    results[name] = biascope.measure(
+        "mean_gradient", biascope.Family.initialised(build, name=name), probe, draws=400
+    )
 for name, each in results.items():
     rank = each.effective_rank
-    print(f"{name:24} {rank.value:6.1f} of {each.size} directions (95 % CI {rank.low:.1f} to {rank.high:.1f})")
+    print(
+        f"{name:24} {rank.value:6.1f} of {each.size} directions (95 % CI {rank.low:.1f} to {rank.high:.1f})"
+    )
 
 # %%
 # The first direction of each network, and the share of the gradient's energy at each frequency (logarithmic colours).
@@ -126,7 +139,14 @@ for (name, each), (top, bottom) in zip(results.items(), axes.T, strict=True):
         image = each.directions[0].reshape(16, 16)
         top.imshow(image, cmap="RdBu_r", vmin=-abs(image).max(), vmax=abs(image).max())
     else:
-        top.text(0.5, 0.5, "no preferred\ndirection", ha="center", va="center", transform=top.transAxes)
+        top.text(
+            0.5,
+            0.5,
+            "no preferred\ndirection",
+            ha="center",
+            va="center",
+            transform=top.transAxes,
+        )
     energy = np.fft.fftshift(each.frequency_energy())
     bottom.imshow(np.log10(energy * energy.size), cmap="viridis", vmin=-1.5, vmax=1.5)
 axes[0, 0].set_ylabel("first direction")
@@ -141,8 +161,14 @@ for axis in axes.flat:
 # Biascope ships the same number for the networks of the papers, measured on 32 × 32 images. Input sizes differ, so we
 # compare shares of all directions. Bars are 95 % confidence intervals; your networks are orange.
 
-rows = [(each.title, each.rank, 1024, "tab:blue") for each in references() if each.shape == (1, 32, 32)]
-rows += [(name, each.effective_rank, each.size, "tab:orange") for name, each in results.items()]
+rows = [
+    (each.title, each.rank, 1024, "tab:blue")
+    for each in references()
+    if each.shape == (1, 32, 32)
+]
+rows += [
+    (name, each.effective_rank, each.size, "tab:orange") for name, each in results.items()
+]
 rows.sort(key=lambda row: row[1].value / row[2])
 figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
 for place, (_, rank, size, colour) in enumerate(rows):

@@ -33,7 +33,8 @@ frequencies = {
 
 def pattern(kind):
     waves = [
-        np.cos(2 * np.pi * (k * rows + l * columns) / 16 + place) for place, (k, l) in enumerate(frequencies[kind])
+        np.cos(2 * np.pi * (k * rows + l * columns) / 16 + place)
+        for place, (k, l) in enumerate(frequencies[kind])
     ]
     return sum(waves) / np.sqrt(np.mean(sum(waves) ** 2))
 
@@ -41,7 +42,9 @@ def pattern(kind):
 def samples(kind, count, seed):
     classes = np.arange(count) % 2
     signs = (2 * classes - 1)[:, None, None]
-    images = np.random.default_rng(seed).normal(size=(count, 16, 16)) + 0.15 * signs * pattern(kind)
+    images = np.random.default_rng(seed).normal(
+        size=(count, 16, 16)
+    ) + 0.15 * signs * pattern(kind)
     return torch.tensor(images[:, None], dtype=torch.float32), torch.tensor(classes)
 
 
@@ -82,7 +85,9 @@ def strided():
 
 
 builders = {"average pooling": pooled, "no pooling": strided}
-families = [biascope.Family.initialised(build, name=name) for name, build in builders.items()]
+families = [
+    biascope.Family.initialised(build, name=name) for name, build in builders.items()
+]
 
 # %%
 # The warning, before training
@@ -95,11 +100,19 @@ families = [biascope.Family.initialised(build, name=name) for name, build in bui
 train = {kind: samples(kind, 1000, seed=0) for kind in frequencies}
 test = {kind: samples(kind, 1000, seed=1) for kind in frequencies}
 found = {
-    kind: match(families, biascope.Arrays({"train": train[kind]}, name=f"the images with {kind}"))
+    kind: match(
+        families, biascope.Arrays({"train": train[kind]}, name=f"the images with {kind}")
+    )
     for kind in frequencies
 }
 for kind, result in found.items():
-    print(kind.upper(), result.table(), *(f"Warning: {words}" for words in result.warnings), "", sep="\n")
+    print(
+        kind.upper(),
+        result.table(),
+        *(f"Warning: {words}" for words in result.warnings),
+        "",
+        sep="\n",
+    )
 
 # %%
 # The picture for high frequencies. Filled dots decide: left of the dashed line, the network gets a warning.
@@ -132,7 +145,10 @@ def accuracies(build, kind, seed, steps=120):
         optimiser.step()
         if step % 10 == 0:
             with torch.no_grad():
-                found.append(100 * float((network(new_images).argmax(1) == new_classes).float().mean()))
+                found.append(
+                    100
+                    * float((network(new_images).argmax(1) == new_classes).float().mean())
+                )
     return found
 
 
@@ -140,10 +156,18 @@ figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constra
 for axis, kind in zip(axes, frequencies, strict=True):
     for index, (name, build) in enumerate(builders.items()):
         runs = np.array([accuracies(build, kind, seed) for seed in range(3)])
-        axis.plot(range(10, 130, 10), runs.T, color=f"C{index}", alpha=0.8, label=[name, None, None])
+        axis.plot(
+            range(10, 130, 10),
+            runs.T,
+            color=f"C{index}",
+            alpha=0.8,
+            label=[name, None, None],
+        )
         gain = found[kind].gain(index)
         final = ", ".join(f"{each:.0f}" for each in runs[:, -1])
-        print(f"{kind:17} {name:16} gain {gain.value:5.2f} ({gain.low:.2f} to {gain.high:.2f})   accuracy {final} %")
+        print(
+            f"{kind:17} {name:16} gain {gain.value:5.2f} ({gain.low:.2f} to {gain.high:.2f})   accuracy {final} %"
+        )
     axis.axhline(50, color="0.6", linestyle=":")
     axis.set(title=kind, xlabel="iterations")
 axes[0].set_ylabel("test accuracy, %")

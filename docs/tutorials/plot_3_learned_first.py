@@ -26,12 +26,18 @@ from biascope.measures.tangent_kernel import tangent_kernel
 count, stream = 300, np.random.default_rng(0)
 rows, columns = np.mgrid[:16, :16]
 classes = np.arange(count) % 2
-down, across, radius = (stream.uniform(low, high, (count, 1, 1)) for low, high in ((5, 10), (5, 10), (3, 5)))
+down, across, radius = (
+    stream.uniform(low, high, (count, 1, 1)) for low, high in ((5, 10), (5, 10), (3, 5))
+)
 distance = np.hypot(rows - down, columns - across)
-inner = np.where(classes == 1, radius[:, 0, 0] - 1.5, -1)[:, None, None]  # class 1 has a hole
+inner = np.where(classes == 1, radius[:, 0, 0] - 1.5, -1)[
+    :, None, None
+]  # class 1 has a hole
 shapes = ((distance < radius) & (distance > inner)).astype(float)
 shapes /= np.sqrt(np.mean(shapes**2, axis=(1, 2), keepdims=True))
-images = torch.tensor((shapes + stream.normal(0, 0.5, shapes.shape))[:, None], dtype=torch.float32)
+images = torch.tensor(
+    (shapes + stream.normal(0, 0.5, shapes.shape))[:, None], dtype=torch.float32
+)
 labels = torch.tensor(classes)
 
 figure, axes = plt.subplots(2, 6, figsize=(8, 2.9), layout="constrained")
@@ -68,7 +74,9 @@ family = biascope.Family.initialised(build, name="small CNN")
 shuffled = labels[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
 targets = {"disc or ring": labels, "random labels": shuffled}
 found = {
-    name: tangent_kernel(family, biascope.Arrays({"train": (images, y)}, name=name), leading=50, draws=3)
+    name: tangent_kernel(
+        family, biascope.Arrays({"train": (images, y)}, name=name), leading=50, draws=3
+    )
     for name, y in targets.items()
 }
 for name, result in found.items():
@@ -133,7 +141,9 @@ figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
 for index, (name, target) in enumerate(learned.items()):
     runs = np.array([losses(target, seed) for seed in (10, 11, 12)])
     axis.plot(runs.mean(0), color=f"C{index}", label=name)
-    axis.fill_between(range(runs.shape[1]), runs.min(0), runs.max(0), color=f"C{index}", alpha=0.2)
+    axis.fill_between(
+        range(runs.shape[1]), runs.min(0), runs.max(0), color=f"C{index}", alpha=0.2
+    )
     print(f"{name:17} final loss: {', '.join(f'{each:.2f}' for each in runs[:, -1])}")
 axis.set(xlabel="iterations of gradient descent", ylabel="training loss", ylim=(0, 1.3))
 axis.legend(title="mean and range of 3 seeds")

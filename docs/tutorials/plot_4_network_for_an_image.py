@@ -25,7 +25,11 @@ from biascope.measures.advise.candidates import Candidate
 from biascope.tasks.signals import Signal
 
 rows, columns = np.mgrid[:32, :32] / 32
-image = 0.5 + 0.2 * np.sin(2 * np.pi * (3 * columns + 2 * rows)) + 0.15 * np.sin(12 * np.pi * columns * rows)
+image = (
+    0.5
+    + 0.2 * np.sin(2 * np.pi * (3 * columns + 2 * rows))
+    + 0.15 * np.sin(12 * np.pi * columns * rows)
+)
 image += 0.2 * ((columns - 0.5) ** 2 + (rows - 0.4) ** 2 < 0.05)
 signal = Signal(torch.tensor(image.clip(0, 1))[..., None], "the image")
 
@@ -52,7 +56,9 @@ candidates += [Candidate("relu")]
 # the network does not see, after 100 iterations of Adam. With ``check=True`` every candidate is also trained once, so
 # that we see whether the order was right.
 
-advice = advise(signal, candidates, steps=100, points=256, check=True, run=Run(progress=False))
+advice = advise(
+    signal, candidates, steps=100, points=256, check=True, run=Run(progress=False)
+)
 print(advice.table())
 
 # %%
@@ -80,7 +86,9 @@ show(advice.plot())
 
 last = advice.iterations[-1]
 trained = advice.trained[-1]
-print(f"rank correlation after {last} iterations: {advice.agreement()[last]:.2f} ({len(advice.names)} candidates)")
+print(
+    f"rank correlation after {last} iterations: {advice.agreement()[last]:.2f} ({len(advice.names)} candidates)"
+)
 print(f"rank correlation of the two kernel sizes: {advice.stability:.2f}")
 best = int(trained.argmax())
 print(

@@ -38,7 +38,9 @@ CELLS = [
     "111101111101111",
     "111101111001111",
 ]
-GLYPHS = [np.kron(np.array(list(cells), float).reshape(5, 3), np.ones((2, 3))) for cells in CELLS]
+GLYPHS = [
+    np.kron(np.array(list(cells), float).reshape(5, 3), np.ones((2, 3))) for cells in CELLS
+]
 
 
 def digits(kind, count, seed):
@@ -54,7 +56,9 @@ def digits(kind, count, seed):
     elif kind == "noise":
         images += stream.normal(0, 0.35, images.shape)
     elif kind == "bars":
-        for image, (row, column) in zip(images, stream.integers(0, 14, (count, 2)), strict=True):
+        for image, (row, column) in zip(
+            images, stream.integers(0, 14, (count, 2)), strict=True
+        ):
             image[row : row + 2], image[:, column : column + 2] = 1.0, 1.0
     elif kind == "inverted":
         images = 1 - images
@@ -116,7 +120,9 @@ base = trained("plain")
 models = {kind: trained(kind, base, steps=200, rate=1e-3) for kind in kinds}
 known = {kind: accuracy(models[kind], kind) for kind in kinds}
 for kind in kinds:
-    print(f"{kind:9} accuracy of the base {100 * accuracy(base, kind):5.1f} %, fine-tuned {100 * known[kind]:5.1f} %")
+    print(
+        f"{kind:9} accuracy of the base {100 * accuracy(base, kind):5.1f} %, fine-tuned {100 * known[kind]:5.1f} %"
+    )
 
 # %%
 # The check
@@ -168,11 +174,15 @@ show(apart.plot())
 #
 # Now we merge with the suggested coefficient and evaluate on labelled images that the check has not seen.
 
-print("model      verdict             α   accuracy before → after    drop   expected   upper bound (95 % CI)")
+print(
+    "model      verdict             α   accuracy before → after    drop   expected   upper bound (95 % CI)"
+)
 for check in (together, apart):
     first, second = (TaskVector.between(base, models[kind]) for kind in check.models)
     merged = (first + second).applied(base, check.alpha.value)
-    for kind, expected, bound in zip(check.models, check.expected_losses, check.losses, strict=True):
+    for kind, expected, bound in zip(
+        check.models, check.expected_losses, check.losses, strict=True
+    ):
         before, after = 100 * known[kind], 100 * accuracy(merged, kind)
         print(
             f"{kind:9}  {check.grade:17} {check.alpha.value:4.2f}       {before:5.1f} → {after:5.1f} %   {before - after:6.1f}"

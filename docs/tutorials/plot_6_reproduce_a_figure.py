@@ -71,7 +71,11 @@ print(*map(listed, smoke), sep="\n")
 # - *not run*: the number has not been measured.
 
 for each in judged(figure, committed(figure).values()):
-    print(listed(each), f"{'':15} {each.record.effort} effort on {each.record.device}\n", sep="\n")
+    print(
+        listed(each),
+        f"{'':15} {each.record.effort} effort on {each.record.device}\n",
+        sep="\n",
+    )
 
 # %%
 # Notes say what to know beside a verdict, for example why a printed formula does not agree.
@@ -87,10 +91,15 @@ for record in committed(figure).values():
 
 verdicts = ("reproduced", "inconclusive", "not reproduced", "not run")
 everything = standings()
-counts = {paper: Counter(each.verdict for each in everything if each.figure.paper == paper) for paper in papers.names()}
+counts = {
+    paper: Counter(each.verdict for each in everything if each.figure.paper == paper)
+    for paper in papers.names()
+}
 picture, axis = plt.subplots(figsize=(8, 3.8), layout="constrained")
 left = dict.fromkeys(counts, 0)
-for verdict, colour in zip(verdicts, ("tab:green", "tab:olive", "tab:red", "0.8"), strict=True):
+for verdict, colour in zip(
+    verdicts, ("tab:green", "tab:olive", "tab:red", "0.8"), strict=True
+):
     widths = [count[verdict] for count in counts.values()]
     axis.barh(list(counts), widths, left=list(left.values()), color=colour, label=verdict)
     left = {paper: left[paper] + count[verdict] for paper, count in counts.items()}
