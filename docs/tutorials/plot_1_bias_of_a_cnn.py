@@ -59,7 +59,7 @@ print(result.sentence())
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set_facecolor("white")
+    plt.figure(picture).set(facecolor="white", dpi=180)
 
 
 show(result.plots()["Leading directions in pixels and in frequency"])

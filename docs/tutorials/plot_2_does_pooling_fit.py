@@ -120,7 +120,7 @@ for kind, result in found.items():
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set_facecolor("white")
+    plt.figure(picture).set(facecolor="white", dpi=180)
 
 
 show(found["high frequencies"].plot())

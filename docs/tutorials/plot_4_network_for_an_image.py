@@ -72,7 +72,7 @@ print(advice.table())
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set_facecolor("white")
+    plt.figure(picture).set(facecolor="white", dpi=180)
 
 
 show(advice.plot())

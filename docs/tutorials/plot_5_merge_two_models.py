@@ -158,7 +158,7 @@ for check in (together, apart):
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set_facecolor("white")
+    plt.figure(picture).set(facecolor="white", dpi=180)
 
 
 show(together.plot())

@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as folder:
     run = reproduce("nads2020", "4", effort="smoke", run=Run(folder=folder, progress=False))
     smoke = run.standings()
 print(f"{run.record.seconds:.0f} s on {run.record.device}")
-plt.figure(figure.draw(run.finding, False)).set_facecolor("white")
+plt.figure(figure.draw(run.finding, False)).set(facecolor="white", dpi=180)
 
 # %%
 # Why smoke decides nothing
