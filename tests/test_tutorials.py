@@ -35,6 +35,9 @@ def test_a_reader_finds_title_question_answer_and_limits(script):
     assert "biascope " in parts[-1].split("code-block:: bash")[1]
     pages = re.findall(r":doc:`(?:[^`<]*<)?/([^`>]+)>?`", text)
     assert all((FOLDER.parent / f"{page}.md").is_file() for page in pages)
+    for cell in text.split("\n# %%")[1:]:  # a value at the end of a cell would be printed under it
+        last = ast.parse(cell).body[-1:]
+        assert not last or not isinstance(last[0], ast.Expr) or re.match(r"(print|show)\(", ast.unparse(last[0]))
     assert not re.search(r"(?<![\w.`])/(work|home|tmp|root|Users)/", text)  # no path of a machine
 
 

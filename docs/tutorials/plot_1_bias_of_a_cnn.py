@@ -59,7 +59,8 @@ print(result.sentence())
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set(facecolor="white", dpi=180)
+    picture.set(facecolor="white", dpi=180)
+    plt.figure(picture)
 
 
 show(result.plots()["Leading directions in pixels and in frequency"])
@@ -175,7 +176,7 @@ for place, (_, rank, size, colour) in enumerate(rows):
     value, low, high = (100 * number / size for number in (rank.value, rank.low, rank.high))
     axis.errorbar(value, place, xerr=[[value - low], [high - value]], fmt="o", color=colour)
 axis.set(xscale="log", xlabel="number of directions, % of all directions")
-axis.set_yticks(range(len(rows)), [row[0] for row in rows])
+_ = axis.set_yticks(range(len(rows)), [row[0] for row in rows])
 
 # %%
 # **What to conclude**

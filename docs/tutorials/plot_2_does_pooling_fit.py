@@ -120,7 +120,8 @@ for kind, result in found.items():
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set(facecolor="white", dpi=180)
+    picture.set(facecolor="white", dpi=180)
+    plt.figure(picture)
 
 
 show(found["high frequencies"].plot())
@@ -171,7 +172,7 @@ for axis, kind in zip(axes, frequencies, strict=True):
     axis.axhline(50, color="0.6", linestyle=":")
     axis.set(title=kind, xlabel="iterations")
 axes[0].set_ylabel("test accuracy, %")
-axes[0].legend()
+_ = axes[0].legend()
 
 # %%
 # At high frequencies the network with the warning stays near chance (50 %) in all three runs, and the other one

@@ -94,7 +94,7 @@ for name, result in found.items():
     axis.fill_between(places, energy.min(0), energy.max(0), alpha=0.2)
 axis.plot(places, 100 * places / count, ":", color="0.5", label="chance")
 axis.set(xlabel="number of eigenfunctions", ylabel="share of the labels, %", ylim=(0, 100))
-axis.legend(title="mean and range of 3 initialisations")
+_ = axis.legend(title="mean and range of 3 initialisations")
 
 # %%
 # What the first eigenfunctions separate
@@ -106,7 +106,8 @@ axis.legend(title="mean and range of 3 initialisations")
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set(facecolor="white", dpi=180)
+    picture.set(facecolor="white", dpi=180)
+    plt.figure(picture)
 
 
 show(found["disc or ring"].plots()["Samples at the two ends of the first eigenfunctions"])
@@ -146,7 +147,7 @@ for index, (name, target) in enumerate(learned.items()):
     )
     print(f"{name:17} final loss: {', '.join(f'{each:.2f}' for each in runs[:, -1])}")
 axis.set(xlabel="iterations of gradient descent", ylabel="training loss", ylim=(0, 1.3))
-axis.legend(title="mean and range of 3 seeds")
+_ = axis.legend(title="mean and range of 3 seeds")
 
 # %%
 # **What to conclude**

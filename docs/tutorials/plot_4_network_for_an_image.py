@@ -35,7 +35,7 @@ signal = Signal(torch.tensor(image.clip(0, 1))[..., None], "the image")
 
 figure, axis = plt.subplots(figsize=(4, 4), layout="constrained")
 axis.imshow(image, cmap="gray", vmin=0, vmax=1)
-axis.set(xticks=[], yticks=[])
+_ = axis.set(xticks=[], yticks=[])
 
 # %%
 # The candidates
@@ -72,7 +72,8 @@ print(advice.table())
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set(facecolor="white", dpi=180)
+    picture.set(facecolor="white", dpi=180)
+    plt.figure(picture)
 
 
 show(advice.plot())

@@ -158,7 +158,8 @@ for check in (together, apart):
 
 def show(picture):
     """Display a figure with pyplot."""
-    plt.figure(picture).set(facecolor="white", dpi=180)
+    picture.set(facecolor="white", dpi=180)
+    plt.figure(picture)
 
 
 show(together.plot())

@@ -42,7 +42,9 @@ with tempfile.TemporaryDirectory() as folder:
     run = reproduce("nads2020", "4", effort="smoke", run=Run(folder=folder, progress=False))
     smoke = run.standings()
 print(f"{run.record.seconds:.0f} s on {run.record.device}")
-plt.figure(figure.draw(run.finding, False)).set(facecolor="white", dpi=180)
+picture = figure.draw(run.finding, False)
+picture.set(facecolor="white", dpi=180)
+_ = plt.figure(picture)  # pyplot displays it
 
 # %%
 # Why smoke decides nothing
@@ -67,7 +69,8 @@ print(*map(listed, smoke), sep="\n")
 #
 # - *reproduced*: the whole interval agrees with the claim;
 # - *not reproduced*: no part of the interval agrees;
-# - *inconclusive*: the interval straddles the tolerance, its width is unknown, or the effort is too small;
+# - *inconclusive*: the interval straddles the tolerance, the number agrees but its interval is unknown, or the effort is too
+#   small;
 # - *not run*: the number has not been measured.
 
 for each in judged(figure, committed(figure).values()):
@@ -106,7 +109,7 @@ for verdict, colour in zip(
     print(f"{verdict:15} {sum(widths):4} of {len(everything)} claims")
 axis.set(xlabel="claims")
 axis.invert_yaxis()
-axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+_ = axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.4, 1.0))
 
 # %%
 # **What to conclude**
