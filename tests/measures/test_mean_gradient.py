@@ -143,8 +143,8 @@ def test_what_cannot_be_measured_is_told_in_one_sentence() -> None:
             "needs a distribution of weights, but one is one network",
         ),
         (family, Probe.gaussian((16,), num=2), 8, "needs fresh inputs for each network, got .* or --fresh"),
-        (family, fresh(16, num=3), 8, "needs an even number of inputs per draw, .*got 3"),
-        (family, fresh(16, num=1), 8, "needs an even number of inputs per draw, .*got 1"),
+        (family, fresh(16, num=3), 8, "needs an even number of inputs per draw .*got 3"),
+        (family, fresh(16, num=1), 8, "needs an even number of inputs per draw .*got 1"),
         (family, fresh(16, num=2), 1, "draws must be at least 2"),
     ):
         with pytest.raises(ValueError, match=sentence) as raised:

@@ -316,6 +316,6 @@ def test_a_kernel_that_is_no_number_or_nothing_is_told() -> None:
             tangent_kernel(family, of(x, Y), leading=3, parameters=parameters, run=EXACT)
 
 
-def test_few_samples_have_as_many_eigenfunctions_as_they_can() -> None:
+def test_few_samples_are_not_explained_by_all_eigenfunctions() -> None:
     result = tangent_kernel(LINEAR, of(X, Y), run=EXACT)
-    assert result.eigenvalues.shape[1] == min(50, len(Y))
+    assert result.eigenvalues.shape[1] == min(50, len(Y) // 4)

@@ -35,7 +35,7 @@ def kernel(
     positive: Positive = "",
     leading: Annotated[
         int | None,
-        typer.Option(help="Number of eigenfunctions; by default 50, or the number of samples if that is smaller."),
+        typer.Option(help="Number of eigenfunctions; by default 50, or a quarter of the samples if that is smaller."),
     ] = None,
     control: Annotated[bool, typer.Option(help="Compare the local energy with the one on the test samples.")] = False,
     parameters: Annotated[

@@ -193,7 +193,7 @@ class CovarianceResult(Result, ABC):
             **(
                 {}
                 if self.resolved is None
-                else {"resolved": Estimate.exact(self.resolved).named("directions resolved")}
+                else {"resolved": Estimate.exact(self.resolved).named("leading directions resolved, as a set")}
             ),
         }
 

@@ -62,7 +62,7 @@ class Comparison:
             more = " and others" if len(lost) > 6 else ""
             found.append(
                 f"The overlap of {'; '.join(lost[:6])}{more} is not resolved. The overlap, or the agreement of the two halves of a "
-                f"network's own draws, is below the noise floor of {self.floor:.2f}. Draw more networks to resolve it."
+                f"network's own draws, is below the noise floor of {self.floor:.2g}. Draw more networks to resolve it."
             )
         seeds = [result.seed for result in self.results]
         if any(self.resolved[i, j] and seeds[i] is not None and seeds[i] == seeds[j] for i, j in pairs):

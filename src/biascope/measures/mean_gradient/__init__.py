@@ -55,8 +55,11 @@ class MeanGradient(CovarianceResult):
         words = (
             f"Before training, the mean gradient of {self.subject} spreads over about {count} of {size} directions "
             f"(95 % CI {rank.low:.3g} to {rank.high:.3g}). {where} "
-            "Patterns along these directions tend to be learned first."
         )
+        if self.resolved == 0:
+            words += f"{self.draws} draws do not resolve which directions these are: use more."
+        else:
+            words += "Patterns along these directions tend to be learned first."
         prefers = self.preference()
         return f"{words} The network prefers {prefers}." if prefers else words
 

@@ -127,7 +127,7 @@ class TangentSpectrum(Result):
         share, constant = self.labels_energy[:, -1].mean(), float(self.means[0]) ** 2
         words = (
             f"{100 * share:.0f} % of the labels of {data} ({what}) lie on the first {leading} of {samples:,} eigenfunctions "
-            f"of the tangent kernel of {self.subject} (chance: {100 * leading / samples:.2g} %)."
+            f"of the tangent kernel of {self.subject} (chance: {percent(leading / samples)})."
         )
         if self.positive and constant > 0.2:
             words += f" The classes are unbalanced: the mean holds {100 * constant:.0f} % of the labels."
@@ -203,7 +203,7 @@ def tangent_kernel(
         data: Samples, with class numbers as labels.
         split: Split to take samples from.
         samples: Number of samples, chosen at random; all by default.
-        leading: Number k of eigenfunctions; by default 50, or the number of samples if smaller.
+        leading: Number k of eigenfunctions; by default 50, or a quarter of the samples if smaller.
         positive: Classes that are +1, the others −1. By default the larger of two classes; of more, each class against the
             rest with the mean removed, since most of such a target is a constant.
         kernel: ``"scalar"`` for the kernel of one readout, or ``"trace"`` for the sum over all outputs.
@@ -243,7 +243,7 @@ def tangent_kernel(
         raise ValueError(
             f"The {split} samples of {data.name} must differ from one another, but all {len(x):,} are equal. Pass other samples."
         )
-    leading = min(50, len(y)) if leading is None else leading
+    leading = min(50, max(1, len(y) // 4)) if leading is None else leading  # all of them hold any labels
     if not 1 <= leading <= len(y):
         raise ValueError(
             f"leading must be from 1 to {len(y)}, the number of samples, got {leading}. Pass leading={len(y)}."
