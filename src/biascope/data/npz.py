@@ -86,8 +86,8 @@ def _as_bytes(what: str, array: Array) -> Images:
     if array.dtype.kind not in "fiu" or not (array.min() >= 0 and array.max() <= top):  # also refuses NaN
         came = f"{array.dtype} in [{array.min():g}, {array.max():g}]" if array.dtype.kind in "fiu" else str(array.dtype)
         raise ValueError(
-            f"{what} must be whole numbers in 0 … 255 or fractions in [0, 1], got {came}. Rescale it; a command with --pixels MEAN:SPREAD "
-            "undoes that for the network."
+            f"{what} must be whole numbers in 0 … 255 or fractions in [0, 1], got {came}. Rescale it; a command with --pixels "
+            "MEAN:SPREAD undoes that for the network."
         )
     return np.rint(array * 255).astype(np.uint8) if top == 1 else array.astype(np.uint8)
 
