@@ -9,7 +9,7 @@ scan: $(STAMP)
 	$(BIN)/biascope scan
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -725,7 +725,7 @@ def test_a_download_that_was_whole_already_is_used(tmp_path: Path, monkeypatch: 
     [
         (
             tar_of({**BINARY_FILES, "data_batch_2.bin": b"other"}),
-            "data_batch_2.bin has md5 .* not the official .* not kept",
+            "data_batch_2.bin has md5 .* not the official .* was discarded",
         ),
         (CIFAR_ARCHIVE[:5000], "is not a whole tar archive"),
         (b"<html>please log in</html>", "is not a whole tar archive"),

@@ -173,7 +173,7 @@ def test_large_images_work_factored_and_sketched(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(moments, "SKETCH_SIZE", 24)
     sketched = gradient_covariance(sampler_of(family, probe), draws=12, seed=0)
     torch.testing.assert_close(eigenpairs(sketched, 3).values, leading.values, rtol=1e-3, atol=0)
-    with pytest.raises(ValueError, match="centred=True needs"):
+    with pytest.raises(ValueError, match="centred=True must store every gradient"):
         gradient_covariance(sampler_of(family, probe), draws=12, seed=0, centred=True)
 
 
@@ -259,7 +259,7 @@ def test_wrong_estimators_steps_and_readouts_are_told_so(family: Family) -> None
         settings = {"estimator": "difference", "step": 100.0, "readout": "first", **change}
         with pytest.raises(ValueError, match=sentence):
             GradientSampler(family, FIXED, seed=0, run=CPU, **settings)
-    with pytest.raises(ValueError, match="centred=True needs one input"):
+    with pytest.raises(ValueError, match="centred=True must store every gradient one input"):
         gradient_covariance(sampler_of(family, FRESH), draws=8, seed=0, centred=True)
 
 
