@@ -407,3 +407,31 @@ def test_a_steady_network_in_single_precision_is_not_refused() -> None:
     )
     run = dataclasses.replace(CPU64, precision="float32")
     merge_check(encoder, HEADS, vectors_of(encoder), TASKS, grid=None, resamples=10, run=run)
+
+
+def test_a_model_that_does_not_predict_the_labels_of_its_samples_is_told() -> None:
+    """Images on another scale, or samples in another order, end in a verdict about inputs that the models never saw."""
+    alone = {"first": (1.0, 0.0), "second": (0.0, 1.0)}
+    own = {model: outputs(alone[model], HEADS[model], TASKS[model]).argmax(1) for model in MODELS}
+
+    def warned(labels: dict[str, Tensor], **known: float) -> list[str]:
+        tasks = {
+            model: dataclasses.replace(TASKS[model], splits={"test": (TASKS[model].splits["test"][0], labels[model])})
+            for model in MODELS
+        }
+        return merge_check(
+            ENCODER, HEADS, VECTORS, tasks, grid=None, resamples=10, accuracies=known or None, run=CPU64
+        ).warnings
+
+    wrong = {**own, "second": (own["second"] + 1) % 3}
+    assert all(len(labels.unique()) > 1 for labels in own.values())
+    assert warned(own) == []
+    assert warned(own, first=1.0, second=0.95) == []
+    (told,) = warned(wrong)
+    assert told.startswith(
+        "second predicts 0 % of the labels of set 2 correctly, not more than the most frequent class."
+    )
+    assert "--pixels" in told
+    (told,) = warned(wrong, first=1.0, second=0.9)
+    assert "correctly, but its accuracy was given as 90 %. Check that second was trained on this scale" in told
+    assert warned({model: torch.full((60,), -1) for model in MODELS}, first=0.5, second=0.5) == []  # no labels

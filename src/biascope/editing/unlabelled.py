@@ -1,4 +1,4 @@
-"""Samples without labels, on the scale that a network was trained on."""
+"""Samples that need no labels, on the scale that a network was trained on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unlabelled_images(
         seed: Random seed for the choice.
 
     Returns:
-        The images, all labelled 0.
+        The images, with their labels where the set has them; labels that are not known are −1.
 
     Raises:
         ValueError: If there is no such set, split or scale.
@@ -59,14 +59,14 @@ def unlabelled_images(
     """
     whole = data.load(name, root=root)
     chosen = _split(tuple(whole.splits), str(name), split)
-    images = _taken(whole, chosen, points, shape, seed) / 255
+    images, labels = _taken(whole, chosen, points, shape, seed)
     if pixels == "own":
-        known = _taken(whole, "train" if "train" in whole.splits else chosen, _MEASURED, shape, seed) / 255
+        known, _ = _taken(whole, "train" if "train" in whole.splits else chosen, _MEASURED, shape, seed)
         mean, spread = known.mean((0, 2, 3)), known.std((0, 2, 3), correction=0)
     else:
         mean, spread = _scale(pixels, images.shape[1])
     images = (images - mean[:, None, None]) / spread[:, None, None].clamp_min(1e-6)
-    return _without_labels(images, f"{whole.name} ({chosen})")
+    return Arrays({SPLIT: (images, labels)}, name=f"{whole.name} ({chosen})")
 
 
 def prepared_samples(
@@ -84,22 +84,23 @@ def prepared_samples(
     inputs = whole.splits[chosen][0]
     order = np.random.default_rng(seed_of(seed, "samples", chosen)).permutation(len(inputs))[:points]
     taken = inputs[order] if isinstance(inputs, np.ndarray) else [inputs[place] for place in order]
-    return _without_labels(encoder.prepare(taken), f"{whole.name} ({chosen})")
+    return Arrays({SPLIT: (encoder.prepare(taken), _unknown(len(taken)))}, name=f"{whole.name} ({chosen})")
 
 
-def _taken(whole: Dataset, split: str, points: int, shape: tuple[int, ...] | None, seed: int) -> Tensor:
-    """Some images of a split as numbers from 0 to 255, padded to a shape."""
+def _taken(whole: Dataset, split: str, points: int, shape: tuple[int, ...] | None, seed: int) -> tuple[Tensor, Tensor]:
+    """Some images of a split as numbers from 0 to 1, padded to a shape, and their labels."""
     images, labels = whole.splits[split]
     part = Dataset(whole.name, {split: (images, labels)}, whole.classes).subset(
         {split: min(points, len(images))}, seed=seed
     )
     side = shape[-1] if shape is not None and len(shape) > 1 else None
     part = part if side is None else part.padded(side)
-    return torch.from_numpy(part.splits[split][0]).float()
+    taken, known = part.splits[split]
+    return torch.from_numpy(taken).float() / 255, _unknown(len(taken)) if known is None else torch.tensor(known).long()
 
 
-def _without_labels(x: Tensor, name: str) -> Arrays:
-    return Arrays({SPLIT: (x, torch.zeros(len(x), dtype=torch.long))}, name=name)
+def _unknown(count: int) -> Tensor:
+    return torch.full((count,), -1)
 
 
 def _split(there: Sequence[str], name: str, asked: str | None) -> str:

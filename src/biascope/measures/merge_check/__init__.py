@@ -25,6 +25,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.measures.merge_check.result import BOX, MergeCheck
 from biascope.results.registry import measurement
+from biascope.results.wording import percent
 from biascope.runs.digest import fingerprint
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
@@ -159,6 +160,7 @@ def merge_check(
         for model in models
     )
     parts: dict[str, list[np.ndarray]] = {"apart": [], "expected": []}
+    doubts: list[str] = []
     with counted("samples of edited networks", passes) as advance:
         look = _Look(encoder, tuple(vectors.values()), compared, run, advance)
         for place, model in enumerate(models):
@@ -166,6 +168,8 @@ def merge_check(
             found_along = look.along(heads[model], samples[model], coefficients, place, known)
             for key, each in zip(parts, found_along, strict=False):
                 parts[key].append(np.stack([each.mean(0), *_resampled(each, resamples, seed)], 1))  # (A, 1 + B)
+            if compared == "classes":
+                doubts += _doubts_of_inputs(model, samples[model], split, found_along[2], known)
         maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
         effects, cosines = look.effects(heads, few)
     apart, expected = np.array(parts["apart"]), np.array(parts["expected"]) if parts["expected"] else None
@@ -191,6 +195,7 @@ def merge_check(
             "vectors": {model: fingerprint(each.deltas) for model, each in vectors.items()},
             "tasks": {model: tasks[model].name for model in models},
             "accuracies": dict(accuracies or {}),
+            **({"warnings": doubts} if doubts else {}),
         },
     )
     if control is None:
@@ -225,6 +230,24 @@ def _check(
         raise ValueError(
             f"The head of {one[0]} must have at least two outputs to predict classes, got one. Pass a head with a row for each class."
         )
+
+
+def _doubts_of_inputs(
+    model: str, samples: Arrays, split: str, predicted: np.ndarray, accuracy: float | None
+) -> list[str]:
+    """Whether a model predicts the labels of its samples, where they are known: if not, it sees other inputs than in training."""
+    labels = samples.splits[split][1].cpu().numpy()
+    shares = np.bincount(labels[labels >= 0].astype(int)) / len(labels) if labels.min() >= 0 else np.ones(1)
+    if shares.max() == 1:  # no labels, or one class
+        return []
+    right, noise = float((predicted == labels).mean()), 1 / np.sqrt(len(labels))  # two standard errors at most
+    remedy = f"Check that {model} was trained on this scale (--pixels) and on these samples (the order of --data)."
+    found = f"{model} predicts {percent(right)} of the labels of {samples.name} correctly"
+    if accuracy is not None and abs(right - accuracy) > 0.1 + noise:
+        return [f"{found}, but its accuracy was given as {percent(accuracy)}. {remedy}"]
+    if accuracy is None and right <= shares.max():
+        return [f"{found}, not more than the most frequent class. {remedy}"]
+    return []
 
 
 def _check_accuracies(accuracies: Mapping[str, float], models: Mapping[str, TaskVector]) -> None:
@@ -284,7 +307,7 @@ class _Look:
     def along(
         self, head: Head, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None
     ) -> list[np.ndarray]:
-        """Distances ``(n, A)`` of one fine-tuned model from the merged ones; for classes, also losses of accuracy to expect."""
+        """Distances ``(n, A)`` of one fine-tuned model from the merged ones; for classes, also expected losses and predictions."""
         count = len(self.vectors)
         rows = torch.cat([torch.eye(count, dtype=alphas.dtype)[place : place + 1], alphas[:, None].expand(-1, count)])
         outputs = self.outputs(head, samples, rows, "logits")
@@ -297,7 +320,8 @@ class _Look:
         labels = likely_labels(outputs[0], accuracy)  # (n, c)
         classes = predicted_classes(outputs)  # (1 + A, n); −1 of a network that is no use any more
         right = labels.gather(1, classes.T.clamp_min(0)) * (classes.T >= 0)  # (n, 1 + A)
-        return [(classes[1:] != classes[0]).T.double().numpy(), (right[:, :1] - right[:, 1:]).numpy()]
+        changed, lost = (classes[1:] != classes[0]).T.double().numpy(), (right[:, :1] - right[:, 1:]).numpy()
+        return [changed, lost, classes[0].numpy()]
 
     def maps(
         self,
