@@ -123,8 +123,8 @@ def check(
     """Predict whether models can be merged, with which coefficient and at what loss; no labels are needed.
 
     Pass --data once for each model, with samples of the data it was fine-tuned on, or once for all; for a text encoder, a folder
-    with test.tsv. Labels, if any, fit an encoder's linear probes and check the inputs. Images are padded to --input. Samples are taken from the
-    split test, if there is one.
+    with test.tsv. Labels, if any, fit an encoder's linear probes and check the inputs. Images are padded to --input. Samples are
+    taken from the split test, if there is one.
 
     --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed if BASE is a folder of CLIP, T5 or BERT.
     The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
