@@ -220,6 +220,7 @@ def test_control_c_leaves_nothing_running_on_the_cluster(on_ray, tmp_path):
     assert time.monotonic() - begin < 60
 
 
+@pytest.mark.slow
 def test_work_goes_to_the_gpus_where_there_are_some(on_ray):
     on_gpu, found = Run(on="ray", data_root="there"), {}
     assert cluster.device_type(on_gpu) == "cuda"
@@ -292,6 +293,7 @@ print(cluster.device_type(run))
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_elsewhere_is_reached_by_its_address(on_ray, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, on_ray.client_address, str(tmp_path)],
