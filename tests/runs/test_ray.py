@@ -373,7 +373,11 @@ def test_a_command_that_is_stopped_says_so_ends_its_cluster_and_goes_on(number, 
 
     try:
         stopped = started(number, "--on", "ray")
-        assert stopped.stderr == "\nStopped. Finished work is saved. The same command resumes from there.\n"
+        # On a busy machine Ray itself logs that its metrics agent is late.
+        told = [line for line in stopped.stderr.splitlines() if "metrics exporter agent" not in line]
+        assert [line for line in told if line] == [
+            "Stopped. Finished work is saved. The same command resumes from there."
+        ], stopped.stderr
         assert (stopped.returncode, stopped.stdout) == (128 + number, "")
         assert [*commands_naming(place)] == []
         (kept,) = tmp_path.glob("trials/*/group-*.safetensors")
