@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from biascope.results import store
-from biascope.results.claim import DOCUMENT, EFFORTS, VERDICTS, Claim, Finding, Record, figure
+from biascope.results.claim import DOCUMENT, EFFORTS, VERDICTS, Claim, Finding, Record, Statement, Trained, figure
 from biascope.results.estimate import Estimate, Number
 from biascope.runs.run import Run
 
@@ -274,3 +274,61 @@ def test_a_record_that_is_none_is_named(changes: dict[str, Any], reason: str, tm
 
 def test_all_verdicts_are_known() -> None:
     assert set(VERDICTS) == {"reproduced", "not reproduced", "inconclusive", "not run"}
+
+
+GATE = Trained("training_accuracy", chance=50.0, best=100.0)
+GATED = dataclasses.replace(AT_LEAST, trained=(GATE,))
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "counts"),
+    [
+        (between(60, 62), "reproduced", True),
+        (between(59, 62), "inconclusive", False),  # the end nearer to chance decides
+        (Estimate(61.0), "reproduced", True),  # one run without a spread
+        (Estimate.exact(50.0), "inconclusive", False),
+        (None, "inconclusive", False),  # nothing tells whether they trained
+    ],
+)
+def test_a_claim_is_judged_only_if_its_networks_trained(accuracy: Estimate | None, verdict: str, counts: bool) -> None:
+    numbers = {"share": between(92, 94).named("share")}
+    if accuracy is not None:
+        numbers["training_accuracy"] = accuracy.named("training accuracy", "%")
+    judged = GATED.judge(numbers, "laptop")
+    assert (judged.verdict, judged.counts) == (verdict, counts)
+    assert bool(judged.reason) == (verdict == "inconclusive")
+
+
+def test_a_loss_falls_where_an_accuracy_rises() -> None:
+    loss = Trained("loss", chance=0.7, best=0.0)
+    assert loss.needed == pytest.approx(0.56)
+    assert loss.passes(between(0.4, 0.5))
+    assert not loss.passes(between(0.4, 0.6))
+
+
+def test_what_is_inconclusive_says_why_and_whether_it_was_judged() -> None:
+    def reason(measured: Estimate, effort: str = "laptop") -> tuple[str, bool]:
+        found = ABOUT.judge({"share": measured.named("share")}, effort)
+        assert found.verdict == "inconclusive"
+        return found.reason, found.counts
+
+    assert reason(between(54, 56)) == ("the interval straddles the tolerance", True)
+    assert reason(Estimate(50.0)) == ("the spread is unknown, because there are too few repetitions", True)
+    assert reason(between(46, 54), "smoke") == ("a verdict needs at least laptop effort", False)
+    assert reason(Estimate(math.nan)) == ("the number could not be computed", False)
+    assert ABOUT.judge({}, "laptop").verdict == "not run"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: dataclasses.replace(ABOUT, kind="theirs"), "kind must be one of"),
+        (lambda: dataclasses.replace(ABOUT, kind="paper"), "must name the paper's statement"),
+        (lambda: Statement("Two words", "1", "Text."), "snake_case"),
+        (lambda: Trained("accuracy", 50.0, 50.0), "two different numbers"),
+        (lambda: Trained("An accuracy", 50.0, 100.0), "snake_case"),
+    ],
+)
+def test_claims_of_unknown_kind_or_source_are_refused(wrong: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        wrong()

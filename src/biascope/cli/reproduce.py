@@ -34,7 +34,10 @@ def reproduce(
         str, typer.Option(help="Effort: smoke (only checks that it runs), laptop, or paper (the published sizes).")
     ] = "laptop",
     keep: Annotated[bool, typer.Option("--keep", help="Merge the findings into the committed results.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="Print the verdict on every claim and stop.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Print how many statements of each paper are reproduced, and stop.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --status, also print the verdict on every claim.")] = False,
     merge: Annotated[
         Path | None, typer.Option(help="Merge findings from elsewhere, a folder or .tar.gz, and stop.")
     ] = None,
@@ -57,7 +60,7 @@ def reproduce(
         if _refused(outcomes):
             raise typer.Exit(1)
     elif status:
-        _print_status(paper, figure, results, work.as_json)
+        _print_status(paper, figure, results, every, work.as_json)
     elif not paper:
         _print_papers(results, work.as_json)
     else:
@@ -160,24 +163,40 @@ def _print_claim(standing: Standing, *remarks: str) -> None:
     claim, record = standing.claim, standing.record
     terms = f"published {claim.printed}, tolerance {claim.allowed}"
     if record is not None:
-        late = "" if claim.counts_at(record.effort) else f"; a verdict needs at least {claim.minimum_effort} effort"
-        terms = f"measured {standing.measured!r}, {terms}{late}"
-    typer.echo(textwrap.fill(f"  {standing.verdict:15} {claim.statement}", 110, subsequent_indent=" " * 18))
+        why = f"; {standing.judgement.reason}" if standing.judgement.reason else ""
+        terms = f"measured {standing.measured!r}, {terms}{why}"
+    whose = {"paper": "", "ours": " (bound of ours)", "check": " (check of our own code)"}[claim.kind]
+    whose += " (written after the number was seen)" if claim.post_hoc else ""
+    typer.echo(textwrap.fill(f"  {standing.verdict:15} {claim.statement}{whose}", 110, subsequent_indent=" " * 18))
     for detail in (terms, *remarks):
         typer.echo(f"{'':18}{detail}")
 
 
-def _print_status(paper: str, number: str, results: Path | None, as_json: bool) -> None:
+def _print_status(paper: str, number: str, results: Path | None, every: bool, as_json: bool) -> None:
     from biascope import papers
     from biascope.papers import reproduce as reproduction
 
     standings = reproduction.standings(results=results)
     if paper:
         name = papers.find(paper).name
-        wanted = papers.figure(paper, number).number if number else ""
-        standings = [each for each in standings if each.figure.paper == name and wanted in ("", each.figure.number)]
+        standings = [each for each in standings if each.figure.paper == name]
+    outcomes = reproduction.outcomes(standings)
+    if number:
+        wanted = papers.figure(paper, number).number
+        standings = [each for each in standings if each.figure.number == wanted]
+        tested = {each.claim.of for each in standings}
+        outcomes = [each for each in outcomes if each.statement.key in tested]
     if as_json:
-        print_json(rows=[each.row() for each in standings])
+        print_json(
+            summary=[each.row() for each in reproduction.summary(standings, outcomes)],
+            statements=[each.row() for each in outcomes],
+            rows=[each.row() for each in standings],
+        )
+        return
+    for line in reproduction.summary_lines(standings, outcomes):
+        typer.echo(line)
+    if not (every or number):
+        typer.echo("\nAdd --all for every claim, or name a paper and a figure.")
         return
     shown: FigureOfPaper | None = None
     for each in standings:

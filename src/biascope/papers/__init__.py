@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from biascope.results.claim import FigureOfPaper
+from biascope.results.claim import Dropped, FigureOfPaper, Statement
 from biascope.results.wording import natural_order
 
 __all__ = ["Paper", "figure", "find", "names"]
@@ -31,11 +31,15 @@ class Paper:
         name: Its id.
         title: Its reference, the constant ``PAPER`` of its ``__init__.py``.
         figures: By number; tables, theorems and other words behind the figures.
+        statements: What the paper says that can be tested: ``STATEMENTS`` of its ``statements.py``.
+        dropped: Claims that were withdrawn: ``DROPPED`` of the same file.
     """
 
     name: str
     title: str
     figures: tuple[FigureOfPaper, ...]
+    statements: tuple[Statement, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
 
 
 def names() -> tuple[str, ...]:
@@ -60,7 +64,18 @@ def find(paper: str) -> Paper:
     if len(set(numbers)) < len(numbers):
         raise ValueError(f"The figures of {name} must have different numbers, got {numbers}. Rename one in its file.")
     title = getattr(module, "PAPER", None) or (module.__doc__ or name).strip().splitlines()[0]
-    return Paper(name, str(title), figures)
+    listed = next((each for each in modules if each.__name__.endswith(".statements")), None)
+    statements = tuple(getattr(listed, "STATEMENTS", ()))
+    keys = [each.key for each in statements]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"The statements of {name} must have different keys, got {keys}. Rename one in its file.")
+    for each in figures:
+        for claim in each.claims:
+            if claim.of and claim.of not in keys:
+                raise ValueError(
+                    f"A claim of figure {each.number} of {name} must name a statement in statements.py, got {claim.of!r}. Correct it."
+                )
+    return Paper(name, str(title), figures, statements, tuple(getattr(listed, "DROPPED", ())))
 
 
 def figure(paper: str, number: str) -> FigureOfPaper:

@@ -9,7 +9,8 @@ import json
 import tarfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,18 @@ import numpy as np
 
 from biascope import papers
 from biascope.results import store
-from biascope.results.claim import DOCUMENT, FORMAT, Claim, FigureOfPaper, Finding, Record, effort_rank
+from biascope.results.claim import (
+    DOCUMENT,
+    FORMAT,
+    VERDICTS,
+    Claim,
+    FigureOfPaper,
+    Finding,
+    Judgement,
+    Record,
+    Statement,
+    effort_rank,
+)
 from biascope.results.estimate import Number
 from biascope.results.paper_page import picture, write_page
 from biascope.results.result import now, software
@@ -126,9 +138,16 @@ class Standing:
         return None if self.record is None else self.record.statistics[self.claim.statistic]
 
     @property
-    def verdict(self) -> str:
+    def judgement(self) -> Judgement:
         """Never the stored one: a tolerance changed since is applied."""
-        return "not run" if self.record is None else self.claim.verdict(self.measured, self.record.effort)
+        if self.record is None:
+            return Judgement("not run", counts=False)
+        return self.claim.judge(self.record.statistics, self.record.effort)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict alone."""
+        return self.judgement.verdict
 
     def changes(self) -> list[str]:
         """What differs from the claim as it stood when its number was measured, in words."""
@@ -143,7 +162,7 @@ class Standing:
         now = {**dataclasses.asdict(self.claim), "verdict": self.verdict}
         return [
             f"{name.replace('_', ' ')} was {before[name]!r} when it was measured"
-            for name in now
+            for name in ("statement", "published", "tolerance", "minimum_effort", "verdict")
             if before[name] != now[name]
         ]
 
@@ -160,7 +179,144 @@ class Standing:
             "measured": repr(self.measured) if self.measured else None,
             "tolerance": self.claim.allowed,
             "verdict": self.verdict,
+            "reason": self.judgement.reason,
+            "kind": self.claim.kind,
+            "post_hoc": self.claim.post_hoc,
+            "statement": self.claim.of,
         }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a statement of a paper stands: what its claims say together.
+
+    Claims with a bound of ours and claims written after the fact do not count.
+
+    Attributes:
+        paper: Id of the paper.
+        statement: What the paper says.
+        claims: The claims that test it by the paper's own bound.
+    """
+
+    paper: str
+    statement: Statement
+    claims: tuple[Standing, ...]
+
+    @property
+    def verdict(self) -> str:
+        """*Not reproduced* if one claim is, else *inconclusive* if one claim is, else *reproduced* if one claim is."""
+        found = {each.verdict for each in self.claims}
+        order = ("not reproduced", "inconclusive", "reproduced")
+        return next((verdict for verdict in order if verdict in found), "not run")
+
+    @property
+    def judged(self) -> bool:
+        """Whether a claim ran at its minimum effort on networks that trained; *inconclusive* may be such a judgement."""
+        return any(each.judgement.counts for each in self.claims)
+
+    def row(self) -> dict[str, Any]:
+        """As ``biascope reproduce --status --json`` prints it."""
+        counted = Counter(each.verdict for each in self.claims)
+        return {
+            "paper": self.paper,
+            "statement": self.statement.key,
+            "section": self.statement.section,
+            "text": self.statement.text,
+            "verdict": self.verdict,
+            "judged": self.judged,
+            "claims": {verdict: counted[verdict] for verdict in VERDICTS if counted[verdict]},
+        }
+
+
+def outcomes(found: Sequence[Standing]) -> list[Outcome]:
+    """Where every statement of the papers stands whose claims are given.
+
+    Args:
+        found: The claims, as :func:`standings` gives them.
+    """
+    testing: dict[tuple[str, str], list[Standing]] = {}
+    known = dict.fromkeys(each.figure.paper for each in found)
+    for each in found:
+        if each.claim.kind == "paper" and not each.claim.post_hoc:
+            testing.setdefault((each.figure.paper, each.claim.of), []).append(each)
+    return [
+        Outcome(paper, statement, tuple(testing.get((paper, statement.key), ())))
+        for paper in known
+        for statement in papers.find(paper).statements
+    ]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How many statements of a paper are reproduced; claims that do not count towards them are counted apart.
+
+    Attributes:
+        paper: Id of the paper.
+        statements: Number of testable statements.
+        verdicts: Number of statements by verdict.
+        judged: Number of statements that were judged (:attr:`Outcome.judged`).
+        apart: Claims by verdict for each group that does not count: ``"ours"``, ``"post_hoc"`` and ``"check"``.
+    """
+
+    paper: str
+    statements: int
+    verdicts: dict[str, int]
+    judged: int
+    apart: dict[str, dict[str, int]]
+
+    def row(self) -> dict[str, Any]:
+        """As ``biascope reproduce --status --json`` prints it."""
+        return dataclasses.asdict(self)
+
+
+def summary(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[Summary]:
+    """The summary of each paper.
+
+    Args:
+        found: Claims, as :func:`standings` gives them.
+        statements: Statements, as :func:`outcomes` gives them.
+    """
+    rows = []
+    for paper in dict.fromkeys(each.figure.paper for each in found):
+        own = [each for each in statements if each.paper == paper]
+        apart: dict[str, Counter[str]] = {"ours": Counter(), "post_hoc": Counter(), "check": Counter()}
+        for each in found:
+            if each.figure.paper != paper or (each.claim.kind == "paper" and not each.claim.post_hoc):
+                continue
+            kind = "post_hoc" if each.claim.post_hoc and each.claim.kind != "check" else each.claim.kind
+            apart[kind][each.verdict] += 1
+        verdicts = Counter(each.verdict for each in own)
+        ordered = {
+            group: {name: counted[name] for name in VERDICTS if counted[name]} for group, counted in apart.items()
+        }
+        counts = {name: verdicts[name] for name in VERDICTS}
+        rows.append(Summary(paper, len(own), counts, sum(each.judged for each in own), ordered))
+    return rows
+
+
+def summary_lines(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[str]:
+    """The summary as a table for a terminal, and what its columns mean."""
+    rows = summary(found, statements)
+    lines = ["Statements of the papers, in each paper's own terms:", ""]
+    lines.append(f"  {'paper':20} {'statements':>10} {'judged':>7} " + " ".join(f"{name:>14}" for name in VERDICTS))
+    for row in rows:
+        counts = " ".join(f"{row.verdicts[name]:14}" for name in VERDICTS)
+        lines.append(f"  {row.paper:20} {row.statements:10} {row.judged:7} {counts}")
+    total, judged = sum(row.statements for row in rows), sum(row.judged for row in rows)
+    if total:
+        lines += ["", f"{judged} of {total} statements were judged ({100 * judged / total:.0f} %)."]
+    words = {
+        "ours": "Claims with a bound of ours",
+        "post_hoc": "Claims written after their number was seen",
+        "check": "Checks of our own code",
+    }
+    for group, label in words.items():
+        counted: Counter[str] = Counter()
+        for row in rows:
+            counted.update(row.apart[group])
+        if counted:
+            lines.append(f"{label}: {', '.join(f'{counted[name]} {name}' for name in VERDICTS if counted[name])}.")
+    return lines
 
 
 def standings(*, results: Path | None = None) -> list[Standing]:

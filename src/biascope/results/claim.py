@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 EFFORTS = ("smoke", "laptop", "paper")  # from least to most; smoke only shows that everything runs
 COMPARATORS = ("about", "at least", "at most")
 VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not run")
+KINDS = ("paper", "ours", "check")
+#: The gate, one rule for all papers: the least share of the way from chance to the best possible value that a network must have
+#: gone in training. It is 60 % of training samples with two balanced classes, and 28 % with ten.
+LEAST_PROGRESS = 0.2
 DOCUMENT = "finding.json"
 FORMAT = 2  # of a record; raised when an old reader could misread a new file
 
@@ -47,6 +51,104 @@ def effort_rank(effort: str) -> int:
 
 
 @dataclass(frozen=True)
+class Statement:
+    """A testable statement of a paper. The statements of a paper are the denominator of what was reproduced.
+
+    Attributes:
+        key: By which claims name it, in snake_case.
+        section: Where the paper says it.
+        text: What it says, in our words.
+    """
+
+    key: str
+    section: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if not _is_key(self.key):
+            raise ValueError(f"key must be in snake_case, got {self.key!r}. Pass key={snake(self.key)!r}.")
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Claims that were withdrawn.
+
+    Attributes:
+        figure: Number of the figure.
+        claim: What was claimed; one sentence may stand for several claims of one form.
+        verdict: What the verdicts were.
+        reason: Why the claims were withdrawn.
+    """
+
+    figure: str
+    claim: str
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Evidence that networks trained: a number of the finding, with its values at chance and at best.
+
+    A number passes if it has gone :data:`LEAST_PROGRESS` of the way from chance to the best value. The end of its interval nearer to
+    chance decides, or the value itself if its spread is unknown. Use training accuracy or loss. Test accuracy is evidence too: a
+    network that generalises has trained. If a figure contains directions that cannot be learned, take the best of each network.
+
+    Attributes:
+        statistic: Key of the number.
+        chance: Value of the number for a network that has not learned.
+        best: The best possible value of the number.
+
+    Example:
+        >>> accuracy = Trained("training_accuracy", chance=50.0, best=100.0)
+        >>> accuracy.passes(Estimate(61.0)), accuracy.passes(Estimate(61.0, 1.0, 59.0, 63.0))
+        (True, False)
+        >>> Trained("training_loss", chance=0.69, best=0.0).passes(Estimate(0.4))
+        True
+    """
+
+    statistic: str
+    chance: float
+    best: float
+
+    def __post_init__(self) -> None:
+        if not _is_key(self.statistic):
+            raise ValueError(
+                f"statistic must be a key in snake_case, got {self.statistic!r}. Pass statistic={snake(self.statistic)!r}."
+            )
+        if not math.isfinite(self.chance) or not math.isfinite(self.best) or self.chance == self.best:
+            raise ValueError(
+                f"chance and best must be two different numbers, got {self.chance} and {self.best}. Pass 50.0 and 100.0."
+            )
+
+    @property
+    def needed(self) -> float:
+        """The value that a trained network reaches."""
+        return self.chance + LEAST_PROGRESS * (self.best - self.chance)
+
+    def passes(self, number: Estimate) -> bool:
+        """Whether the number is that of a trained network."""
+        end = number.low if self.best > self.chance else number.high
+        value = number.value if math.isnan(end) else end
+        return (value - self.chance) / (self.best - self.chance) >= LEAST_PROGRESS
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a claim, and the reason if it is inconclusive.
+
+    Attributes:
+        verdict: One of :data:`VERDICTS`.
+        reason: Why the verdict is inconclusive; otherwise empty.
+        counts: Whether the claim was judged: it ran at its minimum effort, on networks that trained.
+    """
+
+    verdict: str
+    reason: str = ""
+    counts: bool = True
+
+
+@dataclass(frozen=True)
 class Claim:
     """One sentence of a paper, the number that decides it, and what would count as agreement.
 
@@ -57,6 +159,11 @@ class Claim:
         published: The paper's number, or its words where it gives none.
         tolerance: For ``"about"`` the largest distance from the published number; otherwise the bound itself.
         minimum_effort: The least effort at which a verdict counts.
+        of: Key of the paper's :class:`Statement` that it tests; empty if it tests none.
+        kind: ``"paper"`` if statement and bound are the paper's, ``"ours"`` if the bound or the statement is ours, ``"check"`` for an
+            identity or a test of our own code.
+        post_hoc: Whether the claim or its bound was written after its number had been seen.
+        trained: Evidence that its networks trained; empty if the claim is not about trained networks.
 
     Example:
         >>> claim = Claim("Half of them.", "share", "about", 50.0, 5.0)
@@ -72,9 +179,21 @@ class Claim:
     published: float | str
     tolerance: float
     minimum_effort: str = "laptop"
+    of: str = ""
+    kind: str = "ours"
+    post_hoc: bool = False
+    trained: tuple[Trained, ...] = ()
 
     def __post_init__(self) -> None:
         effort_rank(self.minimum_effort)
+        if self.kind not in KINDS:
+            raise ValueError(
+                f"kind must be one of {', '.join(map(repr, KINDS))}, got {self.kind!r}. Pass kind='paper'."
+            )
+        if self.kind == "paper" and not self.of:
+            raise ValueError(
+                f"A claim of the paper must name the paper's statement, got {self.statement!r} without one. Pass of='key_of_it'."
+            )
         if not _is_key(self.statistic):
             raise ValueError(
                 f"statistic must be a key in snake_case, got {self.statistic!r}. Pass statistic={snake(self.statistic)!r}."
@@ -146,6 +265,7 @@ class Claim:
         Raises:
             ValueError: If there is no such effort.
         """
+        # This compares one number; :meth:`judge` also asks whether the networks trained.
         if measured is None:
             return "not run"
         if not self.counts_at(effort) or math.isnan(measured.value):
@@ -156,6 +276,42 @@ class Claim:
         if least <= measured.low and measured.high <= greatest:
             return "reproduced"
         return "not reproduced" if measured.high < least or measured.low > greatest else "inconclusive"
+
+    def judge(self, numbers: Mapping[str, Number], effort: str) -> Judgement:
+        """The verdict on a run: that of :meth:`verdict`, or *inconclusive* if its networks did not train.
+
+        Args:
+            numbers: All numbers of the run, by key.
+            effort: Effort of the run.
+
+        Example:
+            >>> gate = Trained("training_accuracy", chance=50.0, best=100.0)
+            >>> claim = Claim("The two differ.", "difference", "at least", "differ", 0.0, trained=(gate,))
+            >>> found = {"difference": Estimate(9.0, 1.0, 7.0, 11.0).named("difference")}
+            >>> claim.judge(found | {"training_accuracy": Estimate(51.0).named("training accuracy", "%")}, "laptop").reason
+            'did not train: training accuracy is 51 % (spread unknown), and a trained network has at least 60'
+        """
+        measured = numbers.get(self.statistic)
+        verdict = self.verdict(measured, effort)
+        if measured is None:
+            return Judgement(verdict, "", counts=False)
+        if not self.counts_at(effort):
+            return Judgement(verdict, f"a verdict needs at least {self.minimum_effort} effort", counts=False)
+        for evidence in self.trained:
+            number = numbers.get(evidence.statistic)
+            if number is None:
+                return Judgement("inconclusive", "the run does not record whether its networks trained", counts=False)
+            if not evidence.passes(number):
+                side = "at least" if evidence.best > evidence.chance else "at most"
+                reason = f"did not train: {number.label} is {number!r}, and a trained network has {side} {evidence.needed:.4g}"
+                return Judgement("inconclusive", reason, counts=False)
+        if verdict != "inconclusive":
+            return Judgement(verdict)
+        if math.isnan(measured.value):
+            return Judgement(verdict, "the number could not be computed", counts=False)
+        if math.isnan(measured.low) or math.isnan(measured.high):
+            return Judgement(verdict, "the spread is unknown, because there are too few repetitions")
+        return Judgement(verdict, "the interval straddles the tolerance")
 
 
 @dataclass(frozen=True)
@@ -222,6 +378,7 @@ class FigureOfPaper:
         claims: What the paper reads from it.
         function: What measures it.
         draw: Its picture from a finding, on a light or a dark background.
+        published: The authors' settings, under the keys that :attr:`Finding.settings` has; empty if they are not listed yet.
     """
 
     paper: str
@@ -230,6 +387,7 @@ class FigureOfPaper:
     claims: tuple[Claim, ...]
     function: Work = field(repr=False)
     draw: Drawing = field(repr=False)
+    published: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     def __call__(self, effort: str, run: Run) -> Finding:
         """Measure it."""
@@ -246,7 +404,29 @@ class FigureOfPaper:
         return re.sub(r"[^A-Za-z0-9._]+", "-", self.number).strip("-.")
 
 
-def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -> Callable[[Work], FigureOfPaper]:
+@dataclass(frozen=True)
+class Difference:
+    """A setting of a run that is not the published one.
+
+    Attributes:
+        setting: Its name.
+        published: Its published value, in words.
+        ours: Its value in the run, in words.
+    """
+
+    setting: str
+    published: str
+    ours: str
+
+
+def figure(
+    number: str,
+    *,
+    title: str,
+    claims: Sequence[Claim],
+    draw: Drawing,
+    published: Mapping[str, Any] | None = None,
+) -> Callable[[Work], FigureOfPaper]:
     """Make a function of a file in ``papers/`` a figure of that paper.
 
     Args:
@@ -254,6 +434,7 @@ def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -
         title: What it shows.
         claims: What the paper reads from it, at least one.
         draw: Its picture from a finding, ``draw(finding, dark)``.
+        published: The authors' settings, under the keys that the finding's settings have.
 
     Raises:
         ValueError: If there is no claim, or two claims say the same.
@@ -275,7 +456,7 @@ def figure(number: str, *, title: str, claims: Sequence[Claim], draw: Drawing) -
         # A paper's file or folder is called by its id, which ends in the year.
         parts = function.__module__.split(".")
         paper = next((part for part in parts if re.fullmatch(r"[a-z]\w*\d{4}", part)), parts[-1])
-        return FigureOfPaper(paper, number, title, tuple(claims), function, draw)
+        return FigureOfPaper(paper, number, title, tuple(claims), function, draw, plain(dict(published or {})))
 
     return register
 
@@ -318,7 +499,7 @@ class Record:
     def of(figure: FigureOfPaper, finding: Finding, effort: str, circumstances: Mapping[str, Any]) -> Record:
         """The record of a finding; circumstances are device, precision, seconds, date and versions."""
         numbers = finding.statistics
-        judged = [(claim, claim.verdict(numbers.get(claim.statistic), effort)) for claim in figure.claims]
+        judged = [(claim, claim.judge(numbers, effort).verdict) for claim in figure.claims]
         return Record(
             paper=figure.paper,
             figure=figure.number,
@@ -375,15 +556,48 @@ class Record:
         if document["format"] == 1:  # before 0.2, numbers were known by their words
             content["statistics"] = {snake(name): _named(name, each) for name, each in content["statistics"].items()}
         content["statistics"] = {key: Number.from_dict(each) for key, each in content["statistics"].items()}
-        terms = [entry.name for entry in dataclasses.fields(Claim)]
-        content["claims"] = tuple(
-            (
-                Claim(**{term: claim[term] for term in terms} | {"statistic": snake(claim["statistic"])}),
-                str(claim["verdict"]),
-            )
-            for claim in content["claims"]
-        )
+        content["claims"] = tuple((_claim(claim), str(claim["verdict"])) for claim in content["claims"])
         return Record(**content)
+
+    def differences(self, figure: FigureOfPaper) -> list[Difference]:
+        """Every published setting that this run does not have, in the order of the figure's list.
+
+        Example:
+            >>> @figure("1", title="A coin", claims=[Claim("Fair.", "heads", "about", 0.5, 0.1)], draw=None, published={"tosses": 9})
+            ... def coin(effort, run):
+            ...     return Finding({}, {}, {"tosses": 2})
+            >>> circumstances = dict(device="cpu", precision="float32", seconds=0.0, date="", versions={})
+            >>> Record.of(coin, coin("laptop", None), "laptop", circumstances).differences(coin)
+            [Difference(setting='tosses', published='9', ours='2')]
+        """
+        return [
+            Difference(
+                name, _in_words(value), _in_words(self.settings[name]) if name in self.settings else "not recorded"
+            )
+            for name, value in figure.published.items()
+            if name not in self.settings or self.settings[name] != value
+        ]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(_in_words, value))
+    return str(value)
+
+
+_LATER_TERMS = ("of", "kind", "post_hoc", "trained")  # which older records do not have
+
+
+def _claim(content: Mapping[str, Any]) -> Claim:
+    """The claim in a record; any of several errors if it is none."""
+    terms = {entry.name: content[entry.name] for entry in dataclasses.fields(Claim) if entry.name not in _LATER_TERMS}
+    terms |= {name: content[name] for name in _LATER_TERMS if name in content}
+    terms["trained"] = tuple(Trained(**each) for each in terms.get("trained", ()))
+    return Claim(**terms | {"statistic": snake(terms["statistic"])})
 
 
 _UNITS = ("%", "dB", "points")
