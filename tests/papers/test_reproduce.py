@@ -264,7 +264,9 @@ def status(results: Path | None = None) -> list[dict[str, Any]]:
 
 def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
     rows = status()
-    keys = "paper figure claim statistic effort device published measured tolerance verdict reason kind post_hoc statement"
+    keys = (
+        "paper figure claim statistic effort device published measured tolerance verdict reason kind post_hoc statement"
+    )
     assert [" ".join(row) for row in rows] == [keys] * 4
     assert {row["verdict"] for row in rows} == {"not run"}
     assert (
