@@ -32,11 +32,17 @@ import numpy as np
 import torch
 from pathlib import Path
 
-from biascope.results.claim import Claim, Finding, figure
+from biascope.results.claim import Claim, Dropped, Finding, Statement, Trained, figure
 from biascope.results.estimate import Estimate
 from biascope.runs.trials import Trials
 
 PAPER = "Nobody (2024). Two figures."
+STATEMENTS = (
+    Statement("half", "1", "Half of them."),
+    Statement("parts", "2", "Few parts."),
+    Statement("silence", "3", "Nothing tests this."),
+)
+DROPPED = (Dropped("2", "A claim of the past.", "reproduced", "The paper does not say it."),)
 STATE = {"share": 50.0, "fail_at": None, "fail": False, "draw": True, "parts": True}
 CALLS = []
 EVIL = THE_EVIL
@@ -52,10 +58,10 @@ def draw_two(finding, dark):
     return drawn
 
 
-@figure("2", title="Shares", draw=draw_two, claims=[
-    Claim("About fifty.", "share", "about", 50.0, 5.0),
+@figure("2", title="Shares", draw=draw_two, published={"seeds": [0, 1, 2], "epochs": 9}, claims=[
+    Claim("About fifty.", "share", "about", 50.0, 5.0, of="half", kind="paper", trained=(Trained("share", 0, 100),)),
     Claim("Many seeds.", "seeds", "at least", EVIL, 3.0, minimum_effort="smoke"),
-    Claim("Parts.", "parts", "at most", 1.0, 2.0),
+    Claim("Parts.", "parts", "at most", 1.0, 2.0, of="parts", kind="paper"),
 ])
 def figure_2(effort, run):
     trials = Trials("work", run, code=(), figure="2", effort=effort)
@@ -532,9 +538,16 @@ def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
     assert "  new      fake2024 2, laptop" in out
     code, out, _, _ = call("--status", "--json")
     assert code == 0
-    assert json.loads(out) == {"version": 1, "rows": status()}
+    document = json.loads(out)
+    assert document["version"] == 1
+    assert document["rows"] == status()
+    assert [row["verdict"] for row in document["statements"]] == ["reproduced", "inconclusive", "not run"]
+    assert document["summary"][0]["judged"] == 2
     assert [row["verdict"] for row in status()] == ["reproduced", "reproduced", "inconclusive", "not run"]
     code, out, _, _ = call("--status")
+    assert "2 of 3 statements were judged (67 %)." in out
+    assert "About fifty." not in out
+    code, out, _, _ = call("--status", "--all")
     assert "Claims: 2 reproduced, 1 inconclusive, 1 not run." in out
     assert "Changed" not in out
     code, out, _, _ = call("--status", "fake2024", "S21-S22")
@@ -548,7 +561,7 @@ def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
 def test_status_shows_what_changed(paper: ModuleType, checkout: Path) -> None:
     rewrite_claim(run_figure(), 0, tolerance=1.0)
     reproduction.merge("runs")
-    assert "Changed: tolerance was 1.0 when it was measured" in call("--status")[1]
+    assert "Changed: tolerance was 1.0 when it was measured" in call("--status", "--all")[1]
 
 
 def test_a_run_printed_as_json(paper: ModuleType, checkout: Path) -> None:
@@ -607,16 +620,51 @@ def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: P
     text = make_gallery.page(gallery=gallery)
     assert "### Figure 2: Shares" in text
     assert "![Shares](fake2024-2.png)" in text
-    assert "| About fifty. | 50 | 50 ± 1.0 % (95 % CI 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu (" in text
+    assert (
+        "| About fifty. | the paper's | 50 | 50 ± 1.0 % (95 % CI 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu ("
+        in text
+    )
+    assert "| 1 (spread unknown) | at most 2 | inconclusive: the spread is unknown" in text
+    assert "Not recorded: epochs." in text
     assert "- Figure S21-S22: Fails at times" in text
     assert "3 not run" not in text
     assert "<script" not in text.replace("\\<", "")
     assert not make_gallery.is_up_to_date(gallery=gallery)
     (gallery / "README.md").write_text(text, encoding="utf-8")
+    (gallery.parent / "statements.md").write_text(make_gallery.statements_page(), encoding="utf-8")
     assert make_gallery.is_up_to_date(gallery=gallery)
     run_figure("S21-S22")
     reproduction.merge("runs")
     assert not make_gallery.is_up_to_date(gallery=gallery)
+
+
+def test_statements_are_the_denominator(paper: ModuleType, checkout: Path, make_gallery: ModuleType) -> None:
+    run_figure()
+    reproduction.merge("runs")
+    found = reproduction.standings()
+    outcomes = reproduction.outcomes(found)
+    verdicts = [(each.statement.key, each.verdict, each.judged) for each in outcomes]
+    assert verdicts == [("half", "reproduced", True), ("parts", "inconclusive", True), ("silence", "not run", False)]
+    (row,) = reproduction.summary(found, outcomes)
+    assert (row.statements, row.judged) == (3, 2)
+    assert row.apart["ours"] == {"reproduced": 1, "not run": 1}
+    told = "\n".join(reproduction.summary_lines(found, outcomes))
+    assert "2 of 3 statements were judged (67 %)." in told
+    page = make_gallery.statements_page()
+    assert "| 3 | Nothing tests this. | not run | — |" in page
+    assert "| 2 | A claim of the past. | reproduced | The paper does not say it. |" in page
+    block = "<!-- verdicts of fake2024: made by make_gallery.py -->\nold\n<!-- end of verdicts -->"
+    assert "| the paper's 3 statements | 1 | 0 | 1 | 1 |" in make_gallery.with_tables(block)
+
+
+def test_networks_that_did_not_train_decide_nothing(paper: ModuleType, checkout: Path) -> None:
+    paper.STATE["share"] = 15.0
+    run_figure()
+    reproduction.merge("runs")
+    (half,) = [each for each in reproduction.standings() if each.claim.of == "half"]
+    assert half.verdict == "inconclusive"
+    assert half.judgement.reason.startswith("did not train: share of")
+    assert not reproduction.outcomes([half])[0].judged
 
 
 def test_the_committed_gallery_is_up_to_date(make_gallery: ModuleType) -> None:

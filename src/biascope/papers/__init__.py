@@ -64,7 +64,7 @@ def find(paper: str) -> Paper:
     if len(set(numbers)) < len(numbers):
         raise ValueError(f"The figures of {name} must have different numbers, got {numbers}. Rename one in its file.")
     title = getattr(module, "PAPER", None) or (module.__doc__ or name).strip().splitlines()[0]
-    listed = next((each for each in modules if each.__name__.endswith(".statements")), None)
+    listed = next((each for each in modules if hasattr(each, "STATEMENTS")), None)
     statements = tuple(getattr(listed, "STATEMENTS", ()))
     keys = [each.key for each in statements]
     if len(set(keys)) < len(keys):
