@@ -53,7 +53,7 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         {"subject", "parameters", "passed", "checks"},
     ),
     "report": (["saved"], ["--out", "other.html"], {"results", "report"}),
-    "reproduce": (["--status", "nads2020"], ["--quiet"], {"rows"}),
+    "reproduce": (["--status", "nads2020"], ["--quiet"], {"summary", "statements", "rows"}),
     "data list": (["--data-root", "."], ["--quiet"], {"root", "sets"}),
     "data check": (["s.npz"], ["--quiet"], {"name", "identity", "files"}),
     "data get": (["cifar10", "--data-root", "."], ["--quiet"], {"root", "sets", "failures"}),
