@@ -373,9 +373,9 @@ def figure_8(effort: str, run: Run) -> Finding:
                 ).named(f"{title}: {words} on {kind} images", "%")
                 if split == "test":
                     shares[kind] = share
-        statistics[f"{key}_loss_by_flipping"] = points_between(*shares.values(), images.sizes["test"]).named(
-            f"{title}: loss by flipping", "points"
-        )
+        statistics[f"{key}_loss_by_flipping"] = points_between(
+            shares["original"], shares["flipped"], images.sizes["test"]
+        ).named(f"{title}: loss by flipping", "points")
         arrays[f"accuracy: {title}"] = np.array([[0.0, 1.0], [share.mean() for share in shares.values()]])
     notes = (
         "LeNet is trained at a rate of 0.02: without normalisation it does not train at the published 0.21.",
