@@ -152,6 +152,57 @@ def fourier_half(shape: Sequence[int], part: str = "Re", stride: int = 1) -> Bas
     return dataclasses.replace(whole.part(kept), name=f"Fourier ({part})")
 
 
+def two_adic_class(number: int) -> int:
+    """The exponent of 2 in a whole number, at most 2: 0 for odd numbers, 1 for twice an odd number, 2 for multiples of 4.
+
+    Example:
+        >>> [two_adic_class(number) for number in (7, 6, 12, 0)]
+        [0, 1, 2, 2]
+    """
+    return 0 if number % 2 else 1 if number % 4 else 2
+
+
+def fourier_sample(shape: Sequence[int], part: str = "Re", *, count: int, stride: int = 1, seed: int) -> Basis:
+    """A random sample of frequencies, stratified by the powers of 2 that divide both coordinates.
+
+    A layer of stride 2 maps frequencies that differ by half of the sampling rate onto each other. What a network learns can therefore
+    depend on these powers, and every 4th frequency shows one kind alone. Strata are the pairs of :func:`two_adic_class` of (k, l). Each
+    stratum contributes in proportion to its size, in random order. (k, l) and (−k, −l) are one frequency. A smaller sample of the same
+    seed and stride is part of a larger one.
+
+    Args:
+        shape: ``(h, w)``, or ``(channels, h, w)`` for a sample from all channels.
+        part: ``"Re"`` for cosines, ``"Im"`` for sines.
+        count: Number of frequencies.
+        stride: Sample from every n-th frequency down and across.
+        seed: Random seed of the sample.
+
+    Raises:
+        ValueError: If there are fewer frequencies than asked for.
+
+    Example:
+        >>> labels = fourier_sample((32, 32), count=72, stride=2, seed=0).labels
+        >>> [sum(sum(k % 4 == 0 for k in label[1:]) == multiples for label in labels) for multiples in (0, 1, 2)]
+        [18, 36, 18]
+    """
+    whole = fourier_half(shape, part, stride)
+    if not 1 <= count <= len(whole):
+        raise ValueError(
+            f"count must be from 1 to {len(whole)}, the frequencies there are, got {count}. Pass count=12."
+        )
+    strata: dict[tuple[int, int], list[int]] = {}
+    for index, label in enumerate(whole.labels):
+        row, column = (two_adic_class(int(str(coordinate))) for coordinate in label[-2:])
+        strata.setdefault((row, column), []).append(index)
+    generator = generator_for(torch.device("cpu"), seed, "frequencies")
+    ranked = []
+    for kind in sorted(strata):
+        members = strata[kind]
+        order = torch.randperm(len(members), generator=generator).tolist()
+        ranked += [((place + 0.5) / len(members), kind, members[index]) for place, index in enumerate(order)]
+    return whole.part(sorted(index for _, _, index in sorted(ranked)[:count]))
+
+
 def random(shape: Sequence[int], *, seed: int) -> Basis:
     """A uniformly random orthonormal basis (QR of a Gaussian, with the signs that make it uniform).
 

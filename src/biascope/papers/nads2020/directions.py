@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +11,21 @@ import torch
 from biascope.derivatives.spectrum import subspace_similarity
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.directional_bias.result import DirectionalBias
-from biascope.papers.nads2020.frequencies import PROTOCOL, learned
-from biascope.papers.nads2020.shared import SHAPE, TITLES, directions_of, family_of
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.nads2020.frequencies import PROTOCOL, PUBLISHED, learned, trained_by
+from biascope.papers.nads2020.shared import (
+    SHAPE,
+    TITLES,
+    accuracy_gate,
+    directions_of,
+    family_of,
+    joined,
+    keyed,
+    lowest_of,
+)
+from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import directions as drawn_directions
-from biascope.results.estimate import Estimate, Number, bootstrapped, proportion, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
 from biascope.results.figures import against_index_figure, lines_figure
-from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.bases import Basis
 from biascope.tasks.probe import Probe
@@ -33,13 +40,28 @@ DRAWS: dict[str, dict[str, int]] = {
     "laptop": {"lenet": 2000},
     "paper": {"mlp": 2000, "lenet": 10_000, "vgg11": 2000, "resnet18": 2000, "densenet121": 1100},
 }
+_SEEDS = 3  # sets of draws, each at an input of its own, where directions are compared
 EXACT = "The directions of DenseNet-121 are those of the exact gradient, not of differences of half width 100."
+
+
+#: How the authors found directions, under the keys of our settings.
+PUBLISHED_DIRECTIONS: dict[str, Any] = {
+    "step": 100.0,
+    "centred": True,
+    **{f"draws: {TITLES[name]}": 10_000 for name in CNNS},
+}
 
 
 def directions(name: str, effort: str, run: Run) -> Basis:
     """A network's anisotropy directions at an effort."""
     estimator = "exact" if name == "densenet121" else "difference"
     return directions_of(name, DRAWS[effort][name], run, estimator=estimator)
+
+
+def found_by(effort: str, *names: str) -> dict[str, Any]:
+    """The settings of directions, under the keys of :data:`PUBLISHED_DIRECTIONS`."""
+    draws = {f"draws: {TITLES[name]}": DRAWS[effort][name] for name in names if name in DRAWS[effort]}
+    return {"step": 100.0, "centred": True, **draws}
 
 
 def _places(count: int, size: int = 1024) -> list[int]:
@@ -80,12 +102,35 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
     title="First anisotropy directions (figures S13–S16 show more of them)",
     claims=[
         Claim(
+            "The first directions of ResNet-18 are more like combs than those of any other network: share of energy on a lattice of "
+            "spacing 4, minus the largest of the others.",
+            "resnet_18_energy_on_a_comb_minus_others",
+            "at least",
+            "combs of spikes",
+            0.0,
+            "paper",
+            of="resnet_combs",
+            kind="paper",
+        ),
+        Claim(
             "The first directions of ResNet-18 are combs in the Fourier domain: share of energy on a lattice of spacing 4.",
             "resnet_18_energy_on_a_comb",
             "at least",
             "combs of spikes",
             0.8,
             "paper",
+            of="resnet_combs",
+        ),
+        Claim(
+            "Two networks share fewer directions than two sets of draws of one network: greatest similarity of two networks' first ten "
+            "minus the smallest of one network's.",
+            "similarity_of_networks_minus_that_of_draws",
+            "at most",
+            "a unique signature of an architecture",
+            0.0,
+            "paper",
+            of="directions_differ_by_network",
+            kind="paper",
         ),
         Claim(
             "Directions differ by architecture: greatest similarity of two networks' first ten.",
@@ -94,34 +139,74 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
             "a unique signature of an architecture",
             0.5,
             "paper",
+            of="directions_differ_by_network",
         ),
     ],
     draw=_gallery,
+    published=PUBLISHED_DIRECTIONS,
 )
 def figure_5(effort: str, run: Run) -> Finding:
-    """The first directions of each network."""
+    """The first directions of each network, and how alike those of two networks and of two sets of draws are."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    found: dict[str, torch.Tensor] = {}
-    for name in (name for name in DRAWS[effort] if name in CNNS):
+    combs: dict[str, Estimate] = {}
+    tens: dict[str, list[torch.Tensor]] = {}
+    names = [name for name in DRAWS[effort] if name in CNNS]
+    draws = {name: max(4, DRAWS[effort][name] // 4) for name in names}  # a quarter for each set
+    for name in names:
         title = TITLES[name]
-        found[name] = directions(name, effort, run).vectors
-        first = found[name][:20].numpy()
+        first = directions(name, effort, run).vectors[:20].numpy()
         arrays[f"first: {title}"] = first
-        shares = np.array([comb_share(vector) for vector in first[:10]])
-        comb = bootstrapped(np.mean, shares).named(f"{title}: energy on a comb")
-        statistics[f"{snake(title)}_energy_on_a_comb"] = comb
-    names = list(found)
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    if pairs:
-        similar = {pair: subspace_similarity(found[pair[0]][:10], found[pair[1]][:10]) for pair in pairs}
-        for (a, b), value in similar.items():
-            alike = Estimate.exact(value).named(f"similarity of {TITLES[a]} and {TITLES[b]}")
-            statistics[f"similarity_of_{snake(TITLES[a])}_and_{snake(TITLES[b])}"] = alike
-        greatest = Estimate.exact(max(similar.values())).named("greatest similarity of two networks")
-        statistics["greatest_similarity_of_two_networks"] = greatest
-    notes = ("Means over the first ten directions. Similarity is the mean squared cosine of principal angles.", EXACT)
-    return Finding(statistics, arrays, {"draws": DRAWS[effort], "seed": 0}, notes)
+        combs[name] = bootstrapped(np.mean, np.array([comb_share(vector) for vector in first[:10]]))
+        statistics[f"{keyed(name)}_energy_on_a_comb"] = combs[name].named(f"{title}: energy on a comb")
+        estimator = "exact" if name == "densenet121" else "difference"
+        tens[name] = [
+            directions_of(name, draws[name], run, estimator=estimator, seed=1 + seed).vectors[:10]
+            for seed in range(_SEEDS)
+        ]
+        alike = over_repeats(
+            [subspace_similarity(tens[name][i], tens[name][j]) for i in range(_SEEDS) for j in range(i)],
+            within=(0.0, 1.0),
+        )
+        statistics[f"similarity_of_two_sets_of_draws_of_{keyed(name)}"] = alike.named(
+            f"similarity of two sets of draws of {title}"
+        )
+    between: dict[tuple[str, str], Estimate] = {}
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            each = [subspace_similarity(one, two) for one, two in zip(tens[a], tens[b], strict=True)]
+            between[a, b] = over_repeats(each, within=(0.0, 1.0))
+            statistics[f"similarity_of_{keyed(a)}_and_{keyed(b)}"] = between[a, b].named(
+                f"similarity of {TITLES[a]} and {TITLES[b]}"
+            )
+    if between:
+        greatest = max(between.values(), key=lambda found: found.value)
+        own = min(
+            (statistics[f"similarity_of_two_sets_of_draws_of_{keyed(name)}"] for name in names),
+            key=lambda found: found.value,
+        )
+        statistics |= {
+            "greatest_similarity_of_two_networks": greatest.named("greatest similarity of two networks"),
+            "similarity_of_networks_minus_that_of_draws": greatest.minus(own).named(
+                "greatest similarity of two networks minus the smallest of two sets of draws"
+            ),
+        }
+    if "resnet18" in combs and len(combs) > 1:
+        others = max((found for name, found in combs.items() if name != "resnet18"), key=lambda found: found.value)
+        statistics["resnet_18_energy_on_a_comb_minus_others"] = (
+            combs["resnet18"].minus(others).named("energy on a comb, ResNet-18 minus the next network")
+        )
+    settings = {
+        **found_by(effort, *names),
+        **{f"draws of one set: {TITLES[name]}": count for name, count in draws.items()},
+        "seeds": _SEEDS,
+    }
+    notes = (
+        "Means over the first ten directions. Similarity is the mean squared cosine of principal angles, over three sets of draws, "
+        "each at its own input.",
+        EXACT,
+    )
+    return Finding(statistics, arrays, settings, notes)
 
 
 _ALONG: dict[str, dict[str, int]] = {
@@ -138,18 +223,39 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
     )
 
 
+def _spread_along(name: str) -> tuple[Trained, ...]:
+    """The first direction's accuracy minus the last's: a network at chance on both has 0, and 50 points are the most."""
+    return (Trained(f"{keyed(name)}_first_minus_last_accuracy", 0.0, 50.0),)
+
+
 @figure(
     "6",
     title="Test accuracy along anisotropy directions, and their eigenvalues (with S20; σ = 3, ε = 1)",
     claims=[
         *(
             Claim(
+                f"{TITLES[name]}'s accuracy decreases with the index: rank correlation.",
+                f"{keyed(name)}_rank_correlation_of_accuracy_and_index",
+                "at most",
+                "monotonically decreases",
+                0.0,
+                "laptop" if name == "lenet" else "paper",
+                of="accuracy_falls_with_index",
+                kind="paper",
+                trained=_spread_along(name),
+            )
+            for name in CNNS
+        ),
+        *(
+            Claim(
                 f"Accuracy falls with the index for {TITLES[name]}: rank correlation.",
-                f"{snake(TITLES[name])}_rank_correlation_of_accuracy_and_index",
+                f"{keyed(name)}_rank_correlation_of_accuracy_and_index",
                 "at most",
                 "monotonically decreases",
                 -0.6,
                 "laptop" if name == "lenet" else "paper",
+                of="accuracy_falls_with_index",
+                trained=_spread_along(name),
             )
             for name in ("lenet", "vgg11", "resnet18")
         ),
@@ -160,6 +266,8 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
             "monotonically decreases",
             20.0,
             "paper",
+            of="accuracy_falls_with_index",
+            trained=_spread_along("densenet121"),
         ),
         Claim(
             "The MLP (3 × 500) is flat at 100 %: its lowest accuracy.",
@@ -168,6 +276,20 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
             "always perfectly generalises",
             97.0,
             "paper",
+            of="mlp_everywhere",
+            kind="paper",
+            trained=accuracy_gate("mlp_lowest_accuracy"),
+        ),
+        Claim(
+            "Networks whose eigenvalues decay faster drop earlier: rank correlation of effective rank and index of the drop.",
+            "rank_correlation_of_effective_rank_and_drop",
+            "at least",
+            "earlier indices",
+            0.0,
+            "paper",
+            of="lower_rank_earlier_drop",
+            kind="paper",
+            trained=_spread_along("lenet") + _spread_along("vgg11") + _spread_along("resnet18"),
         ),
         Claim(
             "The faster the eigenvalues decay, the earlier the drop: rank correlation of effective rank and index of the drop.",
@@ -176,9 +298,18 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
             "earlier indices",
             0.8,
             "paper",
+            of="lower_rank_earlier_drop",
+            trained=_spread_along("lenet") + _spread_along("vgg11") + _spread_along("resnet18"),
         ),
     ],
     draw=_drawn_6,
+    published={
+        **PUBLISHED_DIRECTIONS,
+        "draws: MLP": 10_000,
+        **PUBLISHED,
+        "noise": 3.0,
+        **{f"precision: {TITLES[name]}": "float32" for name in ("vgg11", "resnet18", "densenet121")},
+    },
 )
 def figure_6(effort: str, run: Run) -> Finding:
     """Learning along each network's own directions."""
@@ -186,42 +317,50 @@ def figure_6(effort: str, run: Run) -> Finding:
     arrays: dict[str, np.ndarray] = {}
     ranks, drops, test = [], [], PROTOCOL[effort]["test"]
     for name, count in _ALONG[effort].items():
-        title, key, basis = TITLES[name], snake(TITLES[name]), directions(name, effort, run)
+        title, key, basis = TITLES[name], keyed(name), directions(name, effort, run)
         result = learned(name, basis.part(_places(count)), effort, run)
         accuracy = result.accuracy[0, 0, 0]
         assert basis.values is not None
         values = basis.values.numpy()
         arrays[f"accuracy: {title}"] = np.stack([result.places.astype(float), accuracy])
         arrays[f"spectrum: {title}"] = values
-        first, last, lowest = (
-            proportion(share, test).in_percent() for share in (accuracy[0], accuracy[-1], accuracy.min())
-        )
         fall = bootstrapped(spearman, accuracy, result.places.astype(float))
         statistics |= {
-            f"{key}_lowest_accuracy": lowest.named(f"{title}: lowest accuracy", "%"),
+            f"{key}_lowest_accuracy": lowest_of(accuracy, test).named(f"{title}: lowest accuracy", "%"),
+            f"{key}_mean_train_accuracy": bootstrapped(np.mean, 100 * result.train_accuracy[0, 0, 0]).named(
+                f"{title}: mean train accuracy", "%"
+            ),
             f"{key}_rank_correlation_of_accuracy_and_index": fall.named(
                 f"{title}: rank correlation of accuracy and index"
             ),
-            f"{key}_first_minus_last_accuracy": first.minus(last, test).named(
+            # One training on each of two directions: how much another seed would change is not known.
+            f"{key}_first_minus_last_accuracy": Estimate(100 * float(accuracy[0] - accuracy[-1])).named(
                 f"{title}: first minus last accuracy", "points"
             ),
         }
         if name in CNNS and len(accuracy) > 4:
             ranks.append(float(values.sum() ** 2 / (values**2).sum()))
             drops.append(_drop(result.places, accuracy))
-            rank, drop = Estimate.exact(ranks[-1]), Estimate.exact(drops[-1])
             statistics |= {
-                f"{key}_effective_rank_of_the_spectrum_shown": rank.named(
+                f"{key}_effective_rank_of_the_spectrum_shown": Estimate(ranks[-1]).named(
                     f"{title}: effective rank of the spectrum shown"
                 ),
-                f"{key}_index_of_the_drop": drop.named(f"{title}: index of the drop"),
+                f"{key}_index_of_the_drop": Estimate(drops[-1]).named(f"{title}: index of the drop"),
             }
     if len(ranks) > 2:
-        together = Estimate.exact(spearman(np.array(ranks), np.array(drops)))
-        statistics["rank_correlation_of_effective_rank_and_drop"] = together.named(
+        together = spearman(np.array(ranks), np.array(drops))
+        # A rank correlation over so few networks says little: any order of three is quite likely by chance.
+        spread = Estimate(together, math.nan, -1.0, 1.0)
+        statistics["rank_correlation_of_effective_rank_and_drop"] = spread.named(
             "rank correlation of effective rank and drop"
         )
-    settings = {"draws": DRAWS[effort], "directions": _ALONG[effort], **PROTOCOL[effort], "noise": 3.0, "seed": 0}
+    large = [name for name in ("vgg11", "resnet18", "densenet121") if name in _ALONG[effort]]
+    settings = {
+        **found_by(effort, *_ALONG[effort]),
+        **{f"directions: {TITLES[name]}": len(_places(count)) for name, count in _ALONG[effort].items()},
+        **trained_by(effort, run, *large),
+        "noise": 3.0,
+    }
     notes = (
         "The drop is the first index from which accuracy stays below half-way between its first value and 50 %.",
         EXACT,
@@ -236,71 +375,130 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
     return float(places[min(above[-1] + 1, len(places) - 1)]) if len(above) else float(places[0])
 
 
+_MIXED: dict[str, dict[str, int]] = {
+    "smoke": {"lenet": 4},
+    "laptop": {"lenet": 32},
+    "paper": {"lenet": 256, "vgg11": 8, "resnet18": 8},
+}
+
+
 @figure(
     "S17-S19",
-    title="Directions of the mixed derivative",
+    title="Directions of the mixed derivative, averaged as published",
     claims=[
-        Claim(
-            f"The first directions of {TITLES[name]}'s mixed derivative align with those of its gradient covariance: "
-            "similarity of the first ten.",
-            f"{snake(TITLES[name])}_similarity_of_the_first_ten",
-            "at least",
-            "very similar",
-            0.3,
-            "laptop" if name == "lenet" else "paper",
-        )
-        for name in ("lenet", "vgg11", "resnet18")
-    ]
-    + [
-        Claim(
-            "They are noisier: agreement of two halves of the draws, mixed derivative minus gradient covariance.",
-            "lenet_agreement_of_halves_mixed_minus_gradient",
-            "at most",
-            "noisier",
-            0.0,
-        )
+        *(
+            Claim(
+                f"{TITLES[name]}'s mixed derivative shares its first directions with the gradient covariance: similarity of the first "
+                "ten minus that of random ones.",
+                f"{keyed(name)}_similarity_of_the_first_ten_beyond_chance",
+                "at least",
+                "very aligned",
+                0.0,
+                "laptop" if name == "lenet" else "paper",
+                of="estimators_agree",
+                kind="paper",
+            )
+            for name in ("lenet", "vgg11", "resnet18")
+        ),
+        *(
+            Claim(
+                f"The first directions of {TITLES[name]}'s mixed derivative align with those of its gradient covariance: "
+                "similarity of the first ten.",
+                f"{keyed(name)}_similarity_of_the_first_ten",
+                "at least",
+                "very similar",
+                0.3,
+                "laptop" if name == "lenet" else "paper",
+                of="estimators_agree",
+            )
+            for name in ("lenet", "vgg11", "resnet18")
+        ),
+        *(
+            Claim(
+                f"{TITLES[name]}'s mixed derivative gives noisier directions: agreement of two halves of the draws, mean mixed "
+                "derivative minus gradient covariance.",
+                f"{keyed(name)}_agreement_of_halves_mean_operator_minus_gradient",
+                "at most",
+                "much noisier",
+                0.0,
+                "laptop" if name == "lenet" else "paper",
+                of="mixed_is_noisier",
+                kind="paper",
+            )
+            for name in ("lenet", "vgg11", "resnet18")
+        ),
     ],
     draw=_gallery,
+    published={"average": "operator", "step": 100.0},
 )
 def figure_s17(effort: str, run: Run) -> Finding:
-    """The mixed derivative's directions (average of its Gram matrix) beside those of the gradient covariance."""
-    draws = {"smoke": {"lenet": 2}, "laptop": {"lenet": 32}, "paper": {"lenet": 256, "vgg11": 8, "resnet18": 8}}[effort]
+    """The mixed derivative's directions beside those of the gradient covariance.
+
+    Algorithm 2 averages the operator over draws and takes its singular vectors. Equation (3) needs the average of its Gram matrix,
+    which is measured too. Three sets of draws, each at an input of its own, give the spread.
+    """
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name, count in draws.items():
-        title, key = TITLES[name], snake(TITLES[name])
-        mixed = anisotropy_directions(
-            family_of(name),
-            Probe.gaussian(SHAPE, seed=0),
-            estimator="mixed_difference",
-            step=100.0,
-            draws=count,
-            keep=64,  # so many that the whole matrix is formed, which is quicker than products with it
-            seed=0,
-            run=run.shared,
-        )
-        gradient = directions(name, effort, run)
-        vectors = torch.as_tensor(mixed.directions)
-        similar = Estimate.exact(subspace_similarity(vectors[:10].double(), gradient.vectors[:10]))
-        statistics[f"{key}_similarity_of_the_first_ten"] = similar.named(f"{title}: similarity of the first ten")
-        arrays[f"first: {title}"] = vectors[:20].numpy()
-        if name == "lenet":
+    chance = 10 / math.prod(SHAPE)  # mean similarity of two random ten-dimensional subspaces
+    for name, count in _MIXED[effort].items():
+        title, key = TITLES[name], keyed(name)
+        similar: dict[str, list[float]] = {"operator": [], "gram": []}
+        agreement: dict[str, list[float]] = {"operator": [], "gram": [], "gradient": []}
+        for seed in range(1 if effort == "smoke" else _SEEDS):
+            at = Probe.gaussian(SHAPE, seed=seed)
+            gradient = directions_of(name, DRAWS[effort][name], run, seed=seed).vectors[:10]
+            for average, alike in similar.items():
+                # So many are kept that the whole matrix is formed, which is quicker than products with it.
+                mixed = anisotropy_directions(
+                    family_of(name),
+                    at,
+                    estimator="mixed_difference",
+                    average=average,
+                    step=100.0,
+                    draws=count,
+                    keep=64,
+                    seed=seed,
+                    run=run.shared,
+                )
+                vectors = torch.as_tensor(mixed.directions)
+                alike.append(subspace_similarity(vectors[:10].double(), gradient))
+                agreement[average].append(_agreement(mixed))
+                if not seed and average == "operator":
+                    arrays[f"first: {title}"] = vectors[:20].numpy()
             same = anisotropy_directions(
-                family_of(name),
-                Probe.gaussian(SHAPE, seed=0),
-                estimator="difference",
-                draws=max(4, count),
-                seed=0,
-                run=run.shared,
+                family_of(name), at, estimator="difference", draws=max(4, count), seed=seed, run=run.shared
             )
-            halves = [_agreement(result) for result in (mixed, same)]
-            statistics[f"{key}_agreement_of_halves_mixed_minus_gradient"] = Estimate.exact(halves[0] - halves[1]).named(
-                f"{title}: agreement of halves, mixed minus gradient"
-            )
-    settings = {"draws": draws, "draws of the gradient covariance": DRAWS[effort], "step": 100.0, "seed": 0}
+            agreement["gradient"].append(_agreement(same))
+        for average, words in (("operator", "of the mean"), ("gram", "of the Gram matrix")):
+            found = over_repeats(similar[average], within=(0.0, 1.0))
+            gap = over_repeats(np.array(agreement[average]) - np.array(agreement["gradient"]))
+            ending = "" if average == "operator" else "_of_the_gram_matrix"
+            which = "mean_operator" if average == "operator" else "gram_matrix"
+            statistics |= {
+                f"{key}_similarity_of_the_first_ten{ending}": found.named(
+                    f"{title}: similarity of the first ten, {words}"
+                ),
+                f"{key}_similarity_of_the_first_ten_beyond_chance{ending}": found.map_linear(1.0, -chance).named(
+                    f"{title}: similarity of the first ten beyond chance, {words}"
+                ),
+                f"{key}_agreement_of_halves_{which}_minus_gradient": gap.named(
+                    f"{title}: agreement of halves, {words} minus gradient"
+                ),
+            }
+        statistics[f"{key}_agreement_of_halves_of_the_gradient"] = over_repeats(agreement["gradient"]).named(
+            f"{title}: agreement of halves, gradient"
+        )
+    names = list(_MIXED[effort])
+    settings = {
+        **{f"draws of the mixed derivative: {TITLES[name]}": count for name, count in _MIXED[effort].items()},
+        **found_by(effort, *names),
+        "average": "operator",
+        "seeds": _SEEDS,
+    }
     notes = (
-        "The Gram matrix is averaged, as equation (3) needs; the paper averages the operator, which does not converge.",
-        "A random pair of ten-dimensional subspaces has similarity 0.0098.",
+        "The paper averages the operator, which does not converge: its mean is 0 for weights of mean 0. Numbers of the Gram matrix, "
+        "which equation (3) needs, are given beside.",
+        f"A random pair of ten-dimensional subspaces has similarity {chance:.4f}.",
     )
     return Finding(statistics, arrays, settings, notes)
 
@@ -332,12 +530,28 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
     claims=[
         *(
             Claim(
+                f"{TITLES[name]} takes longer on late directions: iterations to a loss of 0.05, last over first.",
+                f"{keyed(name)}_iterations_of_last_over_first",
+                "at least",
+                "much longer",
+                1.0,
+                "laptop" if name == "lenet" else "paper",
+                of="late_directions_train_slowly",
+                kind="paper",
+                trained=accuracy_gate(f"{keyed(name)}_highest_accuracy"),
+            )
+            for name in ("lenet", "resnet18")
+        ),
+        *(
+            Claim(
                 f"{TITLES[name]} trains slower on late directions: iterations to a loss of 0.05, last over first.",
-                f"{snake(TITLES[name])}_iterations_of_last_over_first",
+                f"{keyed(name)}_iterations_of_last_over_first",
                 "at least",
                 "much longer",
                 2.0,
                 "laptop" if name == "lenet" else "paper",
+                of="late_directions_train_slowly",
+                trained=accuracy_gate(f"{keyed(name)}_highest_accuracy"),
             )
             for name in ("lenet", "resnet18")
         ),
@@ -348,35 +562,56 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
             "almost 100 %",
             97.0,
             "paper",
+            of="all_generalise_at_low_noise",
+            kind="paper",
+            trained=accuracy_gate("resnet_18_lowest_accuracy"),
         ),
     ],
     draw=_drawn_curves,
+    published={
+        **{f"draws: {TITLES[name]}": 10_000 for name in ("lenet", "resnet18")},
+        **PUBLISHED,
+        "noise: ResNet-18": 1.0,
+        "precision: ResNet-18": "float32",
+    },
 )
 def figure_s21(effort: str, run: Run) -> Finding:
     """Loss curves along directions of rising index."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name, (places, noise) in _SPEED_PLACES[effort].items():
-        title, key, basis = TITLES[name], snake(TITLES[name]), directions(name, effort, run)
-        result = learned(
-            name, basis.part(places), effort, run, noise=(noise,), threshold=0.05, repeats=3 if name == "lenet" else 2
-        )
+    plans, test = _SPEED_PLACES[effort], PROTOCOL[effort]["test"]
+    for name, (places, noise) in plans.items():
+        title, key, basis = TITLES[name], keyed(name), directions(name, effort, run)
+        result = learned(name, basis.part(places), effort, run, noise=(noise,), threshold=0.05, repeats=3)
         total = float(result.steps[0, -1])
         iterations = np.nan_to_num(result.iterations[0, 0], nan=total)  # (repeat, direction)
-        lowest = proportion(result.accuracy.min(), PROTOCOL[effort]["test"]).in_percent()
+        each = result.accuracy[0, 0]  # (repeat, direction)
+        low, high = int(each.mean(0).argmin()), int(each.mean(0).argmax())
         statistics |= {
             f"{key}_iterations_of_last_over_first": _ratio(iterations).named(f"{title}: iterations of last over first"),
-            f"{key}_lowest_accuracy": lowest.named(f"{title}: lowest accuracy", "%"),
+            f"{key}_lowest_accuracy": over_seeds(each[:, low], test).named(f"{title}: lowest accuracy", "%"),
+            f"{key}_highest_accuracy": over_seeds(each[:, high], test).named(f"{title}: highest accuracy", "%"),
         }
         arrays["steps"] = result.steps[0].astype(float)
         for row, place in enumerate(places):
             if row % max(1, len(places) // 4) == 0:
                 arrays[f"loss: {title} {place}"] = result.losses[0, 0, :, row].mean(0)
-    settings = {"directions": _as_plain(_SPEED_PLACES[effort]), "draws": DRAWS[effort], **PROTOCOL[effort], "seed": 0}
+    settings = {
+        **found_by(effort, *plans),
+        **{f"directions: {TITLES[name]}": places for name, (places, _) in plans.items()},
+        **{f"noise: {TITLES[name]}": noise for name, (_, noise) in plans.items()},
+        **trained_by(effort, run, *(name for name in plans if name == "resnet18")),
+        "repeats": 3,
+    }
     notes = (
         "The noise for LeNet is not given in the text; 0.5 was chosen. Trainings that never get there count as the whole length.",
     )
     return Finding(statistics, arrays, settings, notes)
+
+
+def over_seeds(shares: np.ndarray, test: int) -> Estimate:
+    """A mean accuracy in percent with the errors of seeds and of the test sample; of one seed, the spread is unknown."""
+    return joined(over_repeats(100 * shares), proportion(float(shares.mean()), test).in_percent())
 
 
 def _ratio(iterations: np.ndarray) -> Estimate:
@@ -390,8 +625,8 @@ def _ratio(iterations: np.ndarray) -> Estimate:
     return Estimate(math.exp(centre), math.exp(centre) * error, math.exp(spread.low), math.exp(spread.high))
 
 
-def _as_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: list(value) for key, value in settings.items()}
+def _lead_gate(name: str) -> tuple[Trained, ...]:
+    return (Trained(f"{keyed(name)}_lead_of_the_first_direction", 0.0, 50.0),)
 
 
 @figure(
@@ -400,12 +635,28 @@ def _as_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     claims=[
         *(
             Claim(
+                f"{TITLES[name]} is more accurate on the first than on the last direction at the middle size, in points.",
+                f"{keyed(name)}_lead_of_the_first_direction",
+                "at least",
+                "less training data on the lower directions",
+                0.0,
+                "laptop" if name == "lenet" else "paper",
+                of="late_directions_need_samples",
+                kind="paper",
+                trained=_lead_gate(name),
+            )
+            for name in ("lenet", "resnet18")
+        ),
+        *(
+            Claim(
                 f"{TITLES[name]} needs more samples on late directions: accuracy at the middle size, first minus last, in points.",
-                f"{snake(TITLES[name])}_lead_of_the_first_direction",
+                f"{keyed(name)}_lead_of_the_first_direction",
                 "at least",
                 "less training data on the lower directions",
                 10.0,
                 "laptop" if name == "lenet" else "paper",
+                of="late_directions_need_samples",
+                trained=_lead_gate(name),
             )
             for name in ("lenet", "resnet18")
         ),
@@ -416,6 +667,9 @@ def _as_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
             "perfectly, regardless of the direction",
             95.0,
             "paper",
+            of="resnet_generalises_with_samples",
+            kind="paper",
+            trained=_lead_gate("resnet18"),
         ),
     ],
     draw=lambda finding, dark: lines_figure(
@@ -425,44 +679,55 @@ def _as_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
         log_x=True,
         dark=dark,
     ),
+    published={
+        **{f"draws: {TITLES[name]}": 10_000 for name in ("lenet", "resnet18")},
+        **{key: value for key, value in PUBLISHED.items() if key != "samples"},
+        "noise": 3.0,
+        "precision: ResNet-18": "float32",
+    },
 )
 def figure_s22(effort: str, run: Run) -> Finding:
     """Accuracy for several sizes of the training set."""
-    plan: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
+    every: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
         "smoke": {"lenet": ([0, 1023], (128, 256))},
         "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
         "paper": {
             "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
-            "resnet18": ([0, 289, 1023], (1000, 10_000, 30_000)),
+            "resnet18": ([0, 289, 1023], (1000, 10_000, 60_000)),
         },
     }
+    plans = every[effort]
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name, (places, sizes) in plan[effort].items():
-        title, key, basis = TITLES[name], snake(TITLES[name]), directions(name, effort, run)
+    test, repeats = PROTOCOL[effort]["test"], 1 if effort == "smoke" else 2
+    for name, (places, sizes) in plans.items():
+        title, key, basis = TITLES[name], keyed(name), directions(name, effort, run)
         results: list[DirectionalBias] = [
-            learned(name, basis.part(places), effort, run, samples=(size,)) for size in sizes
+            learned(name, basis.part(places), effort, run, samples=(size,), repeats=repeats) for size in sizes
         ]
-        table = np.array([result.accuracy[0, 0, 0] for result in results])  # (size, direction)
-        test = PROTOCOL[effort]["test"]
-        middle = table[len(sizes) // 2]
-        first, last, lowest = (
-            proportion(share, test).in_percent() for share in (middle[0], middle[-1], table[-1].min())
-        )
+        table = np.array([result.accuracy[0, 0] for result in results])  # (size, repeat, direction)
+        middle, largest = table[len(sizes) // 2], table[-1]
+        one, two = (proportion(float(middle[:, i].mean()), test).in_percent() for i in (0, -1))
+        lead = joined(over_repeats(100 * (middle[:, 0] - middle[:, -1])), one.minus(two, test))
+        lowest = over_seeds(largest[:, int(largest.mean(0).argmin())], test)
         statistics |= {
-            f"{key}_lead_of_the_first_direction": first.minus(last, test).named(
-                f"{title}: lead of the first direction", "points"
-            ),
+            f"{key}_lead_of_the_first_direction": lead.named(f"{title}: lead of the first direction", "points"),
             f"{key}_lowest_accuracy_at_the_largest_size": lowest.named(
                 f"{title}: lowest accuracy at the largest size", "%"
             ),
         }
         for column, place in enumerate(places):
-            arrays[f"accuracy: {title} {place}"] = np.stack([np.array(sizes, float), table[:, column]])
-    settings = {"plan": _as_plain(plan[effort]), "draws": DRAWS[effort], **PROTOCOL[effort], "noise": 3.0, "seed": 0}
-    return Finding(
-        statistics, arrays, settings, ("Intervals are those of the test sample; each point is one training.",)
-    )
+            arrays[f"accuracy: {title} {place}"] = np.stack([np.array(sizes, float), table[:, :, column].mean(1)])
+    settings = {
+        **found_by(effort, *plans),
+        **trained_by(effort, run, *(name for name in plans if name == "resnet18")),
+        **{f"directions: {TITLES[name]}": places for name, (places, _) in plans.items()},
+        **{f"sizes: {TITLES[name]}": list(sizes) for name, (_, sizes) in plans.items()},
+        "noise": 3.0,
+        "repeats": repeats,
+    }
+    del settings["samples"]
+    return Finding(statistics, arrays, settings, ("Intervals are those of seeds and of the test sample.",))
 
 
 @figure(
@@ -475,6 +740,17 @@ def figure_s22(effort: str, run: Run) -> Finding:
             "about",
             1.0,
             0.02,
+            of="mlp_flat_in_the_limit",
+            kind="paper",
+        ),
+        Claim(
+            "The MLP's eigenvalues decay more slowly than LeNet's: difference of effective ranks.",
+            "effective_rank_minus_that_of_lenet",
+            "at least",
+            "much less pronounced",
+            0.0,
+            of="mlp_slow_decay",
+            kind="paper",
         ),
         Claim(
             "The decay seen with finitely many draws is that of Marchenko and Pastur: largest eigenvalue over their edge.",
@@ -482,6 +758,7 @@ def figure_s22(effort: str, run: Run) -> Finding:
             "about",
             1.0,
             0.1,
+            of="mlp_flat_in_the_limit",
         ),
     ],
     draw=lambda finding, dark: lines_figure(
@@ -494,6 +771,7 @@ def figure_s22(effort: str, run: Run) -> Finding:
         log_y=True,
         dark=dark,
     ),
+    published={"draws": 10_000, "estimator": "difference"},
 )
 def figure_d3(effort: str, run: Run) -> Finding:
     """The spectrum of the MLP's gradient covariance against that of white noise with as many draws."""
@@ -503,6 +781,17 @@ def figure_d3(effort: str, run: Run) -> Finding:
         Probe.gaussian(SHAPE, seed=0),
         estimator="exact",
         draws=draws,
+        keep=1024,
+        seed=0,
+        run=run.shared,
+    )
+    of_lenet = anisotropy_directions(
+        family_of("lenet"),
+        Probe.gaussian(SHAPE, seed=0),
+        estimator="difference",
+        step=100.0,
+        draws=DRAWS[effort]["lenet"],
+        centred=True,
         keep=1024,
         seed=0,
         run=run.shared,
@@ -525,5 +814,8 @@ def figure_d3(effort: str, run: Run) -> Finding:
             "largest eigenvalue over the Marchenko–Pastur edge"
         ),
     }
+    statistics["effective_rank_minus_that_of_lenet"] = found.effective_rank.minus(of_lenet.effective_rank).named(
+        "effective rank, MLP minus LeNet"
+    )
     arrays = {"eigenvalues": values, "expected": expected}
     return Finding(statistics, arrays, {"draws": draws, "estimator": "exact", "seed": 0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from biascope.data import data_root
 from biascope.families.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.networks import builder
+from biascope.results.claim import Trained
+from biascope.results.estimate import Estimate, bootstrapped, proportion
+from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.bases import Basis
@@ -37,6 +41,16 @@ COLUMNS = {
     "densenet121": "acc_dn",
     "vgg11": "acc_vgg",
 }
+
+
+def keyed(name: str) -> str:
+    """A network as the beginning of a key."""
+    return snake(TITLES[name])
+
+
+def accuracy_gate(*statistics: str, classes: int = 2) -> tuple[Trained, ...]:
+    """Evidence of training: accuracies in percent."""
+    return tuple(Trained(statistic, 100.0 / classes, 100.0) for statistic in statistics)
 
 
 def family_of(name: str, **settings: Any) -> Family:
@@ -81,7 +95,8 @@ def directions_of(name: str, draws: int, run: Run, *, estimator: str = "differen
 def published_accuracies(name: str, run: Run) -> dict[tuple[int, int], float] | None:
     """The authors' accuracies of figure 1 in percent by frequency, from ``published/dft_accuracies.csv`` in the data folder.
 
-    Row (x, y) of the file is frequency (2(y − 8), 2(x − 8)).
+    Row (x, y) of the file is frequency (2(y − 8), 2(x − 8)). One half of the file is the other mirrored along x: it has at (k, −l) the
+    number of (k, l), which belongs to (−k, −l). The half that was trained has l ≥ 0 or l = −16, as a real Fourier transform does.
     """
     path = data_root(run.data_root) / "published" / "dft_accuracies.csv"
     if not path.exists():
@@ -94,14 +109,51 @@ def published_accuracies(name: str, run: Run) -> dict[tuple[int, int], float] | 
 def against_published(
     labels: Sequence[tuple[Any, ...]], accuracy: np.ndarray, published: dict[tuple[int, int], float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ours and theirs, in percent, at the frequencies that both have."""
+    """Ours and theirs, in percent, at the frequencies that both have; theirs from the half of their file that was trained."""
     pairs = []
     for label, value in zip(labels, accuracy, strict=True):
         k, l = (int(part) for part in label[-2:])  # noqa: E741 - the frequency's name
-        for place in ((k, l), (-k, -l)):
-            wrapped = tuple((part + 16) % 32 - 16 for part in place)
-            if wrapped in published:
-                pairs.append((100 * value, published[wrapped]))
-                break
+        wrapped = [tuple((sign * part + 16) % 32 - 16 for part in (k, l)) for sign in (1, -1)]
+        place = next(each for each in wrapped if each[1] >= 0 or each[1] == -16)
+        if place in published:
+            pairs.append((100 * value, published[place]))
     ours, theirs = np.array(pairs).T if pairs else (np.zeros(0), np.zeros(0))
     return ours, theirs
+
+
+def joined(first: Estimate, second: Estimate) -> Estimate:
+    """The first estimate with the errors of both, which are independent.
+
+    Example:
+        >>> joined(Estimate(5.0, 3.0, 0.0, 8.0), Estimate(5.0, 4.0, 5.0, 9.0))
+        5 ± 5.0 (95 % CI 0.0 to 10.0)
+    """
+    below = math.hypot(first.value - first.low, second.value - second.low)
+    above = math.hypot(first.high - first.value, second.high - second.value)
+    error = math.hypot(first.standard_error, second.standard_error)
+    return Estimate(first.value, error, first.value - below, first.value + above)
+
+
+def lowest_of(accuracy: np.ndarray, test: int) -> Estimate:
+    """The lowest of several networks' accuracies in percent, with the errors of which directions were taken and of the test sample."""
+    return joined(bootstrapped(np.min, 100 * accuracy), proportion(float(accuracy.min()), test).in_percent())
+
+
+def highest_of(accuracy: np.ndarray, test: int) -> Estimate:
+    """The highest, likewise."""
+    return joined(bootstrapped(np.max, 100 * accuracy), proportion(float(accuracy.max()), test).in_percent())
+
+
+def deviation_beyond(accuracy: np.ndarray, test: int) -> float:
+    """Standard deviation of accuracies in points beyond that of a test sample; negative if the sample alone varies more.
+
+    Example:
+        >>> round(deviation_beyond(np.array([0.5, 1.0]), 10_000), 2), round(deviation_beyond(np.array([0.5, 0.5]), 10_000), 2)
+        (35.35, -0.5)
+    """
+    return 100 * signed_root(float(accuracy.var(ddof=1) - (accuracy * (1 - accuracy)).mean() / test))
+
+
+def signed_root(excess: float) -> float:
+    """The square root of a difference of variances, with its sign."""
+    return math.copysign(math.sqrt(abs(excess)), excess)
