@@ -133,7 +133,7 @@ STATEMENTS = (
     Statement(
         "test_accuracy_peaks_together",
         "4.4.1",
-        "Networks and linearisations reach their highest test accuracy after about the same number of epochs, whatever the sample size.",
+        "Networks and linearisations reach their highest test accuracy after about the same number of epochs, at every sample size.",
     ),
     Statement(
         "linearised_fit_slower",
