@@ -72,7 +72,7 @@ _SIZES: dict[str, dict[str, tuple[tuple[int, ...], int, int]]] = {
     "paper": {
         "mlp": ((500, 2000, 8000, 50_000), 5, 8000),
         "lenet": ((500, 2000, 8000, 50_000), 5, 8000),
-        "resnet18": ((500, 2000, 8000), 3, 800),
+        "resnet18": ((500, 8000), 3, 630),
     },
 }
 
@@ -578,7 +578,7 @@ def figure_410(effort: str, run: Run) -> Finding:
 _ADAPTED: dict[str, tuple[str, tuple[int, int], int, int, tuple[int, ...], int]] = {
     "smoke": ("lenet", (96, 48), 2, 16, (1, 2), 2),
     "laptop": ("lenet", (3000, 1000), 40, 100, (1, 2, 5, 40), 2),
-    "paper": ("resnet18", (10_000, 2500), 20, 400, (1, 3, 20), 3),
+    "paper": ("resnet18", (8000, 2000), 20, 400, (1, 3, 20), 3),
 }
 
 

@@ -145,11 +145,12 @@ class Eigenfunctions:
 
 def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eigenfunctions:
     """Of the kernel of a point family; kept in the run folder."""
-    network = family.draw(1, seed=0, run=run.shared).member(0)
+    chosen = training_run(family, run)
+    network = family.draw(1, seed=0, run=chosen).member(0)
 
     def work(key: str) -> Outcome:
         x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
-        kernel = tangent_gram(network, x, run=dataclasses.replace(run.shared, folder=None)).matrix
+        kernel = tangent_gram(network, x, run=dataclasses.replace(chosen, folder=None)).matrix
         pairs = eigenpairs(Matrix(kernel), count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
         return {
             "values": (pairs.values / len(x)).cpu(),
@@ -157,7 +158,7 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
             "residuals": (pairs.residuals * pairs.values[0] / pairs.values).cpu(),
         }
 
-    trials = Trials("eigenfunctions", run.shared, code=work, at=samples, family=family, samples=samples, count=count)
+    trials = Trials("eigenfunctions", chosen, code=work, at=samples, family=family, samples=samples, count=count)
     found = next(trials.outcomes(["pairs"], work))
     return Eigenfunctions(found["values"], found["functions"], samples.sizes["train"])
 
