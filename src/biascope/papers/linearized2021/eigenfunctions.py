@@ -29,6 +29,7 @@ from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
+from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
@@ -381,7 +382,16 @@ def figure_b4(effort: str, run: Run) -> Finding:
             0.05,
             of="binarised_inner_product",
             kind="paper",
-        )
+        ),
+        Claim(
+            "Random vectors of 60,000 entries have an inner product of the order of 0.0001: logarithm of the mean absolute value.",
+            "logarithm_of_the_inner_product_of_random_vectors",
+            "about",
+            -4.0,
+            0.5,
+            of="random_inner_product",
+            kind="paper",
+        ),
     ],
     draw=lambda finding, dark: lines_figure(
         {name: (array[0], array[1]) for name, array in finding.arrays.items()},
@@ -415,6 +425,17 @@ def figure_b2_text(effort: str, run: Run) -> Finding:
     statistics = {
         "inner_product_of_binarised_and_plain_eigenvectors": mean.named(
             "inner product of binarised and plain eigenvectors"
-        )
+        ),
+        "logarithm_of_the_inner_product_of_random_vectors": _of_random_vectors().named(
+            "decimal logarithm of the mean absolute inner product of random vectors"
+        ),
     }
     return Finding(statistics, arrays, settings)
+
+
+def _of_random_vectors(dimension: int = 60_000, vectors: int = 40) -> Estimate:
+    """The decimal logarithm of the mean absolute cosine between independent random vectors."""
+    generator = generator_for(torch.device("cpu"), 0, "random vectors")
+    rows = torch.nn.functional.normalize(torch.randn(2 * vectors, dimension, generator=generator))
+    cosines = (rows[:vectors] * rows[vectors:]).sum(1).abs().double().numpy()
+    return bootstrapped(lambda values: float(np.log10(values.mean())), cosines)
