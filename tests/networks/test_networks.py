@@ -79,6 +79,8 @@ def variants() -> Iterator[tuple[str, dict[str, object]]]:
         yield name, {"image_size": 2 * side}
         if has_activation(name):
             yield name, {"activation": "gelu"}
+        if "law" in inspect.signature(builder(name)).parameters:
+            yield name, {"law": "flax"}
     yield "lenet", {"image_size": 19}
     yield "lenet", {"pooling": "average", "hidden": (30,)}
     yield "lenet", {"pooling": "none", "image_size": 9}

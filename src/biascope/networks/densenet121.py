@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._activations import activation_layer
+from ._laws import with_law
 from ._pooling import GLOBAL, HALVING
 from ._settings import require_choice, require_image_and_outputs
 
@@ -22,6 +23,7 @@ def densenet121(
     image_size: int = 32,
     activation: str = "relu",
     pooling: str = "average",
+    law: str = "pytorch",
 ) -> nn.Module:
     """DenseNet-121 with the stem for small images: a 3×3 convolution of stride 1 and no max-pool.
 
@@ -41,7 +43,7 @@ def densenet121(
     A dense layer is x ↦ [x, r(x)], joined along the channels, with r = BatchNorm, activation, convolution 1×1 to 128
     channels, BatchNorm, activation, convolution 3×3 to 32 channels (growth 32, bottleneck 4 times the growth). A
     transition is BatchNorm, activation, convolution 1×1 to half the channels, average pool 2×2. No convolution has a
-    bias; all layers have PyTorch's default law.
+    bias; by default all layers have PyTorch's law.
 
     Args:
         channels: Channels of the input image.
@@ -51,6 +53,7 @@ def densenet121(
         pooling: "average", or "none", which drops the average pools of the three transitions and the global average
             pool. Every block then works at the full image size, and the linear layer reads all 1024 · image_size²
             values.
+        law: Law of the initial weights: "pytorch", or "flax" (normal with variance 1/(fan in), zero biases).
 
     Raises:
         ValueError: If a setting is out of its range.
@@ -90,7 +93,7 @@ def densenet121(
     layers["pool"] = GLOBAL[pooling]()
     layers["flatten"] = nn.Flatten()
     layers["head"] = nn.Linear(width * (image_size**2 if pooling == "none" else 1), outputs)
-    return nn.Sequential(layers)
+    return with_law(nn.Sequential(layers), law)
 
 
 class _DenseLayer(nn.Module):

@@ -8,6 +8,7 @@ from itertools import pairwise
 from torch import nn
 
 from ._activations import activation_layer
+from ._laws import with_law
 from ._pooling import HALVING
 from ._settings import require_choice, require_image_and_outputs, require_widths
 
@@ -21,6 +22,7 @@ def lenet(
     pooling: str = "max",
     padding: str = "valid",
     hidden: tuple[int, ...] = (120, 84),
+    law: str = "pytorch",
 ) -> nn.Module:
     """LeNet: two 5×5 convolutions, valid as published or padded to keep the side.
 
@@ -34,8 +36,8 @@ def lenet(
     | linear, activation | 84 |
     | linear | outputs |
 
-    Every layer has a bias and PyTorch's default law. The 2020 paper uses max-pooling, the 2025 paper average-pooling. The code
-    of the 2021 paper on linearised networks has average-pooling and padded convolutions.
+    Every layer has a bias, and by default PyTorch's law. The 2020 paper uses max-pooling, the 2025 paper average-pooling. The code
+    of the 2021 paper on linearised networks has average-pooling, padded convolutions and the law of Flax.
 
     Args:
         channels: Channels of the input image.
@@ -48,6 +50,7 @@ def lenet(
             layer then reads 16 × 8 × 8 values of a 32×32 image.
         hidden: Widths of the hidden linear layers; smaller ones make the network of about 50,000 parameters of
             figure 11 of the 2025 paper, which does not print its widths.
+        law: Law of the initial weights: "pytorch", or "flax" (normal with variance 1/(fan in), zero biases).
 
     Raises:
         ValueError: If a setting is out of its range.
@@ -86,4 +89,4 @@ def lenet(
         layers[f"linear{number}"] = nn.Linear(inward, outward)
         layers[f"activation{number}"] = activation_layer(activation)
     layers["head"] = nn.Linear(hidden[-1], outputs)
-    return nn.Sequential(layers)
+    return with_law(nn.Sequential(layers), law)

@@ -6,22 +6,26 @@ from collections import OrderedDict
 
 from torch import nn
 
+from ._laws import with_law
 from ._settings import require_image_and_outputs
 
 
-def logistic_regression(*, channels: int = 1, outputs: int = 1, image_size: int = 32) -> nn.Module:
+def logistic_regression(
+    *, channels: int = 1, outputs: int = 1, image_size: int = 32, law: str = "pytorch"
+) -> nn.Module:
     """Logistic regression on the pixels, f(x) = W x + b with x ∈ R^D and D = channels · image_size².
 
-    The logits are returned as they are; the logistic function belongs to the loss. W and b have PyTorch's default law,
-    uniform on ±1/√D.
+    The logits are returned as they are; the logistic function belongs to the loss. By default, W and b have PyTorch's
+    law, uniform on ±1/√D.
 
     Args:
         channels: Channels of the input image.
         outputs: Number of logits.
         image_size: Side of the square input image in pixels.
+        law: Law of the initial weights: "pytorch", or "flax" (normal with variance 1/(fan in), zero biases).
 
     Raises:
-        ValueError: If a setting is not a whole number of at least 1.
+        ValueError: If a setting is out of its range.
 
     >>> sum(p.numel() for p in logistic_regression().parameters())
     1025
@@ -30,4 +34,5 @@ def logistic_regression(*, channels: int = 1, outputs: int = 1, image_size: int 
         Ortiz-Jiménez et al., Neural anisotropy directions, NeurIPS 2020, figure 1.
     """
     require_image_and_outputs(channels, outputs, image_size)
-    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), head=nn.Linear(channels * image_size**2, outputs)))
+    layers = OrderedDict(flatten=nn.Flatten(), head=nn.Linear(channels * image_size**2, outputs))
+    return with_law(nn.Sequential(layers), law)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from torch import nn
 
 from ._activations import activation_layer
+from ._laws import with_law
 from ._settings import require_image_and_outputs, require_widths
 
 
@@ -18,11 +19,12 @@ def mlp(
     image_size: int = 32,
     activation: str = "relu",
     hidden: tuple[int, ...] = (500, 500, 500),
+    law: str = "pytorch",
 ) -> nn.Module:
     """Multi-layer perceptron on the pixels, h_l = φ(W_l h_(l-1) + b_l) with h_0 = x, and f(x) = W h_L + b.
 
     The default of three hidden layers of 500 units is the network of the 2020 paper; `hidden=(100, 100)` is that of the
-    2025 paper. Weights and biases have PyTorch's default law, uniform on ±1/√(fan in).
+    2025 paper. By default, weights and biases have PyTorch's law, uniform on ±1/√(fan in).
 
     Args:
         channels: Channels of the input image.
@@ -30,6 +32,7 @@ def mlp(
         image_size: Side of the square input image in pixels.
         activation: φ: "relu", "gelu", "tanh" or "identity".
         hidden: Widths of the hidden layers, from the input on.
+        law: Law of the initial weights: "pytorch", or "flax" (normal with variance 1/(fan in), zero biases).
 
     Raises:
         ValueError: If a setting is out of its range, or `hidden` is empty.
@@ -50,4 +53,4 @@ def mlp(
         layers[f"linear{number}"] = nn.Linear(inward, outward)
         layers[f"activation{number}"] = activation_layer(activation)
     layers["head"] = nn.Linear(hidden[-1], outputs)
-    return nn.Sequential(layers)
+    return with_law(nn.Sequential(layers), law)

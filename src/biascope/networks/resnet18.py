@@ -7,6 +7,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from ._activations import activation_layer
+from ._laws import with_law
 from ._pooling import GLOBAL
 from ._settings import require_choice, require_image_and_outputs
 
@@ -22,6 +23,7 @@ def resnet18(
     pooling: str = "average",
     batchnorm: bool = True,
     zero_residual: bool = False,
+    law: str = "pytorch",
 ) -> nn.Module:
     """ResNet-18 with the stem for small images: a 3×3 convolution of stride 1 and no max-pool.
 
@@ -37,7 +39,7 @@ def resnet18(
 
     A residual block is x ↦ φ(r(x) + s(x)) with r = convolution 3×3, BatchNorm, φ, convolution 3×3, BatchNorm. The
     shortcut s is a 1×1 convolution and BatchNorm where the shape changes, else the identity. No convolution has a bias;
-    all layers have PyTorch's default law.
+    by default all layers have PyTorch's law.
 
     Args:
         channels: Channels of the input image.
@@ -50,6 +52,7 @@ def resnet18(
             papers do not say), so that with ReLU the network is positively homogeneous but for the bias of the head.
         zero_residual: Whether the last BatchNorm of each residual branch r starts with scale 0, so that a block starts as
             φ(s(x)), as in the code of the 2021 paper on linearised networks.
+        law: Law of the initial weights: "pytorch", or "flax" (normal with variance 1/(fan in), zero biases).
 
     Raises:
         ValueError: If a setting is out of its range.
@@ -92,7 +95,7 @@ def resnet18(
     layers["pool"] = GLOBAL[pooling]()
     layers["flatten"] = nn.Flatten()
     layers["head"] = nn.Linear(inward * (side**2 if pooling == "none" else 1), outputs)
-    return nn.Sequential(layers)
+    return with_law(nn.Sequential(layers), law)
 
 
 class _ResidualBlock(nn.Module):

@@ -12,19 +12,24 @@ from torch import Tensor
 
 from biascope.families.family import Family
 from biascope.papers.linearized2021.shared import (
+    COMMON,
+    ON_IMAGES,
     RECIPE,
     TITLES,
     eigenfunctions,
+    evidence,
     fall_and_mean,
     images,
     learned,
     linearised,
+    settings_of,
     start_of,
 )
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
+from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
@@ -49,28 +54,59 @@ PLANS: dict[str, dict[str, Plan]] = {  # by effort and network
     "laptop": {name: Plan((3000, 1000), 25, _NEAR) for name in ("mlp", "lenet")},
     "paper": {
         **{name: Plan((50_000, 10_000), 100, _WIDE) for name in ("mlp", "lenet")},
-        "resnet18": Plan((12_000, 3000), 20, (1, 5, 50, 200, 500, 1000)),
+        "resnet18": Plan((12_000, 3000), 20, (1, 5, 20, 100, 300, 1000)),
     },
 }
 
 
-def order_claims(names: tuple[str, ...], *, gap: bool = True) -> list[Claim]:
-    """Accuracy falls with the index, for networks and their linearisations, and which of the two does better."""
+def order_claims(
+    names: tuple[str, ...], falls: str, *, linearised_falls: str = "", lead: str = "", same_order: str = ""
+) -> list[Claim]:
+    """Accuracy falls with the index, for networks and their linearisations, and which of the two does better.
+
+    Args:
+        names: Of the networks.
+        falls: Key of the statement that the networks' accuracy falls.
+        linearised_falls: Key of that for linearisations; the same if empty.
+        lead: Key of the statement that linearisations do better; none if empty.
+        same_order: Key of the statement that both have one order; none if empty.
+    """
     claims = []
     for name in names:
         title, effort = TITLES[name], "paper" if name == "resnet18" else "laptop"
-        for words, key in ((title, snake(title)), (f"Linearised {title}", f"linearised_{snake(title)}")):
+        line = f"linearised {title}"
+        for words, each, statement in (
+            (title, title, falls),
+            (f"Linearised {title}", line, linearised_falls or falls),
+        ):
             claims.append(
                 Claim(
                     f"{words}'s accuracy on sign(φ_ρ) falls with ρ: rank correlation.",
-                    f"{key}_rank_correlation_of_accuracy_and_index",
+                    f"{snake(each)}_rank_correlation_of_accuracy_and_index",
                     "at most",
                     "progressively drops with decreasing eigenvalues",
-                    -0.6,
+                    0.0,
                     effort,
+                    of=statement,
+                    kind="paper",
+                    trained=evidence(each),
                 )
             )
-        if gap:
+        if same_order:
+            claims.append(
+                Claim(
+                    f"{title} and its linearisation find the same eigenfunctions hard: rank correlation of their accuracies.",
+                    f"{snake(title)}_rank_correlation_of_its_accuracy_and_that_of_the_linearisation",
+                    "at least",
+                    "agree on which eigenfunctions are harder to learn",
+                    0.0,
+                    effort,
+                    of=same_order,
+                    kind="paper",
+                    trained=evidence(title, line),
+                )
+            )
+        if lead:
             claims.append(
                 Claim(
                     f"Linearised {title} does better than {title} on its own eigenfunctions: mean lead in points.",
@@ -79,9 +115,40 @@ def order_claims(names: tuple[str, ...], *, gap: bool = True) -> list[Claim]:
                     "the kernels perform comparatively much better",
                     0.0,
                     effort,
+                    of=lead,
+                    kind="paper",
+                    trained=evidence(title, line),
                 )
             )
     return claims
+
+
+def published(names: tuple[str, ...], train: int = 50_000) -> dict[str, Any]:
+    """The authors' settings of a figure about some networks."""
+    per_network = {
+        "training samples": train,
+        "test samples": 10_000,
+        "epochs": 100,
+        "eigenfunctions": 1000,
+        "activation": ON_IMAGES,
+    }
+    each = {f"{what}: {TITLES[name]}": number for name in names for what, number in per_network.items()}
+    return {**COMMON, "momentum": 0.9, **each}
+
+
+def settings_for(plans: dict[str, Plan], recipe: Recipe, samples: dict[str, Arrays]) -> dict[str, Any]:
+    """The settings of a run, under the keys of :func:`published`."""
+    found = settings_of(recipe, list(plans)) | {"seed": 0}
+    for name, plan in plans.items():
+        found |= {
+            f"samples: {TITLES[name]}": samples[name].name,
+            f"training samples: {TITLES[name]}": samples[name].sizes["train"],
+            f"test samples: {TITLES[name]}": samples[name].sizes["test"],
+            f"epochs: {TITLES[name]}": plan.epochs,
+            f"eigenfunctions: {TITLES[name]}": max(plan.indices),
+            f"learned: {TITLES[name]}": list(plan.indices),
+        }
+    return found
 
 
 def speed_claims(name: str) -> list[Claim]:
@@ -92,14 +159,22 @@ def speed_claims(name: str) -> list[Claim]:
         "distance": "travels further in weight space (ℓ2)",
         "turn": "turns its weights further (cosine distance)",
     }
+    statements = {
+        "iterations": "training_time_grows",
+        "distance": "weight_distance_grows",
+        "turn": "weight_distance_grows",
+    }
     return [
         Claim(
             f"{TITLES[name]} {what} for later eigenfunctions: rank correlation.",
             f"{snake(TITLES[name])}_rank_correlation_of_{key}_and_index",
             "at least",
             "grow with the index",
-            0.6,
+            0.0,
             effort,
+            of=statements[key],
+            kind="paper",
+            trained=evidence(TITLES[name]),
         )
         for key, what in words.items()
     ]
@@ -107,9 +182,14 @@ def speed_claims(name: str) -> list[Claim]:
 
 def targets_of(name: str, plan: Plan, run: Run, data: str = "cifar10") -> tuple[Family, Arrays, dict[str, Tensor]]:
     """A network at initialisation, samples, and the binarised eigenfunctions of its kernel on them."""
-    samples = images(data, plan.sizes, run)
+    samples = images(data, _whole(plan.sizes) if data == "mnist" else plan.sizes, run)
     family = start_of(name, samples.shape)
     return family, samples, eigenfunctions(family, samples, max(plan.indices), run).labels(plan.indices)
+
+
+def _whole(sizes: tuple[int, int]) -> tuple[int, int]:
+    """All of MNIST where all of CIFAR-10 is meant."""
+    return (60_000, 10_000) if sizes == (50_000, 10_000) else sizes
 
 
 def accuracies(
@@ -119,26 +199,30 @@ def accuracies(
     plans = {name: plan for name, plan in PLANS[effort].items() if name in names}
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    settings: dict[str, Any] = {"recipe": recipe.settings, "seed": 0}
+    taken: dict[str, Arrays] = {}
     for name, plan in plans.items():
         title, places = TITLES[name], np.array(plan.indices, float)
         family, samples, labels = targets_of(name, plan, run, data)
         how = dataclasses.replace(recipe, epochs=plan.epochs)
-        settings[name] = {"samples": samples.name, "epochs": plan.epochs, "indices": list(plan.indices)}
+        taken[name] = samples
         network, line = (learned(each, samples, labels, how, run) for each in (family, linearised(family)))
         for subject, found in ((title, network), (f"linearised {title}", line)):
             arrays[f"accuracy: {subject}"] = np.stack([places, found.accuracy])
-            statistics |= fall_and_mean(subject, found.accuracy, places)
+            arrays[f"training accuracy: {subject}"] = np.stack([places, found.train_accuracy])
+            statistics |= fall_and_mean(subject, found, places)
+        statistics[f"{snake(title)}_rank_correlation_of_its_accuracy_and_that_of_the_linearisation"] = bootstrapped(
+            spearman, network.accuracy, line.accuracy
+        ).named(f"{title}: rank correlation of its accuracy and that of the linearisation")
         lead = 100 * (line.accuracy - network.accuracy)
         statistics[f"{snake(title)}_lead_of_the_linearisation"] = bootstrapped(np.mean, lead).named(
             f"{title}: lead of the linearisation", "points"
         )
         crossing = _crossing(places, lead)
         if crossing is not None:
-            statistics[f"{snake(title)}_index_where_the_curves_cross"] = Estimate.exact(crossing).named(
+            statistics[f"{snake(title)}_index_where_the_curves_cross"] = Estimate(crossing).named(
                 f"{title}: index where the curves cross"
             )
-    return Finding(statistics, arrays, settings)
+    return Finding(statistics, arrays, settings_for(plans, recipe, taken))
 
 
 def _crossing(places: np.ndarray, lead: np.ndarray) -> float | None:
@@ -160,8 +244,15 @@ def drawn_accuracies(finding: Finding, dark: bool) -> Figure:
 @figure(
     "4.2",
     title="Networks and their linearisations on the binarised eigenfunctions of the tangent kernel (CIFAR-10)",
-    claims=order_claims(("mlp", "lenet", "resnet18")),
+    claims=order_claims(
+        ("mlp", "lenet", "resnet18"),
+        "eigenfunction_accuracy_falls",
+        linearised_falls="eigenfunction_accuracy_falls_linearised",
+        lead="linearised_better_on_eigenfunctions",
+        same_order="same_order_of_eigenfunctions",
+    ),
     draw=drawn_accuracies,
+    published=published(("mlp", "lenet", "resnet18")),
 )
 def figure_42(effort: str, run: Run) -> Finding:
     """Accuracy on sign(φ_ρ)."""
@@ -171,13 +262,18 @@ def figure_42(effort: str, run: Run) -> Finding:
 @figure(
     "B.1",
     title="The same with Adam",
-    claims=order_claims(("lenet",), gap=False),
+    claims=order_claims(("mlp", "lenet"), "adam_accuracy_falls", lead="adam_linearised_better"),
     draw=drawn_accuracies,
+    published={
+        key: value
+        for key, value in (published(("mlp", "lenet", "resnet18")) | {"optimiser": "adam"}).items()
+        if key not in ("rate", "momentum")  # the thesis does not give Adam's rate
+    },
 )
 def figure_b1(effort: str, run: Run) -> Finding:
     """Accuracy on sign(φ_ρ), trained with Adam."""
     recipe = dataclasses.replace(RECIPE, optimiser="adam", rate=1e-3, momentum=0.0)
-    found = accuracies(effort, run, recipe=recipe, names=("lenet",))
+    found = accuracies(effort, run, recipe=recipe, names=("mlp", "lenet"))
     return dataclasses.replace(found, notes=("The thesis does not give Adam's rate; 0.001 was chosen.",))
 
 
@@ -185,7 +281,7 @@ def figure_b1(effort: str, run: Run) -> Finding:
     "B.2",
     title="The same on MNIST",
     claims=[
-        *order_claims(("mlp", "lenet"), gap=False),
+        *order_claims(("mlp", "lenet"), "mnist_accuracy_falls"),
         Claim(
             "LeNet and its linearisation cross near φ_500 on MNIST: index of the crossing.",
             "lenet_index_where_the_curves_cross",
@@ -193,9 +289,13 @@ def figure_b1(effort: str, run: Run) -> Finding:
             500.0,
             250.0,
             "paper",
+            of="mnist_lenet_curves_cross",
+            kind="paper",
+            trained=evidence("LeNet", "linearised LeNet"),
         ),
     ],
     draw=drawn_accuracies,
+    published=published(("mlp", "lenet"), 60_000),
 )
 def figure_b2(effort: str, run: Run) -> Finding:
     """Accuracy on sign(φ_ρ) of MNIST."""
@@ -216,11 +316,14 @@ def _speeds(name: str, effort: str, run: Run) -> Finding:
         )
         for key, values in numbers.items()
     }
+    best = Estimate(100 * float(np.nanmax(network.train_accuracy)))
+    statistics[f"{snake(title)}_best_training_accuracy"] = best.named(f"{title}: best training accuracy", "%")
     for key, values in numbers.items():
-        ratio = Estimate.exact(float(values[-1] / max(values[0], 1e-12)))
+        ratio = Estimate(float(values[-1] / max(values[0], 1e-12)))
         statistics[f"{snake(title)}_{key}_last_over_first"] = ratio.named(f"{title}: {key}, last over first")
     arrays = {key: np.stack([places, values]) for key, values in numbers.items()}
-    return Finding(statistics, arrays, {"samples": samples.name, "epochs": plan.epochs, "threshold": 0.01, "seed": 0})
+    settings = settings_for({name: plan}, RECIPE, {name: samples}) | {"threshold": 0.01}
+    return Finding(statistics, arrays, settings)
 
 
 def _drawn_speeds(finding: Finding, dark: bool) -> Figure:
@@ -231,19 +334,37 @@ def _drawn_speeds(finding: Finding, dark: bool) -> Figure:
     return lines_figure(curves, x="index ρ of the eigenfunction", y="relative to the largest", dark=dark)
 
 
-@figure("4.3", title="Speed and way in weight space, ResNet-18", claims=speed_claims("resnet18"), draw=_drawn_speeds)
+@figure(
+    "4.3",
+    title="Speed and way in weight space, ResNet-18",
+    claims=speed_claims("resnet18"),
+    draw=_drawn_speeds,
+    published=published(("resnet18",)) | {"threshold": 0.01},
+)
 def figure_43(effort: str, run: Run) -> Finding:
     """Iterations and distances of ResNet-18."""
     return _speeds("resnet18", effort, run)
 
 
-@figure("B.3", title="Speed and way in weight space, MLP", claims=speed_claims("mlp"), draw=_drawn_speeds)
+@figure(
+    "B.3",
+    title="Speed and way in weight space, MLP",
+    claims=speed_claims("mlp"),
+    draw=_drawn_speeds,
+    published=published(("mlp",)) | {"threshold": 0.01},
+)
 def figure_b3(effort: str, run: Run) -> Finding:
     """Iterations and distances of the MLP."""
     return _speeds("mlp", effort, run)
 
 
-@figure("B.4", title="Speed and way in weight space, LeNet", claims=speed_claims("lenet"), draw=_drawn_speeds)
+@figure(
+    "B.4",
+    title="Speed and way in weight space, LeNet",
+    claims=speed_claims("lenet"),
+    draw=_drawn_speeds,
+    published=published(("lenet",)) | {"threshold": 0.01},
+)
 def figure_b4(effort: str, run: Run) -> Finding:
     """Iterations and distances of LeNet."""
     return _speeds("lenet", effort, run)
@@ -259,7 +380,18 @@ def figure_b4(effort: str, run: Run) -> Finding:
             "about",
             0.78,
             0.05,
-        )
+            of="binarised_inner_product",
+            kind="paper",
+        ),
+        Claim(
+            "Random vectors of 60,000 entries have an inner product of the order of 0.0001: logarithm of the mean absolute value.",
+            "logarithm_of_the_inner_product_of_random_vectors",
+            "about",
+            -4.0,
+            0.5,
+            of="random_inner_product",
+            kind="paper",
+        ),
     ],
     draw=lambda finding, dark: lines_figure(
         {name: (array[0], array[1]) for name, array in finding.arrays.items()},
@@ -267,13 +399,23 @@ def figure_b4(effort: str, run: Run) -> Finding:
         y="inner product of sign(φ_ρ) and φ_ρ",
         dark=dark,
     ),
+    published={
+        "initial weights": "flax",
+        **{
+            f"{what}: {TITLES[name]}": number
+            for name in ("mlp", "lenet", "resnet18")
+            for what, number in (("samples", 60_000), ("eigenfunctions", 1000))
+        },
+    },
 )
 def figure_b2_text(effort: str, run: Run) -> Finding:
     """Cosine between sign(φ_ρ) and φ_ρ."""
-    arrays, means, settings = {}, [], {}
+    arrays, means = {}, []
+    settings: dict[str, Any] = {"seed": 0, "initial weights": COMMON["initial weights"]}
     for name, plan in PLANS[effort].items():
         samples = images("cifar10", plan.sizes, run)
-        settings[TITLES[name]] = samples.name
+        settings[f"samples: {TITLES[name]}"] = sum(samples.sizes.values())
+        settings[f"eigenfunctions: {TITLES[name]}"] = max(plan.indices)
         family = start_of(name, samples.shape)
         functions = eigenfunctions(family, samples, max(plan.indices), run).functions
         products = (functions.abs().mean(1) / functions.square().mean(1).sqrt()).numpy()
@@ -283,6 +425,17 @@ def figure_b2_text(effort: str, run: Run) -> Finding:
     statistics = {
         "inner_product_of_binarised_and_plain_eigenvectors": mean.named(
             "inner product of binarised and plain eigenvectors"
-        )
+        ),
+        "logarithm_of_the_inner_product_of_random_vectors": _of_random_vectors().named(
+            "decimal logarithm of the mean absolute inner product of random vectors"
+        ),
     }
-    return Finding(statistics, arrays, {"samples": settings, "seed": 0})
+    return Finding(statistics, arrays, settings)
+
+
+def _of_random_vectors(dimension: int = 60_000, vectors: int = 40) -> Estimate:
+    """The decimal logarithm of the mean absolute cosine between independent random vectors."""
+    generator = generator_for(torch.device("cpu"), 0, "random vectors")
+    rows = torch.nn.functional.normalize(torch.randn(2 * vectors, dimension, generator=generator))
+    cosines = (rows[:vectors] * rows[vectors:]).sum(1).abs().double().numpy()
+    return bootstrapped(lambda values: float(np.log10(values.mean())), cosines)

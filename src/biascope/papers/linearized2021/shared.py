@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,10 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.gram import tangent_gram
+from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.networks import builder
-from biascope.results.estimate import Number, bootstrapped, spearman
+from biascope.results.claim import Trained
+from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
 from biascope.results.wording import snake
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -34,11 +37,16 @@ from biascope.training.recipe import Recipe
 from biascope.training.sweep import Course, Trial, trained
 
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet-18"}
+# As in the released code: initial weights by the law of Flax, padded convolutions and average-pooling in LeNet, residual branches that
+# start at zero.
 NETWORKS: dict[str, dict[str, Any]] = {
-    "mlp": {"hidden": (100, 100)},
-    "lenet": {"padding": "same", "pooling": "average"},
-    "resnet18": {"zero_residual": True},
+    "mlp": {"hidden": (100, 100), "law": "flax"},
+    "lenet": {"padding": "same", "pooling": "average", "law": "flax"},
+    "resnet18": {"zero_residual": True, "law": "flax"},
 }
+# Also as released: ReLU on images. The directions of figures 4.4 and 4.5 are those of networks with GELU. For ResNet-18 the released
+# settings disagree: its kernel is computed with ReLU, its trainings on eigenfunctions have GELU; here both have ReLU.
+ON_IMAGES, ALONG_DIRECTIONS = "relu", "gelu"
 # "A decaying learning rate starting at 0.05 and momentum set to 0.9 … a batch size of 128", logistic loss on one output.
 RECIPE = Recipe(
     "sgd", rate=0.05, schedule="linear", momentum=0.9, epochs=100, batch=128, loss="logistic", threshold=0.01
@@ -46,16 +54,47 @@ RECIPE = Recipe(
 PARTS = {"cifar10": "cifar10-part", "mnist": "mnist-part"}  # .npz files for machines that hold no more
 
 
-def builder_of(name: str, shape: Sequence[int]) -> Any:
+# What `published` and the settings of every figure share.
+COMMON: dict[str, Any] = {
+    "initial weights": "flax",
+    "optimiser": "sgd",
+    "rate": 0.05,
+    "schedule": "linear",
+    "batch": 128,
+}
+
+
+def settings_of(recipe: Recipe, names: Sequence[str], activation: str = ON_IMAGES) -> dict[str, Any]:
+    """Law and activation of the networks and what their recipe has in common, under the keys of :data:`COMMON`."""
+    laws = sorted({NETWORKS[name]["law"] for name in names})
+    return {
+        "initial weights": ", ".join(laws),
+        "optimiser": recipe.optimiser,
+        "rate": recipe.rate,
+        "schedule": recipe.schedule,
+        "batch": recipe.batch,
+        "momentum": recipe.momentum,
+        **{f"activation: {TITLES[name]}": activation for name in names},
+    }
+
+
+def builder_of(name: str, shape: Sequence[int], activation: str = ON_IMAGES) -> Any:
     """The chapter's network for images of a shape, with one output."""
-    return functools.partial(builder(name), channels=shape[0], image_size=shape[1], outputs=1, **NETWORKS[name])
+    return functools.partial(
+        builder(name), channels=shape[0], image_size=shape[1], outputs=1, activation=activation, **NETWORKS[name]
+    )
 
 
-def start_of(name: str, shape: Sequence[int], seed: int = 0) -> Family:
+def start_of(name: str, shape: Sequence[int], seed: int = 0, activation: str = ON_IMAGES) -> Family:
     """One initialisation θ₀, from which network and linearisation both start."""
     with forked_rng(seed_of(seed, "initialisation of chapter 4", name)):
-        module: nn.Module = builder_of(name, shape)()
+        module: nn.Module = builder_of(name, shape, activation)()
     return Family.point(module, name=TITLES[name])
+
+
+def any_start(name: str, shape: Sequence[int]) -> Family:
+    """All initialisations, for repetitions that each have their own."""
+    return Family.initialised(builder_of(name, shape), name=TITLES[name])
 
 
 def linearised(family: Family) -> Family:
@@ -81,7 +120,7 @@ def images(name: str, sizes: tuple[int, int], run: Run, *, halves: bool = False)
 def _read(name: str, sizes: tuple[int, int], root: Path) -> Arrays:
     """Read once for the figures that follow one another."""
     part = PARTS[name] if (root / f"{PARTS[name]}.npz").exists() else name
-    return samples_of(part, sizes=sizes, side=32 if name == "mnist" else None, root=root)
+    return samples_of(part, sizes=sizes, root=root)
 
 
 @dataclass(frozen=True)
@@ -106,11 +145,12 @@ class Eigenfunctions:
 
 def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eigenfunctions:
     """Of the kernel of a point family; kept in the run folder."""
-    network = family.draw(1, seed=0, run=run.shared).member(0)
+    chosen = training_run(family, run)
+    network = family.draw(1, seed=0, run=chosen).member(0)
 
     def work(key: str) -> Outcome:
         x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
-        kernel = tangent_gram(network, x, run=dataclasses.replace(run.shared, folder=None)).matrix
+        kernel = tangent_gram(network, x, run=dataclasses.replace(chosen, folder=None)).matrix
         pairs = eigenpairs(Matrix(kernel), count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
         return {
             "values": (pairs.values / len(x)).cpu(),
@@ -118,7 +158,7 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
             "residuals": (pairs.residuals * pairs.values[0] / pairs.values).cpu(),
         }
 
-    trials = Trials("eigenfunctions", run.shared, code=work, at=samples, family=family, samples=samples, count=count)
+    trials = Trials("eigenfunctions", chosen, code=work, at=samples, family=family, samples=samples, count=count)
     found = next(trials.outcomes(["pairs"], work))
     return Eigenfunctions(found["values"], found["functions"], samples.sizes["train"])
 
@@ -148,9 +188,10 @@ class Targets(Course):
 
 @dataclass(frozen=True)
 class Learned:
-    """How well targets were learned: one entry per target."""
+    """How well targets were learned: one entry per target; accuracies of trainings that diverged are nan."""
 
     accuracy: np.ndarray
+    train_accuracy: np.ndarray
     iterations: np.ndarray
     distance: np.ndarray
     turn: np.ndarray
@@ -170,8 +211,10 @@ def learned(family: Family, samples: Arrays, labels: dict[str, Tensor], recipe: 
 
     steps = gathered("steps")[0]
     first = gathered("first_below")
+    finite = gathered("diverged_at") < 0
     return Learned(
-        gathered("accuracy/test"),
+        np.where(finite, gathered("accuracy/test"), np.nan),
+        np.where(finite, gathered("accuracy/train"), np.nan),
         np.where(first < 0, steps[-1], first),  # never in time: as long as was waited
         gathered("distance"),
         gathered("turn"),
@@ -180,12 +223,56 @@ def learned(family: Family, samples: Arrays, labels: dict[str, Tensor], recipe: 
     )
 
 
-def fall_and_mean(title: str, accuracy: np.ndarray, index: np.ndarray) -> dict[str, Number]:
-    """How accuracies fall with the index of what is learned, and their mean in percent."""
+def evidence(*titles: str) -> tuple[Trained, ...]:
+    """That networks trained: the training accuracy of each on the target that it fits best."""
+    return tuple(Trained(f"{snake(title)}_best_training_accuracy", chance=50.0, best=100.0) for title in titles)
+
+
+def fall_and_mean(title: str, found: Learned | DirectionalBias, index: np.ndarray) -> dict[str, Number]:
+    """How accuracies fall with the index of what is learned, their mean in percent, and the best training accuracy."""
+    accuracy, fitted = accuracies_of(found)
     fall, mean = bootstrapped(spearman, accuracy, index), bootstrapped(np.mean, 100 * accuracy)
     return {
+        f"{snake(title)}_best_training_accuracy": Estimate(100 * float(np.nanmax(fitted))).named(
+            f"{title}: best training accuracy", "%"
+        ),
         f"{snake(title)}_rank_correlation_of_accuracy_and_index": fall.named(
             f"{title}: rank correlation of accuracy and index"
         ),
         f"{snake(title)}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
     }
+
+
+def accuracies_of(found: Learned | DirectionalBias) -> tuple[np.ndarray, np.ndarray]:
+    """Test and training accuracies by target or direction."""
+    if isinstance(found, Learned):
+        return found.accuracy, found.train_accuracy
+    return found.accuracy[0, 0, 0], found.train_accuracy[0, 0, 0]
+
+
+def over_seeds(values: Sequence[float], sampling_error: float = 0.0) -> Estimate:
+    """The mean of independent trainings. Their spread and the error of finitely many samples are joined; of one, spread unknown.
+
+    Example:
+        >>> over_seeds([70.0, 72.0, 74.0], 1.0)
+        72 ± 1.5 (95 % CI 65.4 to 78.6)
+        >>> over_seeds([70.0], 1.0)
+        70 (spread unknown)
+    """
+    known = np.asarray(values, float)
+    if len(known) < 2:
+        return Estimate(float(known[0]))
+    error = math.hypot(float(known.std(ddof=1)) / math.sqrt(len(known)), sampling_error)
+    return Estimate.from_error(float(known.mean()), error, len(known))
+
+
+def ratio_over_seeds(values: Sequence[float]) -> Estimate:
+    """The geometric mean of ratios of independent trainings, with the interval of the mean logarithm.
+
+    Example:
+        >>> ratio_over_seeds([1.0, 100.0]).value
+        10.0
+    """
+    logarithm = over_seeds([math.log(max(value, 1e-12)) for value in values])
+    low, high, middle = (math.exp(min(each, 700.0)) for each in (logarithm.low, logarithm.high, logarithm.value))
+    return Estimate(round(middle, 12), middle * logarithm.standard_error, low, high)

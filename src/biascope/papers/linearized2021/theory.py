@@ -1,0 +1,201 @@
+"""Theorems 4.1 and 4.2 and equation 4.14: what alignment, kernel norm and weights have to do with one another."""
+
+# n inputs · p parameters · k targets
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from biascope.families.family import Family, Network
+from biascope.kernels.gram import tangent_gram
+from biascope.kernels.products import TangentKernel, alignment
+from biascope.measures.anisotropy_directions import anisotropy_directions
+from biascope.networks import builder
+from biascope.papers.linearized2021.shared import over_seeds
+from biascope.results import draw
+from biascope.results.claim import Claim, Finding, figure
+from biascope.runs.randomness import forked_rng, generator_for, seed_of
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHAPE = (1, 4, 4)
+EXACT = Run(device="cpu", precision="float64")  # small problems, in which rounding must not matter
+_SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
+_SAMPLES = {"smoke": 2000, "laptop": 20_000, "paper": 100_000}
+
+
+def _network(seed: int, activation: str, hidden: tuple[int, ...]) -> Family:
+    build = functools.partial(
+        builder("mlp"), image_size=SHAPE[1], hidden=hidden, outputs=1, activation=activation, law="flax"
+    )
+    with forked_rng(seed_of(seed, "theory of chapter 4")):
+        return Family.point(build().double(), name="MLP")
+
+
+def _inputs(count: int, seed: int) -> torch.Tensor:
+    generator = generator_for(torch.device("cpu"), seed, "inputs of chapter 4")
+    return torch.randn(count, *SHAPE, generator=generator, dtype=torch.float64)
+
+
+def _drawn_values(finding: Finding, dark: bool) -> Figure:
+    (name,) = finding.arrays
+    picture = draw.blank(3.1, "One point per network.")
+    axes = draw.panel(picture, dark)
+    axes.plot(finding.arrays[name], "o", color=draw.PALETTE[dark].lines[0])
+    axes.set(xlabel="network", ylabel=name)
+    return picture
+
+
+@figure(
+    "theorem 4.1",
+    title="Alignment bounds the norm of a target in the kernel's space",
+    claims=[
+        Claim(
+            "The squared norm of a target is at least ‖f‖⁴/α(f): smallest product of norm and alignment over ‖f‖⁴, random targets.",
+            "smallest_norm_times_alignment",
+            "at least",
+            "‖f‖²_k ≥ ‖f‖⁴/α(f)",
+            1.0,
+            of="alignment_bounds_norm",
+            kind="paper",
+        ),
+        Claim(
+            "The alignment is the squared length of the mean of target times gradient: largest relative deviation from yᵀKy/n².",
+            "deviation_of_the_mean_gradient",
+            "at most",
+            "computed in closed form",
+            1e-6,
+            of="alignment_is_mean_gradient",
+            kind="paper",
+        ),
+        Claim(
+            "The alignment of an eigenfunction is its eigenvalue: largest relative deviation.",
+            "deviation_of_the_eigenvalues",
+            "at most",
+            "α(φ_ρ) = λ_ρ",
+            1e-6,
+            of="alignment_of_eigenfunction",
+            kind="paper",
+        ),
+    ],
+    draw=_drawn_values,
+)
+def theorem_41(effort: str, run: Run) -> Finding:
+    """The three numbers on the kernels of small networks in float64, each with random targets of several smoothnesses."""
+    products, gradients, values = [], [], []
+    for seed in range(_SEEDS[effort]):
+        network = _network(seed, "gelu", (30, 30)).draw(1, seed=0, run=EXACT).member(0)
+        x = _inputs(200, seed)
+        n = len(x)
+        spectrum, vectors = torch.linalg.eigh(tangent_gram(network, x, run=EXACT).matrix.double() / n)
+        kept = spectrum > 1e-9 * spectrum[-1]
+        spectrum, functions = spectrum[kept], n**0.5 * vectors[:, kept].T  # (k,), (k, n), E φ² = 1
+        generator = generator_for(torch.device("cpu"), seed, "targets of chapter 4")
+        weights = torch.randn(90, len(spectrum), generator=generator, dtype=torch.float64)
+        weights *= spectrum ** torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64).repeat(30)[:, None]
+        targets = weights @ functions
+        found = alignment(network, x, torch.cat([targets, functions]), errors=False, run=EXACT).values
+        aligned, of_functions = found[: len(targets)], found[len(targets) :]
+        norms = (weights.square() / spectrum).sum(1)
+        products.append(float((norms * aligned / targets.square().mean(1).square()).min()))
+        by_kernel = (weights.square() * spectrum).sum(1)
+        gradients.append(float((aligned / by_kernel - 1).abs().max()))
+        values.append(float((of_functions / spectrum - 1).abs().max()))
+    statistics = {
+        "smallest_norm_times_alignment": over_seeds(products).named("smallest product of norm and alignment"),
+        "deviation_of_the_mean_gradient": over_seeds(gradients).named("deviation of the mean gradient"),
+        "deviation_of_the_eigenvalues": over_seeds(values).named("deviation of the eigenvalues"),
+    }
+    settings = {"network": "MLP 16-30-30-1", "activation": "gelu", "inputs": 200, "seeds": _SEEDS[effort]}
+    return Finding(statistics, {"smallest product": np.array(products)}, settings)
+
+
+@figure(
+    "theorem 4.2",
+    title="Alignment of linear targets by the mixed derivative",
+    claims=[
+        Claim(
+            "For normal inputs, the mixed derivative gives the alignment of a linear target: sampled over it, first direction.",
+            "sampled_alignment_over_the_theorem",
+            "about",
+            1.0,
+            0.1,
+            of="alignment_of_linear_target",
+            kind="paper",
+        )
+    ],
+    draw=_drawn_values,
+)
+def theorem_42(effort: str, run: Run) -> Finding:
+    """Sampled alignments along the first direction of small smooth networks; the errors of both sides are those over networks."""
+    ratios = []
+    for seed in range(_SEEDS[effort]):
+        family = _network(seed, "gelu", (30, 30))
+        probe = Probe.gaussian(SHAPE, fresh=True)
+        found = anisotropy_directions(
+            family, probe, estimator="tangent", draws=_SAMPLES[effort] // 10, keep=1, seed=seed, run=EXACT
+        )
+        x = _inputs(_SAMPLES[effort], seed)
+        targets = x.flatten(1) @ torch.as_tensor(found.directions[0]).flatten().double()
+        sampled = alignment(family.draw(1, seed=0, run=EXACT).member(0), x, targets, run=EXACT).population()
+        ratios.append(sampled.value / float(found.eigenvalues[0]))
+    ratio = over_seeds(ratios)
+    statistics = {
+        "sampled_alignment_over_the_theorem": ratio.named("sampled alignment over that of the theorem"),
+    }
+    settings = {
+        "network": "MLP 16-30-30-1",
+        "activation": "gelu",
+        "inputs": _SAMPLES[effort],
+        "seeds": _SEEDS[effort],
+    }
+    notes = ("With ReLU the theorem misses what happens at the kinks: see the errata.",)
+    return Finding(statistics, {"sampled over theorem": np.array(ratios)}, settings, notes)
+
+
+@figure(
+    "equation 4.14",
+    title="Kernel norm of a linearised network and the distance of its weights",
+    claims=[
+        Claim(
+            "The kernel norm of a linearised network is the distance of its weights: norm over distance, random weights, ReLU.",
+            "norm_over_distance",
+            "about",
+            1.0,
+            0.01,
+            of="distance_is_kernel_norm",
+            kind="paper",
+        ),
+    ],
+    draw=_drawn_values,
+)
+def equation_414(effort: str, run: Run) -> Finding:
+    """The norm of Jδ in the kernel's space over ‖δ‖, for random changes δ of the weights; more inputs than weights."""
+    ratios = []
+    for seed in range(_SEEDS[effort]):
+        network = _network(seed, "relu", (8,)).draw(1, seed=0, run=EXACT).member(0)
+        jacobian = _jacobian(network, _inputs(1000, seed))
+        generator = generator_for(torch.device("cpu"), seed, "weights of chapter 4")
+        change = torch.randn(jacobian.shape[1], generator=generator, dtype=torch.float64)
+        _, values, rows = torch.linalg.svd(jacobian, full_matrices=False)
+        within = rows[values > 1e-9 * values[0]]  # the functions that the kernel's space contains
+        ratios.append(float((within @ change).norm() / change.norm()))
+    statistics = {"norm_over_distance": over_seeds(ratios).named("norm over distance")}
+    settings = {"network": "MLP 16-8-1", "activation": "relu", "inputs": 1000, "seeds": _SEEDS[effort]}
+    notes = (
+        "Scaling the weights into a ReLU unit and dividing those out of it changes no output: gradients do not span all weights.",
+    )
+    return Finding(statistics, {"norm over distance": np.array(ratios)}, settings, notes)
+
+
+def _jacobian(network: Network, x: torch.Tensor) -> torch.Tensor:
+    """Gradients of the output with respect to all weights, ``(n, p)``."""
+    kernel = TangentKernel(network, x, run=EXACT)
+    return kernel.pullback(torch.eye(len(x), dtype=torch.float64)).double()

@@ -1,0 +1,182 @@
+"""Chapter 4: statements and claims, the recipe of the released code, spreads over seeds, and the migration of old numbers."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from biascope import papers
+from biascope.papers.linearized2021 import dynamics, eigenfunctions, shared
+from biascope.papers.reproduce import RESULTS
+from biascope.results.claim import KINDS
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
+from biascope.training.recipe import Recipe
+
+PAPER = papers.find("linearized2021")
+CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
+#: Statements that no claim tests by the paper's own bound, and why.
+WITHOUT_A_CLAIM = {
+    "kernel_not_rotation_invariant": "how strong a dependence counts is ours to say",
+    "kernel_directions_resemble_nads": "a look at pictures",
+    "other_alignments_keep_order": "how little a change counts is ours to say",
+    "trained_kernel_like_network": "how near counts is ours to say",
+    "test_accuracy_peaks_together": "no code records the best epoch",
+}
+
+
+def test_every_statement_has_a_claim_of_the_paper_or_a_reason() -> None:
+    tested = {claim.of for _, claim in CLAIMS if claim.kind == "paper"}
+    assert tested | WITHOUT_A_CLAIM.keys() == {statement.key for statement in PAPER.statements}
+    assert not tested & WITHOUT_A_CLAIM.keys()
+
+
+def test_every_claim_has_a_kind_and_names_its_statement() -> None:
+    for figure, claim in CLAIMS:
+        assert claim.kind in KINDS
+        assert claim.of, f"{figure.number}: {claim.statement}"
+
+
+def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
+    about_starts = {"B.2 text", "4.5", "theorem 4.1", "theorem 4.2", "equation 4.14"}
+    for figure, claim in CLAIMS:
+        at_the_start = figure.number in about_starts or claim.statistic.endswith("at_the_start")
+        assert bool(claim.trained) is not at_the_start, f"{figure.number}: {claim.statement}"
+
+
+def test_every_figure_of_the_chapter_lists_the_authors_settings() -> None:
+    for figure in PAPER.figures:
+        theory = figure.number.startswith(("theorem", "equation"))
+        assert bool(figure.published) is not theory
+        if not theory:
+            assert figure.published["initial weights"] == "flax"
+
+
+@pytest.mark.parametrize("name", shared.NETWORKS)
+def test_networks_are_those_of_the_released_code(name: str) -> None:
+    network = shared.builder_of(name, (3, 32, 32))()
+    weights = network.get_parameter("head.weight")
+    assert not network.get_parameter("head.bias").any()
+    assert weights.shape[0] == 1
+    assert weights.var().item() * weights.shape[1] == pytest.approx(1, abs=6 / math.sqrt(weights.numel()))
+    kinds = {type(layer).__name__ for layer in network.modules()}
+    assert "ReLU" in kinds
+    assert "MaxPool2d" not in kinds
+    along = shared.builder_of(name, (1, 32, 32), shared.ALONG_DIRECTIONS)()
+    assert "GELU" in {type(layer).__name__ for layer in along.modules()}
+
+
+def test_the_recipe_is_that_of_the_released_code() -> None:
+    expected = Recipe(
+        "sgd", 0.05, momentum=0.9, epochs=100, batch=128, schedule="linear", loss="logistic", threshold=0.01
+    )
+    assert expected == shared.RECIPE
+    assert shared.settings_of(shared.RECIPE, ("lenet",)).items() >= shared.COMMON.items()
+
+
+def test_paper_effort_has_the_published_sizes_for_small_networks() -> None:
+    for name in ("mlp", "lenet"):
+        assert eigenfunctions.PLANS["paper"][name].sizes == (50_000, 10_000)
+        assert eigenfunctions.PLANS["paper"][name].epochs == 100
+        assert max(eigenfunctions.PLANS["paper"][name].indices) == 1000
+        assert dynamics._ENERGY["paper"][name][:3] == ((50_000, 10_000), 200, 12_000)
+
+
+def test_the_spread_over_seeds_joins_the_error_of_samples() -> None:
+    values = [1.0, 2.0, 3.0]
+    alone, joined = shared.over_seeds(values), shared.over_seeds(values, 1.0)
+    assert alone.standard_error == pytest.approx(1 / math.sqrt(3))
+    assert joined.standard_error == pytest.approx(math.hypot(1 / math.sqrt(3), 1.0))
+    assert joined.value == alone.value == 2
+    assert math.isnan(shared.over_seeds([2.0], 1.0).low)
+
+
+def test_ratios_over_seeds_are_averaged_as_logarithms() -> None:
+    found = shared.ratio_over_seeds([2.0, 8.0, 4.0])
+    assert found.value == pytest.approx(4.0)
+    assert found.low * found.high == pytest.approx(16.0)
+    assert math.isnan(shared.ratio_over_seeds([3.0]).high)
+
+
+def blobs(seed: int = 0) -> Arrays:
+    """Images whose class is their brightness: learned within few iterations."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(96, 1, 4, 4, generator=generator), torch.arange(96) % 2
+    x = x + 2 * (2 * y[:, None, None, None] - 1)
+    return Arrays({"train": (x[:64], y[:64]), "test": (x[64:], y[64:])}, name="blobs")
+
+
+def test_a_linear_model_with_the_first_kernel_starts_at_zero_and_learns(tmp_path: Path) -> None:
+    samples, run = blobs(), Run(device="cpu", folder=tmp_path / "figure", progress=False)
+    recipe = dataclasses.replace(shared.RECIPE, epochs=4, batch=16)
+    family = shared.start_of("mlp", (1, 4, 4))
+    kept = dynamics._checkpoints(family, samples, recipe, (0, 4), run)
+    start = family.draw(1, seed=0, run=run.shared).member(0)
+    assert all(torch.equal(kept[0][name], tensor) for name, tensor in start.params.items())
+    assert not all(torch.equal(kept[4][name], tensor) for name, tensor in start.params.items())
+    for epoch, params in kept.items():
+        line = dynamics._unbiased(family, params, epoch)
+        network = line.draw(1, seed=0, run=run.shared).member(0)
+        assert not network(samples.whole("test")[0]).any()
+        labels = {split: y[None] for split, (_, y) in samples.splits.items()}
+        found = shared.learned(line, samples, labels, recipe, run)
+        assert found.accuracy[0] > 0.9
+        assert found.train_accuracy[0] > 0.9
+
+
+def test_a_kernel_of_trained_weights_has_batchnorm_as_it_was_at_first() -> None:
+    family = shared.start_of("resnet18", (1, 8, 8))
+    run = Run(device="cpu", progress=False)
+    start = family.draw(1, seed=0, run=run).member(0)
+    moved = {name: tensor + 0.1 for name, tensor in start.params.items()}
+    line = dynamics._with_kernel_of(start, moved)
+    for name, tensor in start.buffers.items():
+        assert torch.equal(line.buffers[name], tensor)
+
+
+def test_the_best_training_accuracy_is_recorded_and_divergence_is_no_accuracy() -> None:
+    nan, places = math.nan, np.array([1.0, 2.0, 3.0])
+    accuracy, fitted = np.array([0.9, 0.8, nan]), np.array([0.7, 0.95, nan])
+    empty = np.zeros(3)
+    found = shared.Learned(accuracy, fitted, empty, empty, empty, empty, empty)
+    numbers = shared.fall_and_mean("LeNet", found, places)
+    assert numbers["lenet_best_training_accuracy"].value == pytest.approx(95)
+    assert math.isnan(numbers["lenet_mean_accuracy"].value)
+    (evidence,) = shared.evidence("LeNet")
+    assert evidence.passes(numbers[evidence.statistic])
+
+
+def _migration() -> object:
+    path = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_linearized2021.py"
+    spec = importlib.util.spec_from_file_location("single_runs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_numbers_of_one_training_have_no_spread_in_the_committed_results() -> None:
+    migration = _migration()
+    for name, pattern in migration.SINGLE.items():  # type: ignore[attr-defined]
+        text = (RESULTS / "linearized2021" / f"{name}.json").read_text(encoding="utf-8")
+        assert migration.migrated(json.loads(text), pattern) == json.loads(text)  # type: ignore[attr-defined]
+
+
+def test_the_migration_takes_spreads_of_one_seed_alone() -> None:
+    migration = _migration()
+    number = {"value": 2.0, "standard_error": 0.0, "low": 2.0, "high": 2.0, "confidence": 1.0, "label": "x", "unit": ""}
+
+    def record(settings: dict[str, object]) -> dict[str, object]:
+        return {"efforts": {"laptop": {"settings": settings, "statistics": {"growth": dict(number)}}}}
+
+    one = migration.migrated(record({"seed": 0}), ".*")  # type: ignore[attr-defined]
+    found = one["efforts"]["laptop"]["statistics"]["growth"]
+    assert found == {**number, "standard_error": None, "low": None, "high": None, "confidence": 0.95}
+    several = record({"seed": 0, "seeds: LeNet": 3})
+    assert migration.migrated(several, ".*")["efforts"]["laptop"]["statistics"]["growth"] == number  # type: ignore[attr-defined]
