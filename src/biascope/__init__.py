@@ -212,17 +212,19 @@ def load(folder: Path | str) -> Result:
     return registry.load(folder)
 
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker would take any misspelt name for one that this finds
 
-    if name in _HOMES:
-        return getattr(import_module(f"biascope.{_HOMES[name]}"), name)
-    if not name.startswith("_"):
-        from biascope.results import registry
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
 
-        if name in registry.names():
-            return registry.find(name)
-    raise AttributeError(f"module 'biascope' has no attribute {name!r}")
+        if name in _HOMES:
+            return getattr(import_module(f"biascope.{_HOMES[name]}"), name)
+        if not name.startswith("_"):
+            from biascope.results import registry
+
+            if name in registry.names():
+                return registry.find(name)
+        raise AttributeError(f"module 'biascope' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
