@@ -277,6 +277,7 @@ def test_without_pandas_or_xarray_one_sentence_says_what_to_install(
 
 def test_a_result_becomes_a_table(result: Result) -> None:
     pandas = pytest.importorskip("pandas")
+    pytest.importorskip("xarray")
     table = result.to_dataframe()
     assert list(table.index) == list(result.headline())
     rank = result.headline()["effective_rank"]
@@ -285,6 +286,9 @@ def test_a_result_becomes_a_table(result: Result) -> None:
     assert set(table["subject"]) == {"small MLP"}
     assert table["value"].dtype == np.float64
     assert len(pandas.concat([table, table])) == 2 * len(table)
+    unknown = Trouble({}).to_dataframe()
+    assert unknown["low"].dtype == np.float64  # nan, not an object
+    assert Trouble({}).to_xarray().attrs["sentence"].startswith("<script")
     with pytest.raises(ValueError, match=r"^table must be a table of this mean_gradient, got 'models': it has none\."):
         result.to_dataframe("models")
 

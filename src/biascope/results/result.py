@@ -289,10 +289,13 @@ class Result(ABC):
         """
         pandas = _optional("pandas", "to_dataframe")
         if table is None:
-            who = {"measurement": self.measurement, "subject": self.subject}
-            return pandas.DataFrame(
-                [who | {"key": key} | number.as_dict() for key, number in self.headline().items()]
-            ).set_index("key")
+            columns = ("label", "value", "standard_error", "low", "high", "confidence", "unit")
+            rows = [
+                [self.measurement, self.subject, *(getattr(number, name) for name in columns)]
+                for number in self.headline().values()
+            ]
+            index = pandas.Index(list(self.headline()), name="key")
+            return pandas.DataFrame(rows, index, ["measurement", "subject", *columns])
         if table not in (known := self.tables()):
             has = f"it has {', '.join(map(repr, known))}" if known else "it has none"
             remedy = f"Pass table={next(iter(known))!r}." if known else "Call to_dataframe() for the headline."

@@ -115,17 +115,18 @@ class Observer:
         Raises:
             ValueError: If the loss is not one number.
         """
-        if isinstance(loss, Tensor) and loss.numel() == 1:
-            # A copy, because a CUDA graph or `loss /= 2` overwrites the tensor. Reading it here would wait for the GPU.
-            self._waiting.append(loss.detach().clone().reshape(()))
-            if loss.device.type == "cpu" or len(self._waiting) >= _WAITING:
-                self._read()
-        elif isinstance(loss, numbers.Real):
-            self._read()
-            self._losses.append(float(loss))
-        else:
-            shape = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        given: Any = loss
+        if not (given.numel() == 1 if isinstance(given, Tensor) else isinstance(given, numbers.Real)):
+            shape = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
             raise ValueError(f"loss must be one number, got {shape}. Pass loss.mean().")
+        if isinstance(given, Tensor) and given.device.type != "cpu":
+            # A copy, because a CUDA graph or `loss /= 2` overwrites the tensor. Reading it here would wait for the GPU.
+            self._waiting.append(given.detach().clone().reshape(()))
+            if len(self._waiting) >= _WAITING:
+                self._read()
+        else:
+            self._read()
+            self._losses.append(float(given.item() if isinstance(given, Tensor) else given))
         self._look()
 
     def _read(self) -> None:
@@ -241,8 +242,8 @@ def lightning_callback(*, network: Callable[[Any], nn.Module] | None = None, **s
     """An :class:`Observer` as a callback of Lightning: ``Trainer(callbacks=[lightning_callback(at=(0, 100))])``.
 
     It counts steps of the optimiser, also where gradients are accumulated or a training is resumed. Of several processes, the first
-    one observes; each must hold all weights. The observer is the attribute ``observer`` of the callback from the start of the
-    training on.
+    one observes; each must hold all weights. Numbers of hooks go to the loggers of the trainer unless ``log`` is given. The observer
+    is the attribute ``observer`` of the callback from the start of the training on.
 
     Args:
         network: Which part of the LightningModule is observed, ``lambda module: module.model``; by default all of it.
@@ -266,7 +267,8 @@ def lightning_callback(*, network: Callable[[Any], nn.Module] | None = None, **s
             self._step: int = trainer.global_step
             if trainer.is_global_zero:
                 module = pl_module if network is None else network(pl_module)
-                self.observer = Observer(module, start=trainer.global_step, **settings)
+                to_loggers = functools.partial(_log_to, trainer)
+                self.observer = Observer(module, **{"log": to_loggers, **settings, "start": trainer.global_step})
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if self.observer is None:
@@ -281,6 +283,11 @@ def lightning_callback(*, network: Callable[[Any], nn.Module] | None = None, **s
                 self._sum, self._step = None, trainer.global_step
 
     return ObserverCallback()
+
+
+def _log_to(trainer: Any, name: str, value: float, step: int) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics({name: value}, step=step)
 
 
 def _lightning() -> Any:
@@ -299,13 +306,13 @@ def _is_count(number: Any) -> bool:
 def _iterations(at: Any) -> range | frozenset[int]:
     if isinstance(at, range):  # may go on for as long as a training does
         return at
-    steps: list[Any] = list(at) if isinstance(at, Iterable) else [at]
-    for step in steps:
-        if not _is_count(step):
+    steps = list(at) if isinstance(at, Iterable) else None
+    for step in [at] if steps is None else steps:
+        if steps is None or not _is_count(step):
             raise ValueError(
                 f"at must list iterations, whole numbers from 0 on, got {step!r}. Pass at=(0, 100) or at=range(0, 10_000, 100)."
             )
-    return frozenset(map(int, steps))
+    return frozenset(map(int, steps or ()))
 
 
 def _functions(hooks: Mapping[str, Hook] | None) -> dict[str, Hook]:
