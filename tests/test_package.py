@@ -24,7 +24,7 @@ USED_AS = {
     "sphinx-mathjax-offline": "sphinx-mathjax-offline",
     "sphinx-gallery": "sphinx_gallery",
     "myst-parser": "myst_parser",
-    "pytest-xdist": "xdist",
+    "pytest-xdist": "pytest_xdist_auto_num_workers",
     "efficientnet-lite-pytorch": "efficientnet_lite_pytorch",
 }
 
@@ -106,16 +106,11 @@ def test_classifiers_are_known_and_true(metadata: Message) -> None:
 
 
 def test_every_package_of_an_extra_is_used() -> None:
-    folders = {"ray": "src", "hub": "src", "peers": "benchmarks", "docs": "docs", "dev": ""}
+    folders = {"ray": ["src"], "hub": ["src"], "peers": ["benchmarks"], "docs": ["docs"], "dev": ["src", "tests"]}
     assert set(PROJECT["optional-dependencies"]) == set(folders)
     for extra, requirements in PROJECT["optional-dependencies"].items():
-        own = [
-            path
-            for path in (ROOT / folders[extra]).rglob("*.py")
-            if ".venv" not in path.parts and "build" not in path.parts
-        ]
-        text = "\n".join(path.read_text("utf-8") for path in own if path != Path(__file__))
-        text += (ROOT / "Makefile").read_text("utf-8")
+        files = [path for folder in folders[extra] for path in (ROOT / folder).rglob("*.py") if path != Path(__file__)]
+        text = "\n".join(path.read_text("utf-8") for path in [*files, ROOT / "Makefile"])
         for requirement in requirements:
             name = package_of(requirement)
             assert re.search(rf"\b{re.escape(USED_AS.get(name, name))}\b", text), (
