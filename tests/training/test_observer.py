@@ -108,6 +108,7 @@ def test_losses_on_a_device_are_not_waited_for() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_losses_on_a_gpu_are_not_waited_for_and_are_right() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
