@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: scan test lint docs bench clean
+.PHONY: scan test lint docs bench package clean
 
 scan: $(STAMP)
 	$(BIN)/biascope scan
@@ -20,6 +20,18 @@ lint: $(STAMP)
 docs: .venv/.installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
+
+# The package as a user gets it: the wheel comes from the sdist, goes into an empty environment and works outside of the checkout.
+package: $(STAMP)
+	rm -rf dist build/package && mkdir -p build/package/elsewhere
+	$(BIN)/python -m hatchling build -t sdist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
+	$(PYTHON) -m venv build/package/venv
+	build/package/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt dist/*.whl
+	cd build/package/elsewhere && ../venv/bin/biascope --version && ../venv/bin/biascope scan lenet --draws 8 --quiet --out scan
+	cd build/package/elsewhere && ../venv/bin/python -W error -c "import biascope; \
+	print(biascope.__file__, biascope.load('scan/mean_gradient'), sep='\n')" && test -s scan/report.html
+	rm -rf build/package
 
 bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

@@ -27,7 +27,7 @@ NAMES = {
     "Networks": ["Family", "Network", "family_of", "network"],
     "Inputs, data and tasks": ["Probe", "Basis", "Arrays", "Task", "samples_of", "along_directions"],
     "Results": ["Result", "Estimate", "CovarianceResult", "common_directions"],
-    "Training": ["fit", "Recipe", "Trajectory", "Observer"],
+    "Training": ["fit", "Recipe", "Trajectory", "Observer", "hook"],
     "Where work runs": ["Run"],
     "Derivatives with respect to inputs": [
         "input_gradient",

@@ -125,7 +125,7 @@ def test_files_are_well_named(name: str) -> None:
 
 
 def test_one_screen_of_public_names_that_all_exist() -> None:
-    assert len(biascope.__all__) <= 40
+    assert len(biascope.__all__) <= 41  # beside them, every measurement
     assert all(getattr(biascope, name) is not None for name in biascope.__all__)
 
 

@@ -1,7 +1,21 @@
-"""Biascope: a microscope for inductive bias.
+"""Biascope: a microscope for inductive bias. It shows what a neural network finds easy to learn, before and during training.
 
-It shows what a neural network finds easy to learn, before and during training. Thirteen folders read from who is measured to how
-it is shown; a folder imports only from those above it::
+What to do first, on one of the papers' networks and then on your own::
+
+    import biascope
+    biascope.scan("lenet", run=biascope.Run(folder="lenet"))  # writes lenet/report.html
+    biascope.scan(build, input=(3, 32, 32))  # build() returns a new torch.nn.Module; shows .results
+
+One measurement by itself is a function of its name, such as :func:`biascope.mean_gradient`:
+
+    >>> import biascope
+    >>> family = biascope.Family.initialised(biascope.network("logistic_regression"), name="logistic regression")
+    >>> result = biascope.anisotropy_directions(family, biascope.Probe.gaussian((1, 32, 32)), draws=64)
+    >>> print(result.sentence())
+    The gradient of logistic regression spreads evenly over all 1024 directions: no direction is preferred.
+
+``dir(biascope)`` lists the public names. The code lies in thirteen folders, from who is measured to how it is shown; a folder imports
+only from those above it::
 
     networks      architectures, one file each
     runs          how work is run, cached and repeated
@@ -18,19 +32,11 @@ it is shown; a folder imports only from those above it::
     cli           the commands
 
 ``scanning`` is the main job. A network, a data set, a measurement, a figure and a command are one file each, found by its folder.
-
-Example:
-    >>> import biascope
-    >>> family = biascope.Family.initialised(biascope.network("logistic_regression"), name="logistic regression")
-    >>> result = biascope.measure("anisotropy_directions", family, biascope.Probe.gaussian((1, 32, 32)), draws=64)
-    >>> print(result.sentence())
-    The gradient of logistic regression spreads evenly over all 1024 directions: no direction is preferred.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
 
@@ -50,6 +56,7 @@ _HOMES = {
     "Trajectory": "training.fit",
     "fit": "training.fit",
     "Observer": "training.observer",
+    "hook": "training.observer",
     "input_gradient": "derivatives.gradients",
     "input_difference": "derivatives.gradients",
     "linearize": "derivatives.linearize",
@@ -103,6 +110,7 @@ __all__ = [
     "family_of",
     "fit",
     "gradient_covariance",
+    "hook",
     "input_difference",
     "input_gradient",
     "linearize",
@@ -120,6 +128,7 @@ __all__ = [
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Any
 
     from torch import nn
 
@@ -145,8 +154,36 @@ if TYPE_CHECKING:
     from biascope.tasks.samples import samples_of
     from biascope.tasks.task import Arrays, Task, along_directions
     from biascope.training.fit import Trajectory, fit
-    from biascope.training.observer import Observer
+    from biascope.training.observer import Observer, hook
     from biascope.training.recipe import Recipe
+
+# Every measurement under its name, for editors and type checkers. At run time `__getattr__` finds it by the name of its file.
+if TYPE_CHECKING:
+    from biascope.measures.advise import advise as advise
+    from biascope.measures.aliasing import aliasing as aliasing
+    from biascope.measures.anisotropy_directions import anisotropy_directions as anisotropy_directions
+    from biascope.measures.average_geometry import average_geometry as average_geometry
+    from biascope.measures.channel_patterns import channel_patterns as channel_patterns
+    from biascope.measures.dictionary import dictionary as dictionary
+    from biascope.measures.directional_bias import directional_bias as directional_bias
+    from biascope.measures.disentanglement import disentanglement as disentanglement
+    from biascope.measures.eigenfunction_localisation import eigenfunction_localisation as eigenfunction_localisation
+    from biascope.measures.feature_elimination import feature_elimination as feature_elimination
+    from biascope.measures.geometry_evolution import geometry_evolution as geometry_evolution
+    from biascope.measures.geometry_motion import geometry_motion as geometry_motion
+    from biascope.measures.kernel_rotation import kernel_rotation as kernel_rotation
+    from biascope.measures.linearized_training import linearized_training as linearized_training
+    from biascope.measures.match import match as match
+    from biascope.measures.mean_gradient import mean_gradient as mean_gradient
+    from biascope.measures.merge_check import merge_check as merge_check
+    from biascope.measures.pattern_statistics import pattern_statistics as pattern_statistics
+    from biascope.measures.pooling_theory import pooling_theory as pooling_theory
+    from biascope.measures.race import race as race
+    from biascope.measures.recovery import recovery as recovery
+    from biascope.measures.sample_score import sample_score as sample_score
+    from biascope.measures.tangent_kernel import tangent_kernel as tangent_kernel
+    from biascope.measures.task_addition import task_addition as task_addition
+    from biascope.measures.task_negation import task_negation as task_negation
 
 
 def network(name: str) -> Callable[..., nn.Module]:
@@ -159,19 +196,39 @@ def network(name: str) -> Callable[..., nn.Module]:
 def measure(name: str, /, *args: Any, **settings: Any) -> Any:
     """Run a measurement by name: ``measure("average_geometry", family, probe, draws=400)``.
 
-    Settings have the names that the command line and reports have: ``epochs=5`` stands for a recipe of 5 epochs.
+    Settings have the names that the command line and reports have: ``epochs=5`` stands for a recipe of 5 epochs. Every measurement
+    is also a function, ``biascope.average_geometry(family, probe, draws=400)``, whose arguments and result editors know.
     """
-    found = importlib.import_module("biascope.results.registry").find(name)
+    from biascope.results.registry import find
+
+    found = find(name)
     return found(*args, **found.grouped(settings))
 
 
 def load(folder: Path | str) -> Result:
     """A saved result."""
-    result: Result = importlib.import_module("biascope.results.registry").load(folder)
-    return result
+    from biascope.results import registry
+
+    return registry.load(folder)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"biascope.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'biascope' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take any misspelt name for one that this finds
+
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name in _HOMES:
+            return getattr(import_module(f"biascope.{_HOMES[name]}"), name)
+        if not name.startswith("_"):
+            from biascope.results import registry
+
+            if name in registry.names():
+                return registry.find(name)
+        raise AttributeError(f"module 'biascope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names: those of ``__all__``, and every measurement."""
+    from biascope.results.registry import names
+
+    return sorted({*__all__, *names()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import html
 import itertools
 import math
 import os
@@ -98,6 +99,14 @@ class Scan:
     results: Sequence[Result]
     report: Path | None
     folder: Path | None
+
+    def __repr__(self) -> str:
+        lines = [f"Scan, report {self.report}" if self.report is not None else "Scan without a report"]
+        return "\n".join([*lines, *map(repr, self.results)])
+
+    def _repr_html_(self) -> str:
+        where = "" if self.report is None else f"<p>Report: {html.escape(str(self.report))}</p>"
+        return where + "".join(result._repr_html_() for result in self.results)
 
 
 def scan(

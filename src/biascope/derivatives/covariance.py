@@ -67,6 +67,9 @@ class GradientSampler:
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
             self._fastest = Fastest(self._ways(), run.torch_device)
 
+    def __repr__(self) -> str:
+        return f"GradientSampler({self.family!r}, {self.probe!r}, {self.estimator!r}, readout {self.readout!r})"
+
     def _random_state(self, start: int) -> AbstractContextManager[None]:
         """A random state of its own: a network that draws in its forward pass must not move the user's."""
         return forked_rng(seed_of(self._draws.seed, "forward", start))

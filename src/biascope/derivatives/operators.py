@@ -23,6 +23,9 @@ class LinearOperator(ABC):
     size: int
     device: torch.device
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size}×{self.size})"
+
     @abstractmethod
     def matmul(self, vectors: Tensor) -> Tensor:
         """The operator applied to columns ``(D, k)`` in float64."""
@@ -83,6 +86,10 @@ class EstimatedOperator(LinearOperator):
     draws: int
     inputs: int
     groups: list[Any]
+
+    def __repr__(self) -> str:
+        each = "" if self.inputs == 1 else f" of {self.inputs} inputs"
+        return f"{type(self).__name__}({self.size}×{self.size}, {self.draws:,} draws{each})"
 
     @abstractmethod
     def trace(self) -> Estimate:

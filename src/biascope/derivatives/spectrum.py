@@ -33,6 +33,11 @@ class Spectrum:
     residuals: Tensor
     method: str
 
+    def __repr__(self) -> str:
+        count, size = self.vectors.shape
+        span = f", values {float(self.values[0]):.3g} to {float(self.values[-1]):.3g}" if count else ""
+        return f"Spectrum({count} eigenpairs in {size} dimensions{span}, {self.method})"
+
 
 def eigenpairs(
     operator: LinearOperator,

@@ -47,6 +47,11 @@ class Head:
     accuracy: float = math.nan
     gradient: float = math.nan
 
+    def __repr__(self) -> str:
+        classes, features = self.weight.shape
+        known = "" if math.isnan(self.accuracy) else f", accuracy {self.accuracy:.3g}"
+        return f"Head({classes} classes, {features} features{known})"
+
     def __call__(self, features: Tensor) -> Tensor:
         """Logits ``(…, c)`` of features ``(…, p)``."""
         return logits(features, self.weight.to(features), self.bias.to(features), self.normalised)

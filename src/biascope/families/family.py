@@ -99,6 +99,15 @@ class Network:
         alone = torch.utils._pytree.tree_map(lambda tensor: tensor.unsqueeze(1), x)
         return vmap(single)(alone).squeeze(1)
 
+    def __repr__(self) -> str:
+        like = next(iter(self.params.values()), None)
+        count = weights.count(self.params) // (self.members or 1)
+        parts = [type(self.module).__name__, f"{count:,} parameters{' each' if self.members else ''}"]
+        parts += [] if self.members is None else [f"{self.members} member{'s' if self.members > 1 else ''}"]
+        parts += [] if self.readout is None else [f"readout {self.readout!r}"]
+        parts += [] if like is None else [f"{str(like.dtype).removeprefix('torch.')} on {like.device}"]
+        return f"Network({', '.join(parts)})"
+
     @property
     def identity(self) -> dict[str, object]:
         """The identity of this network: the code of its forward pass, its settings, weights and buffers."""
@@ -389,6 +398,11 @@ class Family:
         """
         template = transform(self.template)
         return dataclasses.replace(self, name=name, template=template, _mapped=(self, transform), _agreed=set())
+
+    def __repr__(self) -> str:
+        members = f"{self.size} members, " if self.law == "empirical" else ""
+        layer = f", batchnorm {self.batchnorm!r}" if self.batchnorm != "eval" else ""
+        return f"Family({self.name!r}, {self.law}, {members}{self.num_parameters:,} parameters{layer})"
 
     @property
     def size(self) -> int | None:

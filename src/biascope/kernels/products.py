@@ -98,6 +98,9 @@ class TangentKernel(LinearOperator):
         self._sketches: dict[tuple[int, int], Sketch] = {}
         self._squares = torch.full((self.size,), math.nan, dtype=torch.float64, device=self.device)
 
+    def __repr__(self) -> str:
+        return f"TangentKernel({self.size:,} inputs, {self.parameters:,} parameters, {self.run.precision} on {self.device})"
+
     def _scalar(self, network: Network) -> Network:
         with torch.no_grad(), plain_attention():
             count = network(self._inputs(slice(0, 1))).numel()
@@ -325,6 +328,12 @@ class Alignment:
     squared_norms: Tensor
     inputs: int
     normalised: bool
+
+    def __repr__(self) -> str:
+        targets = f"{self.values.numel()} target{'s' if self.values.numel() > 1 else ''}"
+        words = ", normalised" if self.normalised else ""
+        low, high = float(self.values.min()), float(self.values.max())
+        return f"Alignment({targets}, {low:.3g} to {high:.3g}, {self.inputs:,} inputs{words})"
 
     @property
     def rkhs_bound(self) -> Tensor:

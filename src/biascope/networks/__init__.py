@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["builder", "names"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def names() -> tuple[str, ...]:
     """The networks that can be built, in alphabetical order, read from the file names of this folder."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")))

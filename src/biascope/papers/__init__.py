@@ -42,6 +42,10 @@ class Paper:
     dropped: tuple[Dropped, ...] = ()
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def names() -> tuple[str, ...]:
     """The ids of the papers in alphabetical order, read from the file names of this folder."""
     known = (module.name for module in pkgutil.iter_modules(__path__))

@@ -27,6 +27,8 @@ class Estimate:
     Example:
         >>> Estimate(40.0, 1.0, 38.0, 42.0)
         40 ± 1.0 (95 % CI 38.0 to 42.0)
+        >>> float(Estimate(40.0, 1.0, 38.0, 42.0))
+        40.0
     """
 
     value: float
@@ -72,6 +74,9 @@ class Estimate:
         if samples is not None:
             return Estimate.from_error(value, error, samples)
         return Estimate(value, error, value - 1.96 * error, value + 1.96 * error)
+
+    def __float__(self) -> float:
+        return float(self.value)
 
     def contains(self, value: float) -> bool:
         """Whether the interval contains a value."""

@@ -87,6 +87,16 @@ class Measurement(Generic[P, R]):
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.function)
 
+    def __repr__(self) -> str:
+        given = inspect.signature(self.function).parameters.values()
+        plain = [
+            parameter.replace(annotation=parameter.empty)
+            for parameter in given
+            if parameter.kind is not parameter.KEYWORD_ONLY
+        ]
+        words = [*map(str, plain), "*", *(f"{name}=…" for name in self.settings)]
+        return f"<measurement {self.name}({', '.join(words)}) -> {self.result.__name__}>"
+
     @property
     def settings(self) -> dict[str, Setting]:
         """Its settings by name: the keyword parameters of the function, except ``run``.

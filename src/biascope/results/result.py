@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import html
+import importlib
+import io
+import json
 import math
 import platform
 import re
@@ -20,9 +24,14 @@ from biascope.results import store
 from biascope.results.estimate import Estimate, Number
 
 if TYPE_CHECKING:
+    import pandas
+    import xarray
     from matplotlib.figure import Figure
 
     from biascope.runs.run import Run
+
+THUMBNAIL_PIXELS = 420  # across
+THUMBNAIL_BYTES = 100_000  # a notebook keeps every output that it shows
 
 KEY = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*(:.+)?")
 
@@ -268,6 +277,46 @@ class Result(ABC):
         lines += [f"  Warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
+    def to_dataframe(self, table: str | None = None) -> pandas.DataFrame:
+        """The numbers of :meth:`headline` as a pandas table with a row each, or one of :meth:`tables`.
+
+        Args:
+            table: Name of a table; ``None`` for the headline.
+
+        Raises:
+            ValueError: If there is no such table.
+            ImportError: If pandas is not installed.
+        """
+        pandas = _optional("pandas", "to_dataframe")
+        if table is None:
+            columns = ("label", "value", "standard_error", "low", "high", "confidence", "unit")
+            rows = [
+                [self.measurement, self.subject, *(getattr(number, name) for name in columns)]
+                for number in self.headline().values()
+            ]
+            index = pandas.Index(list(self.headline()), name="key")
+            return pandas.DataFrame(rows, index, ["measurement", "subject", *columns])
+        if table not in (known := self.tables()):
+            has = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+            remedy = f"Pass table={next(iter(known))!r}." if known else "Call to_dataframe() for the headline."
+            raise ValueError(f"table must be a table of this {self.measurement}, got {table!r}: {has}. {remedy}")
+        return pandas.DataFrame([{name: _cell(value) for name, value in row.items()} for row in known[table]])
+
+    def to_xarray(self) -> xarray.Dataset:
+        """The arrays as an xarray data set with named axes; its attributes say what was measured.
+
+        Raises:
+            ImportError: If xarray is not installed.
+        """
+        found = _optional("xarray", "to_xarray")
+        arrays = {name: (_distinct(axes), getattr(self, name)) for name, axes in self.axes.items()}
+        about = {"measurement": self.measurement, "subject": self.subject, "sentence": self.sentence()}
+        record = json.dumps(self.provenance, default=str, ensure_ascii=False)
+        return found.Dataset(
+            {name: entry for name, entry in arrays.items() if entry[1] is not None},
+            attrs=about | {"provenance": record},
+        )
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{html.escape(number.label)}</td><td>{html.escape(repr(number))}</td></tr>"
@@ -275,7 +324,41 @@ class Result(ABC):
         )
         title = html.escape(f"{type(self).__name__} of {self.subject}")
         warnings = "".join(f"<p><strong>Warning:</strong> {html.escape(warning)}</p>" for warning in self.warnings)
-        return f"<strong>{title}</strong>{warnings}<p>{html.escape(self.sentence())}</p><table>{rows}</table>"
+        return f"<strong>{title}</strong>{warnings}<p>{html.escape(self.sentence())}</p><table>{rows}</table>{self._thumbnail()}"
+
+    def _thumbnail(self) -> str:
+        """The first picture, small, as an image tag; empty where it cannot be drawn."""
+        try:
+            caption, figure = next(iter(self.plots().items()))
+            picture = io.BytesIO()
+            dpi = THUMBNAIL_PIXELS / figure.get_figwidth()
+            figure.savefig(picture, format="png", dpi=dpi, facecolor="white", bbox_inches="tight")
+        except Exception:  # a notebook shows the numbers whatever happens to the picture, also without matplotlib
+            return ""
+        if len(content := picture.getvalue()) > THUMBNAIL_BYTES:
+            return ""
+        source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+        return f'<img src="{source}" alt="{html.escape(caption)}" title="{html.escape(caption)}">'
+
+
+def _optional(package: str, method: str) -> Any:
+    """A package that Biascope does not ask for."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(f"{method} needs {package}, which is not installed. Run pip install {package}.") from error
+
+
+def _distinct(axes: Sequence[str]) -> list[str]:
+    """Names of axes, numbered where one comes twice: ``("model", "model 2")`` for a square of models."""
+    return [
+        axis if (before := axes[:place].count(axis)) == 0 else f"{axis} {before + 1}" for place, axis in enumerate(axes)
+    ]
+
+
+def _cell(value: Any) -> Any:
+    """What a table holds as what a column of numbers holds."""
+    return float(value) if isinstance(value, Estimate) else value
 
 
 def _typed(value: Any, kind: str) -> Any:

@@ -69,6 +69,14 @@ class Run:
                 f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}. Pass device='auto'."
             )
 
+    def __repr__(self) -> str:
+        given = [
+            f"{each.name}={value!r}"
+            for each in dataclasses.fields(self)
+            if (value := getattr(self, each.name)) != each.default
+        ]
+        return f"Run({', '.join(given)})"
+
     @property
     def torch_device(self) -> torch.device:
         """The device that work in this process runs on."""

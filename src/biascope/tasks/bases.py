@@ -42,6 +42,9 @@ class Basis:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    def __repr__(self) -> str:
+        return f"Basis({self.name!r}, {len(self)} vectors, inputs of {'×'.join(map(str, self.shape))})"
+
     def part(self, indices: Sequence[int]) -> Basis:
         """Some of the vectors, which keep their places.
 

@@ -50,7 +50,7 @@ class NoisyDraw(Draw, total=False):
     noise: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Embedded(Task):
     """Data with given coordinates along a few directions; each member has its own directions.
 

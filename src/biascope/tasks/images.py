@@ -14,7 +14,7 @@ from torch import Tensor
 from biascope.tasks.task import Arrays, Imprinted, Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SideBySide(Task):
     """Two sources of the same labels, joined as channels; either can be removed at test time.
 

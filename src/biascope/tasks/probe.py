@@ -97,6 +97,9 @@ class Probe:
         points = law(generator_for(torch.device("cpu"), seed, "probe"), num)
         return Probe(num, False, f"{num} fixed {words} (seed {seed})", points)
 
+    def __repr__(self) -> str:
+        return f"Probe({self.description})"
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input (of the first leaf, for a pytree)."""

@@ -98,6 +98,11 @@ class Signal:
                 f"{' with NaN or infinite values' if self.values.is_floating_point() else ''}. Pass values.float() / 255 for bytes."
             )
 
+    def __repr__(self) -> str:
+        rate = "" if self.rate is None else f", rate {self.rate:g}"
+        channels = f"{self.channels} channel{'s' if self.channels > 1 else ''}"
+        return f"Signal({self.name!r}, {'×'.join(map(str, self.shape))} points, {channels}{rate})"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Points along each axis."""
@@ -120,7 +125,7 @@ class Signal:
         return coordinate_grid(self.shape, low=low, high=high, endpoint=endpoint, isotropic=isotropic)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SignalTask(Task):
     """Signals to be learned on one set of coordinates: each member of a stack learns its own.
 

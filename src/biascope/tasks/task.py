@@ -50,6 +50,12 @@ class Task(ABC):
     def select(self, members: Sequence[int]) -> Task:
         """The task of some members, in the order given; a task for all is returned as it is."""
 
+    def __repr__(self) -> str:
+        name = f"{named!r}, " if (named := getattr(self, "name", "")) else ""
+        members = f"{self.members} members, " if self.members is not None else ""
+        splits = ", ".join(f"{count:,} {split}" for split, count in self.sizes.items())
+        return f"{type(self).__name__}({name}{members}{splits}, inputs of {'×'.join(map(str, self.shape)) or '1'})"
+
     def member_axes(self, x: Tensor, y: Tensor) -> tuple[int | None, int | None]:
         """The member axis of a batch's inputs and of its labels; ``None`` if members share them."""
         return 0 if x.dim() == len(self.shape) + 2 else None, 0 if y.dim() == 2 else None
@@ -65,7 +71,7 @@ class Task(ABC):
         return split
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _One(Task):
     """A stack of one, without the axis over members."""
 
@@ -92,7 +98,7 @@ class _One(Task):
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Arrays(Task):
     """A data set in memory, the same for every network.
 
@@ -174,7 +180,7 @@ class Arrays(Task):
         return self.batch(split, torch.arange(self.sizes[self._checked(split)], device=self.splits[split][1].device))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Relabelled(Task):
     """One set of inputs with other labels for every member: several targets learned on the same samples.
 
@@ -222,7 +228,7 @@ class Relabelled(Task):
         return Relabelled(self.base, {split: labels[list(members)] for split, labels in self.labels.items()})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Imprinted(Task):
     """A data set whose content along a direction is replaced by a number that encodes the class.
 

@@ -58,6 +58,18 @@ class Trajectory:
     end_norm: Tensor
     checkpoints: Mapping[int, Network]
 
+    def __repr__(self) -> str:
+        steps, members = self.losses.shape
+        parts = [f"{members} network{'s' if members > 1 else ''}", f"{steps:,} iterations"]
+        if len(known := self.losses[-1][self.losses[-1].isfinite()] if steps else self.losses.flatten()):
+            low, high = float(known.min()), float(known.max())
+            parts.append(f"last loss {low:.3g}" + (f" to {high:.3g}" if members > 1 else ""))
+        diverged = int((self.diverged_at >= 0).sum())
+        parts += [f"{diverged} diverged"] if diverged else []
+        kept = sorted(self.checkpoints)
+        parts += [f"{len(kept)} checkpoint{'s' if len(kept) > 1 else ''}"] if kept else []
+        return f"Trajectory({', '.join(parts)})"
+
     @property
     def turn(self) -> Tensor:
         """``(m,)`` cosine distance ``1 − cos(θ₀, θ_T)``: the change of direction of the weights."""

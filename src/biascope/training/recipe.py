@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -94,6 +94,17 @@ class Recipe:
         for name, share in (("momentum", self.momentum), ("betas", min(self.betas)), ("betas", max(self.betas))):
             if not 0 <= share < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {share}. Pass {name}=0.9.")
+
+    def __repr__(self) -> str:
+        length = "epochs" if self.steps is None else "steps"
+        always = ("rate", "schedule", length, "batch")
+        shown = [
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in fields(self)
+            if each.name in always
+            or (each.name not in ("optimiser", "epochs") and getattr(self, each.name) != each.default)
+        ]
+        return f"Recipe({', '.join([repr(self.optimiser), *shown])})"
 
     @property
     def settings(self) -> dict[str, object]:

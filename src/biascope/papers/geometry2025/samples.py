@@ -59,7 +59,7 @@ def _cifar(effort: str, run: Run) -> Arrays:
     return Arrays(splits, name=f"CIFAR-10, {sizes['train']:,} training and {sizes['test']:,} test images, standardised")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Subsets(Task):
     """One data set of which every member of a stack trains on samples of its own.
 

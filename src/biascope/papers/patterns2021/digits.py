@@ -50,7 +50,7 @@ PLANS: dict[str, tuple[int, dict[int, int], dict[int, int], dict[int, int]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OwnSamples(Task):
     """Training samples of each member's own.
 
