@@ -38,7 +38,7 @@ class Run:
         progress: Whether to show progress: a bar on a terminal, elsewhere a line every half minute, on standard error.
         on: Where sweeps of trials run: ``None`` for this process; ``"ray"`` for the Ray cluster that ``RAY_ADDRESS``
             names or that runs on this machine, or a fresh local one; ``"ray://head:10001"`` for a cluster elsewhere.
-        data_root: Folder of the real data sets; on a cluster, the same path on every node.
+        data_root: Folder of data sets. Only this process reads it: on a cluster, samples are sent with the work.
         patience: Seconds that one piece of work may take; longer work is refused soon after it starts.
 
     Example:
