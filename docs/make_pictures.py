@@ -126,7 +126,14 @@ def main(runs: Path) -> None:
         "Scores of train by class"
     ]  # the first shows images of the set
     scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
-    own = ("match", "feature_elimination", "geometry_motion", "kernel_rotation", "linearized_training", "pooling_theory")
+    own = (
+        "match",
+        "feature_elimination",
+        "geometry_motion",
+        "kernel_rotation",
+        "linearized_training",
+        "pooling_theory",
+    )
     for name in own:
         load(runs / name / name).plot().savefig(HERE / f"{name}.png", dpi=130, facecolor="white")
 
