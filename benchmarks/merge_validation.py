@@ -194,7 +194,7 @@ def drawn_forecasts(document, path):
 
     figure, colours = blank(3.2), PALETTE[False]
     grid = figure.add_gridspec(1, 2)
-    for place, (key, words) in enumerate((("bound", "largest possible loss"), ("expected", "expected loss"))):
+    for place, (key, words) in enumerate((("bound", "bound"), ("expected", "expected loss"))):
         axes = panel(figure, False, grid[0, place])
         for (name, found), colour in zip(document.items(), colours.lines, strict=False):
             x, y = (100 * np.array([row[which] for row in found["rows"]]) for which in (key, "realised"))
