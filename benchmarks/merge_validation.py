@@ -1,4 +1,4 @@
-"""Does `biascope merge check` foretell what a merge costs? All pairs of tasks, checked without labels, then merged and scored.
+"""Does `biascope merge check` predict what a merge costs? All pairs of tasks, checked without labels, then merged and scored.
 
     python benchmarks/merge_validation.py --effort paper --folder FOLDER --json FILE --device cuda    # resumes
     python benchmarks/merge_validation.py --effort smoke                                             # seconds, shows that it works
@@ -10,7 +10,7 @@ keeps fine-tunings, so that RUNS/task_arithmetic2023 of `biascope reproduce --ou
 pair
 
 predicted   mean share of predictions that the merge changes at the suggested coefficient, on validation samples without labels
-expected    mean loss of accuracy to expect there, from the models' validation accuracy: one number of each, all that is taken of labels
+expected    mean expected loss of accuracy there, from the models' validation accuracy: one number of each, all that is taken of labels
 realised    mean over both tasks of accuracy(single) − accuracy(merged at the suggested coefficient), on test samples
 
 and the correlation of each with the last over pairs, Pearson's and Spearman's, with bootstrap intervals over pairs; beside it, that
@@ -189,12 +189,12 @@ def drawn(document, path):
 
 
 def drawn_forecasts(document, path):
-    """The bound and the loss to expect against what was realised, side by side."""
+    """The realised loss against the bound and against the expected loss, side by side."""
     from biascope.results.draw import PALETTE, WIDTH, blank, legend_below, panel
 
     figure, colours = blank(3.2), PALETTE[False]
     grid = figure.add_gridspec(1, 2)
-    for place, (key, words) in enumerate((("bound", "most that it can lose"), ("expected", "loss to expect"))):
+    for place, (key, words) in enumerate((("bound", "bound"), ("expected", "expected loss"))):
         axes = panel(figure, False, grid[0, place])
         for (name, found), colour in zip(document.items(), colours.lines, strict=False):
             x, y = (100 * np.array([row[which] for row in found["rows"]]) for which in (key, "realised"))

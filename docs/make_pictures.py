@@ -8,6 +8,7 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
     biascope measure mean_gradient NAME --draws N --out RUNS/NAME          # N = 2000; 1000 for densenet121
 
     biascope scan lenet --out RUNS/scan_lenet
+    biascope measure pooling_theory --out RUNS/pooling_theory
 
 and on CIFAR-10
 
@@ -125,7 +126,15 @@ def main(runs: Path) -> None:
         "Scores of train by class"
     ]  # the first shows images of the set
     scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
-    for name in ("match", "feature_elimination", "geometry_motion", "kernel_rotation", "linearized_training"):
+    own = (
+        "match",
+        "feature_elimination",
+        "geometry_motion",
+        "kernel_rotation",
+        "linearized_training",
+        "pooling_theory",
+    )
+    for name in own:
         load(runs / name / name).plot().savefig(HERE / f"{name}.png", dpi=130, facecolor="white")
 
 

@@ -1,6 +1,7 @@
 """What people read: README commands run, sentences are short, every public name is in the reference."""
 
 import importlib.util
+import inspect
 import re
 import shlex
 import sys
@@ -18,8 +19,13 @@ from typer.testing import CliRunner
 
 import biascope
 from biascope.cli import app
+from biascope.results import registry
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+# Measurements that are described on a page with another name.
+PAGES = {"advise": "inr_advise", "channel_patterns": "patterns", "race": "match"}
+SECTIONS = ("What it says", "What it does not say", "Formula", "How it is estimated", "Cost")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.M | re.S)
 COMMANDS = [
@@ -129,3 +135,54 @@ def test_every_page_is_in_the_contents() -> None:
     trees = re.findall(r"```\{toctree\}\n(.*?)```", contents, re.S)
     listed = {re.sub(r".*<(.*)>", r"\1", line).strip() for tree in trees for line in tree.splitlines()}
     assert pages <= listed
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_page_of_a_measurement_is_complete(name: str) -> None:
+    page = (DOCS / f"{PAGES.get(name, name)}.md").read_text("utf-8")
+    headings = re.findall(r"^##+ (.+)$", page, re.M)
+    assert [section for section in SECTIONS if section not in headings] == []
+    pictures = re.findall(r"!\[([^\]]+)\]\(([^)]+\.png)\)", page)
+    assert pictures, "no picture, or a picture without a description"
+    assert [file for _, file in pictures if not (DOCS / file).is_file()] == []
+    costs = re.findall(r"^##+ Cost$\n(.*?)(?=^##? |\Z)", page, re.M | re.S)
+    assert any(re.search(r"\d", cost) for cost in costs), "the cost is not a number"
+
+
+def test_every_measurement_is_in_the_list() -> None:
+    listed = re.findall(r"^\| \[.+?\]\((\w+)\.md\)", (DOCS / "measurements.md").read_text("utf-8"), re.M)
+    assert {PAGES.get(name, name) for name in registry.names()} <= set(listed)
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """Docstrings on the API pages: public names with their methods, and the functions of all measurements."""
+    for name in biascope.__all__:
+        each = getattr(biascope, name)
+        yield name, inspect.getdoc(each) or ""
+        for own, value in vars(each).items() if inspect.isclass(each) else ():
+            if not own.startswith("_") and (inspect.isroutine(value) or isinstance(value, property | classmethod)):
+                yield f"{name}.{own}", inspect.getdoc(value) or ""
+    for name in registry.names():
+        yield f"measure {name}", inspect.getdoc(registry.find(name).function) or ""
+
+
+def prose(docstring: str) -> str:
+    """A docstring as a page: without example and reference, and with an item for each argument."""
+    text = re.split(r"\n\s*(?:Examples?:|References?:|>>>)", docstring)[0]
+    lines = [re.sub(r"^    (?=\*{0,2}\w+: )", "- ", line).strip() for line in text.splitlines()]
+    return "\n".join("" if re.fullmatch(r"[A-Z]\w+( by)?:", line) else line for line in lines)
+
+
+def test_few_sentences_of_docstrings_are_long() -> None:
+    readability = module_of(ROOT / "docs" / "readability.py")
+    found = [(name, each) for name, text in documented() for each in readability.sentences(prose(text))]
+    long = [f"{name}: {each}" for name, each in found if readability.words(each) > readability.LONG]
+    assert len(found) > 1000
+    assert len(long) <= 0.03 * len(found), "\n".join(long)
+
+
+def test_an_argument_is_described_by_a_phrase() -> None:
+    fragment = re.compile(r"^    (\w+: (?:Of|As for) [^.:;,]+\.)$", re.M)
+    found = [f"{name}: {each}" for name, text in documented() for each in fragment.findall(text)]
+    assert not found, "\n".join(found)
+    assert fragment.findall("Args:\n    seed: Of the weights.\n")

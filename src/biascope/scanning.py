@@ -128,9 +128,9 @@ def scan(
 ) -> Scan:
     """Measure what a network finds easy to learn, and write a report.
 
-    At initialisation: the mean gradient, whose effective rank is the one number for a network, and the average geometry; with an
-    estimator, also the published anisotropy directions. With trained weights, one set or a folder of checkpoints: the average
-    geometry of each over fresh inputs. With data: also the tangent kernel on them.
+    At initialisation, it measures the mean gradient and the average geometry. The effective rank of the mean gradient is the one
+    number for a network. With an estimator, it also measures the published anisotropy directions. With trained weights or a folder of
+    checkpoints, it measures the average geometry of each over fresh inputs. With data, it also measures the tangent kernel on them.
 
     Args:
         model: A known name, ``file.py:build``, ``package.module:build``, a builder, or a Family.
@@ -268,7 +268,7 @@ def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, ru
 
     Args:
         family: Who.
-        shape: Of one input.
+        shape: Shape of one input.
         sampling: What would be drawn.
         run: Device and precision.
     """

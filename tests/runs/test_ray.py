@@ -17,15 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from biascope.families.family import Network
+from biascope.families.family import Family, Network
 from biascope.families.source import family_of
 from biascope.kernels.gram import tangent_gram
+from biascope.measures.feature_elimination import feature_elimination
 from biascope.runs import cluster
 from biascope.runs.run import Run
 from biascope.runs.trials import Group, Sweep
+from biascope.tasks.samples import samples_of
 
 # Nodes started from this process leave files and processes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -262,6 +265,20 @@ def test_the_users_own_files_travel_with_the_work(on_ray, tmp_path):
     from ray import cloudpickle
 
     assert not cloudpickle.list_registry_pickle_by_value()  # nothing is left set
+
+
+def test_samples_travel_with_the_work(on_ray, tmp_path):
+    generator = np.random.default_rng(0)
+    images, labels = generator.integers(0, 256, (48, 1, 4, 4), dtype=np.uint8), np.arange(48) % 2
+    path = tmp_path / "samples.npz"
+    np.savez(path, x_train=images[:32], y_train=labels[:32], x_test=images[32:], y_test=labels[32:])
+    data = samples_of(str(path))
+    path.unlink()  # no node can read it any more
+    family = Family.initialised(lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)), name="linear")
+    how = {"shares": (0.0, 0.5), "draws": 32, "epochs": 1, "repeats": 2}
+    there = feature_elimination(family, data, **how, run=Run(device="cpu", on="ray", data_root=tmp_path / "none"))
+    here = feature_elimination(family, data, **how, run=Run(device="cpu"))
+    assert np.array_equal(there.accuracy, here.accuracy)
 
 
 @pytest.mark.slow

@@ -230,7 +230,7 @@ def gradient_covariance(
 
     Args:
         sampler: Gives the gradients.
-        draws: Number of draws, or the most if a stop is asked for.
+        draws: Number of draws; with ``stable``, the largest number.
         centred: Whether to remove the mean gradient; needs one input per draw.
         of_means: Whether to use each draw's mean gradient over its inputs, estimated from two halves of them.
         seed: Random seed that the sampler was given.
@@ -239,7 +239,7 @@ def gradient_covariance(
         label: Label of the progress bar.
 
     Returns:
-        The covariance with its groups; it has fewer draws than asked for only if it became stable.
+        The covariance with its groups. It has fewer draws than ``draws`` only if it became stable.
 
     Raises:
         ValueError: If the settings cannot give an estimate.

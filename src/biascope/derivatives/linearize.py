@@ -41,16 +41,16 @@ def linearize(network: Network, at: Params | None = None, *, biased: bool = True
         Biased, the first-order Taylor expansion around θ*: ``f_lin(x; θ) = f(x; θ*) + (θ − θ*)ᵀ∇_θ f(x; θ*)``. Unbiased,
         ``f_lin(x; θ) = (θ − θ₀)ᵀ∇_θ f(x; θ*)``: zero at θ₀, with the tangent kernel of θ*.
 
-    Two anchors, therefore: the *expansion point* θ* is where the derivative is taken (``at``), the *origin* is what weights
-    are measured from, θ* itself if biased and θ₀ if not. θ₀ is ``network.params``, and the weights of the returned network
-    start there in both cases. The anchors are copies and travel as its buffers (``linearized_at.*``, and
-    ``linearized_from.*`` where the origin is another point), also in stacks.
+    There are two anchors. The *expansion point* θ* is where the derivative is taken (``at``). The *origin* is the point that weights
+    are measured from: θ* if biased, θ₀ if not. θ₀ is ``network.params``. The weights of the returned network start there in both
+    cases. The anchors are copies and are stored as buffers of the returned network, also in stacks: ``linearized_at.*``, and
+    ``linearized_from.*`` if the origin is another point.
 
-    Outputs and derivative take one forward-mode pass, the gradient with respect to θ one ordinary backward pass. Dropout
-    is off, and BatchNorm keeps the statistics in ``network.buffers`` whatever ``.train()`` says; for the derivative at trained
-    weights, pass their statistics too: ``linearize(start.with_params(start.params, trained.buffers), trained.params)``. A readout is
-    kept and read off the linearised outputs. Attention is computed by its plain formula. Threads take turns in the forward
-    pass, because torch has one forward mode for a whole process; their backward passes overlap.
+    Outputs and derivative take one forward-mode pass. The gradient with respect to θ takes one ordinary backward pass. Dropout is
+    off. BatchNorm uses the statistics in ``network.buffers``, also after ``.train()``. For the derivative at trained weights, pass
+    their statistics too: ``linearize(start.with_params(start.params, trained.buffers), trained.params)``. A readout is kept and
+    applied to the linearised outputs. Attention is computed by its plain formula. Threads take turns in the forward pass, because
+    torch has one forward mode for a whole process. Their backward passes overlap.
 
     Args:
         network: One network or a stack, at θ₀.
@@ -61,8 +61,8 @@ def linearize(network: Network, at: Params | None = None, *, biased: bool = True
         The linearised network. Its :meth:`~biascope.families.family.Network.as_module` is an ordinary module for any optimiser.
 
     Raises:
-        ValueError: If the network is linearised already, or ``at`` does not fit its weights. When the network is called: if
-            an operation in it has no forward-mode derivative, or its output is not a pytree of tensors.
+        ValueError: If the network is linearised already, or ``at`` does not fit its weights. Calling the network raises it if an
+            operation has no forward-mode derivative, or if the output is not a pytree of tensors.
 
     Example:
         >>> product = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))  # f = b a x

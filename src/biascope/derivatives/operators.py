@@ -50,11 +50,11 @@ class LinearOperator(ABC):
         return self.matmul(torch.eye(self.size, dtype=torch.float64, device=self.device))
 
     def factor(self) -> Tensor | None:
-        """A thin ``F`` with operator ``F Fᵀ``, or ``F diag(s) Fᵀ`` with :meth:`signs` s, where there is one."""
+        """A thin ``F`` with operator ``F Fᵀ``, or ``F diag(s) Fᵀ`` with :meth:`signs` s; ``None`` if there is none."""
         return None
 
     def signs(self) -> Tensor | None:
-        """+1 or −1 for each column of the factor, where something is subtracted; else ``None``."""
+        """+1 or −1 for each column of the factor if something is subtracted; else ``None``."""
         return None
 
 
@@ -131,12 +131,15 @@ def _form_of_total(groups: Sequence[Moments], size: int) -> str:
 class GradientCovariance(EstimatedOperator):
     """``C = E[∇_x f ∇_x fᵀ]`` over a family (and a probe), estimated from independent groups of draws.
 
-    A draw contributes a matrix: the mean of ``g gᵀ`` over its inputs; or, since a row of the mixed derivative is the
-    input gradient of ``∂f/∂θ_j``, the Gram matrix ``MᵀM`` of its mixed derivative; or, for the mean gradient ``ḡ``, an unbiased
-    estimate of ``ḡ ḡᵀ``, which need not be positive (:meth:`~biascope.derivatives.moments.Moments.add_crossed`).
+    Each draw contributes one matrix. There are three kinds:
 
-    Uncentred ``Ĉ = S/T``; centred ``Ĉ = (S − s sᵀ/T)/(T−1)``. Scalars of the spectrum are U-statistics with jackknife
-    intervals over the groups, since plug-in values are badly biased when T is not much larger than D.
+    - the mean of ``g gᵀ`` over its inputs;
+    - the Gram matrix ``MᵀM`` of its mixed derivative, whose rows are the input gradients of ``∂f/∂θ_j``;
+    - for the mean gradient ``ḡ``, an unbiased estimate of ``ḡ ḡᵀ``, which need not be positive
+      (:meth:`~biascope.derivatives.moments.Moments.add_crossed`).
+
+    Uncentred, ``Ĉ = S/T``; centred, ``Ĉ = (S − s sᵀ/T)/(T−1)``. Scalars of the spectrum are U-statistics with jackknife intervals over
+    the groups. Plug-in values would be badly biased unless T is much larger than D.
 
     Args:
         groups: Sums over disjoint sets of draws.
@@ -175,7 +178,7 @@ class GradientCovariance(EstimatedOperator):
         return (matrix - torch.outer(self.total.total, self.total.total) / self.draws) / (self.draws - 1)
 
     def factor(self) -> Tensor | None:
-        """``F`` with ``Ĉ = F diag(s) Fᵀ`` where the draws are kept as rows or as a sketch."""
+        """``F`` with ``Ĉ = F diag(s) Fᵀ``, if the draws are stored as rows or as a sketch."""
         if isinstance(self.total.second, Sketch):
             return self.total.second.factor() / math.sqrt(self.draws)
         if not isinstance(self.total.second, Rows):

@@ -52,9 +52,9 @@ def eigenpairs(
 ) -> Spectrum:
     """The largest eigenpairs of a symmetric operator, ``A v = λ v`` or, with a metric, ``A v = λ B v``.
 
-    The small Gram matrix of a thin factor where there is one, which gives no pairs of eigenvalue 0; else the whole matrix where it
-    can be formed (LAPACK); else block Lanczos on the operator, which multiplies many vectors at once, on whatever device the
-    operator lives.
+    The method depends on the operator. If it has a thin factor, the factor's small Gram matrix is decomposed, which gives no pairs of
+    eigenvalue 0. Otherwise the whole matrix is decomposed if it can be formed (LAPACK). Otherwise block Lanczos multiplies many
+    vectors at once, on the device of the operator.
 
     Args:
         operator: ``A``.
@@ -64,8 +64,8 @@ def eigenpairs(
         tolerance: Residual, relative to the largest eigenvalue, at which the iteration stops.
         products: Most products with a block of vectors; if they do not suffice, the residuals show it.
         each: Whether the tolerance is relative to each eigenvalue, not to the largest: kernels span many decades.
-        iterate: Whether to iterate also where the matrix can be formed, which is quicker for few pairs of a large one
-            whose eigenvalues fall.
+        iterate: Whether to iterate even if the matrix can be formed. This is faster for few pairs of a large matrix whose
+            eigenvalues fall.
         seed: Random seed for the start block of the iteration.
 
     Returns:

@@ -42,7 +42,7 @@ BATCHNORM_MODES = ("eval", "train")
 class Network:
     """A function of weights and input, for one network or a stack of networks of the same architecture.
 
-    The module serves as the recipe of the forward pass only: its own weights are never read or changed.
+    The module only defines the forward pass. Its own weights are never read or changed.
 
     Attributes:
         module: The forward pass.
@@ -122,8 +122,8 @@ class Network:
     def witness(self, x: Any, device: torch.device) -> list[tuple[Tensor, float]] | None:
         """Outputs on a few inputs with their rounding tolerance; ``None`` if the forward pass fails.
 
-        Groups of one scale each: every output at the inputs and far from them, where differences with a large step look; the
-        gradients by the inputs and by each parameter.
+        Each group has one scale. There is one for each output at the inputs, and one far from them, where differences with a large
+        step are taken. There is one for the gradient with respect to the inputs, and one for each parameter.
         """
         like = next(iter(self.params.values()))
         # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
@@ -284,7 +284,7 @@ class Family:
         name: What to call it in results.
         law: ``"initialised"``, ``"point"`` or ``"empirical"``.
         template: One network of the family: the forward pass, names and shapes.
-        batchnorm: The mode BatchNorm runs in, ``"eval"`` (running statistics) or ``"train"`` (of each input alone).
+        batchnorm: The mode of BatchNorm: ``"eval"`` (running statistics) or ``"train"`` (statistics of each input alone).
         drawing: How members are made, in words: replayed in stacks, or built one by one and why.
         unregistered: Names of module attributes outside parameters and buffers that differ between members.
     """
@@ -503,15 +503,15 @@ class Family:
     def check_forward(self, x: Any, run: Run | None = None) -> None:
         """Check that members differ in parameters and buffers only: with equal weights, all give the same outputs.
 
-        Call it wherever inputs are known and members are about to be drawn. It takes a forward pass of two inputs for each
-        member given, or for one other build, and once for inputs of one shape.
+        Call it where inputs are known and members are about to be drawn. It takes one forward pass of two inputs for each
+        given member, or for one other build. The check runs once for each input shape.
 
         Args:
             x: Inputs ``(n, …)``, any pytree.
             run: Device and precision; float32 on the CPU by default.
 
         Raises:
-            ValueError: If they do not, with the name of the attribute where it is known.
+            ValueError: If they differ in more. The message names the attribute if it is known.
 
         Example:
             >>> class Fourier(nn.Linear):

@@ -265,10 +265,10 @@ def family_of(
     """The family of a model that a user names: initial weights of a builder, or one set of trained weights.
 
     Args:
-        source: As for :func:`builder_of`.
-        shape: Input shape.
-        settings: For the builder.
-        weights_file: Trained weights; the family is then a point.
+        source: A known name, ``path/to/file.py:build`` or ``package.module:build``; see :func:`builder_of`.
+        shape: Shape of one input.
+        settings: Settings of the builder.
+        weights_file: File of trained weights. The family is then this one network.
         batchnorm: The mode of BatchNorm.
     """
     name, build = builder_of(source, shape, settings)

@@ -77,10 +77,10 @@ def tangent_gram(
 ) -> Gram:
     """The empirical tangent kernel ``K_ij = ∇_θ f(x_i)ᵀ ∇_θ f(x_j)``, exact up to rounding.
 
-    One forward and one backward pass with respect to activations give all layers' inputs and output gradients; each parameter
-    then contributes by the cheapest of the rules that are proven for it (see :mod:`biascope.kernels.rules`). Row panels are
-    outermost: the unit that is kept, resumed and sent to workers. Inside, parameters come in their fixed order, so that a
-    panel is the same whoever computes it.
+    One forward and one backward pass with respect to activations give the inputs and output gradients of all layers. Each parameter
+    then contributes by the cheapest rule that is proven for it (see :mod:`biascope.kernels.rules`). The matrix is computed in panels
+    of rows. A panel is the unit that is saved, resumed and sent to workers. Within a panel, parameters have a fixed order, so that
+    every worker computes the same panel.
 
     Args:
         network: One network; with a readout, or one output, for ``kernel="scalar"``.
@@ -97,7 +97,7 @@ def tangent_gram(
         The matrix, with its measured error.
 
     Raises:
-        ValueError: If the network or a setting does not allow it, in one sentence.
+        ValueError: If the network or a setting does not allow it.
 
     Example:
         >>> network = Network.of(torch.nn.Linear(2, 1, bias=False))

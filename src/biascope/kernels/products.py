@@ -48,10 +48,10 @@ Sketch = list[tuple[float, Tensor]]  # of tr K and of tr K²: what is known, and
 class TangentKernel(LinearOperator):
     """The empirical tangent kernel ``K_ij = ∇_θ f(x_i)ᵀ∇_θ f(x_j)`` of a scalar network, known by its products.
 
-    ``K V = J (Jᵀ V)`` in two passes over the data, in the run's precision, summed over batches in float64. Few vectors go
-    through reverse and forward mode, many through the rows of ``J``: an operation count tells which is cheaper. Vectors in
-    weight space take k·p numbers; where these exceed the device's budget, columns go in parts and the passes are repeated.
-    :func:`biascope.derivatives.spectrum.eigenpairs` gives leading eigenpairs with residuals, which in float32 stay above about 1e-6.
+    ``K V = J (Jᵀ V)`` takes two passes over the data in the run's precision, with sums over batches in float64. Few vectors are
+    multiplied by reverse and forward mode, many by the rows of ``J``. A count of operations decides which is cheaper. Vectors in
+    weight space take k·p numbers. If these exceed the device's budget, columns are processed in parts, and the passes are repeated.
+    :func:`biascope.derivatives.spectrum.eigenpairs` gives leading eigenpairs with residuals. In float32, these stay above about 1e-6.
 
     Args:
         network: One network with a readout, or with one output.
@@ -64,7 +64,7 @@ class TangentKernel(LinearOperator):
         parameters: Number of weights p.
 
     Raises:
-        ValueError: If it is not one network with one output per input, which depends on that input alone.
+        ValueError: If it is a stack, has several outputs, or mixes the inputs of a batch.
 
     Example:
         >>> network = Network.of(torch.nn.Linear(2, 1, bias=False))
@@ -171,12 +171,12 @@ class TangentKernel(LinearOperator):
         return _finite(self._squares)
 
     def dense(self) -> Tensor | None:
-        """The matrix, where the inputs are few and their whole Jacobian fits; else ``None``."""
+        """The matrix, if the inputs are few and their whole Jacobian fits into memory; else ``None``."""
         rows = self._jacobian() if self.size <= _FORMED else None
         return None if rows is None else rows @ rows.T
 
     def factor(self) -> Tensor | None:
-        """The Jacobian ``(n, p)``, where the parameters are few and it fits; else ``None``."""
+        """The Jacobian ``(n, p)``, if the parameters are few and it fits into memory; else ``None``."""
         return self._jacobian() if self.parameters <= _FORMED else None
 
     def trace(self, probes: int | None = None, *, seed: int = 0) -> Estimate:
@@ -187,11 +187,11 @@ class TangentKernel(LinearOperator):
         return Estimate.from_error(seen + float(rest.mean()), float(rest.std()) / math.sqrt(len(rest)), len(rest))
 
     def frobenius(self, probes: int = _PROBES, *, seed: int = 0) -> Estimate:
-        """The Frobenius norm ``‖K‖_F``: exact where the matrix is formed, else from products with random columns.
+        """The Frobenius norm ``‖K‖_F``: exact if the matrix is formed, else estimated from products with random columns.
 
-        A third of the probes find a leading subspace, a third multiply its basis ``Q``, where ``‖KQ‖²`` is exact, and a third
-        are Gaussian columns ``g`` orthogonal to it: the mean of ``‖Kg‖²`` is unbiased for the rest, and gives the error
-        (Meyer, Musco, Musco, Woodruff, 2021, Hutch++: optimal stochastic trace estimation).
+        A third of the probes find a leading subspace. A third multiply its basis ``Q``, for which ``‖KQ‖²`` is exact. A third are
+        Gaussian columns ``g`` orthogonal to it. The mean of ``‖Kg‖²`` is unbiased for the rest, and its spread gives the error.
+        Reference: Meyer, Musco, Musco, Woodruff (2021), Hutch++: optimal stochastic trace estimation.
         """
         return self._of_squares(math.sqrt, probes, seed)
 
@@ -357,10 +357,10 @@ def alignment(
 ) -> Alignment:
     """The alignment ``α(f*) = ‖E_x[f*(x) ∇_θ f(x)]‖²`` of targets with the tangent kernel of a network.
 
-    One pass over the data gives all targets, and a second one the errors. ``Σ y_i ∇f_i`` of each target is kept, T·p
-    numbers; where these exceed the device's budget, targets go in parts and the passes are repeated for each.
+    One pass over the data gives the alignments of all targets, and a second pass the errors. ``Σ y_i ∇f_i`` of all targets takes T·p
+    numbers. If these exceed the device's budget, targets are processed in parts, and the passes are repeated for each part.
 
-    An eigenfunction has ``α(φ) = λ`` where ``E φ² = 1``: ``φ = √n v`` and ``λ = μ/n`` for an eigenpair of the Gram matrix.
+    An eigenfunction with ``E φ² = 1`` has ``α(φ) = λ``. Here ``φ = √n v`` and ``λ = μ/n`` for an eigenpair of the Gram matrix.
 
     Args:
         network: One network with a readout, or with one output.

@@ -75,9 +75,9 @@ class Check:
 
 
 def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", seed: int = 0) -> list[Check]:
-    """Run every identity on a family's network, in float64 on the CPU where it can.
+    """Check every identity on a family's network, in float64 on the CPU if possible.
 
-    A network that casts to float32 inside, or runs in nothing else, is held to what float32 allows.
+    A network that casts to float32 inside, or runs only in float32, is checked to the precision of float32.
 
     Args:
         family: The user's network.

@@ -40,12 +40,12 @@ class Aliasing(Result):
     Attributes:
         tones: Frequencies of the signal, Hz.
         copies: Frequencies that the samples cannot distinguish from them, Hz.
-        sampling: Of the training samples, Hz.
-        tone_amplitudes: Of the tones in the finer reconstruction; 1 in the signal.
-        copy_amplitudes: Of the copies there; 0 in the signal.
-        frequencies: Of the finer spectrum, Hz.
+        sampling: Sampling rate of the training samples, Hz.
+        tone_amplitudes: Amplitudes of the tones in the finer reconstruction; 1 in the signal.
+        copy_amplitudes: Amplitudes of the copies there; 0 in the signal.
+        frequencies: Frequencies of the finer spectrum, Hz.
         spectrum: Amplitudes on them.
-        sampled_frequencies: Of the spectrum on the training samples, Hz.
+        sampled_frequencies: Frequencies of the spectrum on the training samples, Hz.
         sampled_spectrum: Amplitudes on them.
         error: Root mean square error over that of the signal: on the training samples, and on the finer grid.
     """
@@ -164,9 +164,9 @@ def aliasing(
     """Whether networks trained on samples of tones put copies of them beyond the Nyquist frequency.
 
     Definition:
-        ``Σ sin(2πft)`` at ``t = k/f_s`` in ``[0, duration)``, the endpoint excluded, looks the same as with ``|m·f_s ± f|`` in place of
-        f. A network that fits the samples may hold any of these; sampled ``factor`` times as finely it shows which. Amplitudes of tones
-        and copies are those of a least-squares fit of all of them.
+        The signal ``Σ sin(2πft)`` is sampled at ``t = k/f_s`` in ``[0, duration)``, without the endpoint. Tones at ``|m·f_s ± f|``
+        have the same samples as a tone at f. A network that fits the samples may contain any of these tones. Evaluating it at
+        ``factor`` times the rate shows which. Amplitudes of tones and copies come from one least-squares fit of all of them.
 
     Args:
         family: Networks from time, in seconds, to one number.

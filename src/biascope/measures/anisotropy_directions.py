@@ -142,36 +142,38 @@ def anisotropy_directions(
     """Directions of input space ordered by how much a network's output varies along them at initialisation.
 
     Definition: the eigenvectors of ``C = E_θ[∇_x f_θ(x) ∇_x f_θ(x)ᵀ]``, largest eigenvalue first, with ``θ`` drawn from
-    the family. ``∇_x f`` is exact, or the published central difference ``(f(x + h e_i) − f(x − h e_i))/2h`` with h = 100,
-    which sees the coarse geometry of networks with kinks. Or, the second published estimator, the right singular vectors of
-    the mixed derivative ``M_θ = ∇²_{x,θ} f_θ(x)``: the eigenvectors of ``E_θ[M_θᵀM_θ]``.
+    the family. There are three published estimators:
 
-    Or, the third, those of **one** network in its tangent space: the right singular vectors of ``M̄ = E_x[∇²_{x,θ} f(x)]``.
-    By Stein's lemma ``‖M̄u‖²`` is the alignment ``‖E_x[uᵀx ∇_θ f(x)]‖²`` of the target ``x ↦ uᵀx`` with the tangent kernel if
-    ``x ~ N(0, I)`` and ``∇_θ f`` is continuous in ``x``. That of a network with ReLU or max-pooling jumps, and the derivative
-    does not see the jumps, which make almost half of LeNet's first alignment. The published code has GELU networks.
+    1. The gradient ``∇_x f``: exact, or the central difference ``(f(x + h e_i) − f(x − h e_i))/2h`` with h = 100. The difference
+       measures the coarse geometry of networks with kinks.
+    2. The mixed derivative ``M_θ = ∇²_{x,θ} f_θ(x)``: its right singular vectors are the eigenvectors of ``E_θ[M_θᵀM_θ]``.
+    3. The tangent space of **one** network: the right singular vectors of ``M̄ = E_x[∇²_{x,θ} f(x)]``.
 
-    Estimated from independent draws. Effective rank ``(tr C)²/tr C²`` and anisotropy ``1 − rank/D`` are U-statistics,
-    unbiased at any number of draws up to the ratio, with 95 % jackknife intervals over 32 groups; the agreement of two
-    halves of the draws shows how many directions are resolved.
+    For the third, let ``x ~ N(0, I)`` and ``∇_θ f`` be continuous in ``x``. Then, by Stein's lemma, ``‖M̄u‖²`` is the alignment
+    ``‖E_x[uᵀx ∇_θ f(x)]‖²`` of the target ``x ↦ uᵀx`` with the tangent kernel. With ReLU or max-pooling, ``∇_θ f`` jumps. The
+    derivative misses these jumps, which make up almost half of LeNet's first alignment. The published code has GELU networks.
+
+    Estimated from independent draws. Effective rank ``(tr C)²/tr C²`` and anisotropy ``1 − rank/D`` are computed from
+    U-statistics, which are unbiased for any number of draws. Their ratio is not exactly unbiased. Intervals are 95 % jackknife
+    intervals over 32 groups. The agreement of two halves of the draws shows how many directions are resolved.
 
     Args:
         family: Networks and the distribution of their weights; for the tangent space one network, or the first draw.
-        probe: The input; one fixed N(0, 1) draw in the paper. For the tangent space fresh N(0, 1) inputs, ``draws`` of them,
-            or given ones, over which it is exact (the published code takes one input, 0).
-        estimator: ``"difference"`` or ``"exact"`` for the gradient, ``"mixed"`` or ``"mixed_difference"`` for the mixed
-            derivative, ``"tangent"`` for that of one network averaged over inputs. Differences cost two forward passes for each
+        probe: The input; one fixed N(0, 1) draw in the paper. For the tangent space: ``draws`` fresh N(0, 1) inputs, or fixed
+            inputs, over which the mean is exact. The published code uses one input, 0.
+        estimator: ``"difference"`` or ``"exact"`` for the gradient; ``"mixed"`` or ``"mixed_difference"`` for the mixed derivative;
+            ``"tangent"`` for the mean over inputs of one network's mixed derivative. Differences cost two forward passes for each
             number of an input and each draw.
-        average: For the mixed derivative: ``"gram"``, the mean of ``MᵀM``, or ``"operator"``, the published ``M̄ᵀM̄`` of
-            the mean ``M̄``, of which little but noise is left for weights of mean zero. The tangent space has its own.
+        average: For the mixed derivative: ``"gram"``, the mean of ``MᵀM``, or ``"operator"``, the published ``M̄ᵀM̄`` of the
+            mean ``M̄``. For weights of mean zero, ``M̄`` is mostly noise. The tangent space always uses its own mean.
         step: Half width h of the difference.
         draws: Number of networks, at least 2, or 4 if centred; of inputs for the tangent space.
-        centred: Whether the mean gradient is removed first, as in the published results; the default for the gradient,
-            and not a setting of the mixed derivative.
+        centred: Whether the mean gradient is removed first, as in the published results. The default is true for the gradient.
+            The mixed derivative does not have this setting.
         readout: Which scalar of several outputs: ``first``, ``sum``, ``mean``, ``margin``, ``random``.
         stable: Stop before ``draws`` once the leading subspaces of the two halves are this similar (0 to 1).
         leading: Dimension of that subspace.
-        keep: Directions to keep; by default all that the draws resolve up to D = 4096, else 64; 50 where they are iterated for.
+        keep: Directions to keep; by default all that the draws resolve up to D = 4096, else 64; 50 if they are found by iteration.
         seed: Random seed for the weights.
         run: Folder, device, precision.
 

@@ -99,11 +99,11 @@ def average_geometry(
 ) -> Geometry:
     """How much a network's output changes along each input direction, averaged over inputs and weights.
 
-    Definition: ``G = E_{x∼P} E_θ[∇_x f_θ(x) ∇_x f_θ(x)ᵀ]``, uncentred. At one input and at initialisation it is the matrix
-    whose eigenvectors are the anisotropy directions; for a trained network ``θ`` is a point and the mean is over inputs.
+    Definition: ``G = E_{x∼P} E_θ[∇_x f_θ(x) ∇_x f_θ(x)ᵀ]``, uncentred. At one input and at initialisation, its eigenvectors are
+    the anisotropy directions. For a trained network ``θ`` is fixed, and the mean is over inputs.
 
-    Estimated from draws of a network with its own inputs; unbiased scalars and intervals as for the anisotropy
-    directions, the draw being the independent unit.
+    Estimated from draws of networks, each with its own inputs. Unbiased scalars and intervals are computed as for the
+    anisotropy directions. The draws are the independent samples.
 
     Args:
         family: Networks and the distribution of their weights.
@@ -122,7 +122,7 @@ def average_geometry(
         The matrix, its spectrum and their uncertainty.
 
     Raises:
-        ValueError: As for the anisotropy directions.
+        ValueError: If the network does not fit the probe, its output is constant or not finite, or a setting is wrong.
 
     Example:
         >>> family = Family.initialised(lambda: nn.Linear(9, 1, bias=False), name="linear")

@@ -199,17 +199,17 @@ def disentanglement(
 
     Definition:
         ``ξ(α₁, α₂) = Σ_t E_{x∼μ_t} dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``, where dist is 1 if the predicted classes
-        differ: what adding the other vector does to the predictions on a task's own samples. It is 0 for a *weight disentangled*
-        network and 2 at most. With a control set, the other branch of property 6.1 too: ``E dist(f(x; θ₀), f(x; θ₀ + α₁τ₁ + α₂τ₂))``
-        on samples outside both tasks, averaged over the two heads.
+        differ. It measures how adding the other vector changes the predictions on a task's own samples. It is 0 for a *weight
+        disentangled* network, and at most 2. With a control set, the other part of property 6.1 is measured too:
+        ``E dist(f(x; θ₀), f(x; θ₀ + α₁τ₁ + α₂τ₂))`` on samples outside both tasks, averaged over the two heads.
 
-    A linearised network is affine in α, so two forward-mode passes serve its whole grid.
+    A linearised network is affine in α, so two forward-mode passes are enough for its whole grid.
 
     Args:
         encoder: Pre-trained encoder at θ₀, from inputs to features.
         heads: Heads of the tasks, by name.
-        vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both; the non-linear ones also serve
-            post-hoc linearisation.
+        vectors: ``{"non-linear": {task: τ}, "linearised": {task: τ}}``, one of the two or both. Post-hoc linearisation uses the
+            non-linear ones.
         tasks: Samples of each task, by name; labels are not used.
         pair: Names of the two tasks; may be omitted if there are two.
         control: Samples outside both tasks.

@@ -33,7 +33,7 @@ class EigenfunctionLocalisation(EditingResult):
     """Where the eigenfunctions that learn a task in a linearised encoder are localised.
 
     Attributes:
-        names: Of the task and of the control task.
+        names: Names of the task and of the control task.
         states: The weights that kernels were taken at: pre-trained and, on request, random.
         points: Samples of each of the two; those of the task come first.
         energy: ``E_loc``: sum of squares of the right singular vectors at each sample, for each class.
@@ -129,12 +129,14 @@ def eigenfunction_localisation(
     """Whether the eigenfunctions that learn a task in a linearised encoder are localised on that task.
 
     Definition:
-        After linearised fine-tuning on a task, the change of output k is ``Σ_ν β_ν k(x_ν, x)`` over its training points. With
-        ``K_ij = ∇_θ f_k(x_i)ᵀ∇_θ f_k(x_j)``, x_i of the task and x_j of task and control task, and ``K = U S Vᵀ``, the columns
-        of V are the eigenfunctions φ_ρ at all points: ``E_loc(x_j) = Σ_ρ φ_ρ(x_j)²``. Localised ones have it on the task:
-        1 at its points and 0 at the others where the kernel between the two sets vanishes; alike on both where they do not tell.
+        Linearised fine-tuning on a task changes output k by ``Σ_ν β_ν k(x_ν, x)``, a sum over the training points of the task. Let
+        ``K_ij = ∇_θ f_k(x_i)ᵀ∇_θ f_k(x_j)`` with ``x_i`` from the task and ``x_j`` from the task and the control task. With
+        ``K = U S Vᵀ``, the columns of V are the eigenfunctions φ_ρ at all points. Their local energy is
+        ``E_loc(x_j) = Σ_ρ φ_ρ(x_j)²``. If the kernel between the two sets is zero, it is 1 at points of the task and 0 at the
+        others. If the kernel does not distinguish the two sets, it is the same on both.
 
-    Beside the sum over all eigenfunctions, as published, there is one with weights ``σ_ρ²``: by those that matter most.
+    The published sum gives all eigenfunctions the same weight. A second sum has the weights ``σ_ρ²``, so that eigenfunctions that
+    are learned first count most.
 
     Args:
         encoder: Pre-trained encoder, from inputs to features.

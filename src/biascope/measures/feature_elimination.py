@@ -209,9 +209,9 @@ def feature_elimination(
     """Test accuracy without the input directions of least geometry per variance, compared with random ones.
 
     Definition:
-        With the average geometry ``G = E ∇f ∇fᵀ`` at initialisation (inputs N(0, σ²I)) and ``S = Σ x xᵀ`` of the training
-        samples, ``Gv = λSv`` has eigenvectors whose ``λ = vᵀGv/vᵀSv`` is geometry per variance. Orthonormalised, smallest λ
-        first, they are projected out of training and test samples, ``x ↦ x − Σ_{i≤k} v_i v_iᵀx``, and a network is trained on
+        ``G = E ∇f ∇fᵀ`` is the average geometry at initialisation, for inputs N(0, σ²I). ``S = Σ x xᵀ`` is a sum over the training
+        samples. The eigenvectors of ``Gv = λSv`` have ``λ = vᵀGv/vᵀSv``, the geometry per variance. They are orthonormalised,
+        smallest λ first, and projected out of training and test samples, ``x ↦ x − Σ_{i≤k} v_i v_iᵀx``. A network is trained on
         the rest. For comparison, a network is trained without random orthonormal directions. Their number is chosen so
         that the same share of ``Σ‖x‖²`` is removed.
 

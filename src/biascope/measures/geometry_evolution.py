@@ -49,7 +49,7 @@ class GeometryEvolution(Result):
         chance: ``Corr(I, ·)`` of the same four: what a matrix without structure has in common with them.
         sizes: Numbers of leading directions k.
         overlap: Share of the k leading directions of Δ (by size, whatever the sign) within those of GSG.
-        eigenvalues: Of Δ, from the most negative to the most positive, relative to the largest in size.
+        eigenvalues: Eigenvalues of Δ, from the most negative to the most positive, relative to the largest in size.
         draws: Networks.
     """
 
@@ -150,20 +150,20 @@ def geometry_evolution(
 
     Definition:
         ``Δ = d/dt E_{x∼P} E_θ[∇_x f ∇_x fᵀ] = E[ġ gᵀ + g ġᵀ]`` under gradient flow on the training samples, with ``g = ∇_x f(x)``
-        at a probe x and ``ġ = ∇²_{x,θ}f(x) θ̇``. For squared loss ``L = ½Σ(f − y)²`` it is negative to leading order, ``Δ ∝ −S`` for
-        networks without a preferred direction and ``Δ ∝ −GSG`` for a wide linear CNN with pooling.
+        at a probe x and ``ġ = ∇²_{x,θ}f(x) θ̇``. For squared loss ``L = ½Σ(f − y)²``, theory gives the leading order: ``Δ ∝ −S`` for
+        networks without a preferred direction, and ``Δ ∝ −GSG`` for a wide linear CNN with pooling.
 
     Estimated with one backward pass over the data for ``θ̇`` and one forward derivative of the input gradient for ``ġ``.
-    Correlations are ratios of U-statistics: pairs of distinct draws give ``‖Δ‖²`` without the noise that each draw's own square
-    adds, so that few draws do not hide a correlation.
+    Correlations are ratios of U-statistics: ``‖Δ‖²`` comes from pairs of distinct draws. So it does not contain the noise of each
+    draw's own square, and a correlation shows with few draws.
 
     Args:
         family: Networks and the distribution of their weights.
         data: Samples; the split ``train`` is used.
         positive: Classes that count as positive; needed if the network has one output and there are more than two classes.
         loss: ``"squared"``, or a loss of the training recipe (``None``: logistic or cross-entropy).
-        labels: Whether to train on the labels; else, with squared loss, every target is 0. At initialisation, labels add to each draw
-            a part with mean zero (if the last layer is symmetric about 0) and most of the noise.
+        labels: Whether to train on the labels; else, with squared loss, every target is 0. At initialisation, labels add a part to
+            each draw. Its mean is zero if the last layer is symmetric about 0, and it is most of the noise.
         draws: Networks to draw, at least 3; hundreds to thousands for large inputs.
         batch: Training samples per network, chosen anew for each; all by default. In the same time, many networks on few samples are
             more informative than few networks on many samples.

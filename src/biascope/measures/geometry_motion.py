@@ -42,7 +42,7 @@ class GeometryMotion(Result):
     """The average geometry ``G^t`` of networks in training, compared with the matrices that theory names.
 
     Attributes:
-        epochs: Of each checkpoint.
+        epochs: Epoch of each checkpoint.
         correlation: ``Corr(G^t, ·)`` with GSG, S, G and I, from pairs of distinct runs; nan where these are too few.
         correlation_error: Standard errors over runs.
         plain: ``Corr(Ĝ^t, ·)`` of the mean over runs, as it is published; a few runs make it smaller.
@@ -50,7 +50,7 @@ class GeometryMotion(Result):
         chance: ``Corr(I, ·)`` of the same four.
         velocity: ``1 − Corr(Ĝ^t, Ĝ^{t−1})`` of consecutive checkpoints, at the same inputs.
         size: ``tr G^t``, relative to the start.
-        accuracy: Of each run on the test samples (where there are any, else on the training samples).
+        accuracy: Accuracy of each run on the test samples (without test samples: on the training samples).
         train_accuracy: On the training samples.
         runs: Networks trained.
     """
@@ -179,10 +179,10 @@ def geometry_motion(
     """How the average geometry of a network moves while it is trained.
 
     Definition:
-        ``G^t = E_{x∼P} E_θ[∇_x f ∇_x fᵀ]`` over networks trained for t epochs; ``S = Σ x xᵀ`` of the training samples, ``G = G⁰``;
-        ``Corr`` is the cosine of two matrices. The *velocity* is ``1 − Corr(G^t, G^{t−1})``.
+        ``G^t = E_{x∼P} E_θ[∇_x f ∇_x fᵀ]`` over networks trained for t epochs. ``S = Σ x xᵀ`` is a sum over the training samples, and
+        ``G = G⁰``. ``Corr`` is the cosine of two matrices. The *velocity* is ``1 − Corr(G^t, G^{t−1})``.
 
-    The hypothesis is that geometry changes along GSG only. Under squared loss theory gives the sign too: at first the geometry
+    The hypothesis is that the geometry changes along GSG only. For squared loss, theory also gives the sign: at first the geometry
     *shrinks* along GSG, so that ``Corr(G^t, GSG)`` falls. Positive matrices always correlate: ``Corr(I, ·)`` is the value for chance.
 
     Args:

@@ -44,7 +44,7 @@ class KernelRotation(Result):
     Attributes:
         target: The initial eigenfunction that was learned, counted from 1; ``None`` for the labels.
         first: How many eigenfunctions of each kernel the energy is taken on.
-        epochs: Of each checkpoint.
+        epochs: Epoch of each checkpoint.
         alignment: ``α_t(φ_ρ)`` of the initial eigenfunctions; at the start their eigenvalues.
         target_alignment: ``α_t`` of the target: of its eigenfunction, or of the labels as ±1.
         jacobian_norm: ``E‖∇_θ f(x)‖²``, the trace of the kernel over n.
@@ -190,9 +190,10 @@ def kernel_rotation(
     """How the tangent kernel of a network rotates towards the training target.
 
     Definition:
-        With ``K_t`` the tangent kernel on n samples after t epochs, the alignment of a function is ``α_t(f) = fᵀK_t f/n²``; that
-        of an eigenfunction of ``K_0``, ``E φ_ρ² = 1``, is ``α_0(φ_ρ) = λ_ρ``. A kernel that only grows multiplies all alike; one
-        that turns raises the target above the others, and the energy ``‖Φ_t y‖²/‖y‖²`` of labels ±1 on its first eigenvectors.
+        ``K_t`` is the tangent kernel on n samples after t epochs. The alignment of a function is ``α_t(f) = fᵀK_t f/n²``. For an
+        eigenfunction of ``K_0`` with ``E φ_ρ² = 1``, it is ``α_0(φ_ρ) = λ_ρ``. A kernel that only grows multiplies all alignments by
+        the same factor. A kernel that rotates raises the target above the others. It also raises the energy ``‖Φ_t y‖²/‖y‖²`` of
+        labels ±1 on its first eigenvectors.
 
     Args:
         family: Networks to train, with one output (logistic loss) or two (cross-entropy).

@@ -44,8 +44,8 @@ class LinearizedTraining(Result):
     Attributes:
         models: The network, and its linearisations by where they were made.
         targets: Eigenfunctions of the initial kernel that were learned, counted from 1; empty for the labels.
-        sizes: Of the training sets.
-        threshold: Of the loss, for the number of iterations.
+        sizes: Sizes of the training sets.
+        threshold: Threshold of the loss, for the number of iterations.
         accuracy: On the test samples; nan of a training that diverged.
         train_accuracy: On the training samples; likewise.
         iterations: First iteration whose loss was below the threshold; nan for never.
@@ -223,8 +223,8 @@ def linearized_training(
     """How well and how fast a network learns, compared with its linearisation on the same tasks in the same order.
 
     Definition:
-        The linearisation at θ₀ is ``f(x; θ₀) + (θ − θ₀)ᵀ∇f(x; θ₀)``: what the network would be if its tangent kernel never
-        changed. At weights θ* that training reached it is ``(θ − θ₀)ᵀ∇f(x; θ*)``, the new kernel without what was learned.
+        The linearisation at θ₀ is ``f(x; θ₀) + (θ − θ₀)ᵀ∇f(x; θ₀)``. It is the network with a tangent kernel that never changes. At
+        weights θ* reached by training, it is ``(θ − θ₀)ᵀ∇f(x; θ*)``: the new kernel without what was learned so far.
         The non-linear advantage is the test accuracy of the network minus that of the linearisation.
 
     Args:

@@ -45,7 +45,7 @@ class Recovery(Result):
         missed: Power of the error.
         reached: Which frequencies the harmonics of the mapping reach.
         mapped: Whether the mapping is known; else every frequency counts as reached.
-        psnr: Of the reconstructions, in decibels.
+        psnr: PSNR of the reconstructions, in decibels.
     """
 
     signal: str
@@ -198,16 +198,16 @@ def recovery(
     """Which frequencies of a signal networks recover, and which the harmonics of their mapping can never reach.
 
     Definition:
-        A network on ``γ(r) = sin(Ωr + φ)`` holds only frequencies ``Σ_t s_t Ω_t`` with whole ``s_t`` (theorem 5.1). On a grid of
-        N samples over an extent E, without its endpoint, ``Ω = 2πf₀`` is frequency ``f₀E`` of the DFT: for ``f₀ = 1`` on ``[−1, 1)``,
-        every odd frequency is out of reach. The network is trained on all samples, and the power ``|DFT|²/N²`` of
-        signal, reconstruction and error compared, frequency by frequency.
+        A network on ``γ(r) = sin(Ωr + φ)`` contains only frequencies ``Σ_t s_t Ω_t`` with whole ``s_t`` (theorem 5.1). On a grid of
+        N samples over an extent E, without its endpoint, ``Ω = 2πf₀`` is frequency ``f₀E`` of the DFT. For example, with ``f₀ = 1`` on
+        ``[−1, 1)``, every odd frequency is out of reach. The network is trained on all samples. The power ``|DFT|²/N²`` of signal,
+        reconstruction and error is then compared for each frequency.
 
     Args:
         family: Networks from coordinates ``(n, d)`` to values ``(n, c)``.
         signal: An image ``(h, w, c)`` or a time series ``(w, c)``.
-        frequency: f₀ of a mapping that has it along every axis, in cycles per unit of the coordinates. By default the network's
-            buffer ``frequencies`` says it; a mapping that is learned reaches every frequency.
+        frequency: f₀ of a mapping that has it along every axis, in cycles per unit of the coordinates. By default it is read from
+            the network's buffer ``frequencies``. A trained mapping reaches every frequency.
         low: Where the coordinates begin.
         high: Where the longest axis ends, its endpoint excluded.
         peak: Range of the values, for the PSNR.

@@ -43,14 +43,14 @@ class SampleScores(Result):
         sizes: Samples of each.
         scores: ``x̂ᵀGx̂·D/tr G`` of each sample: 1 for every sample if the network is isotropic.
         errors: Standard error of each, from the draws of G.
-        labels: Of each sample.
+        labels: Label of each sample.
         shown: Places in the first split of the samples with the highest scores, then of those with the lowest.
         images: These samples.
         mean: Mean score of the first split, as all numbers from here on.
         spread: Standard deviation of its scores over their mean.
         class_share: Share of their variance that lies between the classes.
         agreement: Rank correlation of the scores from the two halves of the draws.
-        input_shape: Of one sample.
+        input_shape: Shape of one sample.
     """
 
     splits: tuple[str, ...]
@@ -210,10 +210,10 @@ def sample_score(
 
     Definition:
         ``score(x) = x̂ᵀ G x̂ / (tr G/D)`` with ``x̂ = x/‖x‖`` and the average geometry ``G = E ∇f ∇fᵀ`` over weights and inputs
-        N(0, σ²I). Divided by ``tr G/D`` it has no unit: an isotropic network gives 1 to every sample, and one that moves in a
-        single direction at most D. A sample of zeros has the score 0.
+        N(0, σ²I). The division by ``tr G/D`` removes the unit. An isotropic network gives 1 to every sample. A network whose
+        gradients all lie along one direction gives at most D. A sample of zeros has the score 0.
 
-    Standard errors are those of the ratio over groups of draws.
+    Standard errors are those of the ratio, over groups of draws.
 
     Args:
         family: Networks and the distribution of their weights.

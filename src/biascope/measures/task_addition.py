@@ -164,13 +164,13 @@ def task_addition(
     """Accuracy of one encoder on several tasks after their task vectors are added, with one coefficient for all.
 
     Definition:
-        ``f(x; θ₀ + α Σ_t τ_t)`` with the head of each task. α is the one of ``0, 0.05, …, 1`` with the best normalised
-        accuracy on validation samples; on test samples then, *absolute accuracy* is the mean over tasks, *normalised* accuracy
-        the mean of ``acc(merged)/acc(θ₀ + τ_t)``. Likewise for the linearised encoder: with the vectors of non-linear fine-tuning
-        (*post-hoc*), or with those of linearised fine-tuning.
+        ``f(x; θ₀ + α Σ_t τ_t)`` with the head of each task. α is the value of ``0, 0.05, …, 1`` with the best normalised accuracy on
+        validation samples. On test samples, *absolute accuracy* is the mean over tasks. *Normalised accuracy* is the mean of
+        ``acc(merged)/acc(θ₀ + τ_t)``. The linearised encoder is measured in the same way, with the vectors of non-linear fine-tuning
+        (*post-hoc*) or with those of linearised fine-tuning.
 
-    The test samples are looked at with the chosen coefficient alone. A linearised encoder takes two forward-mode passes over each
-    task's samples, along the sum and along its own vector, whatever the number of tasks and coefficients.
+    Test samples are evaluated only with the chosen coefficient. A linearised encoder takes two forward-mode passes over each task's
+    samples: along the sum and along the task's own vector. This holds for any number of tasks and coefficients.
 
     Args:
         encoder: Pre-trained encoder at θ₀, from inputs to features.

@@ -172,9 +172,10 @@ def task_negation(
     """How much an encoder forgets each task after its task vector is subtracted, while a control task is kept.
 
     Definition:
-        ``f(x; θ₀ − α τ_t)`` for every target t by itself. α is the one of ``0, 0.05, …, 1`` with the least target accuracy on
-        validation samples among those at which the accuracy on the control task's validation samples is at least 95 % of the
-        pre-trained one (the smallest α of equals). On test samples then, target and control accuracy, averaged over targets.
+        ``f(x; θ₀ − α τ_t)`` for each target t separately. α is one of ``0, 0.05, …, 1``. The accuracy on the control task's
+        validation samples must stay at least 95 % of the pre-trained one. Among these α, the one with the lowest target accuracy on
+        validation samples is chosen, and the smallest of equals. Target and control accuracy are then measured on test samples and
+        averaged over targets.
 
     Args:
         encoder: Pre-trained encoder at θ₀, from inputs to features.

@@ -32,13 +32,13 @@ class Run:
     Attributes:
         folder: Where trials and results are saved; with ``None`` they stay in memory, and the run cannot be resumed.
         device: ``"auto"`` (CUDA if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` …
-        precision: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"``, ``"float16"`` or
-            ``"bfloat16"`` (weights and activations; sums over draws are always kept in float64). In training
-            ``"bfloat16"`` means products alone: weights stay in float32.
+        precision: Type of weights and activations: ``"float64"``, ``"float32"`` (true float32 products), ``"tf32"``, ``"float16"``
+            or ``"bfloat16"``. Sums over draws are always in float64. In training, ``"bfloat16"`` applies to products only: weights
+            stay in float32.
         progress: Whether to show progress: a bar on a terminal, elsewhere a line every half minute, on standard error.
-        on: Where sweeps of trials run: ``None`` for this process; ``"ray"`` for the Ray cluster that ``RAY_ADDRESS``
-            names or that runs on this machine, or a fresh local one; ``"ray://head:10001"`` for a cluster elsewhere.
-        data_root: Folder of the real data sets; on a cluster, the same path on every node.
+        on: Where sweeps of trials run. ``None``: this process. ``"ray"``: the Ray cluster of ``RAY_ADDRESS`` or of this machine,
+            else a new local one. ``"ray://head:10001"``: a cluster elsewhere.
+        data_root: Folder of data sets. Only this process reads it: on a cluster, samples are sent with the work.
         patience: Seconds that one piece of work may take; longer work is refused soon after it starts.
 
     Example:

@@ -21,10 +21,10 @@ MARGINS = {"text": 1.0, "released": 0.5}  # D(v) has means ±ε·v in the paper'
 
 
 class Task(ABC):
-    """A distribution to learn, served in batches, with named splits.
+    """A distribution to learn, in batches and named splits.
 
-    A task is one for all (``members is None``: every network sees the same) or one per member of a stack, sharing what can be
-    shared: members may have inputs of their own, or labels, or both.
+    If ``members is None``, every network sees the same task. Otherwise each member of a stack has its own inputs, its own labels, or
+    both. Members share the rest.
     """
 
     @property

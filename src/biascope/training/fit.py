@@ -46,7 +46,7 @@ class Trajectory:
         distance: ``(m,)`` ‖θ_T − θ₀‖, the distance between first and last weights.
         start_norm: ``(m,)`` ‖θ₀‖.
         end_norm: ``(m,)`` ‖θ_T‖.
-        checkpoints: Weights after the iterations asked for.
+        checkpoints: Weights after the iterations of ``keep_at``.
     """
 
     networks: Network
@@ -80,7 +80,7 @@ class Trajectory:
         """This trajectory, if no member diverged; else raises :class:`DivergedError`.
 
         Raises:
-            DivergedError: If one did not.
+            DivergedError: If a member diverged.
         """
         if (broken := int(self.diverged_at.max())) >= 0:
             raise DivergedError(f"Training diverged at iteration {broken}. Pass a smaller learning rate.")
@@ -90,7 +90,7 @@ class Trajectory:
         """The networks after an iteration of ``keep_at``.
 
         Raises:
-            ValueError: If it was not.
+            ValueError: If the weights after this iteration were not saved.
         """
         if step not in self.checkpoints:
             kept = ", ".join(map(str, self.checkpoints)) or "none"
@@ -114,9 +114,9 @@ def fit(
 ) -> Trajectory:
     """Train one network, or a stack of networks in lock-step.
 
-    All members see the samples in the same order, a new permutation each epoch. A member that diverges is recorded and
-    left behind, as is one that has fallen below the threshold if the recipe says stop; its weights are those of the look,
-    at most ``CHECK_EVERY`` iterations later.
+    All members see the samples in the same order, with a new permutation in each epoch. A member that diverges is recorded, and its
+    training ends. With ``stop`` in the recipe, training also ends for a member whose loss is below the threshold. Both are checked
+    every ``CHECK_EVERY`` iterations, and the weights are those at the check.
 
     Args:
         networks: Where training starts; left unchanged.
@@ -127,13 +127,13 @@ def fit(
         observe: Function called with the number of finished iterations and the networks.
         observe_at: Iterations at which it is called; by default 0, 1, 2, 4, 8, … and the last.
         keep_at: Iterations after which the weights are saved, for :meth:`Trajectory.at`.
-        way: Training method: ``"loop"``, ``"stack"``, ``"shifts"`` (convolutions as products), ``"compiled"`` (that through
-            ``torch.compile``) or ``"captured"`` (one after another as CUDA graphs); by default stacks of small networks and
-            captured large ones on a GPU, a loop on a CPU.
+        way: Training method: ``"loop"``, ``"stack"``, ``"shifts"`` (convolutions as products), ``"compiled"`` (the same with
+            ``torch.compile``) or ``"captured"`` (one network after another as CUDA graphs). The default on a CPU is a loop. On a
+            GPU, small networks are stacked and large ones captured.
         until: Iterations after which to stop; by default all of the recipe, whose schedule stays that of the whole training.
-        unfinished: A file for the state of one network's training, written every twenty seconds: after an interruption the same
-            call resumes from there, to the same weights. After the last iteration, or the one to stop after, it holds the training so
-            far, so that nothing is lost before the weights are saved, and a later call resumes from there; delete it in the end.
+        unfinished: A file for the state of one network's training, written every twenty seconds. After an interruption, the same
+            call resumes from there and reaches the same weights. At the end, or after ``until`` iterations, the file holds the
+            training so far, and a later call resumes from it. Delete the file once the weights are saved.
 
     Returns:
         The trajectory.

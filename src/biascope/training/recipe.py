@@ -28,7 +28,7 @@ class Recipe:
         warmup: Iterations of linear warm-up.
         momentum: Momentum of SGD and GD.
         betas: Betas of Adam and AdamW.
-        weight_decay: Added to the gradient; for AdamW taken off the weights.
+        weight_decay: Weight decay. It is added to the gradient; AdamW subtracts it from the weights.
         epochs: Passes over the training data.
         steps: Number of iterations, instead of epochs.
         batch: Samples of an iteration; the last of an epoch may be smaller.

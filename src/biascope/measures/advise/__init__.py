@@ -64,20 +64,25 @@ def advise(
     """Rank networks for a signal by the tangent kernels of their initial weights.
 
     Definition:
-        Gradient flow on squared errors over all N points, from outputs f₀ to the signal f, moves along the atoms of the kernel K;
-        after a time t those with eigenvalues above N/t are learned, as in ridge regression with ``ε = N/t``. The score is the PSNR of
-        ``f̂ = f₀ + K_hk(K_kk + εI)⁻¹(f − f₀)_k`` from half of the points of a window, k, to the other half, h: neighbours at
-        their true coordinates, so that one absolute ε serves windows of all sizes. Adam at rate η moves every weight at a like
-        pace, whatever the size of the first gradient g₀, so that T iterations stand for ``t = 10·Tη√P/‖g₀‖`` with P weights; the
-        factor 10, for gradients that fall, was fixed on eight faces and five synthetic sounds. Quoted is the best up to then:
-        networks do not overfit as soon as their first kernels.
+        Gradient flow minimises the squared error over all N points. It starts at outputs f₀ and moves towards the signal f along
+        the atoms of the kernel K. After a time t, atoms with eigenvalues above N/t are learned, as in ridge regression with
+        ``ε = N/t``. The score is the PSNR of ``f̂ = f₀ + K_hk(K_kk + εI)⁻¹(f − f₀)_k``. Half of the points of a window (k)
+        predict the other half (h). The points are neighbours at their true coordinates, so one absolute ε serves windows of all
+        sizes.
 
-        A signal within ``points`` points is taken whole. Scores are means over networks, each with a window of its own, and are
-        also taken with a quarter of the points: an order that depends on the size is not to be relied on. The mean of every
-        channel is taken off, as it is in training; channels share the kernel, and their squared errors are averaged.
+        With rate η, Adam moves every weight at a similar speed, for any size of the first gradient g₀. So T iterations correspond
+        to ``t = 10·Tη√P/‖g₀‖`` with P weights. The factor 10 accounts for gradients that fall. It was chosen on eight faces and
+        five synthetic sounds. The score is the best PSNR up to that time: networks overfit later than their first kernels.
 
-        Warned of are energy on atoms that are not learned in T iterations, energy on frequencies that the harmonics of a fixed
-        mapping do not reach, and energy beyond the Nyquist frequency in what the kernel says between the samples.
+        A signal of at most ``points`` points is used as a whole. Scores are means over networks, and each network has its own
+        window. They are also computed with a quarter of the points. Do not rely on an order that depends on the number of points.
+        The mean of every channel is subtracted, as in training. Channels share the kernel, and their squared errors are averaged.
+
+        The result warns of three kinds of energy:
+
+        - energy on atoms that are not learned in T iterations;
+        - energy on frequencies that the harmonics of a fixed mapping do not reach;
+        - energy beyond the Nyquist frequency in the kernel's prediction between the samples.
 
     Args:
         signal: An image, a sound, a volume.
@@ -219,8 +224,8 @@ class _Training:
         signal: What is learned.
         iterations: When networks are looked at.
         recipe: How they are trained.
-        peak: Of the PSNR.
-        seed: Of weights, points held out and their order.
+        peak: Range of the values, for the PSNR.
+        seed: Random seed for weights, points held out and their order.
     """
 
     families: Mapping[str, Family]

@@ -36,7 +36,7 @@ class SignalKernels:
         signal: Every channel varies.
         sizes: Points of the two kernels, the larger one last.
         most: Points of the kernel between the samples, at most.
-        seed: Of weights, windows and points held out.
+        seed: Random seed for weights, windows and points held out.
     """
 
     signal: Signal

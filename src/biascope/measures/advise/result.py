@@ -36,12 +36,12 @@ class Advice(Result):
         sizes: Points along each of its axes.
         channels: Numbers at each point.
         names: The candidates.
-        kinds: Of each: ``siren``, ``ffn``, ``relu``, …; candidates of a kind differ in one number.
+        kinds: Kind of each candidate: ``siren``, ``ffn``, ``relu``, …; candidates of a kind differ in one number.
         values: That number; nan where there is none.
         models: How ``biascope inr fit`` is told to train each.
         points: Sizes of the kernels, the larger one last: the ranking is by that.
-        iterations: Of training; the ranking is for the last.
-        times: Of gradient flow.
+        iterations: Numbers of training iterations; the ranking is for the last.
+        times: Times of gradient flow.
         course: PSNR on points held out that the kernel predicts, the best up to these times, in decibels.
         pace: The time that an iteration stands for.
         learned: Share of the signal's energy on atoms that are learned at these times.

@@ -50,12 +50,14 @@ def channel_patterns(
     """Which patterns the channels of a first convolution detect, how strongly, compared with their label statistics.
 
     Definition:
-        Channel k detects pattern i if its response ``r_ki = w_k·p_i + b_k`` (after BatchNorm where that follows) is the largest
-        over patterns, and positive. Its weight ``a_k`` is the mean derivative of the read-out (mean output of the positive classes
-        minus that of the others) by the channel's map, summed over places, in units of the mean magnitude over channels. Masses
-        ``M_±(i) = Σ |a_k| r_ki`` are over detectors of positive and of negative weight; the vote ``Σ_k a_k σ(r_ki)`` is over all
-        channels; ``s_i = Σ_j ω_j y_j 1{p_i ∈ x_j}`` is the label statistic. Of the network
-        ``Σ_k a_k max_j σ(w_k·x[j])`` with ``a_k = ±1`` weights, masses and ratios are the published ones.
+        Channel k detects pattern i if its response ``r_ki = w_k·p_i + b_k`` is positive and the largest over patterns. The response
+        is taken after BatchNorm if that follows. The read-out is the mean output of the positive classes minus that of the others.
+        The weight ``a_k`` of a channel is the mean derivative of the read-out with respect to the channel's map, summed over
+        places. Its unit is the mean magnitude over channels.
+
+        The masses ``M_±(i) = Σ |a_k| r_ki`` are sums over detectors of i with positive and with negative weight. The vote
+        ``Σ_k a_k σ(r_ki)`` is a sum over all channels. The label statistic is ``s_i = Σ_j ω_j y_j 1{p_i ∈ x_j}``. For the network
+        ``Σ_k a_k max_j σ(w_k·x[j])`` with ``a_k = ±1``, masses and ratios are the published ones.
 
     Args:
         family: Networks that begin with a convolution: initialised, or trained weights.
@@ -66,8 +68,8 @@ def channel_patterns(
         positive: Classes that count as positive. With two classes, the default is the larger one. With more, there are no statistics
             without it.
         balanced: Whether both classes have weight one half in the statistics; else every image has equal weight, as published.
-        markers: Names of the two patterns that mark the positive and the negative label, for the detection ratios; by default those
-            of the largest and the smallest statistic.
+        markers: Names of the two patterns that mark the positive and the negative label, for the detection ratios. By default,
+            those with the largest and the smallest statistic.
         draws: Networks to draw, and control networks.
         inputs: Number of images over which the derivative is averaged.
         shape: Shape of one input if there are no data: the derivative is then taken at N(0, 1) inputs.

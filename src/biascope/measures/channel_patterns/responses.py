@@ -25,7 +25,7 @@ class FirstConvolution:
     """The first convolution that an input meets, with the BatchNorm right behind it.
 
     Attributes:
-        name: Of the convolution in the network.
+        name: Name of the convolution in the network.
         layer: The convolution, for its settings.
         norm: Name of the BatchNorm that takes its output, or ``None``.
 
@@ -192,9 +192,9 @@ def combination_of(outputs: int, positive: tuple[int, ...] | None, classes: int 
     positive one is named.
 
     Args:
-        outputs: Of the network.
+        outputs: Number of outputs of the network.
         positive: Classes set against the rest.
-        classes: Of the data, ``None`` without data.
+        classes: Classes of the data, ``None`` without data.
 
     Raises:
         ValueError: If outputs and classes do not fit.

@@ -29,7 +29,7 @@ class ChannelPatterns(Result):
     """What the channels of a first convolution detect among given patterns.
 
     Attributes:
-        names: Of the patterns.
+        names: Names of the patterns.
         markers: The two that mark the positive and the negative label, for the ratios; none without statistics.
         control: What the control networks are, "" for none.
         pixels: The patterns.

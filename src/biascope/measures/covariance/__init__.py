@@ -29,29 +29,29 @@ _TOLERANCE = 1e-4  # relative residual of eigenpairs that are iterated for: far 
 
 @dataclass(frozen=True, repr=False)
 class CovarianceResult(Result, ABC):
-    """The spectrum of a gradient covariance, with honest uncertainty.
+    """The spectrum of a gradient covariance, with its uncertainty.
 
     Attributes:
-        eigenvalues: Of the sample covariance, largest first. Their decay is partly an effect of finitely many draws;
+        eigenvalues: Eigenvalues of the sample covariance, largest first. Their decay is partly an effect of finitely many draws;
             compare :attr:`held_out`.
         eigenvalue_errors: Standard error of the variance along each direction, from the spread over groups of draws.
-        held_out: Variance along directions found on one half of the draws, measured on the other half, averaged over
-            both ways: free of the selection that inflates leading eigenvalues.
+        held_out: Variance along directions found on one half of the draws, measured on the other half. The mean of both ways is
+            taken. It does not have the bias that inflates leading eigenvalues.
         directions: The eigenvectors, as rows.
-        similarity_sizes: Subspace dimensions k …
-        similarity: … and how similar the leading k directions of the two halves are (1 equal, k/D chance).
+        similarity_sizes: Dimensions k of the compared subspaces.
+        similarity: For each k, how similar the leading k directions of the two halves are (1 equal, k/D chance).
         input_shape: Shape of one input.
-        draws: Networks drawn.
-        inputs: Inputs per network.
+        draws: Number of networks drawn.
+        inputs: Number of inputs per network.
         effective_rank: Participation ratio ``(tr C)²/tr C²`` from U-statistics.
         anisotropy: ``1 − rank/D``.
         trace: Mean squared length of the gradient.
         residual: Largest residual of the eigenpairs, relative to the largest eigenvalue.
-        derivative: What was taken of the network: ``"exact"`` or ``"difference"`` for the gradient, ``"mixed"``,
+        derivative: How the network was differentiated: ``"exact"`` or ``"difference"`` for the gradient, ``"mixed"``,
             ``"mixed_difference"`` or ``"tangent"`` for the mixed derivative.
-        step: Half width h of the differences, where they were taken.
-        average: Of mixed derivatives: ``"gram"`` or ``"operator"``.
-        seed: Of the weights.
+        step: Half width h of the differences, if gradients are differences.
+        average: Mean over mixed derivatives: ``"gram"`` or ``"operator"``.
+        seed: Random seed for the weights.
         resolved: How many leading directions the draws resolve, see :func:`resolved_directions`; ``None`` in results of versions
             that did not count them.
     """
@@ -119,7 +119,7 @@ class CovarianceResult(Result, ABC):
 
     @property
     def mixed(self) -> bool:
-        """Whether it rests on the mixed derivative in input and weights instead of the input gradient."""
+        """Whether it uses the mixed derivative in input and weights instead of the input gradient."""
         return self.estimator.startswith("mixed")
 
     def beside(self) -> Beside:  # noqa: D102
@@ -200,8 +200,8 @@ class CovarianceResult(Result, ABC):
     def frequency_energy(self) -> np.ndarray | None:
         """Share of the gradient's energy at each spatial frequency, ``(h, w)`` in the order of ``fft2``; sums to 1.
 
-        It is the diagonal of the covariance in the Fourier basis: linear in the covariance, hence unbiased however few
-        the draws. ``None`` for inputs that are not images. Directions that were not kept are taken as missing.
+        It is the diagonal of the covariance in the Fourier basis. It is linear in the covariance, so it is unbiased for any number
+        of draws. It is ``None`` for inputs that are not images. Directions that were not kept do not count.
         """
         if len(self.input_shape) < 3 or min(self.input_shape[-2:]) < 4:
             return None
@@ -236,7 +236,7 @@ class CovarianceResult(Result, ABC):
         return float(energy[inside].sum() / energy.sum()), float(inside.mean())
 
     def preference(self) -> str:
-        """Which inputs it prefers, in plain words, from the shares above; empty where nothing stands out."""
+        """Which inputs the network prefers, in words, from the shares above; empty if no share stands out."""
         words = []
         half, low, centre = self.frequencies_for_half(), self.frequency_shares(), self.centre_shares()
         if half is not None and half[0] < 0.25 * half[1]:

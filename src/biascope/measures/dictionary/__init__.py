@@ -60,21 +60,23 @@ def dictionary(
     """Energy of signals on the first eigenfunctions of a tangent kernel, and the prediction of regression with it.
 
     Definition:
-        With ``λ_ρ, φ_ρ`` the eigenvalues and unit eigenvectors of the kernel ``K_ij = ∇_θ f(r_i)ᵀ∇_θ f(r_j)`` on the points of a grid
-        (the atoms), the energy of a signal f, its mean taken off, above a threshold is
+        The kernel on the points of a grid is ``K_ij = ∇_θ f(r_i)ᵀ∇_θ f(r_j)``. Its eigenvalues are ``λ_ρ``, and its unit
+        eigenvectors ``φ_ρ`` are the atoms. The mean of a signal f is subtracted. The energy of f above a threshold is
         ``E(λ) = Σ_{λ_ρ/λ_1 ≥ λ} ⟨φ_ρ, f⟩²/‖f‖²``. Its concentration is the area under E over L decades,
-        ``(1/L)∫_{−L}^0 E(10^u) du = Σ_ρ ⟨φ_ρ, f⟩²/‖f‖² · max(0, 1 + log₁₀(λ_ρ/λ_1)/L)``: 1 where all energy has the largest
-        eigenvalue. The prediction is that of ridge regression with the kernel around the network's first outputs f₀,
-        ``f̂ = f₀ + K_ht(K_tt + εs_1)⁻¹(f − f₀)_t``, from the points t that are kept to those held out h, s_1 being the largest
-        eigenvalue of ``K_tt``: what training with small steps gives, up to a time of about ``1/εs_1``.
+        ``(1/L)∫_{−L}^0 E(10^u) du = Σ_ρ ⟨φ_ρ, f⟩²/‖f‖² · max(0, 1 + log₁₀(λ_ρ/λ_1)/L)``. It is 1 if all energy lies on the
+        largest eigenvalue.
+
+        The prediction is ridge regression with the kernel around the network's first outputs f₀,
+        ``f̂ = f₀ + K_ht(K_tt + εs_1)⁻¹(f − f₀)_t``. The training points are t, the held-out points h, and s_1 is the largest
+        eigenvalue of ``K_tt``. Training with small steps up to a time of about ``1/εs_1`` gives the same.
 
     Args:
         family: Networks from coordinates to one number.
         signals: Values ``(m, …)`` on one grid, or signals of one shape; each channel counts as its own signal.
         points: Largest number of points of a kernel.
-        choice: Points of a larger grid. ``"window"``: neighbours, in an own window for each network, the most varied of four at random;
-            ``"random"``: points anywhere. Neighbours are as close as in the whole grid, so that the prediction is for a
-            training on the whole; random points are far apart, and it is for a training on them alone.
+        choice: How to choose points of a larger grid. ``"window"``: neighbours. Each network has its own window, the most varied of
+            four at random. The prediction is then for a training on the whole grid, because neighbours are as close as there.
+            ``"random"``: points anywhere. They are far apart, so the prediction is for a training on these points alone.
         atoms: Eigenfunctions to keep, at most.
         decades: Number L of decades.
         ridge: ε, of 0.1, 0.01, … 0.000001, whose prediction is quoted: 0.1 for about three iterations, less for more. By default

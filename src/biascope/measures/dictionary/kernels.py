@@ -31,7 +31,7 @@ class Part:
     """The points of a grid that a kernel is taken on, and those that its atoms are shown on.
 
     Attributes:
-        places: Of the points, ``(n,)``.
+        places: Places of the points, ``(n,)``.
         cells: Shape of the grid that atoms are shown on.
         stride: Points of the signals' grid from one of its cells to the next.
         shown: Places of its cells where they are not those of the points.
@@ -52,12 +52,12 @@ class GridKernels:
         sizes: Points along each axis.
         signals: Their values, ``(m, N)``.
         points: Most points that a kernel is taken on.
-        choice: Of a larger grid: ``"window"`` or ``"random"``.
+        choice: How points of a larger grid are chosen: ``"window"`` or ``"random"``.
         atoms: Eigenfunctions that are kept.
-        decades: Of the concentration.
+        decades: Number of decades of the concentration.
         held_out: Share of the points that are predicted from the others.
-        peak: Of the PSNR.
-        seed: Of weights, and of the choice of points.
+        peak: Range of the values, for the PSNR.
+        seed: Random seed for weights, and of the choice of points.
     """
 
     grid: Tensor

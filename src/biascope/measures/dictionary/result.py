@@ -27,12 +27,12 @@ class Dictionary(Result):
 
     Attributes:
         signals: What they are.
-        sizes: Of their grid.
+        sizes: Sizes of their grid.
         places: Which points of it the kernel of each network was taken on.
         thresholds: λ, as shares of the largest eigenvalue, falling.
         ridges: Ridges of the regression, as shares of the largest eigenvalue.
         ridge: The one whose prediction is quoted; ``None`` for the best of each signal.
-        eigenvalues: Of the kernel over n, largest first.
+        eigenvalues: Eigenvalues of the kernel over n, largest first.
         energy: ``E(λ)`` of each signal without its mean.
         concentration: Area under ``E(λ)`` over the logarithm of λ, of 1 at most; see the measurement.
         predicted: PSNR that regression with the kernel reaches on the points held out, in decibels.
@@ -149,7 +149,7 @@ def ranking(results: Sequence[Dictionary], *, by: str = "predicted") -> dict[str
     """Networks in the order in which they are predicted to reconstruct the signals, the best first, each with its score.
 
     Args:
-        results: Of the same signals.
+        results: Results of the same signals.
         by: See :meth:`Dictionary.score`.
 
     Raises:

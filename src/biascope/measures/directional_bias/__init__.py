@@ -108,9 +108,9 @@ def directional_bias(
     """How well and how fast a family learns D(v) for every direction v of a basis.
 
     Definition:
-        ``x = ε·s·v + w`` with ``w ~ N(0, σ²(I − v vᵀ))`` and ``s = ±1``; predict s from x. The problem is the same for
-        every unit vector v up to a rotation: any difference in the outcome is due to the network. One network is trained
-        from its own initial weights along each direction; all see the same noise and labels, in the same order.
+        ``x = ε·s·v + w`` with ``w ~ N(0, σ²(I − v vᵀ))`` and ``s = ±1``; predict s from x. Up to a rotation, the problem is the
+        same for every unit vector v. So any difference in the outcome is due to the network. For each direction, one network is
+        trained from its own initial weights. All networks see the same noise and labels in the same order.
 
     Estimated by:
         Test accuracy on fresh samples (standard error below 0.5 points at 10,000), and the first iteration whose loss is below a

@@ -25,11 +25,11 @@ class DirectionalBias(Result):
     Attributes:
         noise: Standard deviations σ of the noise.
         samples: Sizes of the training set.
-        input_shape: Of one input.
+        input_shape: Shape of one input.
         basis: Name of the basis.
         labels: What each direction is.
         places: Index of each direction in the whole basis.
-        threshold: Of the loss, for the number of iterations.
+        threshold: Threshold of the loss, for the number of iterations.
         accuracy: Test accuracy, from 0 to 1; nan of a training that diverged.
         train_accuracy: Accuracy on the training set.
         iterations: First iteration whose loss was below the threshold; nan for never.

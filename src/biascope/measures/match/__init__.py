@@ -163,18 +163,19 @@ def match(
     """How much networks can change along the directions of the data before training. It warns, but does not predict accuracy.
 
     Definition:
-        ``G = E_{x∼N(0, σ²I)} E_θ[∇_x f ∇_x fᵀ]`` is the average geometry at initialisation. With unit directions ``u_k`` and
-        weights ``w_k`` of sum 1 (see :func:`data_directions`) the overlap is the weighted geometric mean of the freedom along them,
+        ``G = E_{x∼N(0, σ²I)} E_θ[∇_x f ∇_x fᵀ]`` is the average geometry at initialisation. Let ``u_k`` be unit directions of the data
+        with weights ``w_k`` of sum 1 (see :func:`data_directions`). The overlap is the weighted geometric mean of the geometry along
+        them,
 
             log₂ overlap = Σ_k w_k log₂[(1 − ε)·D·u_kᵀG u_k/tr G + ε],   ε = 0.01.
 
-        It depends on the scale of neither weights nor data, and is 1 for an isotropic network, whatever the data. For the principal
-        directions of the data it is largest where G has the shape of their covariance (Gibbs' inequality): geometry in
-        directions where the data do not vary is lost, and variance where the network cannot move costs more than is won elsewhere.
+        It does not depend on the scale of the weights or of the data. It is 1 for an isotropic network and any data. For the
+        principal directions of the data, it is largest if G has the shape of their covariance (Gibbs' inequality). Geometry in
+        directions where the data do not vary is lost. Missing geometry where the data vary costs more than is gained elsewhere.
 
-        Estimated from independent groups of draws; values are corrected for bias, and intervals are those of the jackknife over the
-        groups. A warning is given where the whole interval, along ``class means`` with labels and else ``data``, is more than two
-        bits below neutral.
+        Estimated from independent groups of draws. Values are corrected for bias, and intervals are jackknife intervals over the
+        groups. The result warns if the whole interval is more than two bits below neutral. It uses the interval along
+        ``class means`` with labels, and along ``data`` without.
 
     Args:
         families: Architectures with different names, with the distribution of their initial weights.

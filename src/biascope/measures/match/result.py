@@ -35,7 +35,7 @@ class Match(Result):
 
     Attributes:
         names: The architectures.
-        kinds: Of directions: ``data`` and, with labels, ``class means`` and ``Fisher``.
+        kinds: Kinds of directions: ``data`` and, with labels, ``class means`` and ``Fisher``.
         along: The kind by which networks are warned of: ``class means`` with labels, else ``data``.
         overlap: ``(kind, architecture)``.
         errors: Standard errors over initialisations.
@@ -44,7 +44,7 @@ class Match(Result):
         parameters: Trainable numbers.
         flops: Floating-point operations of one forward pass.
         layers: Layers with weights; 0 where an earlier version did not count them.
-        effective_ranks: Of each geometry: over how many directions it is spread.
+        effective_ranks: Effective rank of each geometry: the number of directions over which it is spread.
         draws: Networks drawn of each.
         data: The data set, in words.
     """

@@ -98,12 +98,12 @@ def mean_gradient(
 
     Definition: the eigenvectors of ``C̄ = E_θ[ḡ_θ ḡ_θᵀ]`` of the mean gradient ``ḡ_θ = E_x ∇_x f_θ(x)``, with ``θ`` drawn from the
     family and ``x ~ N(0, σ²I)``. By Stein's lemma ``ḡ_θ`` is the slope of the linear function that is closest to ``f_θ``. Slopes that
-    change from input to input, as behind max-pooling, average out. The rest predicts along which directions the network learns.
-    The number of directions is the effective rank ``(tr C̄)²/tr C̄²``.
+    change from input to input, for example after max-pooling, average out. The rest predicts along which directions the network
+    learns. The number of directions is the effective rank ``(tr C̄)²/tr C̄²``.
 
-    Estimated from independent draws of a network with inputs of its own: the means a and b of its gradients over two halves of them
-    give ``½(a bᵀ + b aᵀ)``, whose expectation is that of ``ḡ ḡᵀ`` whatever their number. Scalars are U-statistics over pairs of
-    draws with 95 % jackknife intervals over 32 groups. An eigenvalue that noise makes negative is shown as 0.
+    Estimated from independent draws of networks, each with its own inputs. Let a and b be the means of a network's gradients over
+    two halves of its inputs. Then ``½(a bᵀ + b aᵀ)`` has the expectation ``ḡ ḡᵀ``, for any number of inputs. Scalars are U-statistics
+    over pairs of draws with 95 % jackknife intervals over 32 groups. An eigenvalue that noise makes negative is shown as 0.
 
     Args:
         family: Networks and the distribution of their weights.

@@ -19,7 +19,7 @@ class Reference:
     Attributes:
         name: By which it is scanned.
         title: As the papers write it.
-        shape: Of its inputs.
+        shape: Shape of its inputs.
         rank: The effective rank of its mean gradient.
     """
 
@@ -57,8 +57,8 @@ def placed(rank: Estimate, shape: tuple[int, ...], name: str = "") -> str:
 
     Args:
         rank: The effective rank.
-        shape: Of the inputs.
-        name: Of the network, which is not compared with itself.
+        shape: Shape of the inputs.
+        name: Name of the network, which is not compared with itself.
 
     Example:
         >>> placed(Estimate(1.9, 0.1, 1.7, 2.1), (1, 32, 32))

@@ -81,17 +81,22 @@ def merge_check(
     """What merging fine-tuned models would do to their predictions; no labels are needed.
 
     Definition:
-        With ``d_t(α) = E_{x∼μ_t} dist(f(x; θ₀ + τ_t), f(x; θ₀ + α Σ_s τ_s))``, where dist is 1 if the predicted classes differ, the
-        suggested coefficient minimises the mean of ``d_t`` over tasks. ``d_t`` is the predicted loss: on these samples, the accuracy
-        of the merged model is below that of the fine-tuned one by at most ``d_t``, whatever the labels. ``d_t(0)`` is the
-        distance from the base. The verdict follows from both; see ``docs/merge_check.md``. The *expected* loss is
-        ``E [q(ŷ_t) − q(ŷ_α)]`` with the classes that both predict and labels drawn from q, the fine-tuned model's own
-        probabilities; where its accuracy is known, at the temperature at which it is as sure as it is right. Beside it, for every
-        pair the disentanglement error
-        ``ξ(α₁, α₂) = Σ_t E dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``; the size and the cosine of the changes of outputs
-        ``f(x; θ₀ + τ_s) − f(x; θ₀)`` by each vector on each task's samples; and cosines of task vectors by layer.
+        ``d_t(α) = E_{x∼μ_t} dist(f(x; θ₀ + τ_t), f(x; θ₀ + α Σ_s τ_s))``, where dist is 1 if the predicted classes differ. The
+        suggested coefficient minimises the mean of ``d_t`` over tasks. ``d_t`` is the predicted loss. On these samples, the accuracy
+        of the merged model drops by at most ``d_t``, for any labels. ``d_t(0)`` is the distance from the base. The verdict follows
+        from both; see ``docs/merge_check.md``.
 
-        Where features are compared, dist is 1 − cosine of the two outputs, both measured from the mean of the first ones.
+        The *expected* loss is ``E [q(ŷ_t) − q(ŷ_α)]``. Here ŷ are the predicted classes, and q are the probabilities of the
+        fine-tuned model, from which labels are drawn. If its accuracy is known, q has the temperature at which its mean
+        confidence equals that accuracy.
+
+        The result also has, for every pair of models:
+
+        - the disentanglement error ``ξ(α₁, α₂) = Σ_t E dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``;
+        - the size and the cosine of the changes of outputs ``f(x; θ₀ + τ_s) − f(x; θ₀)`` on each task's samples;
+        - the cosines of task vectors by layer.
+
+        If features are compared, dist is 1 − cosine of the two outputs, after the mean of the first outputs is subtracted.
 
     Args:
         encoder: Base model at θ₀; with heads it predicts classes.

@@ -45,7 +45,7 @@ class MergeCheck(Result):
         map_alphas: Coefficients along a side of the maps.
         terms: ``(pair, side, place, place)`` the two terms of the disentanglement error ξ; ``None`` without maps.
         low: ``(pair, resample)`` share of the search box with ξ below the threshold.
-        threshold: Of ξ.
+        threshold: Threshold of ξ.
         effects: ``(task, model)`` how much a model's vector changes outputs on a task's samples, relative to the task's own.
         effect_cosines: Between the two changes.
         layers: Parameters are grouped by these.

@@ -70,9 +70,9 @@ def pattern_statistics(
     """Train pattern networks and compare the patterns that their channels detect with the label statistics.
 
     Definition:
-        Networks ``N(x) = Σ_{i≤k} [max_j σ(w_i·x[j]) − max_j σ(u_i·x[j])]`` are trained by SGD on the hinge loss, each on samples
-        and from weights of its own. PSI with constants b and c says that every detection ratio is at most
-        ``b·max(−s_i/s_1, 0) + c/√m``; c* is the smallest c that does at the slope b.
+        Networks ``N(x) = Σ_{i≤k} [max_j σ(w_i·x[j]) − max_j σ(u_i·x[j])]`` are trained by SGD on the hinge loss. Each network has
+        its own samples and initial weights. PSI with constants b and c is an upper bound: every detection ratio is at most
+        ``b·max(−s_i/s_1, 0) + c/√m``. c* is the smallest such c at the slope b.
 
     Args:
         law: Distribution of the inputs: ``"uniform"`` (D_u), ``"paired"`` (D_vc) or ``"biased"`` (D_p).

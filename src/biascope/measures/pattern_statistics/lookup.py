@@ -142,8 +142,8 @@ def trained_tables(
         batch: Samples of a batch.
         epochs: Passes at most.
         tolerance: Loss of an epoch that ends a run.
-        seed: Of the permutations.
-        numbers: Of the runs, for their permutations; by default 0, 1, 2, …
+        seed: Random seed for the permutations.
+        numbers: Numbers of the runs, for their permutations; by default 0, 1, 2, …
         run: Device, precision (float64, or float32 for all others), progress.
         way: ``"alone"``: one run after another, on a CPU one on each core; ``"stack"``: all in lock-step, on a GPU as a
             replayed graph. By default the first on a CPU and the second on a GPU.

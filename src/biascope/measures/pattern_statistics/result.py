@@ -42,7 +42,7 @@ class PatternStatistics(Result):
         converged: Whether it was below the tolerance.
         train_errors: Share of training samples on the wrong side.
         test_errors: Share of fresh samples on the wrong side.
-        law: Of the samples.
+        law: Distribution of the samples.
         per_input: n, patterns of an input.
         samples: m.
         k: Half the number of channels.

@@ -41,7 +41,7 @@ class PoolingTheory(Result):
         accuracy_as_printed: What theorem 1 prints for both.
         simulated: Share of sampled signals that the best rule gets right, in the same two models.
         errors: Its standard error, a binomial's at the accuracy of the closed form.
-        curvature: Of the average loss at the signal (lemma 1, corrected): of φ, of θ, and the size of what joins the two.
+        curvature: Curvature of the average loss at the signal (lemma 1, corrected): of φ, of θ, and between the two.
         curvature_ratio: ζ(ℓ).
         trained: The frequencies that were learned.
         losses: Training loss before each iteration; nan once a training has diverged.
@@ -212,12 +212,14 @@ def pooling_theory(
 ) -> PoolingTheory:
     """Effect of pooling on each frequency and on learning it: closed forms, checked by simulation, and training curves.
 
-    Definition: on D(v_ℓ), ``x = εyv_ℓ + w``, pooled by a prefilter m̂ and a stride S, the best accuracy is ``Φ(√(μᵀΣ⁺μ))``, which is
-    ``Φ((ε/σ)γ')`` with ``γ'² = |m̂[ℓ]|² / Σ_{k≥1} |m̂[ℓ+kM]|²`` unless 2ℓ is a multiple of M; the curvatures are those of
-    lemma 1, ``ζ(ℓ) = ε²m²[ℓ] / (σ² max m²)``, m = |m̂|. Printed constants differ, see docs/errata.md.
+    Definition: signals ``x = εyv_ℓ + w`` of D(v_ℓ) are pooled by a prefilter m̂ with stride S. The best accuracy after pooling is
+    ``Φ(√(μᵀΣ⁺μ))``. Unless 2ℓ is a multiple of M, this is ``Φ((ε/σ)γ')`` with ``γ'² = |m̂[ℓ]|² / Σ_{k≥1} |m̂[ℓ+kM]|²``. The
+    curvatures are those of lemma 1, with ``ζ(ℓ) = ε²m²[ℓ] / (σ² max m²)`` and ``m = |m̂|``. Printed constants differ, see
+    docs/errata.md.
 
-    Simulated with the best rule on fresh samples, whose hits are binomial; the model ``θᵀA(m ⊙ φ ⊙ x)`` is trained on
-    D(e_ℓ) in Fourier coordinates by gradient descent on the squared error, anew with each repeat's weights and data.
+    The accuracy is simulated: the best rule classifies fresh samples, and the number of hits is binomial. The model
+    ``θᵀA(m ⊙ φ ⊙ x)`` is trained on D(e_ℓ) in Fourier coordinates, by gradient descent on the squared error. Each repeat has its own
+    weights and data.
 
     Args:
         size: Length D of a signal.

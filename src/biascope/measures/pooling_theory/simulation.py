@@ -40,7 +40,7 @@ class Draw(TypedDict):
     Attributes:
         sigma: Standard deviation σ of the noise.
         samples: n.
-        seed: Of noise and labels.
+        seed: Random seed for noise and labels.
     """
 
     sigma: float
@@ -144,7 +144,7 @@ def pooling_trajectory(
         weight_std: Standard deviation of the initial θ and φ.
         train: Training samples.
         recipe: How to train, with one output and the squared error.
-        seed: Of weights and data.
+        seed: Random seed for weights and data.
         run: Device and precision.
 
     Returns:

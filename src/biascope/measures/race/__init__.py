@@ -87,18 +87,21 @@ def race(
     """Predict which of several architectures will be the most accurate, from a small share of their training.
 
     Definition:
-        All candidates are trained by one recipe, on the same batches in the same order, and judged after equal numbers of
-        iterations on an eighth of the samples, which is held out. The merit of a candidate is minus the logarithm of its held-out
-        cross-entropy. The merits at the end of training are taken to differ from these by independent normal errors of standard
-        deviation ``0.02/s`` of the progress, where s is the share of training and the progress is ``log(loss of guessing / loss of
-        the leader)``, and by the sampling error of the held-out loss. So each candidate has a probability of being best.
+        All candidates are trained by one recipe, on the same batches in the same order. An eighth of the samples is held out. After
+        equal numbers of iterations, candidates are evaluated on it. The merit of a candidate is minus the logarithm of its held-out
+        cross-entropy.
+
+        The model of the race: merits at the end of training differ from these by independent normal errors. Their standard
+        deviation is ``0.02/s`` of the progress, where s is the share of training. The progress is
+        ``log(loss of guessing / loss of the leader)``. The sampling error of the held-out loss is added. So each candidate has a
+        probability of being best.
 
         A candidate drops out when that probability is below ``(1 − sure)/candidates``, or when its loss is not finite. The race ends
         when one candidate is best with probability ``sure``, or when the share of training is spent.
 
     Estimated by:
-        One training of each candidate. The constant of the rule was chosen on four data sets, and the rule tested on two others
-        (docs/match.md): there it decided no race, and taking the largest network was as good a choice.
+        One training of each candidate. The constant 0.02 was chosen on four data sets, and the rule was tested on two others
+        (docs/match.md). There it decided no race, and choosing the largest network was as good.
 
     Args:
         families: Candidates, two or more with different names.

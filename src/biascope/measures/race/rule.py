@@ -33,7 +33,7 @@ def spread_at(share: float, progress: float, held_out: int) -> float:
     about one over the root of the number of samples.
 
     Args:
-        share: Of the training so far.
+        share: Share of the training so far.
         progress: How far the best candidate has come: the logarithm of the loss of guessing over its loss.
         held_out: Number of samples that the losses are means over.
     """
@@ -73,7 +73,7 @@ def best_with(losses: np.ndarray, guessing: float, share: float, held_out: int) 
     Args:
         losses: Held-out loss of each so far.
         guessing: The loss of one that knows how frequent the classes are, and nothing else.
-        share: Of the training so far.
+        share: Share of the training so far.
         held_out: Number of samples that the losses are means over.
 
     Example:

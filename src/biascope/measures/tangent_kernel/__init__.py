@@ -54,7 +54,7 @@ class TangentSpectrum(Result):
         frobenius: ``√Σλ² = ‖K‖_F/n``.
         effective_rank: ``(Σλ)²/Σλ²``.
         kernel_error: Largest error of the kernel's entries against float64, relative to ``√(K_ii K_jj)``, on a few samples.
-        eigenfunctions: Of the first network, those above the kernel's error.
+        eigenfunctions: Eigenfunctions of the first network with eigenvalues above the kernel's error.
         binarised: Cosine between each of these and its sign, ``E|φ|``; √(2/π) = 0.80 where values are Gaussian.
         places: Index of each sample in its split.
         labels: Its class.
@@ -194,9 +194,9 @@ def tangent_kernel(
     """The functions that a network learns first near its weights, and the share of the labels on them.
 
     Definition:
-        ``K_ij = ∇_θ f(x_i)ᵀ∇_θ f(x_j)`` on n samples; φ and λ are eigenfunctions, ``E φ² = 1``, and eigenvalues of ``K/n``. The
-        energy of labels y on the first k is ``Σ_ρ (E φ_ρ y)²/E y²``, their alignment ``α = yᵀKy/n²``; ``α(φ_ρ) = λ_ρ``. The
-        local energy is ``Σ_ρ φ_ρ²(x)``, elsewhere with ``φ_ρ(x) = Σ_j k(x, x_j) φ_ρ(x_j)/(λ_ρ n)``.
+        ``K_ij = ∇_θ f(x_i)ᵀ∇_θ f(x_j)`` on n samples. The eigenvalues λ and eigenfunctions φ of ``K/n`` have ``E φ² = 1``. The energy
+        of labels y on the first k is ``Σ_ρ (E φ_ρ y)²/E y²``. Their alignment is ``α = yᵀKy/n²``, and ``α(φ_ρ) = λ_ρ``. The
+        local energy is ``Σ_ρ φ_ρ²(x)``. At other inputs, ``φ_ρ(x) = Σ_j k(x, x_j) φ_ρ(x_j)/(λ_ρ n)``.
 
     Args:
         family: Networks to measure.
@@ -204,8 +204,8 @@ def tangent_kernel(
         split: Split to take samples from.
         samples: Number of samples, chosen at random; all by default.
         leading: Number k of eigenfunctions; by default 50, or a quarter of the samples if smaller.
-        positive: Classes that are +1, the others −1. By default the larger of two classes; of more, each class against the
-            rest with the mean removed, since most of such a target is a constant.
+        positive: Classes that are +1, the others −1. The default for two classes is the larger one. With more classes, each class is
+            one target against the rest. Its mean is removed, because most of such a target is a constant.
         kernel: ``"scalar"`` for the kernel of one readout, or ``"trace"`` for the sum over all outputs.
         readout: Which scalar of several outputs: ``"first"``, ``"sum"``, ``"mean"``, ``"margin"`` or ``"random"``.
         parameters: Names or patterns of the weights to differentiate with respect to; all by default.

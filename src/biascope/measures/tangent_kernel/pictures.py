@@ -159,7 +159,7 @@ def ends_figure(
         thumbnails: As made by :func:`thumbnails`.
         kernel: Each eigenfunction's share of the kernel, ``(k,)`` or longer.
         target: Each one's share of the labels.
-        classes: Of each sample, ``(k, e)``.
+        classes: Class of each sample, ``(k, e)``.
         positive: Classes that are one side of the target, in a colour of their own.
         dark: Whether the background is.
 
@@ -201,7 +201,7 @@ def local_energy_figure(energies: Mapping[str, np.ndarray], *, dark: bool = Fals
     """Histograms of the local energy of samples, by set and relative to the mean of the first, with the means dashed.
 
     Args:
-        energies: Of each sample, positive, ``(n,)``, by the name of the set.
+        energies: Local energy of each sample, positive, ``(n,)``, by the name of the set.
         dark: Whether the background is.
 
     Returns:

@@ -22,7 +22,7 @@ def glyph_characters(num: int, *, seed: int) -> str:
 
     Args:
         num: How many; where there are fewer, all of them.
-        seed: Of the order.
+        seed: Random seed for the order.
 
     Example:
         >>> glyph_characters(5, seed=0), len(glyph_characters(1000, seed=0))

@@ -49,7 +49,7 @@ def random_views(sources: Sources, num: int, *, size: int, seed: int, device: to
         sources: What is shown.
         num: How many views.
         size: Their side in pixels.
-        seed: Of everything random; views depend on the device type too.
+        seed: Random seed for everything random; views depend on the device type too.
         device: Where they are made and kept.
 
     Returns:

@@ -104,7 +104,7 @@ def pretrained_vit(
         sources: What it sees; see :func:`pretraining_sources`.
         plan: How long.
         settings: Sizes of the ViT; :data:`biascope.editing.encoder_source.VIT` by default.
-        seed: Of the first weights, the views and their order.
+        seed: Random seed for the first weights, the views and their order.
         run: Device and precision.
 
     Returns:
