@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli import _completion
 from biascope.cli._dry_run import check_place, print_expectation, rehearsal_of
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import Work, with_groups
 from biascope.cli.printing import print_json
 
@@ -24,14 +26,22 @@ if TYPE_CHECKING:
 @with_groups
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(help="Paper to reproduce, by its id. Without one, papers and figures are listed.")
+        str,
+        typer.Argument(
+            help="Paper to reproduce, by its id. Without one, papers and figures are listed.",
+            autocompletion=_completion.papers,
+        ),
     ] = "",
     figure: Annotated[
         str, typer.Argument(help="Number of a figure. Without one, all figures of the paper are run.")
     ] = "",
     *,
     effort: Annotated[
-        str, typer.Option(help="Effort: smoke (only checks that it runs), laptop, or paper (the published sizes).")
+        str,
+        typer.Option(
+            help="Effort: smoke (only checks that it runs), laptop, or paper (the published sizes).",
+            autocompletion=_completion.words("smoke", "laptop", "paper"),
+        ),
     ] = "laptop",
     keep: Annotated[bool, typer.Option("--keep", help="Merge the findings into the committed results.")] = False,
     status: Annotated[
@@ -91,6 +101,7 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
             failed[each.number] = _told(error)  # the other figures are still worth having
             typer.echo(f"\nFigure {each.number} failed: {_told(error)}", err=True)
             continue
+        keep_settings(done[-1].folder, figure=each.number)
         if not work.as_json:
             _print_reproduction(done[-1])
         if keep and _refused(_merged(done[-1].folder, results, work.as_json)):

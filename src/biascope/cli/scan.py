@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import DataOptions, GradientOptions, Model, NetworkOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, print_results
 
@@ -44,6 +45,7 @@ def scan(
         _print_cost(family, cost_at, sampling, work.run(None), work.as_json)
         return
     name = scanning.folder_name(model, network.chosen, network.weights or checkpoints)
+    folder = work.out or Path("biascope-runs") / name
     done = scanning.scan(
         model,
         input=shape,
@@ -57,8 +59,9 @@ def scan(
         checkpoints=checkpoints,
         data=found,
         seed=work.seed,
-        run=work.run(work.out or Path("biascope-runs") / name, data_root=samples.data_root),
+        run=work.run(folder, data_root=samples.data_root),
     )
+    keep_settings(folder)
     print_results(done.results, done.report, work.as_json)
 
 

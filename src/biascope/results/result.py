@@ -18,6 +18,7 @@ import numpy as np
 
 from biascope.results import store
 from biascope.results.estimate import Estimate, Number
+from biascope.runs.command_line import command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +65,7 @@ def recorded(
         "versions": software(),
         "seconds": round(seconds, 3),
         "date": now(),
+        **({"command": words} if (words := command_line()) else {}),
     }
 
 
