@@ -18,7 +18,7 @@ class Command(TyperCommand):
         import contextlib
 
         from biascope.runs.command_line import run_as
-        from biascope.runs.progress import shown
+        from biascope.runs.progress import phase, shown
 
         before = _settings_file.CONTEXT.set(ctx)
         words = _settings_file.command_words(ctx)
@@ -27,6 +27,9 @@ class Command(TyperCommand):
                 run_as(shlex.join(_settings_file.words_of(ctx))),
                 contextlib.nullcontext() if ctx.params.get("quiet") else shown(words),
             ):
+                if _computes(ctx, words):
+                    with phase("loading PyTorch"):
+                        import torch  # noqa: F401
                 return super().invoke(ctx)
         finally:
             _settings_file.CONTEXT.reset(before)
@@ -40,6 +43,11 @@ class Command(TyperCommand):
             if getattr(error, "ctx", ctx) is None:  # some mistakes come without the command they were made in
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
+
+
+def _computes(ctx: Any, words: str) -> bool:
+    """Whether a command surely needs PyTorch, which takes seconds to load; a list of figures does not."""
+    return "config" in ctx.params and (words != "reproduce" or (bool(ctx.params["paper"]) and not ctx.params["status"]))
 
 
 WORDS = "biascope.words"  # of the command line, in the meta data of a context

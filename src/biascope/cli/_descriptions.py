@@ -76,7 +76,7 @@ def settings_of(name: str) -> dict[str, SettingHelp]:
 
     Example:
         >>> settings_of("geometry_motion")["runs"]
-        SettingHelp(kind='INT', default='8', help='Trained networks.')
+        SettingHelp(kind='INT', default='8', help='Networks to train, each with its own weights, in one stack.')
     """
     path = _measure_file(name)
     tree, function = _parsed(path), _function(path, name)

@@ -199,7 +199,7 @@ def _plain(value: Any) -> Any:
 
 
 def file_name(words: str, variant: str = "") -> str:
-    """Of the settings of a command.
+    """The name of the settings file of a command.
 
     Example:
         >>> file_name("data score", "test")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli._dry_run import load_in_words
 from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import DataOptions, GradientOptions, Model, NetworkOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, print_results
@@ -67,6 +68,7 @@ def scan(
 
 def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run, as_json: bool) -> None:
     from biascope.results.wording import duration
+    from biascope.runs.rehearsal import slowdown
     from biascope.scanning import describe_device, expected_cost
 
     costs = expected_cost(family, shape, sampling, run)
@@ -82,7 +84,13 @@ def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run:
             }
             for cost in costs
         ]
-        print_json(subject=family.name, parameters=family.num_parameters, device=describe_device(run), costs=rows)
+        print_json(
+            subject=family.name,
+            parameters=family.num_parameters,
+            device=describe_device(run),
+            slowdown=slowdown(),
+            costs=rows,
+        )
         return
     typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}; {describe_device(run)}")
     for cost in costs:
@@ -90,3 +98,4 @@ def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run:
             f"  {cost.measurement:22} {cost.draws} draws, {cost.estimator}: about {duration(cost.seconds)} and "
             f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
         )
+    typer.echo(load_in_words(slowdown()))

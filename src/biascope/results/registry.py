@@ -17,6 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from biascope.results import store
 from biascope.results.result import Result, recorded
 from biascope.results.wording import natural_order
+from biascope.runs.progress import phase
 
 PAPERS = {
     "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
@@ -132,9 +133,12 @@ class Measurement(Generic[P, R]):
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
-        self._check_arguments(bound.arguments)
+        label = self.name.replace("_", " ")
+        with phase(f"{label}: checking the network"):
+            self._check_arguments(bound.arguments)
         begin = time.perf_counter()
-        result = self.function(*args, **settings)
+        with phase(label):
+            result = self.function(*args, **settings)
         return dataclasses.replace(
             result, provenance=self._provenance(bound, result, time.perf_counter() - begin)
         ).check()
@@ -195,7 +199,8 @@ class Measurement(Generic[P, R]):
         if self.checks is None or family is None or (probe is None and data is None):
             return []
         inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
-        return self.checks(family, inputs, settings, run)
+        with phase(f"{self.name.replace('_', ' ')}: checking derivatives"):
+            return self.checks(family, inputs, settings, run)
 
 
 #: What arguments of a measurement are known by, and how one is made.

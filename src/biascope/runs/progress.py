@@ -19,6 +19,7 @@ LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
 APPEARS_AFTER = 0.5  # seconds before a bar appears: a bar that vanishes at once only flickers
 _FRAME = 0.15  # seconds between two frames on a terminal
 _BAR = 24  # characters
+_MANY = 10**6  # pieces
 _ERASE = "\r\x1b[2K"
 
 
@@ -43,10 +44,21 @@ class Stage:
     def __post_init__(self) -> None:
         self.done = self.first
         self.begin = time.monotonic()
+        self._reached = 0.0
 
     def advance(self, count: int) -> None:
         """Count pieces that are done."""
         self.done += count
+
+    def count(self, between: str = " of ") -> str:
+        """How much of it is done, in words; of operations in percent, since nobody counts millions of them.
+
+        Example:
+            >>> Stage("draws", 400, 100).count(), Stage("products", 10**9, 25 * 10**7).count()
+            ('100 of 400', '25 %')
+        """
+        total = self.total or 0
+        return f"{100 * self.done // total} %" if total >= _MANY else f"{self.done:,}{between}{total:,}"
 
     @property
     def elapsed(self) -> float:
@@ -59,7 +71,9 @@ class Stage:
             return inner[0].share(inner[1:]) if inner else None
         within = inner[0].share(inner[1:]) if inner else None
         pieces = self.done - self.first + (within or 0.0) * min(self.at_hand, max(self.total - self.done, 0))
-        return pieces / max(self.total - self.first, 1)
+        # What a stage within it did counts until its piece is done, also after that stage has ended.
+        self._reached = max(self._reached, pieces / max(self.total - self.first, 1))
+        return self._reached
 
     def seconds_left(self, inner: list[Stage]) -> float | None:
         """Expected seconds until its end, at the pace so far; ``None`` where the pace is not known yet."""
@@ -142,14 +156,14 @@ class _Display:
         if stage.done >= (stage.total or 0) and not inner and not bar:
             return None  # its last line would say that nothing is left
         left = stage.seconds_left(inner)
-        words = f"{stage.label}: {stage.done:,} of {stage.total:,}"
+        words = f"{stage.label}: {stage.count()}"
         if bar:
             filled = round(_BAR * min(stage.share(inner) or 0.0, 1.0))
-            words = f"{stage.label} {'━' * filled}{'─' * (_BAR - filled)} {stage.done:,}/{stage.total:,}"
+            words = f"{stage.label} {'━' * filled}{'─' * (_BAR - filled)} {stage.count('/')}"
         words += f", about {in_words(left)} left" if left is not None else f", {in_words(stage.elapsed)} so far"
         if last is stage:
             return words
-        return f"{words}; {last.label}" + ("" if last.total is None else f": {last.done:,} of {last.total:,}")
+        return f"{words}; {last.label}" + ("" if last.total is None else f": {last.count()}")
 
     def _guard(self) -> None:
         """Watch what is printed on the terminal, so that it does not run into the bar."""

@@ -22,6 +22,7 @@ BUDGET = 10.0  # seconds after which a rehearsal is stopped if the pace is known
 LIMIT = 30.0  # seconds after which it is stopped in any case
 _NEAR = 2 / 3  # of that limit: a stage that ends before is waited for
 _GRACE = 5.0  # seconds to heed that
+_SPIN = 0.2  # seconds in which the share of a core is measured
 
 
 class Stopped(BaseException):
@@ -281,3 +282,18 @@ def at_hand(count: int) -> None:
         rehearsal.at_hand(count)
     else:
         progress.at_hand(count)
+
+
+def slowdown() -> float:
+    """How many times longer work takes now than on an idle machine: the wall time of a busy loop over its own CPU time.
+
+    It is 1 where the loop has a core to itself, and about 2 where it shares one with another program.
+
+    Example:
+        >>> slowdown() >= 1.0
+        True
+    """
+    begin, own = time.perf_counter(), time.thread_time()
+    while (wall := time.perf_counter() - begin) < _SPIN:
+        pass
+    return max(1.0, wall / max(time.thread_time() - own, 1e-3))
