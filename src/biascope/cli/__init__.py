@@ -120,12 +120,16 @@ def _told(
     typer.echo(f"biascope: {kind}{' '.join(str(message).split())}", err=True)
 
 
-def main() -> None:
-    """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback."""
+def main(program: str = "biascope") -> None:
+    """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback.
+
+    Args:
+        program: What the user typed to run it, for help and sentences.
+    """
     warnings.showwarning = _told
     try:
         with _stopped_in_order() as signals:
-            status = app(standalone_mode=False)
+            status = app(standalone_mode=False, prog_name=program)
     except Exception as error:
         sentence = _sentence(error)
         if sentence is None or os.environ.get("BIASCOPE_TRACEBACK"):

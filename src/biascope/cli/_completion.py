@@ -18,11 +18,11 @@ def networks(incomplete: str) -> Completions:
 
 
 def measurements(incomplete: str) -> Completions:
-    """Measurements by name."""
+    """Measurements by name, those that have a command of their own left out."""
     from biascope.results.registry import names
 
-    wanted = incomplete.replace("-", "_")
-    return [(name, _descriptions.measurement_line(name)) for name in names() if name.startswith(wanted)]
+    found = [name for name in names() if name.startswith(incomplete.replace("-", "_"))]
+    return [(name, _descriptions.measurement_line(name)) for name in found if not _descriptions.command_of(name)]
 
 
 def papers(incomplete: str) -> Completions:

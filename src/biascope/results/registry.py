@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import inspect
@@ -307,8 +308,6 @@ def find(name: str) -> Measurement[..., Any]:
     """
     wanted = name.replace("-", "_")
     if wanted not in names():
-        import difflib
-
         near = difflib.get_close_matches(wanted, names(), n=3, cutoff=0.3) or list(names())
         raise ValueError(f"measurement must be one of the known ones, got {name!r}. Did you mean {' or '.join(near)}?")
     found: Measurement[..., Any] = getattr(importlib.import_module(f"biascope.measures.{wanted}"), wanted)
@@ -383,8 +382,10 @@ def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, A
         word, _, attached = rest.pop(0).partition("=")
         name = word.removeprefix("--").replace("-", "_")
         if not word.startswith("--") or name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f" Did you mean --{near[0]}?" if near else ""
             raise ValueError(
-                f"{found.name} has no setting {word!r}. It takes: {', '.join('--' + key for key in known)}."
+                f"{found.name} has no setting {word!r}.{meant} It takes: {', '.join('--' + key for key in known)}."
             )
         if not attached and not rest:
             raise ValueError(f"{word} of {found.name} needs a value. Pass {word} VALUE.")
