@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ import typer
 
 from biascope.cli import _completion
 from biascope.cli._command import WORDS, Command
-from biascope.cli._descriptions import command_of, data_of, measurement_line, settings_of
+from biascope.cli._descriptions import SettingHelp, command_of, data_of, measurement_line, settings_of
 from biascope.cli._dry_run import rehearsed
 from biascope.cli._settings_file import extra_settings, from_word, keep_settings
 from biascope.cli.options import (
@@ -114,17 +114,31 @@ class MeasureCommand(Command):
     @contextlib.contextmanager
     def _listing(self, name: str) -> Iterator[None]:
         """List the settings of a measurement as options for a while; they are never parsed as such."""
-        before, unused = self.params, _unused(name)
-        shared = [each for each in before if each.name not in unused]
-        taken = {option for each in shared for option in each.opts}
-        self.params = [*shared, *(each for each in _as_options(name) if not taken & set(each.opts))]
+        before = self.params
+        self.params = [*self._used(name), *_as_options(name, self.own_settings(name))]
         try:
             yield
         finally:
             self.params = before
 
+    def _used(self, name: str) -> list[Any]:
+        """The shared options that have a use for a measurement."""
+        wanted = data_of(name)
+        unused = {option for data, options in _ABOUT.items() if not wanted & set(data) for option in options}
+        return [each for each in self.params if each.name not in unused]
+
+    def own_settings(self, name: str) -> dict[str, SettingHelp]:
+        """The settings of a measurement that are not typed as a shared option."""
+        taken = {option for each in self._used(name) for option in each.opts}
+        return {key: each for key, each in settings_of(name).items() if f"--{key.replace('_', '-')}" not in taken}
+
     def invoke(self, ctx: Any) -> Any:
         """Add the network and the settings that a file has and the command line has not."""
+        filed, given = (ctx.default_map or {}).get("name"), ctx.params.get("name")
+        if (
+            filed is not None and _named([str(given)]) is None
+        ):  # the file names the measurement, the only word is the network
+            ctx.params["name"], ctx.args = filed, [given, *ctx.args]
         ctx.args = _with_file(ctx.args, extra_settings(ctx))
         return super().invoke(ctx)
 
@@ -148,12 +162,6 @@ _ABOUT = {
 _EXAMPLE = "For example: biascope measure {name} lenet. Numbers in a list are separated by commas."
 
 
-def _unused(name: str) -> set[str]:
-    """The shared options that have no use for a measurement; it may have settings of these names."""
-    wanted = data_of(name)
-    return {option for data, options in _ABOUT.items() if not wanted & set(data) for option in options}
-
-
 def _named(words: Sequence[str]) -> str | None:
     """The measurement among words of a command line."""
     from biascope.results.registry import names
@@ -162,10 +170,10 @@ def _named(words: Sequence[str]) -> str | None:
     return next((name for word in words if (name := word.replace("-", "_")) in known), None)
 
 
-def _as_options(name: str) -> Sequence[Any]:
+def _as_options(name: str, settings: Mapping[str, SettingHelp]) -> Sequence[Any]:
     """The settings of a measurement as options."""
     parameters = []
-    for key, each in settings_of(name).items():
+    for key, each in settings.items():
         option = typer.Option(
             f"--{key.replace('_', '-')}",
             help=each.help,
