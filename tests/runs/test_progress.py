@@ -63,6 +63,19 @@ def test_a_stage_shows_its_pieces_and_the_time_left(terminal: Terminal, clock: C
     assert terminal.getvalue().endswith(progress._ERASE), "nothing stays"
 
 
+def test_in_a_narrow_window_the_bar_gives_way(
+    terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "41")
+    with terminal.watched(), shown("scan"), Run().tracked("draws", 100) as advance:
+        clock.now = 10.0
+        advance(50)
+        assert drawn(terminal) == f"draws {'━' * 5}{'─' * 5} 50/100, about 10 s left"
+    monkeypatch.setenv("COLUMNS", "12")
+    with terminal.watched(), shown("scan"):
+        assert drawn(terminal) == "scan, 0 s s"
+
+
 def test_stages_within_a_piece_count_as_part_of_it(terminal: Terminal, clock: Clock) -> None:
     with terminal.watched(), shown("edit"), counted("fine-tunings", 4) as outer, contextlib.ExitStack() as inner:
         advance = inner.enter_context(counted("training", 100))

@@ -125,10 +125,12 @@ class _Display:
 
     def tell_if_due(self) -> None:
         """Print a line where there is no terminal and half a minute has passed since the last one."""
+        if time.monotonic() - self._told < LINE_EVERY:  # asked at every step of a training
+            return
         with self._lock:
-            if not self.stages or on_terminal() or time.monotonic() - self._told < LINE_EVERY:
+            if not self.stages or on_terminal():
                 return
-            if (words := self._words(bar=False)) is not None:
+            if (words := self._words()) is not None:
                 self._told = time.monotonic()
                 _write(f"biascope: {words}\n")
 
@@ -138,16 +140,21 @@ class _Display:
             late = self.stages and self.stages[0].elapsed >= APPEARS_AFTER
             if not late or not on_terminal() or any(guard.within_line for guard in self._guards):
                 return
-            if (words := self._words(bar=True)) is not None:
+            columns = _columns() - 1
+            words = self._words(bar=_BAR)
+            if words is not None and len(words) > columns:  # the numbers matter more than the bar
+                words = self._words(bar=max(_BAR - (len(words) - columns), 1))
+            if words is not None:
                 self._drawn = True
-                _write(f"{_ERASE}{words[: _columns() - 1]}")
+                _write(f"{_ERASE}{words[:columns]}")
 
     def _go(self, wake: threading.Event) -> None:
         while not wake.wait(_FRAME):
             self.draw()
             self.tell_if_due()
 
-    def _words(self, bar: bool) -> str | None:
+    def _words(self, bar: int = 0) -> str | None:
+        """The stages in words, with a bar of so many characters."""
         counted = next((place for place, each in enumerate(self.stages) if each.total is not None), None)
         last = self.stages[-1]
         if counted is None:
@@ -158,8 +165,8 @@ class _Display:
         left = stage.seconds_left(inner)
         words = f"{stage.label}: {stage.count()}"
         if bar:
-            filled = round(_BAR * min(stage.share(inner) or 0.0, 1.0))
-            words = f"{stage.label} {'━' * filled}{'─' * (_BAR - filled)} {stage.count('/')}"
+            filled = round(bar * min(stage.share(inner) or 0.0, 1.0))
+            words = f"{stage.label} {'━' * filled}{'─' * (bar - filled)} {stage.count('/')}"
         words += f", about {in_words(left)} left" if left is not None else f", {in_words(stage.elapsed)} so far"
         if last is stage:
             return words
