@@ -115,7 +115,7 @@ def _several(parameter: Any) -> bool:
 
 def _checked(given: Any, parameter: Any, command: Any, key: str, path: Path) -> Any:
     """A value of the file, if it is of the type of its parameter."""
-    kinds, name, example = kind_of(command.callback.__annotations__[parameter.name])
+    kinds, name, example = kind_of(hint_of(command, parameter))
     several = _several(parameter)
     if several:
         name, example = f"a list such as [{example}]", f"[{example}]"
@@ -123,6 +123,11 @@ def _checked(given: Any, parameter: Any, command: Any, key: str, path: Path) -> 
     if isinstance(given, list) != several or any(type(part) not in kinds for part in parts):
         raise ValueError(f"{key} in {path} must be {name}, got {given!r}. Write {key} = {example}.")
     return given
+
+
+def hint_of(command: Any, parameter: Any) -> Any:
+    """The type of a parameter, as the function of its command declares it."""
+    return typing.get_type_hints(command.callback, include_extras=True)[parameter.name]
 
 
 def kind_of(hint: Any) -> tuple[tuple[type, ...], str, str]:

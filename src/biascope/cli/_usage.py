@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from biascope.cli._command import WORDS
-from biascope.cli._settings_file import kind_of
+from biascope.cli._settings_file import hint_of, kind_of
 
 
 def usage_sentence(error: Any) -> str:
@@ -56,11 +56,8 @@ def _argument(parameter: Any) -> str:
 
 def _wrong_value(context: Any, parameter: Any) -> str:
     """A value of the wrong type, with what came."""
-    hint = context.command.callback.__annotations__.get(parameter.name)
-    if hint is None:
-        return ""
     name = parameter.opts[0] if parameter.param_type_name == "option" else _argument(parameter)
-    _, wanted, _ = kind_of(hint)
+    _, wanted, _ = kind_of(hint_of(context.command, parameter))
     came = _given(context.meta.get(WORDS, []), parameter)
     return f"{name} must be {wanted}{f', got {came!r}' if came else ''}."
 
