@@ -14,7 +14,7 @@ import typer
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 import biascope
-from biascope.cli import app
+from biascope.cli import _descriptions, app
 from biascope.results import registry
 
 COMMANDS = "command_line.md"
@@ -56,7 +56,7 @@ def write(folder: Path) -> None:
 def commands() -> Iterator[str]:
     """The command line, a section for each command."""
     yield "# Command line\n"
-    yield "This page is generated from the program. `biascope COMMAND --help` prints the same text.\n"
+    yield "This page is generated from the program. `biascope COMMAND --help` and `biascope measure NAME --help` print the same text.\n"
     for words, command in _walked(typer.main.get_command(app)):
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
@@ -67,7 +67,24 @@ def commands() -> Iterator[str]:
         if arguments:
             yield from _table("argument", [(f"`{each.name.upper()}`", each) for each in arguments])
         named = [(", ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)), each) for each in options]
-        yield from _table("option", [row for row in named if row[0] != "`--help`"])
+        yield from _table("option", [row for row in named if "`--help`" not in row[0]])
+        if words == "measure":
+            yield from _settings_of_measurements(command)
+
+
+def _settings_of_measurements(command: Any) -> Iterator[str]:
+    """What `biascope measure NAME --help` lists besides the shared options."""
+    for name in registry.names():
+        if _descriptions.command_of(name):
+            continue
+        yield f"### biascope measure {name}\n"
+        yield _plain(_descriptions.measurement_line(name)) + "\n"
+        yield "| setting | what it does | type | default |\n|---|---|---|---|"
+        for key, each in command.own_settings(name).items():
+            kind, default = each.kind.replace("|", "\\|"), f"`{each.default}`" if each.default else ""
+            shown = _plain(each.help).replace("|", "/")
+            yield f"| `--{key.replace('_', '-')}` | {shown} | `{kind}` | {default} |"
+        yield ""
 
 
 def _walked(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

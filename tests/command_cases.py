@@ -46,7 +46,12 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         ["--draws", "12", "--leading", "3"],
         {"comparisons", "warnings", "report"},
     ),
-    "list": ([], ["--quiet"], {"networks", "measurements"}),
+    "list": (
+        [],
+        ["--quiet"],
+        {"networks", "measurements", "network_descriptions", "measurement_descriptions"},
+    ),
+    "info": (["--data-root", "."], ["--quiet"], {"versions", "devices", "data", "extras"}),
     "selftest": (
         ["net.py:build", "--input", "1x8x8"],
         ["--readout", "sum", "--seed", "1"],

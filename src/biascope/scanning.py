@@ -27,6 +27,7 @@ from biascope.measures.mean_gradient import INPUTS as MEAN_INPUTS
 from biascope.results import registry as measurement
 from biascope.results.result import Result
 from biascope.runs.files import make_writable
+from biascope.runs.rehearsal import slowdown
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
@@ -238,7 +239,7 @@ def _measure(
         yield measurement.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)
 
 
-_PAGE_SECONDS = 2.2  # to check, save, draw and show one result, on two CPU cores (benchmarks/dry_run.py) …
+_PAGE_SECONDS = 2.2  # to check, save, draw and show one result, on two idle CPU cores (benchmarks/dry_run.py) …
 _PAGE_SECONDS_PER_NUMBER = 1.2e-3  # … and for each number of an input
 
 
@@ -274,7 +275,7 @@ def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, ru
     """
     run = run or Run()
     draws = sampling.draws_of(family, shape, run)
-    costs = []
+    costs, slower = [], slowdown()
     for name, probe in _probes(family, shape, sampling).items():
         by = sampling.estimator or "exact"
         published = name == "anisotropy_directions" or family.law == "point"
@@ -284,7 +285,8 @@ def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, ru
             family, probe, estimator=chosen, step=sampling.step, readout=sampling.readout, seed=sampling.seed, run=run
         )
         rows = draws * (2 if name == "mean_gradient" else probe.num)
-        seconds = sampler.expected_seconds(draws) + _PAGE_SECONDS + _PAGE_SECONDS_PER_NUMBER * sampler.size
+        page = _PAGE_SECONDS + _PAGE_SECONDS_PER_NUMBER * sampler.size
+        seconds = sampler.expected_seconds(draws) + page * slower
         for part in (rows, rows // 2, rows - rows // 2):
             seconds += expected_seconds(sampler.size, max(part, 1), run.torch_device)
         numbers = family.num_parameters * min(draws, family.draws(seed=sampling.seed, run=run).block_size)

@@ -64,3 +64,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "biascope.data.fetching.fetch", lambda published, root, **_: Fetched(Path(root) / published.name, ("a mirror",))
     )
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a command may take longer than half a minute, after which it prints a line."""
+    monkeypatch.setattr("biascope.runs.progress.LINE_EVERY", float("inf"))

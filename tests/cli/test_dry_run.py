@@ -18,11 +18,11 @@ from biascope.papers.reproduce import committed
 from biascope.results.result import KEY
 
 # They print what is there, or wait for others: a download cannot be rehearsed.
-QUICK = {"list", "data list", "data check", "data get"}
+QUICK = {"list", "info", "data list", "data check", "data get"}
 OWN_SHAPE = {"scan"}
 WORDS = {words: [*words.split(), *usual] for words, (usual, *_) in CASES.items() if words not in QUICK}
 WORDS["reproduce"] = ["reproduce", "patterns2021", "theorem 5.1", "--effort", "smoke", "--device", "cpu"]
-SHAPE = {"version", "seconds", "whole", "device", "stages"}
+SHAPE = {"version", "seconds", "whole", "device", "slowdown", "stages"}
 # Settings with which a command would take minutes or more.
 LONG = {
     "kernel": ["kernel", "net.py:build", *ON_DATA, "--draws", "100000"],

@@ -17,3 +17,9 @@ def ask(
     np.savez(tmp_path / "images.npz", x_train=x[:24], y_train=y[:24], x_test=x[24:], y_test=y[24:])
     np.save(tmp_path / "signal.npy", generator.uniform(size=(8, 8)))
     return Asking(monkeypatch, capsys, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a command may take longer than half a minute, after which it prints a line."""
+    monkeypatch.setattr("biascope.runs.progress.LINE_EVERY", float("inf"))

@@ -23,6 +23,8 @@ import typer
 from typer.core import TyperGroup
 
 from biascope import __version__
+from biascope.cli._command import Command
+from biascope.cli._usage import usage_sentence
 
 _SHARED = ("options", "printing")
 
@@ -39,9 +41,19 @@ app = typer.Typer(
     cls=_Alphabetical,
     help="A microscope for inductive bias: what a neural network finds easy to learn, before and during training. "
     "Start with: biascope scan lenet",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+)
+
+# The six commands to begin with: the words, what they do, an example.
+FIRST = (
+    ("scan", "what a network finds easy to learn, with a report", "biascope scan lenet"),
+    ("compare", "how the preferences of networks differ", "biascope compare lenet mlp"),
+    ("match", "which networks hardly change where your data vary", "biascope match lenet vgg11 --data cifar10"),
+    ("merge check", "whether fine-tuned models can be merged", "biascope merge check base.pt a.pt b.pt --data a.npz"),
+    ("inr advise", "which network reconstructs your image or sound best", "biascope inr advise photo.png"),
+    ("reproduce", "a figure of a paper, with a verdict on its claims", "biascope reproduce nads2020 1"),
 )
 
 
@@ -64,6 +76,7 @@ def _cite(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -72,6 +85,11 @@ def root(
     ] = False,
 ) -> None:
     """Options of every command."""
+    if context.invoked_subcommand is None:
+        typer.echo("Biascope shows what a neural network finds easy to learn, before and during training.\n")
+        for words, what, example in FIRST:
+            typer.echo(f"  {words:12} {what}\n  {'':12} {example}")
+        typer.echo("\nType biascope --help for all commands, biascope COMMAND --help for the options of one.")
 
 
 def _add_commands() -> None:
@@ -81,9 +99,12 @@ def _add_commands() -> None:
             continue
         module, name = importlib.import_module(f"{__name__}.{path.stem}"), path.stem.removesuffix("_")
         if hasattr(module, "app"):
+            for each in module.app.registered_commands:
+                each.cls = Command
             app.add_typer(module.app, name=name)
         else:
-            app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+            kind = getattr(module, "COMMAND", Command)
+            app.command(name, cls=kind, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
 
 
 def _told(
@@ -99,15 +120,17 @@ def _told(
     typer.echo(f"biascope: {kind}{' '.join(str(message).split())}", err=True)
 
 
-def main() -> None:
-    """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback."""
+def main(program: str = "biascope") -> None:
+    """Run the command line: a user's mistake is one sentence and a non-zero exit, never a traceback.
+
+    Args:
+        program: What the user typed to run it, for help and sentences.
+    """
     warnings.showwarning = _told
     try:
         with _stopped_in_order() as signals:
-            status = app(standalone_mode=False)
+            status = app(standalone_mode=False, prog_name=program)
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
-            return
         sentence = _sentence(error)
         if sentence is None or os.environ.get("BIASCOPE_TRACEBACK"):
             raise
@@ -149,7 +172,7 @@ def _stopped_in_order() -> Iterator[list[int]]:
 def _sentence(error: Exception) -> str | None:
     """The sentence for an error that a user can fix; None for an error of Biascope itself."""
     if hasattr(error, "format_message"):  # a word of the command line that Typer does not take
-        return _usage(error)
+        return usage_sentence(error)
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename} could not be read or written" if error.filename else "A file could not be written"
         return f"{place}: {error.strerror}. Check the path, its permissions and the free disk space."
@@ -158,15 +181,6 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return "The memory is too small for this work. Pass fewer samples, a smaller input or fewer draws."
     return None
-
-
-def _usage(error: Any) -> str:
-    context = error.ctx
-    path = context.command_path if context is not None else "biascope"
-    message = error.format_message().rstrip(".")
-    if message == "Missing command":
-        message = f"{path} needs a command: {', '.join(context.command.list_commands(context))}"
-    return f"{message}. Type {path} --help."
 
 
 _add_commands()

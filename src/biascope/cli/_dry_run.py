@@ -108,6 +108,7 @@ def print_expectation(known: Expectation, group: Lasting, **more: Any) -> None:
         group: How to print it, and the device.
         more: What else the JSON document says; a command prints it as text in words of its own.
     """
+    from biascope.runs.rehearsal import slowdown
     from biascope.runs.run import Run
     from biascope.scanning import describe_device
 
@@ -116,9 +117,25 @@ def print_expectation(known: Expectation, group: Lasting, **more: Any) -> None:
     )
     if group.as_json:
         stages = [dataclasses.asdict(stage) for stage in known.stages]
-        typer.echo(as_document(seconds=known.seconds, whole=known.whole, device=device, stages=stages, **more))
+        content = {"seconds": known.seconds, "whole": known.whole, "device": device, "slowdown": slowdown()}
+        typer.echo(as_document(**content, stages=stages, **more))
     else:
-        typer.echo("\n".join([*(f"  {_stage_in_words(stage)}" for stage in known.stages), _in_words(known, device)]))
+        lines = [*(f"  {_stage_in_words(stage)}" for stage in known.stages), _in_words(known, device)]
+        typer.echo("\n".join([*lines, load_in_words(slowdown())]))
+
+
+def load_in_words(slower: float) -> str:
+    """What an expected time assumes about other programs on this machine.
+
+    Args:
+        slower: As :func:`biascope.runs.rehearsal.slowdown` measures it.
+    """
+    if slower < 1.2:
+        return "This assumes that the machine stays idle."
+    return (
+        f"Other programs are using this machine, and work takes about {slower:.1f} times as long as on an idle one. "
+        "The expected time assumes that this does not change."
+    )
 
 
 def _stage_in_words(stage: Stage) -> str:

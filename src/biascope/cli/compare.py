@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli import _completion
 from biascope.cli._dry_run import check_place, print_expectation
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import Batchnorm, GradientOptions, Input, SeededWork, parsed_shape, with_groups
-from biascope.cli.printing import print_json
+from biascope.cli.printing import print_json, report_line
 
 if TYPE_CHECKING:
     from biascope.runs.rehearsal import Expectation
@@ -19,7 +21,12 @@ if TYPE_CHECKING:
 
 @with_groups
 def compare(
-    subjects: Annotated[list[str], typer.Argument(help="Two or more run folders or networks, in any combination.")],
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two or more run folders or networks, in any combination.", autocompletion=_completion.networks
+        ),
+    ],
     *,
     input: Input = "",
     batchnorm: Batchnorm = "eval",
@@ -55,6 +62,7 @@ def compare(
     )
     tables = comparison.compared(results, leading)
     make_writable(folder)
+    keep_settings(folder)
     page = write_report(results, folder / "report.html")
     warnings = list(dict.fromkeys(warning for result in results for warning in result.warnings))
     if work.as_json:
@@ -64,7 +72,7 @@ def compare(
         typer.echo(f"\n{table!r}")
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
-    typer.echo(f"\nReport: {page}")
+    typer.echo(f"\n{report_line(page)}")
 
 
 def _expected(

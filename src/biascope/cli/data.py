@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli import _completion
 from biascope.cli._dry_run import rehearsed
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     DataRoot,
     DatasetName,
@@ -40,7 +42,12 @@ PRUNING_WITHDRAWN = (
 @app.command()
 @with_groups
 def get(
-    names: Annotated[list[str], typer.Argument(help="Published data sets: cifar10, mnist, fashion-mnist.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Published data sets: cifar10, mnist, fashion-mnist.", autocompletion=_completion.published_sets
+        ),
+    ],
     *,
     data_root: DataRoot = None,
     output: Output,
@@ -163,6 +170,7 @@ def score(
     run = work.run(folder)
     result = find("sample_score")(family, samples, draws=draws, scale=scale, readout=readout, seed=work.seed, run=run)
     result.save(folder / f"sample_score-{split}")
+    keep_settings(folder, split)
     files = _write_tables(result, whole.splits[split][1] is not None, folder, split)
     print_results([result], write_folder_report(folder), work.as_json, files=files)
     if not work.as_json:

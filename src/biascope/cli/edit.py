@@ -12,8 +12,9 @@ import typer
 
 from biascope.cli._dry_run import rehearsed
 from biascope.cli._edit_options import MEASURES, Choice, EncoderOptions, Question, TuningOptions
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import DataRoot, Samples, SeededWork, whole_numbers, with_groups
-from biascope.cli.printing import print_results, print_warnings, write_table
+from biascope.cli.printing import print_results, print_warnings, report_line, write_table
 
 if TYPE_CHECKING:
     from biascope.editing.study import Study
@@ -83,6 +84,7 @@ def edit(
         results[word].save(folder / MEASURES[word])
         if rows := results[word].tables().get("accuracies"):
             files.append(write_table(rows, folder / f"{word}.csv"))
+    keep_settings(folder)
     page = write_folder_report(folder, title=f"Editing {found.name}")
     vectors: list[Path] = []
     if save_vectors:
@@ -94,7 +96,7 @@ def edit(
     for result in results.values():
         typer.echo(f"\n{result.sentence()}\n\n{as_table(result)}")
         print_warnings(result)
-    typer.echo(f"\nReport: {page}")
+    typer.echo(f"\n{report_line(page)}")
     if save_vectors:
         typer.echo(about_vectors(folder / "vectors", vectors, _coefficients(results)))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from biascope.cli._dry_run import rehearsed
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     Batch,
     Draws,
@@ -22,7 +23,7 @@ from biascope.cli.options import (
     Steps,
     with_groups,
 )
-from biascope.cli.printing import as_document, entry, print_json, print_results
+from biascope.cli.printing import as_document, entry, print_json, print_results, report_line
 
 if TYPE_CHECKING:
     from biascope.tasks.signals import Signal
@@ -129,6 +130,7 @@ def fit(
     content: dict[str, Any] = {"results": [result], "report": "", "files": files}
     write_atomically(folder / "fit.json", as_document(**content).encode())
     unfinished.unlink(missing_ok=True)
+    keep_settings(folder)
     if work.as_json:
         print_json(**content)
     else:
@@ -180,6 +182,7 @@ def advise(
     }
     found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=work.seed, run=run, **how)
     found.save(folder / "advice")
+    keep_settings(folder)
     page = write_folder_report(folder, title=f"Which network for {given.name}")
     words = [f"--steps {steps}", f"--rate {rate:g}", f"--batch {batch}", f"--set width={width}", *reading.words(given)]
     seed = [f"--seed {work.seed}"] if work.seed else []
@@ -188,7 +191,9 @@ def advise(
         print_results([found], page, True, command=command)
         return
     warned = "".join(f"\n- {words}" for words in found.warnings)
-    typer.echo(f"\n{found.summary()}\n\n{found.table()}\n{warned}\n\nTo train the first: {command}\nReport: {page}")
+    typer.echo(
+        f"\n{found.summary()}\n\n{found.table()}\n{warned}\n\nTo train the first: {command}\n{report_line(page)}"
+    )
 
 
 def _peak(signal: Signal, path: Path) -> float:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from biascope.cli._dry_run import rehearsed
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     DataOptions,
     Draws,
@@ -99,6 +100,7 @@ def kernel(
         run=run,
     )
     result.save(folder / "tangent_kernel")
+    keep_settings(folder)
     if matrix is not None:
         import numpy as np
 

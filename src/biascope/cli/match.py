@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli import _completion
 from biascope.cli._dry_run import check_place, print_expectation
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     DataOptions,
     Draws,
@@ -22,7 +24,7 @@ from biascope.cli.options import (
     Settings,
     with_groups,
 )
-from biascope.cli.printing import print_results, write_table
+from biascope.cli.printing import print_results, report_line, write_table
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
@@ -40,7 +42,7 @@ _SAMPLES = DataOptions(samples="5000")
 
 @with_groups
 def match(
-    models: Annotated[list[str] | None, typer.Argument(help=MODELS_HELP)] = None,
+    models: Annotated[list[str] | None, typer.Argument(help=MODELS_HELP, autocompletion=_completion.networks)] = None,
     *,
     settings: Settings = [],  # noqa: B006 - typer copies it
     samples: DataOptions = _SAMPLES,
@@ -101,6 +103,7 @@ def match(
     else:
         result, title = before_training.match(families, found, **how), f"Match of networks and {found.name}"
     result.save(folder / kind)
+    keep_settings(folder)
     (rows,) = result.tables().values()
     file = write_table(rows, folder / f"{kind}.csv")
     page = write_folder_report(folder, title=title)
@@ -108,7 +111,7 @@ def match(
         print_results([result], page, True, files=[file])
         return
     warned = "".join(f"\nWarning: {warning}" for warning in result.warnings)
-    typer.echo(f"\n{result.sentence()}\n\n{result.table()}{warned}\n\nReport: {page}")
+    typer.echo(f"\n{result.sentence()}\n\n{result.table()}{warned}\n\n{report_line(page)}")
 
 
 def _check_options(race: bool, training: list[str], usual: bool) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biascope.cli import _completion
+from biascope.cli._command import WORDS, Command
+from biascope.cli._descriptions import SettingHelp, command_of, data_of, measurement_line, settings_of
 from biascope.cli._dry_run import rehearsed
+from biascope.cli._settings_file import extra_settings, from_word, keep_settings
 from biascope.cli.options import (
     Data,
     DataOptions,
@@ -21,6 +26,7 @@ from biascope.cli.options import (
     MaybeInputs,
     MaybeSamples,
     MaybeScale,
+    Model,
     NetworkOptions,
     On,
     SeededWork,
@@ -78,11 +84,145 @@ class Place(Group):
         return {"basis": basis_of(self.basis, shape, self.every, seed)} if "basis" in wanted else {}
 
 
+class MeasureCommand(Command):
+    """A command whose help, completion and settings file know the settings of the measurement that is named."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the settings of the measurement besides the shared options."""
+        if (name := _named(ctx.meta.get(WORDS, []))) is None:
+            super().format_help(ctx, formatter)
+            return
+        if own := command_of(name):
+            raise ValueError(f"biascope measure cannot run {name}. Type {own} --help.")
+        help, self.help = self.help, f"{measurement_line(name)}\n\n{_EXAMPLE.format(name=name)}"
+        try:
+            with self._listing(name):
+                super().format_help(ctx, formatter)
+        finally:
+            self.help = help
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete networks and settings of the measurement, besides options."""
+        if (name := _named([str(ctx.params.get("name", ""))])) is None:
+            return super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            (model,) = _parameters_of(inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, annotation=Model))
+            return model.shell_complete(ctx, incomplete)
+        with self._listing(name):
+            return super().shell_complete(ctx, incomplete)
+
+    @contextlib.contextmanager
+    def _listing(self, name: str) -> Iterator[None]:
+        """List the settings of a measurement as options for a while; they are never parsed as such."""
+        before = self.params
+        self.params = [*self._used(name), *_as_options(name, self.own_settings(name))]
+        try:
+            yield
+        finally:
+            self.params = before
+
+    def _used(self, name: str) -> list[Any]:
+        """The shared options that have a use for a measurement."""
+        wanted = data_of(name)
+        unused = {option for data, options in _ABOUT.items() if not wanted & set(data) for option in options}
+        return [each for each in self.params if each.name not in unused]
+
+    def own_settings(self, name: str) -> dict[str, SettingHelp]:
+        """The settings of a measurement that are not typed as a shared option."""
+        taken = {option for each in self._used(name) for option in each.opts}
+        return {key: each for key, each in settings_of(name).items() if f"--{key.replace('_', '-')}" not in taken}
+
+    def invoke(self, ctx: Any) -> Any:
+        """Add the network and the settings that a file has and the command line has not."""
+        filed, given = (ctx.default_map or {}).get("name"), ctx.params.get("name")
+        if (
+            filed is not None and _named([str(given)]) is None
+        ):  # the file names the measurement, the only word is the network
+            ctx.params["name"], ctx.args = filed, [given, *ctx.args]
+        ctx.args = _with_file(ctx.args, extra_settings(ctx))
+        return super().invoke(ctx)
+
+    def settings_of_words(self, words: list[str]) -> dict[str, Any]:
+        """The network and the measurement's own settings, as a settings file has them."""
+        model, rest = _model_and_settings(words)
+        found: dict[str, Any] = {} if model is None else {"model": model}
+        while rest:
+            key, sign, value = rest.pop(0).partition("=")
+            found[key.removeprefix("--").replace("_", "-")] = from_word(value if sign else rest.pop(0) if rest else "")
+        return found
+
+
+# The options that say on what to measure, by what of it a measurement takes.
+_ABOUT = {
+    ("family",): ("input", "settings", "weights", "batchnorm"),
+    ("data", "signals", "signal"): ("data", "samples", "data_root"),
+    ("probe",): ("inputs", "fresh", "scale"),
+    ("basis",): ("basis", "every"),
+}
+_EXAMPLE = "For example: biascope measure {name} lenet. Numbers in a list are separated by commas."
+
+
+def _named(words: Sequence[str]) -> str | None:
+    """The measurement among words of a command line."""
+    from biascope.results.registry import names
+
+    known = names()
+    return next((name for word in words if (name := word.replace("-", "_")) in known), None)
+
+
+def _as_options(name: str, settings: Mapping[str, SettingHelp]) -> Sequence[Any]:
+    """The settings of a measurement as options."""
+    parameters = []
+    for key, each in settings.items():
+        option = typer.Option(
+            f"--{key.replace('_', '-')}",
+            help=each.help,
+            metavar=each.kind,
+            rich_help_panel=f"Settings of {name}",
+        )
+        kind = Annotated[str, option]
+        parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=kind))
+    return _parameters_of(*parameters)
+
+
+def _parameters_of(*wanted: inspect.Parameter) -> Sequence[Any]:
+    """Parameters as Typer makes them for a command."""
+
+    def command(**given: Any) -> None: ...
+
+    command.__signature__ = inspect.Signature(wanted)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in wanted}
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    found: Sequence[Any] = typer.main.get_command(app).params
+    return found
+
+
+def _with_file(words: list[str], file: dict[str, str]) -> list[str]:
+    """The words of a command line and those of a settings file; the command line overrides it.
+
+    Example:
+        >>> _with_file(["--noise", "3"], {"model": "mlp", "noise": "0", "test": "64"})
+        ['mlp', '--test', '64', '--noise', '3']
+    """
+    model, own = _model_and_settings(words)
+    given = {word.partition("=")[0].removeprefix("--").replace("_", "-") for word in own if word.startswith("--")}
+    named = model or file.get("model")
+    rest = {key.replace("_", "-"): value for key, value in file.items() if key != "model"}
+    more = [word for key, value in rest.items() if key not in given for word in (f"--{key}", value)]
+    return [*([named] if named else []), *more, *own]
+
+
+COMMAND = MeasureCommand
+
+
 @with_groups
 @rehearsed()
 def measure(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME [MODEL]", help=NAME_HELP)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME [MODEL]", help=NAME_HELP, autocompletion=_completion.measurements)
+    ],
     *,
     network: NetworkOptions,
     data: Data = "cifar10",
@@ -137,6 +277,7 @@ def measure(
     }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
     result.save(folder / found.name)
+    keep_settings(folder, found.name)
     print_results([result], write_folder_report(folder), work.as_json)
 
 

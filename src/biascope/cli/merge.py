@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biascope.cli._dry_run import rehearsed
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     DataRoot,
     Grid,
@@ -29,7 +30,7 @@ from biascope.cli.options import (
     whole_numbers,
     with_groups,
 )
-from biascope.cli.printing import print_results, write_table
+from biascope.cli.printing import print_results, report_line, write_table
 
 if TYPE_CHECKING:
     from biascope.editing.candidates import Reading
@@ -317,6 +318,7 @@ def _show(
     make_writable(folder)
     folder = placed(folder)
     found.save(folder / "result")
+    keep_settings(folder)
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in found.tables().items() if rows]
     page = write_folder_report(folder, title=title)
     if output.as_json:
@@ -325,4 +327,4 @@ def _show(
     print_results([found], None, False)
     if command:
         typer.echo(f"\nTo merge: {command}")
-    typer.echo(f"\nReport: {page}, layers: {folder / 'layers.csv'}")
+    typer.echo(f"\n{report_line(page)}, layers: {folder / 'layers.csv'}")

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from biascope.cli import _completion
+from biascope.cli._settings_file import apply_file
+
 if TYPE_CHECKING:
     from biascope.families.family import Family
     from biascope.runs.run import Run
@@ -21,22 +24,34 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
 
-Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
+Model = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=_completion.networks)]
 SignalPath = Annotated[Path, typer.Argument(help="An image, a .wav sound or an .npy array.")]
-DatasetName = Annotated[str, typer.Argument(help="A published data set, or your own by name or path.")]
+DatasetName = Annotated[
+    str,
+    typer.Argument(help="A published data set, or your own by name or path.", autocompletion=_completion.data_sets),
+]
 
-_MODEL = typer.Option("--model", help=MODEL_HELP)
+_MODEL = typer.Option("--model", help=MODEL_HELP, autocompletion=_completion.networks)
 ModelOption = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
 Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
 Settings = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
 Weights = Annotated[Path | None, typer.Option("--weights", help="File of trained weights, safetensors or torch.")]
 Batchnorm = Annotated[
-    str, typer.Option("--batchnorm", help="BatchNorm uses initial or stored statistics (eval) or each input's (train).")
+    str,
+    typer.Option(
+        "--batchnorm",
+        help="BatchNorm uses initial or stored statistics (eval) or each input's (train).",
+        autocompletion=_completion.words("eval", "train"),
+    ),
 ]
 Readout = Annotated[
     str,
-    typer.Option("--readout", help="How to reduce several outputs to a scalar: first, sum, mean, margin or random."),
+    typer.Option(
+        "--readout",
+        help="How to reduce several outputs to a scalar: first, sum, mean, margin or random.",
+        autocompletion=_completion.words("first", "sum", "mean", "margin", "random"),
+    ),
 ]
 _DRAWS = "Number of random initialisations of each network."
 Draws = Annotated[int, typer.Option("--draws", help=_DRAWS)]
@@ -49,6 +64,7 @@ Estimator = Annotated[
         "--estimator",
         help="Also measure the published anisotropy directions with this estimator: difference, exact, mixed or mixed_difference. "
         "With trained weights: how to compute their gradients, exact or difference.",
+        autocompletion=_completion.words("difference", "exact", "mixed", "mixed_difference"),
     ),
 ]
 Step = Annotated[float, typer.Option("--step", help="Half width h of the finite differences.")]
@@ -68,6 +84,7 @@ _DATA = typer.Option(
     "--data",
     help="Samples to measure on: a data set (biascope data list), an .npz file or an image folder; for signals also an image, "
     "a .wav sound or an .npy array.",
+    autocompletion=_completion.data_sets,
 )
 Data = Annotated[str, _DATA]
 SeveralData = Annotated[list[str], _DATA]
@@ -92,9 +109,21 @@ Batch = Annotated[int, _BATCH]
 MaybeBatch = Annotated[int | None, _BATCH]
 Grid = Annotated[int, typer.Option("--grid", help="Number of coefficients along each side of a disentanglement map.")]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed for weights, inputs and other draws.")]
-Device = Annotated[str, typer.Option("--device", help="Device to compute on: auto, cpu, cuda or cuda:N.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="Device to compute on: auto, cpu, cuda or cuda:N.",
+        autocompletion=_completion.words("auto", "cpu", "cuda"),
+    ),
+]
 Precision = Annotated[
-    str, typer.Option("--precision", help="Floating-point precision: float64, float32, tf32, float16 or bfloat16.")
+    str,
+    typer.Option(
+        "--precision",
+        help="Floating-point precision: float64, float32, tf32, float16 or bfloat16.",
+        autocompletion=_completion.words("float64", "float32", "tf32", "float16", "bfloat16"),
+    ),
 ]
 On = Annotated[
     str | None,
@@ -105,6 +134,15 @@ On = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for results and report; in biascope-runs by default.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Run the work even if it would take more than a day.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the expected time and stop.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="Read options from this TOML file; options on the command line override it. Every run writes one beside its results.",
+        is_eager=True,
+        callback=apply_file,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result, without progress.")]
 
@@ -183,6 +221,7 @@ class Lasting(Output):
     """How a command prints that may take long."""
 
     dry_run: DryRun = False
+    config: Config = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from biascope.cli._dry_run import rehearsed
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     DataOptions,
     Draws,
@@ -22,7 +23,7 @@ from biascope.cli.options import (
     positive_classes,
     with_groups,
 )
-from biascope.cli.printing import print_results, write_table
+from biascope.cli.printing import print_results, report_line, write_table
 
 PATCHES_HELP = (
     "The patterns: an .npy file of patches (patterns, channels, height, width), an .npz file with patches and optional names and "
@@ -111,6 +112,7 @@ def patterns(
         run=run,
     )
     result.save(folder / "channel_patterns")
+    keep_settings(folder)
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in result.tables().items()]
     page = write_folder_report(folder)
     if work.as_json:
@@ -119,4 +121,4 @@ def patterns(
     print_results([result], None, False)
     if images is not None and not result.labelled:
         typer.echo("  Pass the positive classes (--positive 0,1) to compare the patterns with labels.")
-    typer.echo(f"\n{result.table()}\n\nReport: {page}")
+    typer.echo(f"\n{result.table()}\n\n{report_line(page)}")

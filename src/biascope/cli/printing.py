@@ -58,7 +58,16 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
             )
             print_warnings(result, without=told)
     if report is not None:
-        typer.echo(f"\nReport: {report}")
+        typer.echo(f"\n{report_line(report)}")
+
+
+def report_line(page: Path) -> str:
+    """Where the report is; if several commands wrote into its folder, which results it shows."""
+    from biascope.cli._settings_file import commands_in
+
+    if len(commands := commands_in(page.parent)) < 2:
+        return f"Report: {page}"
+    return f"Report: {page} (results of {', '.join(commands[:-1])} and {commands[-1]})"
 
 
 def print_warnings(result: Result, without: Collection[str] = ()) -> None:

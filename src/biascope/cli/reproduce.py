@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import textwrap
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli import _completion
 from biascope.cli._dry_run import check_place, print_expectation, rehearsal_of
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import Work, with_groups
 from biascope.cli.printing import print_json
 
@@ -24,14 +27,22 @@ if TYPE_CHECKING:
 @with_groups
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(help="Paper to reproduce, by its id. Without one, papers and figures are listed.")
+        str,
+        typer.Argument(
+            help="Paper to reproduce, by its id. Without one, papers and figures are listed.",
+            autocompletion=_completion.papers,
+        ),
     ] = "",
     figure: Annotated[
         str, typer.Argument(help="Number of a figure. Without one, all figures of the paper are run.")
     ] = "",
     *,
     effort: Annotated[
-        str, typer.Option(help="Effort: smoke (only checks that it runs), laptop, or paper (the published sizes).")
+        str,
+        typer.Option(
+            help="Effort: smoke (only checks that it runs), laptop, or paper (the published sizes).",
+            autocompletion=_completion.words("smoke", "laptop", "paper"),
+        ),
     ] = "laptop",
     keep: Annotated[bool, typer.Option("--keep", help="Merge the findings into the committed results.")] = False,
     status: Annotated[
@@ -71,6 +82,7 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
     from biascope import papers
     from biascope.papers import reproduce as reproduction
     from biascope.results.claim import effort_rank
+    from biascope.runs.rehearsal import counted
 
     effort_rank(effort)
     figures = (papers.figure(paper, number),) if number else papers.find(paper).figures
@@ -82,19 +94,25 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
         return
     done: list[Reproduction] = []
     failed: dict[str, str] = {}
-    for each in figures:
-        try:
-            done.append(reproduction.reproduce(each.paper, each.number, effort=effort, run=run))
-        except Exception as error:
-            if number or os.environ.get("BIASCOPE_TRACEBACK"):
-                raise
-            failed[each.number] = _told(error)  # the other figures are still worth having
-            typer.echo(f"\nFigure {each.number} failed: {_told(error)}", err=True)
-            continue
-        if not work.as_json:
-            _print_reproduction(done[-1])
-        if keep and _refused(_merged(done[-1].folder, results, work.as_json)):
-            failed[each.number] = "its finding was refused, see above"
+    # Of one figure, the stages within it say more.
+    several = counted("figures", len(figures)) if len(figures) > 1 else contextlib.nullcontext(lambda count: None)
+    with several as advance:
+        for each in figures:
+            try:
+                done.append(reproduction.reproduce(each.paper, each.number, effort=effort, run=run))
+            except Exception as error:
+                if number or os.environ.get("BIASCOPE_TRACEBACK"):
+                    raise
+                failed[each.number] = _told(error)  # the other figures are still worth having
+                typer.echo(f"\nFigure {each.number} failed: {_told(error)}", err=True)
+                advance(1)
+                continue
+            keep_settings(done[-1].folder, figure=each.number)
+            if not work.as_json:
+                _print_reproduction(done[-1])
+            if keep and _refused(_merged(done[-1].folder, results, work.as_json)):
+                failed[each.number] = "its finding was refused, see above"
+            advance(1)
     if work.as_json:
         found = [standing for each in done for standing in each.standings()]
         print_json(

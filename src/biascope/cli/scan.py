@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biascope.cli._dry_run import load_in_words
+from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import DataOptions, GradientOptions, Model, NetworkOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, print_results
 
@@ -44,6 +46,7 @@ def scan(
         _print_cost(family, cost_at, sampling, work.run(None), work.as_json)
         return
     name = scanning.folder_name(model, network.chosen, network.weights or checkpoints)
+    folder = work.out or Path("biascope-runs") / name
     done = scanning.scan(
         model,
         input=shape,
@@ -57,13 +60,15 @@ def scan(
         checkpoints=checkpoints,
         data=found,
         seed=work.seed,
-        run=work.run(work.out or Path("biascope-runs") / name, data_root=samples.data_root),
+        run=work.run(folder, data_root=samples.data_root),
     )
+    keep_settings(folder)
     print_results(done.results, done.report, work.as_json)
 
 
 def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run, as_json: bool) -> None:
     from biascope.results.wording import duration
+    from biascope.runs.rehearsal import slowdown
     from biascope.scanning import describe_device, expected_cost
 
     costs = expected_cost(family, shape, sampling, run)
@@ -79,7 +84,13 @@ def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run:
             }
             for cost in costs
         ]
-        print_json(subject=family.name, parameters=family.num_parameters, device=describe_device(run), costs=rows)
+        print_json(
+            subject=family.name,
+            parameters=family.num_parameters,
+            device=describe_device(run),
+            slowdown=slowdown(),
+            costs=rows,
+        )
         return
     typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}; {describe_device(run)}")
     for cost in costs:
@@ -87,3 +98,4 @@ def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run:
             f"  {cost.measurement:22} {cost.draws} draws, {cost.estimator}: about {duration(cost.seconds)} and "
             f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
         )
+    typer.echo(load_in_words(slowdown()))

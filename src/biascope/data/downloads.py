@@ -1,16 +1,16 @@
-"""Downloads that resume after an interruption, with a progress bar on a terminal."""
+"""Downloads that resume after an interruption and show their progress."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import shutil
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from biascope.runs.progress import Stage, shown_stage, tell_if_due
 
 # Of connecting and of any silence after it; short, because other sources are waiting.
 TIMEOUT_S = 5.0
@@ -22,7 +22,7 @@ class Downloads:
 
     Args:
         folder: Where files lie while they are incomplete; created when the first byte arrives.
-        progress: Whether to show a progress bar; it is silent anyway where standard error is not a terminal.
+        progress: Whether to show progress with the time left on standard error.
     """
 
     def __init__(self, folder: Path, progress: bool = True) -> None:
@@ -51,30 +51,18 @@ class Downloads:
 
     @contextlib.contextmanager
     def progress(self, label: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
-        """A progress bar in bytes: yields ``advance(count)``; silent where it is not wanted."""
-        if not self._progress or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-            yield lambda count: None
+        """Progress in bytes: yields ``advance(count)``; silent where it is not wanted."""
+        stage = Stage(label, total, done)
+        if not self._progress:
+            yield stage.advance
             return
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
+        with shown_stage(stage):
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(label, total=total, completed=done)
-            yield lambda count: bar.advance(task, count)
+            def advance(count: int) -> None:
+                stage.advance(count)
+                tell_if_due()
+
+            yield advance
 
     def _go_on(self, url: str, part: Path) -> None:
         done = _size(part)

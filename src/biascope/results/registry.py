@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import inspect
@@ -17,6 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from biascope.results import store
 from biascope.results.result import Result, recorded
 from biascope.results.wording import natural_order
+from biascope.runs.progress import phase
 
 PAPERS = {
     "nads2020": "Ortiz-Jiménez, Modas, Moosavi-Dezfooli, Frossard (2020). Neural anisotropy directions. NeurIPS.",
@@ -142,9 +144,12 @@ class Measurement(Generic[P, R]):
         """Run the measurement; the result carries its provenance."""
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
-        self._check_arguments(bound.arguments)
+        label = self.name.replace("_", " ")
+        with phase(f"{label}: checking the network"):
+            self._check_arguments(bound.arguments)
         begin = time.perf_counter()
-        result = self.function(*args, **settings)
+        with phase(label):
+            result = self.function(*args, **settings)
         return dataclasses.replace(
             result, provenance=self._provenance(bound, result, time.perf_counter() - begin)
         ).check()
@@ -205,7 +210,8 @@ class Measurement(Generic[P, R]):
         if self.checks is None or family is None or (probe is None and data is None):
             return []
         inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
-        return self.checks(family, inputs, settings, run)
+        with phase(f"{self.name.replace('_', ' ')}: checking derivatives"):
+            return self.checks(family, inputs, settings, run)
 
 
 #: What arguments of a measurement are known by, and how one is made.
@@ -312,8 +318,6 @@ def find(name: str) -> Measurement[..., Any]:
     """
     wanted = name.replace("-", "_")
     if wanted not in names():
-        import difflib
-
         near = difflib.get_close_matches(wanted, names(), n=3, cutoff=0.3) or list(names())
         raise ValueError(f"measurement must be one of the known ones, got {name!r}. Did you mean {' or '.join(near)}?")
     found: Measurement[..., Any] = getattr(importlib.import_module(f"biascope.measures.{wanted}"), wanted)
@@ -388,8 +392,10 @@ def settings_from(found: Measurement[..., Any], words: list[str]) -> dict[str, A
         word, _, attached = rest.pop(0).partition("=")
         name = word.removeprefix("--").replace("-", "_")
         if not word.startswith("--") or name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f" Did you mean --{near[0]}?" if near else ""
             raise ValueError(
-                f"{found.name} has no setting {word!r}. It takes: {', '.join('--' + key for key in known)}."
+                f"{found.name} has no setting {word!r}.{meant} It takes: {', '.join('--' + key for key in known)}."
             )
         if not attached and not rest:
             raise ValueError(f"{word} of {found.name} needs a value. Pass {word} VALUE.")

@@ -22,6 +22,7 @@ import numpy as np
 
 from biascope.results import store
 from biascope.results.estimate import Estimate, Number
+from biascope.runs.command_line import command_line
 
 if TYPE_CHECKING:
     import pandas
@@ -73,6 +74,7 @@ def recorded(
         "versions": software(),
         "seconds": round(seconds, 3),
         "date": now(),
+        **({"command": words} if (words := command_line()) else {}),
     }
 
 

@@ -1,7 +1,7 @@
 """Rehearsal: the first seconds of some work, to predict how long all of it would take.
 
 Work that knows how many pieces it has counts them (:func:`counted`, which :meth:`biascope.runs.run.Run.tracked` does too). Outside a
-rehearsal this does nothing. In one, the pace of the pieces is measured, and the work is stopped as soon as the pace is known.
+rehearsal this only shows progress. In one, the pace of the pieces is measured, and the work is stopped as soon as the pace is known.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from biascope.runs import progress
+
 BUDGET = 10.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
 LIMIT = 30.0  # seconds after which it is stopped in any case
 _NEAR = 2 / 3  # of that limit: a stage that ends before is waited for
 _GRACE = 5.0  # seconds to heed that
+_SPIN = 0.2  # seconds in which the share of a core is measured
 
 
 class Stopped(BaseException):
@@ -248,7 +251,7 @@ def placed(path: Path) -> Path:
 
 @contextlib.contextmanager
 def counted(name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Work in pieces: yields ``advance(count)``, to be called when pieces are done. Only a rehearsal takes note of it.
+    """Work in pieces: yields ``advance(count)``, to be called when pieces are done. A rehearsal measures them, a command shows them.
 
     Args:
         name: What is done.
@@ -256,6 +259,15 @@ def counted(name: str, total: int, done: int = 0) -> Iterator[Callable[[int], No
         done: Those that need not be done again.
     """
     rehearsal = _CURRENT.get()
+    if rehearsal is None and progress.is_shown():
+        with progress.shown_stage(progress.Stage(name, total, done)) as stage:
+
+            def advance_and_tell(count: int) -> None:
+                stage.advance(count)
+                progress.tell_if_due()
+
+            yield advance_and_tell
+        return
     if rehearsal is None:
         yield lambda count: None
         return
@@ -268,3 +280,20 @@ def at_hand(count: int) -> None:
     rehearsal = _CURRENT.get()
     if rehearsal is not None:
         rehearsal.at_hand(count)
+    else:
+        progress.at_hand(count)
+
+
+def slowdown() -> float:
+    """How many times longer work takes now than on an idle machine: the wall time of a busy loop over its own CPU time.
+
+    It is 1 where the loop has a core to itself, and about 2 where it shares one with another program.
+
+    Example:
+        >>> slowdown() >= 1.0
+        True
+    """
+    begin, own = time.perf_counter(), time.thread_time()
+    while (wall := time.perf_counter() - begin) < _SPIN:
+        pass
+    return max(1.0, wall / max(time.thread_time() - own, 1e-3))

@@ -6,14 +6,13 @@ import contextlib
 import dataclasses
 import os
 import re
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from biascope.runs.progress import Stage, in_words, shown_stage, tell_if_due
 from biascope.runs.rehearsal import counted, rehearsing
 
 PRECISIONS = {
@@ -23,6 +22,7 @@ PRECISIONS = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+SURE_AFTER = 5.0  # seconds after which the pace of work is taken to be known
 
 
 @dataclass(frozen=True)
@@ -119,36 +119,32 @@ class Run:
             with counted(label, total, done) as count_pieces:
                 yield count_pieces
             return
-        pace = _Pace(label, total, done, self.patience)
+        stage = Stage(label, total, done)
         if not self.progress:
-            yield pace.advance
+            yield lambda count: self._counted(stage, count)
             return
-        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-            yield pace.advance_and_tell
-            return
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-        except ImportError:  # the library works without the command line's packages
-            yield pace.advance_and_tell
-            return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(label, total=total, completed=done, rate="")
+        with shown_stage(stage):
 
             def advance(count: int) -> None:
-                pace.advance(count)
-                bar.advance(task, count)
-                speed = bar.tasks[0].speed
-                bar.update(task, rate=f"{speed:,.1f}/s" if speed else "")
+                self._counted(stage, count)
+                tell_if_due()
 
             yield advance
+
+    def _counted(self, stage: Stage, count: int) -> None:
+        """Count pieces that are done.
+
+        Raises:
+            ValueError: If what is left would take longer than the patience.
+        """
+        stage.advance(count)
+        if self.patience is None or stage.elapsed < SURE_AFTER or (left := stage.seconds_left([])) is None:
+            return
+        if left > self.patience:
+            raise ValueError(
+                f"{stage.label} would take about {in_words(left)}, more than the limit of "
+                f"{in_words(self.patience)}. Reduce the work, or pass --yes (in Python, patience=None) to run it anyway."
+            )
 
     def describe(self) -> dict[str, str]:
         """The device and precision, as a result records them."""
@@ -157,48 +153,3 @@ class Run:
         device = self.torch_device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} CPU cores"
         return {"device": f"{device.type} ({name})", "precision": self.precision}
-
-
-class _Pace:
-    """How fast a piece of work goes: tells it in lines on standard error, and refuses what would take too long."""
-
-    LINE_EVERY = 30.0  # seconds
-    SURE_AFTER = 5.0  # seconds from which on the pace is taken to be known
-
-    def __init__(self, label: str, total: int, done: int, patience: float | None) -> None:
-        self._label, self._total, self._done, self._first, self._patience = label, total, done, done, patience
-        self._begin = self._told = time.monotonic()
-
-    def advance(self, count: int) -> None:
-        """Count what is done.
-
-        Raises:
-            ValueError: If what is left would take longer than the patience.
-        """
-        self._done += count
-        if self._patience is None or time.monotonic() - self._begin < self.SURE_AFTER or self._left() <= self._patience:
-            return
-        raise ValueError(
-            f"{self._label} would take about {_in_words(self._left())}, more than the limit of {_in_words(self._patience)}. "
-            "Reduce the work, or pass --yes (in Python, patience=None) to run it anyway."
-        )
-
-    def advance_and_tell(self, count: int) -> None:
-        """The same, with a line every half minute."""
-        self.advance(count)
-        now = time.monotonic()
-        if now - self._told >= self.LINE_EVERY and self._done < self._total:
-            self._told = now
-            words = f"{self._done:,} of {self._total:,}, about {_in_words(self._left())} left"
-            print(f"biascope: {self._label}: {words}", file=sys.stderr, flush=True)
-
-    def _left(self) -> float:
-        spent = time.monotonic() - self._begin
-        return spent * (self._total - self._done) / max(self._done - self._first, 1)
-
-
-def _in_words(seconds: float) -> str:
-    for unit, length in (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("min", 60)):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:.0f} s"

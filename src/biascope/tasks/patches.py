@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from biascope.runs.randomness import generator_for
+from biascope.runs.rehearsal import counted
 
 _SWEEPS = 100  # most steps of Lloyd's iteration
 _NUMBERS = 2**24  # numbers of cut patches held at once
@@ -150,15 +151,17 @@ def clustered_patches(
     while len(centres) < num:
         centres = torch.cat([centres, rows[torch.multinomial(distance, 1, generator=generator)]])
         distance = torch.minimum(distance, (rows - centres[-1]).square().sum(1))
-    for _ in range(_SWEEPS):
-        nearest = _nearest(rows, centres)
-        counts = torch.bincount(nearest, minlength=num)
-        sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
-        moved = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp(min=1), centres)
-        settled = torch.equal(moved, centres)
-        centres = moved
-        if settled:
-            break
+    with counted("clustering of patches, at most", _SWEEPS) as advance:
+        for _ in range(_SWEEPS):
+            nearest = _nearest(rows, centres)
+            counts = torch.bincount(nearest, minlength=num)
+            sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
+            moved = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp(min=1), centres)
+            settled = torch.equal(moved, centres)
+            centres = moved
+            if settled:
+                break
+            advance(1)
     order = counts.argsort(descending=True, stable=True)
     pixels = centres[order].reshape(num, images.shape[1], *size)
     return Patches(pixels, within=None, name=f"{num} cluster centres of {len(rows):,} patches of {size[0]}×{size[1]}")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from biascope import data
+from biascope.runs.progress import phase
 from biascope.tasks.signals import Signal
 from biascope.tasks.task import Arrays
 
@@ -47,7 +48,8 @@ def samples_of(
     """
     if not sizes or any(size < 1 for size in sizes):
         raise ValueError(f"sizes must be one or two positive numbers of samples, got {sizes}. Pass sizes=(2000, 1000).")
-    whole = data.load(name_or_path, root=root)
+    with phase(f"reading {name_or_path}"):
+        whole = data.load(name_or_path, root=root)
     wanted = dict(zip(("train", "test"), sizes, strict=False))
     there: dict[str, int] = {}
     for split, count in wanted.items():

@@ -18,6 +18,7 @@ from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import noise_floor, side_by_side
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Beside, Result
+from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
 
 if TYPE_CHECKING:
@@ -285,7 +286,13 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     if keep is not None and keep < 1:
         raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
     keep = 64 if keep is None and size > 4096 else keep
-    spectrum = eigenpairs(covariance, keep, tolerance=_TOLERANCE)
+    parts: list[Any] = [covariance, *(covariance.halves() if len(covariance.groups) >= 4 else ())]
+    spectra = []
+    with counted("eigenvectors of all draws and of both halves", len(parts)) as advance:
+        for part in parts:
+            spectra.append(eigenpairs(part, keep, tolerance=_TOLERANCE))
+            advance(1)
+    spectrum = spectra[0]
     kept = spectrum.vectors.shape[0]
     _, errors = covariance.along(spectrum.vectors.T)
     sizes = [k for k in _SIMILARITY_SIZES if k <= min(kept, size // 2 or 1)]
@@ -293,8 +300,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     held_out = np.full(kept, np.nan)
     resolved = 0
     if len(covariance.groups) >= 4:
-        first, second = covariance.halves()
-        one, two = (eigenpairs(half, keep, tolerance=_TOLERANCE) for half in (first, second))
+        (first, one), (second, two) = zip(parts[1:], spectra[1:], strict=True)
         similarity = np.array(
             [
                 subspace_similarity(one.vectors[:k], two.vectors[:k])

@@ -21,6 +21,7 @@ from biascope.kernels.selftest import warnings_of
 from biascope.measures.match.result import Match
 from biascope.results.estimate import jackknife
 from biascope.results.registry import check_samples, measurement
+from biascope.runs.progress import phase
 from biascope.runs.rehearsal import Expectation, Stage
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -209,7 +210,8 @@ def match(
     _check(families, data, draws)
     names = [family.name for family in families]
     x, y = data.to(run).whole("train")
-    found = data_directions(x, y if labels else None)
+    with phase("directions of the data"):
+        found = data_directions(x, y if labels else None)
     estimates, facts, warnings = [], [], []
     probe = Probe.gaussian(data.shape, num=2, std=scale, seed=seed)
     for family in families:
