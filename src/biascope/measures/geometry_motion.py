@@ -289,7 +289,9 @@ def geometry_motion(
         np.array([[one.left_out(matrix).tolist() for matrix in matrices.values()] for one in drawn]),
         np.array([correlation(neutral, matrix) for matrix in matrices.values()]),
         np.array([1 - later.correlation(earlier) for earlier, later in itertools.pairwise(drawn)]),
-        np.array([1 - later.correlation_left_out(earlier).cpu().numpy() for earlier, later in itertools.pairwise(drawn)]),
+        np.array(
+            [1 - later.correlation_left_out(earlier).cpu().numpy() for earlier, later in itertools.pairwise(drawn)]
+        ),
         sizes / sizes[0],
         np.stack([part["accuracy"].double().cpu().numpy() for part in found]),
         np.stack([part["train_accuracy"].double().cpu().numpy() for part in found]),

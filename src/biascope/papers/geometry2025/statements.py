@@ -47,7 +47,8 @@ STATEMENTS = (
     Statement(
         "cnn_evolution_is_projection",
         "3.2, theorem 3.2, figure 7b",
-        "For a linear CNN with one hidden layer and global average pooling, the correlation of Δ with GSG approaches 1 as the number of channels grows.",
+        "For a linear CNN with one hidden layer and global average pooling, the correlation of Δ with GSG approaches 1 "
+        "as the number of channels grows.",
     ),
     Statement(
         "cnn_evolution_rate",
@@ -62,7 +63,8 @@ STATEMENTS = (
     Statement(
         "geometry_approaches_projection",
         "3.2, conjecture 1, figure 2",
-        "On CIFAR-2 the correlation of G^t with GSG rises at the start of training for LeNet, ResNet-18 and the ViT, and that with S for the MLP.",
+        "On CIFAR-2 the correlation of G^t with GSG rises at the start of training for LeNet, ResNet-18 and the ViT, "
+        "and that with S for the MLP.",
     ),
     Statement(
         "correlations_are_significant",
@@ -77,17 +79,20 @@ STATEMENTS = (
     Statement(
         "projection_exceeds_covariance",
         "3.2, figure 2",
-        "For LeNet, ResNet-18 and the ViT, the correlation of G^t with GSG is clearly larger than that with S at the start of training.",
+        "For LeNet, ResNet-18 and the ViT, the correlation of G^t with GSG is clearly larger than that with S at the "
+        "start of training.",
     ),
     Statement(
         "random_labels_move_geometry_alike",
         "A.4, figure 8",
-        "With random labels on CIFAR-2 the correlation of G^t with GSG behaves in the same way, for an MLP, LeNet, VGG11 and ResNet-18.",
+        "With random labels on CIFAR-2 the correlation of G^t with GSG behaves in the same way, for an MLP, LeNet, "
+        "VGG11 and ResNet-18.",
     ),
     Statement(
         "evolution_is_independent_of_labels",
         "A.4, proposition A.1",
-        "Δ at initialisation does not depend on the labels if the last layer is linear with independent zero-mean Gaussian weights.",
+        "Δ at initialisation does not depend on the labels if the last layer is linear with independent zero-mean "
+        "Gaussian weights.",
     ),
     Statement(
         "loss_curvature_follows_geometry",
@@ -107,22 +112,26 @@ STATEMENTS = (
     Statement(
         "flipped_covariance_moves_geometry_less",
         "4.1, figure 3",
-        "With random labels, the geometry of LeNet, ResNet-18 and the ViT changes much less on data with the flipped spectrum of G than on data with the covariance G.",
+        "With random labels, the geometry of LeNet, ResNet-18 and the ViT changes much less on data with the flipped "
+        "spectrum of G than on data with the covariance G.",
     ),
     Statement(
         "flipped_covariance_is_fitted_worse",
         "4.1, figure 3; A.8",
-        "On the same 10,000 samples, training accuracy is lower on data with the flipped spectrum than on data with the covariance G.",
+        "On the same 10,000 samples, training accuracy is lower on data with the flipped spectrum than on data with the "
+        "covariance G.",
     ),
     Statement(
         "accuracy_falls_along_projection",
         "4.2, figure 4",
-        "With CIFAR images labelled along an eigenvector of GSG, test accuracy falls with the eigenvalue, for LeNet, ResNet-18 and the ViT and for linear, quadratic and sinusoidal labels.",
+        "With CIFAR images labelled along an eigenvector of GSG, test accuracy falls with the eigenvalue, for LeNet, "
+        "ResNet-18 and the ViT and for linear, quadratic and sinusoidal labels.",
     ),
     Statement(
         "training_labels_are_fitted",
         "4.2; A.9",
-        "The networks of these experiments reach a training accuracy of 100 % along every direction, so that only generalisation differs.",
+        "The networks of these experiments reach a training accuracy of 100 % along every direction, so that only "
+        "generalisation differs.",
     ),
     Statement(
         "complex_labels_fall_earlier",
@@ -132,22 +141,26 @@ STATEMENTS = (
     Statement(
         "linear_component_wins_when_aligned",
         "4.3, figure 5",
-        "If the linear component lies along a leading eigenvector of G, the network uses it alone: its accuracy is perfect, and that of the circles is at chance.",
+        "If the linear component lies along a leading eigenvector of G, the network uses it alone: its accuracy is "
+        "perfect, and that of the circles is at chance.",
     ),
     Statement(
         "circles_win_when_linear_is_unaligned",
         "4.3, figure 5",
-        "As the geometry along the linear component falls, the network relies more and more on the circles, and in the end prefers them.",
+        "As the geometry along the linear component falls, the network relies more and more on the circles, and in the "
+        "end prefers them.",
     ),
     Statement(
         "low_geometry_features_matter_less",
         "5, figure 6",
-        "Removing the features of low geometry from CIFAR-2 lowers test accuracy less than removing random features of equal variance, for LeNet, ResNet-18 and the ViT.",
+        "Removing the features of low geometry from CIFAR-2 lowers test accuracy less than removing random features of "
+        "equal variance, for LeNet, ResNet-18 and the ViT.",
     ),
     Statement(
         "score_beats_random_pruning",
         "5, tables 1 and 2",
-        "On CIFAR-10, removing the samples of lowest score leaves a higher test accuracy than removing random ones, for LeNet, ResNet-18 and the ViT and at each removal rate from 10 to 90 %.",
+        "On CIFAR-10, removing the samples of lowest score leaves a higher test accuracy than removing random ones, for "
+        "LeNet, ResNet-18 and the ViT and at each removal rate from 10 to 90 %.",
     ),
     Statement(
         "score_lead_is_modest",
@@ -157,7 +170,8 @@ STATEMENTS = (
     Statement(
         "pruned_accuracies",
         "5, tables 1 and 2",
-        "The test accuracies that remain: from 65.0 to 45.1 % (random) and 65.9 to 45.9 % (score) for LeNet, 78.6 to 52.4 and 79.6 to 54.4 for ResNet-18, 62.0 to 35.6 and 62.9 to 36.2 for the ViT.",
+        "The test accuracies that remain: from 65.0 to 45.1 % (random) and 65.9 to 45.9 % (score) for LeNet, 78.6 to "
+        "52.4 and 79.6 to 54.4 for ResNet-18, 62.0 to 35.6 and 62.9 to 36.2 for the ViT.",
     ),
     Statement(
         "geometry_without_pooling_is_identity",
@@ -167,12 +181,14 @@ STATEMENTS = (
     Statement(
         "pooled_geometry_counts_coverage",
         "A.5, theorem A.3",
-        "For a linear convolution with global average pooling, G is diagonal, with entries that count how often a pixel is covered by the filter.",
+        "For a linear convolution with global average pooling, G is diagonal, with entries that count how often a pixel "
+        "is covered by the filter.",
     ),
     Statement(
         "normalised_geometry_is_bounded",
         "A.5, corollary A.4",
-        "With batch normalisation, each term of G lies between multiples of the overlap matrix, which the extreme eigenvalues of the patch covariances give.",
+        "With batch normalisation, each term of G lies between multiples of the overlap matrix, which the extreme "
+        "eigenvalues of the patch covariances give.",
     ),
     Statement(
         "mlp_geometry_is_identity",
@@ -202,27 +218,32 @@ STATEMENTS = (
     Statement(
         "accuracy_falls_along_geometry",
         "A.7, figure 10",
-        "On isotropic data the test accuracy of LeNet, ResNet-18 and the ViT falls with the eigenvalue of G along the discriminant direction, for all three kinds of labels.",
+        "On isotropic data the test accuracy of LeNet, ResNet-18 and the ViT falls with the eigenvalue of G along the "
+        "discriminant direction, for all three kinds of labels.",
     ),
     Statement(
         "preference_without_overparameterisation",
         "A.8, figure 11",
-        "A LeNet with as many parameters as training samples (50,000) still generalises better along directions of larger geometry, on CIFAR images and on isotropic data.",
+        "A LeNet with as many parameters as training samples (50,000) still generalises better along directions of "
+        "larger geometry, on CIFAR images and on isotropic data.",
     ),
     Statement(
         "accuracy_gap_closes_with_samples",
         "A.8, figure 12",
-        "As the samples grow from 10,000 to 100,000 at a fixed batch size, ResNet-18's training accuracy on the flipped covariance approaches that on the covariance G.",
+        "As the samples grow from 10,000 to 100,000 at a fixed batch size, ResNet-18's training accuracy on the flipped "
+        "covariance approaches that on the covariance G.",
     ),
     Statement(
         "accuracy_gap_stays_at_fixed_iterations",
         "A.8, figure 13",
-        "The gap in training accuracy stays at all these sizes if the batch size grows so that the number of iterations is constant.",
+        "The gap in training accuracy stays at all these sizes if the batch size grows so that the number of iterations "
+        "is constant.",
     ),
     Statement(
         "small_learning_rate_generalises_worse",
         "A.9, figure 14",
-        "ResNet-18 generalises worse with a very small learning rate than with larger ones, among 1, 0.1, 0.01 and 0.001.",
+        "ResNet-18 generalises worse with a very small learning rate than with larger ones, among 1, 0.1, 0.01 and "
+        "0.001.",
     ),
     Statement(
         "preference_at_every_learning_rate",
@@ -232,12 +253,14 @@ STATEMENTS = (
     Statement(
         "example_of_three_inputs",
         "A.10, figure 15",
-        "For three inputs, a filter of two weights and average pooling, G is σ²/2 times a matrix of rank 2 with the eigenvalues 3, 1 and 0, and no decision boundary can form along the third eigenvector.",
+        "For three inputs, a filter of two weights and average pooling, G is σ²/2 times a matrix of rank 2 with the "
+        "eigenvalues 3, 1 and 0, and no decision boundary can form along the third eigenvector.",
     ),
     Statement(
         "small_probe_lowers_variance",
         "A.12.1",
-        "With GELU, G is estimated with less variance if the probe has a small spread; spreads from 1e-5 to 1e-3 predict generalisation best.",
+        "With GELU, G is estimated with less variance if the probe has a small spread; spreads from 1e-5 to 1e-3 "
+        "predict generalisation best.",
     ),
     Statement(
         "geometry_at_zero_approximates_average",
@@ -247,7 +270,8 @@ STATEMENTS = (
     Statement(
         "half_space_moments",
         "A.11.1, lemmas A.5 and A.6",
-        "For a Gaussian vector and two half-spaces of random normals, the second moment restricted to both approaches a multiple of the identity in high dimension; the mean overlap is 1/2 and the mean squared overlap 1/3.",
+        "For a Gaussian vector and two half-spaces of random normals, the second moment restricted to both approaches a "
+        "multiple of the identity in high dimension; the mean overlap is 1/2 and the mean squared overlap 1/3.",
     ),
     Statement(
         "normalised_gaussian_moment",
