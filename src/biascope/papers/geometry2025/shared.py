@@ -36,6 +36,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 PLAIN: dict[str, dict[str, Any]] = {"resnet18": {"batchnorm": False}, "vit": {"layernorm": False}}  # on real data
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10, which CIFAR-2 sets against the rest
+PROBES = 4  # inputs at which the gradient of each network is taken, for G
 PART = "cifar10-part"  # an .npz for machines that hold no more
 
 # The authors' settings, as their code has them; where the text differs, a figure says so.
@@ -67,10 +68,10 @@ def run_of(family: Family, run: Run, large: str = "tf32") -> Run:
     return dataclasses.replace(run.shared, precision=large if quick else run.precision)
 
 
-def geometry_of(family: Family, shape: Sequence[int], draws: int, run: Run, *, scale: float, probes: int = 4) -> Tensor:
+def geometry_of(family: Family, shape: Sequence[int], draws: int, run: Run, *, scale: float) -> Tensor:
     """The average geometry ``(D, D)`` at initialisation as published: of the mean of the logits, at N(0, σ_P²) inputs."""
     sampler = gaussian_sampler(
-        family, shape, probes=probes, scale=scale, readout="mean", seed=0, run=run_of(family, run)
+        family, shape, probes=PROBES, scale=scale, readout="mean", seed=0, run=run_of(family, run)
     )
     matrix = gradient_covariance(sampler, draws=draws, seed=0, label=f"{family.name}: geometry").dense()
     assert matrix is not None  # images of the paper have at most 3072 numbers
