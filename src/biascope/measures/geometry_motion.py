@@ -86,6 +86,11 @@ class GeometryMotion(Result):
         unknown = np.full((len(values["velocity"]), values["runs"]), np.nan)
         return {"velocity_left_out": unknown, **values}
 
+    def level(self, name: str, at: int = -1) -> Estimate:
+        """``Corr(Ĝ^t, ·)`` at a checkpoint; error over runs."""
+        place = REFERENCES.index(name)
+        return self._over_runs(self.plain[at, place], self.left_out[at, place])
+
     def change(self, name: str, until: int = -1) -> Estimate:
         """How much ``Corr(Ĝ^t, ·)`` has grown from the start to a checkpoint (negative: fallen); error over runs."""
         place = REFERENCES.index(name)
@@ -105,9 +110,9 @@ class GeometryMotion(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers: dict[str, Number] = {}
-        for place, name in enumerate(REFERENCES[:2]):
+        for name in REFERENCES[:2]:
             for when, index in (("start", 0), ("end", -1)):
-                found = self._over_runs(self.plain[index, place], self.left_out[index, place])
+                found = self.level(name, index)
                 numbers[f"correlation_at_{when}:{name}"] = found.named(f"correlation with {name} at the {when}")
         numbers["first_change"] = self.change("GSG", 1).named("first change towards GSG")
         velocity = self._over_runs(self.velocity.mean(), self.velocity_left_out.mean(0))

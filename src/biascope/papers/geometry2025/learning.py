@@ -368,7 +368,7 @@ def _published_along(names: Sequence[str], settings: Mapping[str, Any]) -> dict[
         "networks": [TITLES[name] for name in names],
         **for_each("epochs", epochs),
         **for_each("epochs of sinusoidal labels", epochs),
-        "runs": 5,
+        **for_each("runs", dict.fromkeys(names, 5)),
         **PUBLISHED_LOOP,
         "weight decay": 0.0,
         **published_activations(names, "GELU"),
@@ -381,12 +381,11 @@ def _settings_along(
     names: Sequence[str], epochs: Mapping[str, tuple[int, int]], runs: Mapping[str, int], draws: Mapping[str, int]
 ) -> dict[str, Any]:
     """The same of a run: epochs of a network, and those with sinusoidal labels."""
-    few = set(runs.values())
     return {
         "networks": [TITLES[name] for name in names],
         **for_each("epochs", {name: epochs[name][0] for name in names}),
         **for_each("epochs of sinusoidal labels", {name: epochs[name][1] for name in names}),
-        "runs": few.pop() if len(few) == 1 else [f"{TITLES[name]}: {count}" for name, count in runs.items()],
+        **for_each("runs", runs),
         **loop_of(RECIPE),
         **activations(names),
         **geometry_settings({name: draws[name] for name in names}, PROBES, {name: probe_scale(name) for name in names}),
