@@ -23,6 +23,7 @@ from biascope.papers.geometry2025.shared import (
     TITLES,
     activations,
     cifar_name,
+    error_of_a_difference,
     error_of_test_samples,
     family_of,
     for_each,
@@ -203,11 +204,9 @@ def difference(first: np.ndarray, second: np.ndarray, shared: int | None = None)
     Args:
         first: By repeat.
         second: By repeat.
-        shared: Number of test samples, if all repeats have the same; their errors count as independent, which is too much.
+        shared: Number of test samples, if all repeats have the same.
     """
-    common = 0.0
-    if shared is not None:
-        common = math.hypot(*(error_of_test_samples(float(each.mean()), shared) for each in (first, second)))
+    common = 0.0 if shared is None else error_of_a_difference(float(first.mean()), float(second.mean()), shared)
     return over_trainings(first - second, common=common)
 
 

@@ -144,6 +144,11 @@ def error_of_test_samples(accuracy: float, samples: int) -> float:
     return 100 * proportion(accuracy / 100, samples).standard_error
 
 
+def error_of_a_difference(one: float, two: float, samples: int) -> float:
+    """The same of a difference of two accuracies on the same test samples, at most: their errors are taken as independent."""
+    return math.hypot(error_of_test_samples(one, samples), error_of_test_samples(two, samples))
+
+
 def over_trainings(
     values: Sequence[float] | np.ndarray,
     *,
