@@ -62,8 +62,8 @@ def of_tables(record: Record, numbers: dict[str, Number]) -> dict[str, Number]:
     images = int(re.search(r"([\d,]+) test images", record["settings"]["data"])[1].replace(",", ""))  # type: ignore[index]
     found: dict[str, Number] = {}
     for name, title in (("lenet", "LeNet, clipped"), ("vit", "ViT, clipped")):
-        runs = record["settings"]["percent, runs, epochs"].get(name, [[], 0])[1]
-        found |= over_cells(name, f"{name}_clipped", title, numbers, runs, images)
+        _, runs, epochs = record["settings"]["percent, runs, epochs"].get(name, [[], 0, 0])
+        found |= over_cells(name, f"{name}_clipped", title, numbers, runs=runs, test=images, epochs=epochs)
     return found
 
 
