@@ -338,7 +338,7 @@ def _claims_of_order(name: str, labellings: Sequence[str], *, of: str, gate: Gat
     ]
 
 
-def _claims_of_sharpness(name: str, others: Sequence[str], kind: str) -> list[Claim]:
+def _claims_of_sharpness(name: str, others: Sequence[str]) -> list[Claim]:
     """The fall is sharper for more complex labels; that can be asked only where accuracy falls for both."""
     title = TITLES[name]
     return [
@@ -350,7 +350,7 @@ def _claims_of_sharpness(name: str, others: Sequence[str], kind: str) -> list[Cl
             "a 'sharper' impact on generalization for more complex decision boundaries",
             0.0,
             of="complex_labels_fall_earlier",
-            kind=kind,
+            kind="paper",
             trained=tuple(
                 Trained(f"{snake(f'{title}, {labelling}')}_first_minus_last_accuracy", chance=0.0, best=50.0)
                 for labelling in ("linear", other)
@@ -473,7 +473,7 @@ def _on_images(
             kind="ours",
         ),
         *_claims_of_order("lenet", RELEASED, of="accuracy_falls_along_projection", gate=_all_fitted),
-        *_claims_of_sharpness("lenet", ("quadratic", "released sinusoidal"), "paper"),
+        *_claims_of_sharpness("lenet", ("quadratic", "released sinusoidal")),
         *(
             Claim(
                 f"{TITLES[name]} reaches 100 % train accuracy on all labellings: the lowest, in percent.",
@@ -608,7 +608,6 @@ def _isotropic(
             )
         ),
         *_claims_of_order("lenet", RELEASED, of="accuracy_falls_along_geometry", gate=_told_apart),
-        *_claims_of_sharpness("lenet", ("quadratic", "sinusoidal"), "ours"),
         *(
             Claim(
                 f"The MLP is flat for {labelling} labels: highest minus lowest accuracy over the directions, in points.",
