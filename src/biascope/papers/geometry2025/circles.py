@@ -222,6 +222,19 @@ def _settings_of_circles(names: Sequence[str], effort: str) -> dict[str, Any]:
     }
 
 
+def settings_1(effort: str) -> dict[str, Any]:
+    """Settings of figure 1 at an effort."""
+    plans = _CIRCLES[effort]
+    settings = _settings_of_circles(list(dict.fromkeys(plan[0] for plan in plans.values())), effort)
+    for title, (name, places, radii, repeats, epochs) in plans.items():
+        own = (
+            title if title.endswith("wide") and name != "resnet18" else TITLES[name]
+        )  # ResNet-18's circles are the wide ones
+        settings |= {f"epochs: {own}": epochs, f"radii: {own}": list(radii), f"runs: {own}": repeats}
+        settings |= {f"eigenvectors of the circles: {own}": [places[0] - 1, places[0]], f"late u₂: {own}": places[1]}
+    return settings
+
+
 @figure(
     "1",
     title="Two concentric circles in a plane that is aligned with the average geometry, and in one that is not",
@@ -282,14 +295,6 @@ def figure_1(effort: str, run: Run) -> Finding:
         statistics[f"{key}_lower_accuracy_of_the_two_planes"] = least(both).named(
             f"{title}: lower accuracy of the two planes", "%"
         )
-    plans = _CIRCLES[effort]
-    settings = _settings_of_circles(list(dict.fromkeys(plan[0] for plan in plans.values())), effort)
-    for title, (name, places, radii, repeats, epochs) in plans.items():
-        own = (
-            title if title.endswith("wide") and name != "resnet18" else TITLES[name]
-        )  # ResNet-18's circles are the wide ones
-        settings |= {f"epochs: {own}": epochs, f"radii: {own}": list(radii), f"runs: {own}": repeats}
-        settings |= {f"eigenvectors of the circles: {own}": [places[0] - 1, places[0]], f"late u₂: {own}": places[1]}
     notes = (
         "The paper prints no radii for this figure; the authors' code has, in figure 5, circles of radii 1.5 and 0.25, and for "
         "ResNet-18 of 3 and 0.25 ('wide'), in the planes used here.",
@@ -298,7 +303,7 @@ def figure_1(effort: str, run: Run) -> Finding:
         "ignores u₂ can still be right on 97 % of wide circles and on 95 % of narrow ones.",
         "GELU, the MLP with ReLU. The paper shows ResNet-18; LeNet is ours. Repeats differ by initial weights.",
     )
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_1(effort), notes)
 
 
 @dataclass(frozen=True)
@@ -384,6 +389,19 @@ def _component_claims(name: str) -> list[Claim]:
 _FOUR = ("mlp", "lenet", "resnet18", "vit")
 
 
+def settings_5(effort: str) -> dict[str, Any]:
+    """Settings of figure 5 at an effort."""
+    plans = _COMPONENTS[effort]
+    counts = {name: _repeats(effort, name) for name in plans}
+    settings = _settings_of_circles(list(plans), effort)
+    settings |= {**for_each("runs", counts), "distance of the classes along u₁": 1.0}
+    settings |= for_each("places of u₁", {name: plan[0] for name, plan in plans.items()})
+    settings |= for_each("epochs", {name: plan[1] for name, plan in plans.items()})
+    settings |= for_each("eigenvectors of the circles", {name: list(plan[2]) for name, plan in plans.items()})
+    settings |= for_each("radii", {name: list(plan[3]) for name, plan in plans.items()})
+    return settings
+
+
 @figure(
     "5",
     title="Accuracy on the linear and on the circular component alone, against the index of the linear direction u₁",
@@ -440,16 +458,8 @@ def figure_5(effort: str, run: Run) -> Finding:
             ),
             f"{key}_lowest_accuracy_on_both": of_both.named(f"{title}: lowest accuracy on both", "%"),
         }
-    plans = _COMPONENTS[effort]
-    counts = {name: _repeats(effort, name) for name in plans}
-    settings = _settings_of_circles(list(plans), effort)
-    settings |= {**for_each("runs", counts), "distance of the classes along u₁": 1.0}
-    settings |= for_each("places of u₁", {name: plan[0] for name, plan in plans.items()})
-    settings |= for_each("epochs", {name: plan[1] for name, plan in plans.items()})
-    settings |= for_each("eigenvectors of the circles", {name: list(plan[2]) for name, plan in plans.items()})
-    settings |= for_each("radii", {name: list(plan[3]) for name, plan in plans.items()})
     notes = (
         ONE_EACH,
         "The text prints neither ε nor radii; those of the authors' code, where ±ε/2 with ε = 1 is used.",
     )
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_5(effort), notes)

@@ -446,6 +446,22 @@ def _on_images(
     return statistics, arrays, images.name
 
 
+def settings_4(effort: str) -> dict[str, Any]:
+    """Settings of figure 4 at an effort."""
+    plans = _IMAGES[effort]
+    settings = _settings_along(
+        list(plans),
+        {n: each[3:5] for n, each in plans.items()},
+        {n: each[5] for n, each in plans.items()},
+        DRAWS[effort],
+    )
+    (train,) = {each[0] for each in plans.values()}
+    settings |= {"training samples": train, "label noise": 0.2}
+    settings |= {"sinusoidal labels": "sin(x̄ᵀu), x̄ standardised by channel"}
+    settings |= for_each("directions", {name: f"{each[2]}, denser at the beginning" for name, each in plans.items()})
+    return settings
+
+
 @figure(
     "4",
     title="Test accuracy on CIFAR-10 images labelled along eigenvectors of G S G",
@@ -509,24 +525,13 @@ def figure_4(effort: str, run: Run) -> Finding:
         numbers, pictures, words = _on_images(name, plan, DRAWS[effort][name], run)
         statistics |= numbers
         arrays |= pictures
-    plans = _IMAGES[effort]
-    settings = _settings_along(
-        list(plans),
-        {n: each[3:5] for n, each in plans.items()},
-        {n: each[5] for n, each in plans.items()},
-        DRAWS[effort],
-    )
-    (train,) = {each[0] for each in plans.values()}
-    settings |= {"samples": words, "training samples": train, "label noise": 0.2}
-    settings |= {"sinusoidal labels": "sin(x̄ᵀu), x̄ standardised by channel"}
-    settings |= for_each("directions", {name: f"{each[2]}, denser at the beginning" for name, each in plans.items()})
     notes = (
         ONE_EACH,
         "The text standardises every channel before the sine, which gives many waves along early eigenvectors and none along late "
         "ones; the authors' code standardises xᵀu, with as many waves along any: 'released sinusoidal'.",
         "The least eigenvalues of G S G are below the rounding of its entries: the last eigenvectors are some basis of what is left.",
     )
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_4(effort) | {"samples": words}, notes)
 
 
 # Figure 10: places, repeats.
@@ -570,6 +575,16 @@ def _isotropic(
     basis = basis_of(name, draws or DRAWS[effort][name], run, **chosen)
     course = _Isotropic(basis, **{**PROTOCOL[effort], **sizes}, epsilon=_epsilons(name))
     return family_of(name, SHAPE, **chosen), course
+
+
+def settings_10(effort: str) -> dict[str, Any]:
+    """Settings of figure 10 at an effort."""
+    plans, protocol = _ISOTROPIC[effort], PROTOCOL[effort]
+    epochs = dict.fromkeys(plans, (protocol["epochs"], protocol["longer"]))
+    settings = _settings_along(list(plans), epochs, {name: each[1] for name, each in plans.items()}, DRAWS[effort])
+    settings |= _isotropic_settings(list(plans), protocol["train"], protocol["test"])
+    settings |= for_each("directions", {name: f"{each[0]}, denser at the beginning" for name, each in plans.items()})
+    return settings
 
 
 @figure(
@@ -657,16 +672,11 @@ def figure_10(effort: str, run: Run) -> Finding:
                 f"{subject}: highest minus lowest accuracy", "points"
             )
             arrays[subject] = np.stack([np.array(places, float), table.mean(0)])
-    plans, protocol = _ISOTROPIC[effort], PROTOCOL[effort]
-    epochs = dict.fromkeys(plans, (protocol["epochs"], protocol["longer"]))
-    settings = _settings_along(list(plans), epochs, {name: each[1] for name, each in plans.items()}, DRAWS[effort])
-    settings |= _isotropic_settings(list(plans), protocol["train"], protocol["test"])
-    settings |= for_each("directions", {name: f"{each[0]}, denser at the beginning" for name, each in plans.items()})
     notes = (
         ONE_EACH,
         "Sinusoidal labels are sgn(sin(xᵀu) + b), with ε as printed; the authors' code has sgn(sin(π·xᵀu/ε) + b).",
     )
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_10(effort), notes)
 
 
 SMALL = {"hidden": (100, 68)}  # 49,978 parameters for three channels, 49,678 for one; the paper prints no widths
@@ -676,6 +686,18 @@ _LARGE: dict[str, tuple[int, int, int, int, int, int, int]] = {
     "laptop": (50_000, 2000, 3, 4, 4, 1, 4000),
     "paper": (50_000, 10_000, 8, 20, 50, 1, 10_000),
 }
+
+
+def settings_11(effort: str) -> dict[str, Any]:
+    """Settings of figure 11 at an effort."""
+    train, test, count, epochs, longer, repeats, draws = _LARGE[effort]
+    settings = _settings_along(["lenet"], {"lenet": (epochs, longer)}, {"lenet": repeats}, {"lenet": draws})
+    settings |= _isotropic_settings(["lenet"], train, test)
+    settings |= {"hidden": list(SMALL["hidden"]), "label noise": 0.2}
+    settings |= {
+        f"directions on {which}": f"{count}, denser at the beginning" for which in ("images", "isotropic data")
+    }
+    return settings
 
 
 @figure(
@@ -725,13 +747,7 @@ def figure_11(effort: str, run: Run) -> Finding:
         statistics |= _falling(title, places, table, found[labelling, RECIPE.rate, "train"])
         arrays[title] = np.stack([np.array(places, float), table.mean(0)])
     statistics["parameters"] = Estimate.exact(float(family.num_parameters)).named("parameters")
-    settings = _settings_along(["lenet"], {"lenet": (epochs, longer)}, {"lenet": repeats}, {"lenet": draws})
-    settings |= _isotropic_settings(["lenet"], train, test)
-    settings |= {"samples": words, "hidden": list(SMALL["hidden"]), "label noise": 0.2}
-    settings |= {
-        f"directions on {which}": f"{count}, denser at the beginning" for which in ("images", "isotropic data")
-    }
-    return Finding(statistics, arrays, settings, (ONE_EACH,))
+    return Finding(statistics, arrays, settings_11(effort) | {"samples": words}, (ONE_EACH,))
 
 
 RATES = (1.0, 0.1, 0.01, 0.001)
@@ -749,6 +765,15 @@ def _drawn_rates(finding: Finding, dark: bool) -> Figure:
         labelling, _, where = key.partition(", ")
         panels.setdefault(labelling, {})[where] = (rates, accuracy)
     return panels_figure(panels, x="learning rate", y="test accuracy, %", dark=dark)
+
+
+def settings_14(effort: str) -> dict[str, Any]:
+    """Settings of figure 14 at an effort."""
+    name, _, epochs = _RATES[effort]
+    settings = _settings_along([name], {name: (epochs, epochs)}, {name: 1}, DRAWS[effort])
+    settings |= _isotropic_settings([name], PROTOCOL[effort]["train"], PROTOCOL[effort]["test"])
+    settings |= {"rate": list(RATES), **for_each("directions", {name: "first and last"})}
+    return settings
 
 
 @figure(
@@ -829,8 +854,5 @@ def figure_14(effort: str, run: Run) -> Finding:
         for index, word in enumerate(("early", "late")):
             accuracy = np.array([tables[rate][0, index] for rate in RATES])
             arrays[f"{labelling}, {word}"] = np.stack([np.array(RATES), accuracy])
-    settings = _settings_along([name], {name: (epochs, epochs)}, {name: 1}, DRAWS[effort])
-    settings |= _isotropic_settings([name], course.train, course.test)
-    settings |= {"rate": list(RATES), **for_each("directions", {name: "first and last"})}
     notes = (ONE_EACH, "The paper shows ResNet-18, which is what runs at paper effort; LeNet stands in below.")
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_14(effort), notes)

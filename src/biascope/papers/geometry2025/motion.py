@@ -233,16 +233,6 @@ def _motion_finding(
                 arrays[f"curve: {TITLES[name]} with {reference}{'' if label == 'cross-entropy' else ', ' + label}"] = (
                     rows
                 )
-    settings: dict[str, Any] = {"networks": [TITLES[name] for name in plans], "optimiser": optimiser}
-    settings |= {"schedule": "constant"}
-    settings |= {"clip": "none", "weight decay": 0.0, "batch": "all samples", "outputs": 1, "seed": 0}
-    settings |= {"momentum": 0.9} if optimiser == "gd" else {}
-    settings |= for_each("rate", reached) | for_each("samples", words)
-    for setting, field in (("images of each class", "each"), ("runs", "runs"), ("epochs", "epochs")):
-        settings |= for_each(setting, {name: getattr(plan, field) for name, plan in plans.items()})
-    settings |= activations(plans) | for_each("draws of G", {name: plan.draws for name, plan in plans.items()})
-    settings |= for_each("inputs per draw of G", {name: plan.probes for name, plan in plans.items()})
-    settings |= for_each("spread of the inputs for G", dict.fromkeys(plans, 1.0))
     notes = (
         "Correlations as published, of the mean over runs; errors by leaving out one run at a time.",
         "Positive matrices always correlate: the correlation of the identity with GSG is what chance gives, not 0.02.",
@@ -251,7 +241,23 @@ def _motion_finding(
         "Squared loss is trained at a rate of 0.001: at the published 0.1 it diverges.",
         "Where training diverges at a rate, a tenth of it is taken, and so on: the rate stands among the numbers.",
     )
+    settings = moving_settings(plans, optimiser, reached) | for_each("samples", words)
     return Finding(statistics, arrays, settings, notes)
+
+
+def moving_settings(plans: dict[str, Plan], optimiser: str, rates: dict[str, float]) -> dict[str, Any]:
+    """Settings of figures 2 and 8."""
+    settings: dict[str, Any] = {"networks": [TITLES[name] for name in plans], "optimiser": optimiser}
+    settings |= {"schedule": "constant"}
+    settings |= {"clip": "none", "weight decay": 0.0, "batch": "all samples", "outputs": 1, "seed": 0}
+    settings |= {"momentum": 0.9} if optimiser == "gd" else {}
+    settings |= for_each("rate", rates)
+    for setting, field in (("images of each class", "each"), ("runs", "runs"), ("epochs", "epochs")):
+        settings |= for_each(setting, {name: getattr(plan, field) for name, plan in plans.items()})
+    settings |= activations(plans) | for_each("draws of G", {name: plan.draws for name, plan in plans.items()})
+    settings |= for_each("inputs per draw of G", {name: plan.probes for name, plan in plans.items()})
+    settings |= for_each("spread of the inputs for G", dict.fromkeys(plans, 1.0))
+    return settings
 
 
 def _published_motion(names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
@@ -464,6 +470,14 @@ def _drawn_velocity(finding: Finding, dark: bool) -> Figure:
     return lines_figure(finding.curves_of("accuracy", 100), x="epoch", y="training accuracy, %", dark=dark)
 
 
+def settings_3(effort: str) -> dict[str, Any]:
+    """Settings of figure 3 at an effort."""
+    plans = _COVARIANCES[effort]
+    runs, epochs, draws = ({name: plan[place] for name, plan in plans.items()} for place in (1, 2, 3))
+    samples = for_each("samples", {name: plan[0] for name, plan in plans.items()})
+    return _settings_on_covariances(runs, epochs, draws, {**samples, "batch": 128})
+
+
 @figure(
     "3",
     title="Velocity of the geometry and training accuracy on data of covariance G and of flip(G), random labels",
@@ -493,11 +507,8 @@ def figure_3(effort: str, run: Run) -> Finding:
                 [motion.epochs.astype(float), motion.train_accuracy.mean(1)]
             )
             arrays[f"velocity: {title}, {kind}"] = np.stack([motion.epochs[1:].astype(float), motion.velocity])
-    plans = _COVARIANCES[effort]
-    runs, epochs, draws = ({name: plan[place] for name, plan in plans.items()} for place in (1, 2, 3))
-    samples = for_each("samples", {name: plan[0] for name, plan in plans.items()})
-    settings = _settings_on_covariances(runs, epochs, draws, {**samples, "batch": 128})
-    return Finding(statistics, arrays, settings, ("Velocity between checkpoints in geometric order, at fixed inputs.",))
+    notes = ("Velocity between checkpoints in geometric order, at fixed inputs.",)
+    return Finding(statistics, arrays, settings_3(effort), notes)
 
 
 def _velocity_ratio(found: dict[str, GeometryMotion]) -> Estimate:
@@ -569,11 +580,16 @@ def _gap_by_size(effort: str, run: Run, *, growing_batch: bool) -> Finding:
         f"accuracy: {TITLES[name]}, {kind}": np.stack([np.array(sizes, float), np.array(accuracies)[:, column]])
         for column, kind in enumerate(("G", "flip(G)"))
     }
+    return Finding(statistics, arrays, settings_by_size(effort, growing_batch))
+
+
+def settings_by_size(effort: str, growing_batch: bool) -> dict[str, Any]:
+    """Settings of figures 12 and 13 at an effort."""
+    name, sizes, runs, epochs, draws = _GROWING[effort]
     batches = [128 * size // sizes[0] if growing_batch else 128 for size in sizes]
-    settings = _settings_on_covariances(
+    return _settings_on_covariances(
         {name: runs}, {name: epochs}, {name: draws}, {"samples": list(sizes), "batch": batches}
     )
-    return Finding(statistics, arrays, settings)
 
 
 _SIZES = [10_000, 20_000, 40_000, 60_000, 80_000, 100_000]

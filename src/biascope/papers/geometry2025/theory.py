@@ -527,7 +527,8 @@ def _gaussian_probe(scale: float) -> Probe:
     return Probe.gaussian(GREY, num=PROBES, std=scale, fresh=True, seed=0)
 
 
-def _settings_of_geometries(effort: str) -> dict[str, Any]:
+def settings_of_geometries(effort: str) -> dict[str, Any]:
+    """Settings of figures 9 and A.12 at an effort."""
     draws = _DRAWS[effort]
     spreads = {name: probe_scale(name) for name in draws}
     return {**activations(draws), **geometry_settings(draws, PROBES, spreads), "seed": 0}
@@ -680,7 +681,7 @@ def figure_9(effort: str, run: Run) -> Finding:
     statistics[f"a_constant_matrix_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"] = control.named(
         f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart"
     )
-    settings = _settings_of_geometries(effort)
+    settings = settings_of_geometries(effort)
     notes = (
         "Shares and correlations are from products of independent groups of draws, without the noise of so many draws. The drawn "
         "eigenvalues have it: those of the MLP would be equal.",
@@ -739,7 +740,7 @@ def figure_a12(effort: str, run: Run) -> Finding:
             statistics[f"{key}_corr_g_0_g_with_sigma_p_1"] = corr(still, wide).named(
                 f"{title}: Corr(G(0), G) with σ_P = 1"
             )
-    settings = {**_settings_of_geometries(effort), "drawn": list(statistics)}
+    settings = {**settings_of_geometries(effort), "drawn": list(statistics)}
     return Finding(statistics, {}, settings, ("G(0) and G are of different networks, so that they share no noise.",))
 
 
