@@ -5,6 +5,8 @@
 - Claims on tables 1 and 2, on figure 9 and on conjecture 2 are decided by a number over several committed ones. It is computed from
   these by the functions of the figures. In figure 3, runs whose training accuracy is the same to the last sample, at chance, have one
   answer for all samples.
+- Settings get the names under which they are compared with the published ones. The plans of these runs are still those of the code,
+  which is checked.
 
 Values stay as they are. A second run changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folder of
 other results:
@@ -21,10 +23,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from biascope.papers.geometry2025 import circles, learning, motion, samples, theory
 from biascope.papers.geometry2025.samples import over_cells
 from biascope.papers.geometry2025.theory import difference
 from biascope.papers.reproduce import RESULTS
 from biascope.results.estimate import Estimate, Number
+from biascope.results.store import plain
 from biascope.runs.files import write_atomically
 
 Record = dict[str, Any]
@@ -108,11 +112,61 @@ ADDED: dict[str, Callable[[Record, dict[str, Number]], dict[str, Number]]] = {
 }
 
 
+def _moving(effort: str, settings: Record, plans: dict[str, dict[str, motion.Plan]]) -> Record:
+    rates = dict.fromkeys(plans[effort], settings["rate"])
+    return motion.moving_settings(plans[effort], settings["optimiser"], rates)
+
+
+def _of_images(words: str) -> Record:
+    """Of words such as "CIFAR-2, 10,000 train and 100 test samples, of 32 × 32 pixels"."""
+    train, side = re.search(r", ([\d,]+) train .* of (\d+) ×", words).groups()  # type: ignore[union-attr]
+    return {"training samples": int(train.replace(",", "")), "side of the images": int(side)}
+
+
+# By file: the settings of a run at an effort, given those that it recorded.
+SETTINGS: dict[str, Callable[[str, Record], Record]] = {
+    "1": lambda effort, _: circles.settings_1(effort),
+    "2": lambda effort, settings: _moving(effort, settings, motion.MOVING),
+    "3": lambda effort, _: motion.settings_3(effort),
+    "4": lambda effort, _: learning.settings_4(effort),
+    "5": lambda effort, _: circles.settings_5(effort),
+    "6": lambda effort, _: samples.settings_6(effort),
+    "7": lambda _, settings: _of_images(settings["samples"]),
+    "8": lambda effort, settings: _moving(effort, settings, motion.RANDOM),
+    "9": lambda effort, _: theory.settings_of_geometries(effort),
+    "10": lambda effort, _: learning.settings_10(effort),
+    "11": lambda effort, _: learning.settings_11(effort),
+    "12": lambda effort, _: motion.settings_by_size(effort, growing_batch=False),
+    "13": lambda effort, _: motion.settings_by_size(effort, growing_batch=True),
+    "14": lambda effort, _: learning.settings_14(effort),
+    "A.12": lambda effort, _: theory.settings_of_geometries(effort),
+    # At laptop effort no training was clipped yet.
+    "table-1": lambda effort, _: (
+        samples.settings_of_table("1", effort) | ({"clip": "none"} if effort == "laptop" else {})
+    ),
+    "table-2": lambda effort, _: samples.settings_of_table("2", effort),
+}
+
+
+def with_names(stem: str, effort: str, settings: Record) -> Record:
+    """The settings of a run, with the names under which they are compared."""
+    if stem not in SETTINGS:
+        return settings
+    named: Record = plain(SETTINGS[stem](effort, settings))
+    recorded = settings.get("draws")
+    for name, count in recorded.items() if isinstance(recorded, dict) else ():
+        drawn = named.get(f"draws of G: {learning.TITLES[name]}", count)
+        if drawn != count:
+            raise ValueError(f"{stem}, {effort}: the code draws {drawn} {name} for G, and the run drew {count}.")
+    return settings | named
+
+
 def migrated(path: Path) -> bool:
     """Rewrite one file; False if there is nothing to change."""
     before = path.read_bytes()
     document = json.loads(before)
     for effort, record in document["efforts"].items():
+        record["settings"] = with_names(path.stem, effort, record["settings"])
         statistics = record["statistics"]
         pattern = SINGLE.get((path.stem, effort))
         for key in statistics if pattern else ():

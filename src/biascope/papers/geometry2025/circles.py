@@ -46,6 +46,7 @@ from biascope.papers.geometry2025.shared import (
     published_activations,
     published_geometry,
     run_of,
+    titles,
 )
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Number
@@ -194,7 +195,7 @@ def _mlp_claim(title: str, radii: tuple[float, float], **terms: Any) -> Claim:
 def _published_circles(names: Sequence[str]) -> dict[str, Any]:
     """The authors' settings for circles."""
     return {
-        "networks": [TITLES[name] for name in names],
+        "networks": titles(names),
         **for_each("epochs", {name: 50 if name == "lenet" else 20 for name in names}),
         "training samples": 10_000,
         "test samples": 2000,
@@ -212,7 +213,7 @@ def _settings_of_circles(names: Sequence[str], effort: str) -> dict[str, Any]:
     draws, spreads = {name: DRAWS[effort][name] for name in names}, {name: probe_scale(name) for name in names}
     sizes = {"training samples": PROTOCOL[effort]["train"], "test samples": PROTOCOL[effort]["test"]}
     return {
-        "networks": [TITLES[name] for name in names],
+        "networks": titles(names),
         **sizes,
         "noise": 1.0,
         **loop_of(RECIPE),

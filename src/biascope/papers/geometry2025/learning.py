@@ -37,6 +37,7 @@ from biascope.papers.geometry2025.shared import (
     published_activations,
     published_geometry,
     run_of,
+    titles,
 )
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
@@ -364,7 +365,7 @@ def _published_along(names: Sequence[str], settings: Mapping[str, Any]) -> dict[
     """The authors' settings for labels along directions."""
     epochs = {name: 50 if name == "lenet" else 30 for name in names}
     return {
-        "networks": [TITLES[name] for name in names],
+        "networks": titles(names),
         **for_each("epochs", epochs),
         **for_each("epochs of sinusoidal labels", epochs),
         **for_each("runs", dict.fromkeys(names, 5)),
@@ -381,7 +382,7 @@ def _settings_along(
 ) -> dict[str, Any]:
     """The same of a run: epochs of a network, and those with sinusoidal labels."""
     return {
-        "networks": [TITLES[name] for name in names],
+        "networks": titles(names),
         **for_each("epochs", {name: epochs[name][0] for name in names}),
         **for_each("epochs of sinusoidal labels", {name: epochs[name][1] for name in names}),
         **for_each("runs", runs),

@@ -27,6 +27,7 @@ from biascope.papers.geometry2025.shared import (
     published_activations,
     published_geometry,
     run_of,
+    titles,
 )
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import Estimate, Number, jackknife, over_repeats
@@ -247,7 +248,7 @@ def _motion_finding(
 
 def moving_settings(plans: dict[str, Plan], optimiser: str, rates: dict[str, float]) -> dict[str, Any]:
     """Settings of figures 2 and 8."""
-    settings: dict[str, Any] = {"networks": [TITLES[name] for name in plans], "optimiser": optimiser}
+    settings: dict[str, Any] = {"networks": titles(plans), "optimiser": optimiser}
     settings |= {"schedule": "constant"}
     settings |= {"clip": "none", "weight decay": 0.0, "batch": "all samples", "outputs": 1, "seed": 0}
     settings |= {"momentum": 0.9} if optimiser == "gd" else {}
@@ -263,7 +264,7 @@ def moving_settings(plans: dict[str, Plan], optimiser: str, rates: dict[str, flo
 def _published_motion(names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
     """The authors' settings for figures 2 and 8; the text has no weight decay."""
     return {
-        "networks": [TITLES[name] for name in names],
+        "networks": titles(names),
         "schedule": "linear",
         "clip": 5.0,
         "weight decay": 5e-4,
@@ -428,7 +429,7 @@ def _on_covariances(
 def _published_covariances(names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
     """The authors' settings for random labels on Gaussian data."""
     return {
-        "networks": [TITLES[name] for name in names],
+        "networks": titles(names),
         **for_each("epochs", {name: 100 if name == "lenet" else 50 for name in names}),
         **for_each("runs", dict.fromkeys(names, 25)),
         **{name: value for name, value in PUBLISHED_LOOP.items() if name != "batch"},
@@ -447,7 +448,7 @@ def _settings_on_covariances(
 ) -> dict[str, Any]:
     """The same of a run."""
     return {
-        "networks": [TITLES[name] for name in runs],
+        "networks": titles(runs),
         **for_each("epochs", epochs),
         **for_each("runs", runs),
         "optimiser": "sgd",

@@ -36,6 +36,7 @@ from biascope.papers.geometry2025.shared import (
     published_activations,
     published_geometry,
     run_of,
+    titles,
 )
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE
@@ -212,7 +213,7 @@ def settings_6(effort: str) -> dict[str, Any]:
     """Settings of figure 6 at an effort."""
     plans = _FEATURES[effort]
     draws = dict.fromkeys(plans, 768 if effort == "smoke" else 4 * 3072)
-    settings: dict[str, Any] = {"networks": [TITLES[name] for name in plans], "seed": 0}
+    settings: dict[str, Any] = {"networks": titles(plans), "seed": 0}
     settings |= loop_of(Recipe("sgd", 0.1, momentum=0.9, batch=128)) | activations(plans)
     settings |= geometry_settings(draws, 1, dict.fromkeys(plans, 1e-3))
     for setting, place in (("images of each class", 0), ("runs", 3), ("epochs", 4)):
@@ -251,7 +252,7 @@ def settings_6(effort: str) -> dict[str, Any]:
     ],
     draw=lambda finding, dark: _drawn(finding, dark, "directions removed"),
     published={
-        "networks": ["LeNet", "ResNet-18", "ViT"],
+        "networks": titles(_THREE),
         **for_each("images of each class", dict.fromkeys(_THREE, 5000)),
         **for_each("directions removed", dict.fromkeys(_THREE, "30 at a time")),
         **for_each("runs", dict.fromkeys(_THREE, 5)),
@@ -527,7 +528,7 @@ def _table(table: str, effort: str, run: Run) -> Finding:
 def settings_of_table(table: str, effort: str) -> dict[str, Any]:
     """Settings of a table at an effort."""
     plans = _TABLES[table][effort]
-    settings: dict[str, Any] = {"networks": [TITLES[name] for name in plans], "seed": 0}
+    settings: dict[str, Any] = {"networks": titles(plans), "seed": 0}
     settings |= {**loop_of(_CLIPPED), "removed": "lowest scores of all images", "length": "by epochs"}
     settings |= activations(plans) | geometry_settings(
         dict.fromkeys(plans, DRAWS[effort]), 1, dict.fromkeys(plans, 1e-3)
@@ -541,7 +542,7 @@ def settings_of_table(table: str, effort: str) -> dict[str, Any]:
 def _published_table(table: str) -> dict[str, Any]:
     """The authors' settings; the text has a rate of 0.2, no clipping, and removes the lowest scores of all images."""
     return {
-        "networks": [TITLES[name] for name in _THREE],
+        "networks": titles(_THREE),
         **PUBLISHED_LOOP,
         "weight decay": 5e-4,
         "removed": "lowest scores of each class",

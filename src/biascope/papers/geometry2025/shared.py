@@ -88,6 +88,12 @@ def for_each(setting: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{setting}: {TITLES[name]}": value for name, value in values.items()}
 
 
+def titles(names: Iterable[str]) -> list[str]:
+    """The titles of networks, always in the same order."""
+    given = set(names)
+    return [title for name, title in TITLES.items() if name in given]
+
+
 def loop_of(recipe: Recipe) -> dict[str, Any]:
     """A recipe as settings of a finding, but for its length."""
     return {
