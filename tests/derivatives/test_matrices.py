@@ -49,6 +49,9 @@ def test_rows_give_what_the_dense_matrix_gives(mixed: bool) -> None:
     assert drawn.correlations({"B": reference})["B"][1] == pytest.approx(correlation(drawn.dense(), reference))
     without = DrawnMatrix(left[1:], right[1:] if mixed else None)
     assert float(drawn.left_out(reference)[0]) == pytest.approx(correlation(without.dense(), reference))
+    same_draws = DrawnMatrix(normal(5, 2, 7, seed=4))
+    found, expected = drawn.correlation_left_out(same_draws), DrawnMatrix(same_draws.left[1:])
+    assert float(found[0]) == pytest.approx(correlation(without.dense(), expected.dense()))
 
 
 def test_few_draws_shrink_the_plain_correlation_and_not_the_one_from_pairs() -> None:

@@ -46,6 +46,10 @@ def test_the_geometry_of_linear_models_is_that_of_their_weights() -> None:
             assert result.velocity[place - 1] == pytest.approx(1 - correlation(geometry, before))
         before = geometry
     assert result.size[0] == 1
+    first, last = (walk.at(epoch).params["weight"][:4, 0] for epoch in result.epochs[[0, 1]].tolist())
+    without_the_last_run = 1 - correlation(first.T @ first, last.T @ last)
+    assert result.velocity_left_out[0, 4] == pytest.approx(without_the_last_run)
+    assert result.headline()["mean_velocity"].standard_error > 0, "a velocity of few runs is not exact"
 
 
 def test_squared_loss_at_first_shrinks_what_the_data_show() -> None:
@@ -94,6 +98,14 @@ def test_a_run_folder_keeps_every_checkpoint(tmp_path) -> None:
 def test_wrong_settings_get_a_sentence(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         geometry_motion(LINEAR, data_of(), **{**SMALL, **settings})
+
+
+def test_a_result_saved_without_the_velocity_of_single_runs_opens_with_an_unknown_spread() -> None:
+    result = geometry_motion(LINEAR, data_of(), **SMALL)
+    fields = {name: value for name, value in vars(result).items() if name != "velocity_left_out"}
+    opened = type(result)(**type(result).from_earlier(fields))
+    assert opened.headline()["mean_velocity"].value == result.headline()["mean_velocity"].value
+    assert np.isnan(opened.headline()["mean_velocity"].standard_error)
 
 
 def test_more_classes_than_outputs_get_a_sentence() -> None:

@@ -155,6 +155,15 @@ class DrawnMatrix:
         norms = self.pairs().mean() * other.pairs().mean()
         return float(self.pairs(other).mean() / norms.clamp_min(1e-300).sqrt())
 
+    def correlation_left_out(self, other: DrawnMatrix) -> Tensor:
+        """The plain ``Corr(M̂, M̂')`` without each of the draws in turn, ``(T,)``; draws of the same place belong together."""
+
+        def sums(pairs: Tensor) -> Tensor:
+            return pairs.sum() - pairs.sum(0) - pairs.sum(1) + pairs.diagonal()
+
+        norms = sums(self.pairs()) * sums(other.pairs())
+        return sums(self.pairs(other)) / norms.clamp_min(1e-300).sqrt()
+
 
 def _blocks(draws: int, groups: int) -> list[Tensor]:
     """Draws in as many groups as there can be, of nearly equal size."""

@@ -49,6 +49,7 @@ class GeometryMotion(Result):
         left_out: The same without each of the runs in turn, from which errors of differences follow.
         chance: ``Corr(I, ·)`` of the same four.
         velocity: ``1 − Corr(Ĝ^t, Ĝ^{t−1})`` of consecutive checkpoints, at the same inputs.
+        velocity_left_out: The same without each of the runs in turn.
         size: ``tr G^t``, relative to the start.
         accuracy: Accuracy of each run on the test samples (without test samples: on the training samples).
         train_accuracy: On the training samples.
@@ -62,6 +63,7 @@ class GeometryMotion(Result):
     left_out: np.ndarray
     chance: np.ndarray
     velocity: np.ndarray
+    velocity_left_out: np.ndarray
     size: np.ndarray
     accuracy: np.ndarray
     train_accuracy: np.ndarray
@@ -73,9 +75,21 @@ class GeometryMotion(Result):
         "left_out": ("checkpoint", "reference", "run"),
         "chance": ("reference",),
         "velocity": ("interval",),
+        "velocity_left_out": ("interval", "run"),
         "size": ("checkpoint",),
         **dict.fromkeys(("accuracy", "train_accuracy"), ("checkpoint", "run")),
     }
+
+    @classmethod
+    def from_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """An earlier file does not have the velocity without single runs: its spread is then unknown."""
+        unknown = np.full((len(values["velocity"]), values["runs"]), np.nan)
+        return {"velocity_left_out": unknown, **values}
+
+    def level(self, name: str, at: int = -1) -> Estimate:
+        """``Corr(Ĝ^t, ·)`` at a checkpoint; error over runs."""
+        place = REFERENCES.index(name)
+        return self._over_runs(self.plain[at, place], self.left_out[at, place])
 
     def change(self, name: str, until: int = -1) -> Estimate:
         """How much ``Corr(Ĝ^t, ·)`` has grown from the start to a checkpoint (negative: fallen); error over runs."""
@@ -96,12 +110,13 @@ class GeometryMotion(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers: dict[str, Number] = {}
-        for place, name in enumerate(REFERENCES[:2]):
+        for name in REFERENCES[:2]:
             for when, index in (("start", 0), ("end", -1)):
-                found = self._over_runs(self.plain[index, place], self.left_out[index, place])
+                found = self.level(name, index)
                 numbers[f"correlation_at_{when}:{name}"] = found.named(f"correlation with {name} at the {when}")
         numbers["first_change"] = self.change("GSG", 1).named("first change towards GSG")
-        numbers["mean_velocity"] = Estimate.exact(float(self.velocity.mean())).named("mean velocity")
+        velocity = self._over_runs(self.velocity.mean(), self.velocity_left_out.mean(0))
+        numbers["mean_velocity"] = velocity.named("mean velocity")
         spread = self.train_accuracy[-1]
         error = float(spread.std(ddof=1) / len(spread) ** 0.5) if len(spread) > 1 else float("nan")
         reached = Estimate.from_error(float(spread.mean()), error, len(spread))
@@ -279,6 +294,9 @@ def geometry_motion(
         np.array([[one.left_out(matrix).tolist() for matrix in matrices.values()] for one in drawn]),
         np.array([correlation(neutral, matrix) for matrix in matrices.values()]),
         np.array([1 - later.correlation(earlier) for earlier, later in itertools.pairwise(drawn)]),
+        np.array(
+            [1 - later.correlation_left_out(earlier).cpu().numpy() for earlier, later in itertools.pairwise(drawn)]
+        ),
         sizes / sizes[0],
         np.stack([part["accuracy"].double().cpu().numpy() for part in found]),
         np.stack([part["train_accuracy"].double().cpu().numpy() for part in found]),

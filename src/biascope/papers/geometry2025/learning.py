@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,30 @@ from torch import Tensor
 from biascope.derivatives.matrices import data_covariance, seen_through
 from biascope.families.family import Family
 from biascope.papers.geometry2025.pictures import panels_figure
-from biascope.papers.geometry2025.shared import TITLES, cifar_name, family_of, geometry_of, probe_scale, run_of
-from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
+from biascope.papers.geometry2025.shared import (
+    PROBES,
+    PUBLISHED_LOOP,
+    TITLES,
+    activations,
+    cifar_name,
+    error_of_a_difference,
+    error_of_test_samples,
+    family_of,
+    for_each,
+    geometry_of,
+    geometry_settings,
+    learned,
+    least,
+    loop_of,
+    over_trainings,
+    probe_scale,
+    published_activations,
+    published_geometry,
+    run_of,
+    titles,
+)
+from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -34,6 +55,7 @@ if TYPE_CHECKING:
 
 SHAPE = (1, 32, 32)
 THREE = ("linear", "quadratic", "sinusoidal")
+RELEASED = ("linear", "quadratic", "released sinusoidal")  # as in the authors' code
 # The protocol of the 2020 paper with the authors' rate and momentum; the length is that of each figure.
 RECIPE = Recipe("sgd", rate=0.1, schedule="linear", momentum=0.9, clip=0.5, batch=128)
 PROTOCOL: dict[str, dict[str, Any]] = {
@@ -51,7 +73,8 @@ DRAWS: dict[str, dict[str, int]] = {
     "laptop": {"mlp": 2000, "lenet": 4000},
     "paper": {"mlp": 10_000, "lenet": 10_000, "resnet18": 4000, "vit": 4000},
 }
-ONE_EACH = "Intervals are those of the test sample where a point is one training; otherwise of independent trainings."
+ONE_EACH = "Intervals are over independent trainings. Where a point is one training, its spread is unknown."
+ENOUGH_DIRECTIONS = 8  # for the spread of a rank correlation: of fewer directions in order, resampling never changes it
 
 
 def basis_of(name: str, draws: int, run: Run, **settings: Any) -> Tensor:
@@ -176,42 +199,59 @@ def accuracies(
     }
 
 
-def difference(first: np.ndarray, second: np.ndarray, test: int) -> Estimate:
-    """Mean difference of accuracies in percent, one of each per repeat."""
-    if len(first) > 1:
-        return over_repeats(first - second)
-    one, two = (proportion(float(each[0]) / 100, test).in_percent() for each in (first, second))
-    return one.minus(two, test)
+def difference(first: np.ndarray, second: np.ndarray, shared: int | None = None) -> Estimate:
+    """Mean difference of accuracies in percent, one of each per repeat.
+
+    Args:
+        first: By repeat.
+        second: By repeat.
+        shared: Number of test samples, if all repeats have the same.
+    """
+    common = 0.0 if shared is None else error_of_a_difference(float(first.mean()), float(second.mean()), shared)
+    return over_trainings(first - second, common=common)
 
 
-def _falling(title: str, places: Sequence[int], accuracy: np.ndarray, test: int) -> dict[str, Number]:
-    """How accuracy ``(r, p)`` falls from early to late directions."""
-    lost = difference(accuracy[:, 0], accuracy[:, -1], test)
-    found = {f"{snake(title)}_first_minus_last_accuracy": lost.named(f"{title}: first minus last accuracy", "points")}
+def _falling(
+    title: str, places: Sequence[int], accuracy: np.ndarray, fitted: np.ndarray, shared: int | None = None
+) -> dict[str, Number]:
+    """How test accuracy ``(r, p)`` falls from early to late directions, and the training accuracy along the best one."""
+    lost = difference(accuracy[:, 0], accuracy[:, -1], shared)
+    best = over_trainings(fitted[:, fitted.mean(0).argmax()], within=(0.0, 100.0))
+    found = {
+        f"{snake(title)}_first_minus_last_accuracy": lost.named(f"{title}: first minus last accuracy", "points"),
+        _best_fit(title): best.named(f"{title}: training accuracy along the best direction", "%"),
+    }
     if len(places) > 4:
-        fall = bootstrapped(spearman, accuracy.mean(0), np.array(places, float))
+        order = accuracy.mean(0), np.array(places, float)
+        fall = bootstrapped(spearman, *order) if len(places) >= ENOUGH_DIRECTIONS else Estimate(spearman(*order))
         found[f"{snake(title)}_rank_correlation_of_accuracy_and_index"] = fall.named(
             f"{title}: rank correlation of accuracy and index"
         )
     return found
 
 
-def _sharper(title: str, tables: dict[str, np.ndarray], test: int) -> dict[str, Number]:
+def _best_fit(title: str) -> str:
+    """The key of the training accuracy along the best direction."""
+    return f"{snake(title)}_training_accuracy_along_the_best_direction"
+
+
+def _sharper(title: str, tables: dict[str, np.ndarray], shared: int | None = None) -> dict[str, Number]:
     """How much more of its best accuracy (above 50 %) linear labelling keeps on average over the directions than another."""
-    kept: dict[str, Estimate] = {}
+    kept: dict[str, np.ndarray] = {}
+    errors: dict[str, float] = {}
     for labelling, accuracy in tables.items():
         mean = accuracy.mean(0) - 50
         best = float(mean.max())
         if best > 5:  # else nothing was learned anywhere, and there is nothing to keep
-            each = [proportion(value / 100, test * len(accuracy)).in_percent() for value in accuracy.mean(0)]
-            error = math.sqrt(sum(one.standard_error**2 for one in each)) / len(each) / best
-            kept[labelling] = Estimate.from_error(float(mean.mean()) / best, error, test)
+            kept[labelling] = (accuracy.mean(1) - 50) / best  # (r,)
+            each = [0.0 if shared is None else error_of_test_samples(value, shared) for value in accuracy.mean(0)]
+            errors[labelling] = math.hypot(*each) / len(each) / best
     return {
-        f"{snake(title)}_share_kept_linear_minus_{other}": kept["linear"]
-        .minus(kept[other], test)
-        .named(f"{title}: share kept, linear minus {other}")
-        for other in ("quadratic", "sinusoidal")
-        if "linear" in kept and other in kept
+        f"{snake(title)}_share_kept_linear_minus_{snake(other)}": over_trainings(
+            kept["linear"] - kept[other], common=math.hypot(errors["linear"], errors[other])
+        ).named(f"{title}: share kept, linear minus {other}")
+        for other in kept
+        if "linear" in kept and other != "linear"
     }
 
 
@@ -230,48 +270,127 @@ def drawn_along(finding: Finding, dark: bool) -> Figure:
     return panels_figure(panels, x="eigenvector number", y="test accuracy, %", dark=dark)
 
 
+_FOUR = ("mlp", "lenet", "resnet18", "vit")
+_LARGER_GAP = "a larger generalization gap at small eigenvalues"
+_CORRELATED = "correlated with the eigenvalue in all tasks"
+Gate = Callable[[str, str], tuple[Trained, ...]]
+
+
+def _along_best(subject: str, labelling: str) -> tuple[Trained, ...]:
+    """Networks trained along the best direction, by training accuracy."""
+    return (learned(_best_fit(f"{subject}, {labelling}")),)
+
+
+def _told_apart(subject: str, labelling: str) -> tuple[Trained, ...]:
+    """Networks trained along some direction, since directions differ: for runs that recorded no training accuracy."""
+    statistic = f"{snake(f'{subject}, {labelling}')}_highest_minus_lowest_accuracy"
+    return (Trained(statistic, chance=0.0, best=50.0),)
+
+
+def _all_fitted(subject: str, labelling: str) -> tuple[Trained, ...]:
+    """Networks trained along all directions: the paper trains until all labels are fitted."""
+    return (learned(f"{snake(subject)}_lowest_train_accuracy"),)
+
+
 def _claims_of_falling(
-    networks: dict[str, str], labellings: Sequence[str], published: str, part: str = ""
+    networks: Mapping[str, str],
+    labellings: Sequence[str],
+    published: str,
+    *,
+    of: str,
+    gate: Gate,
+    part: str = "",
+    kind: str = "paper",
 ) -> list[Claim]:
     """Accuracy falls from the first to the last direction, for networks with the least effort of each."""
     return [
         Claim(
             f"{TITLES[name]}{part}, {labelling} labels: accuracy falls from the first to the last direction, in points.",
-            f"{snake(TITLES[name] + part)}_{labelling}_first_minus_last_accuracy",
+            f"{snake(f'{TITLES[name]}{part}, {labelling}')}_first_minus_last_accuracy",
             "at least",
             published,
-            10.0,
+            0.0,
             effort,
+            of=of,
+            kind=kind,
+            trained=gate(f"{TITLES[name]}{part}", labelling),
         )
         for name, effort in networks.items()
         for labelling in labellings
     ]
 
 
-def _claims_of_order(name: str) -> list[Claim]:
+def _claims_of_order(name: str, labellings: Sequence[str], *, of: str, gate: Gate) -> list[Claim]:
+    """Accuracy falls with the number of the eigenvector."""
     title = TITLES[name]
-    falling = [
+    return [
         Claim(
             f"{title}, {labelling} labels: accuracy falls with the index, by rank correlation.",
-            f"{snake(title)}_{labelling}_rank_correlation_of_accuracy_and_index",
+            f"{snake(f'{title}, {labelling}')}_rank_correlation_of_accuracy_and_index",
             "at most",
             "a clear correlation between the eigenvalues and the test accuracy",
-            -0.6,
+            0.0,
             "paper",
+            of=of,
+            kind="paper",
+            trained=gate(title, labelling),
         )
-        for labelling in THREE
+        for labelling in labellings
     ]
-    return falling + [
+
+
+def _claims_of_sharpness(name: str, others: Sequence[str]) -> list[Claim]:
+    """The fall is sharper for more complex labels; that can be asked only where accuracy falls for both."""
+    title = TITLES[name]
+    return [
         Claim(
             f"{title}: the fall is sharper for {other} than for linear labels: share of the best accuracy above chance that is "
             "kept on average, linear minus the other.",
-            f"{snake(title)}_share_kept_linear_minus_{other}",
+            f"{snake(title)}_share_kept_linear_minus_{snake(other)}",
             "at least",
             "a 'sharper' impact on generalization for more complex decision boundaries",
             0.0,
+            of="complex_labels_fall_earlier",
+            kind="paper",
+            trained=tuple(
+                Trained(f"{snake(f'{title}, {labelling}')}_first_minus_last_accuracy", chance=0.0, best=50.0)
+                for labelling in ("linear", other)
+            ),
         )
-        for other in ("quadratic", "sinusoidal")
+        for other in others
     ]
+
+
+def _published_along(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The authors' settings for labels along directions."""
+    epochs = {name: 50 if name == "lenet" else 30 for name in names}
+    return {
+        "networks": titles(names),
+        **for_each("epochs", epochs),
+        **for_each("epochs of sinusoidal labels", epochs),
+        **for_each("runs", dict.fromkeys(names, 5)),
+        **PUBLISHED_LOOP,
+        "weight decay": 0.0,
+        **published_activations(names, "GELU"),
+        **published_geometry(names, 1e-3),
+        **settings,
+    }
+
+
+def _settings_along(
+    names: Sequence[str], epochs: Mapping[str, tuple[int, int]], runs: Mapping[str, int], draws: Mapping[str, int]
+) -> dict[str, Any]:
+    """The same of a run: epochs of a network, and those with sinusoidal labels."""
+    return {
+        "networks": titles(names),
+        **for_each("epochs", {name: epochs[name][0] for name in names}),
+        **for_each("epochs of sinusoidal labels", {name: epochs[name][1] for name in names}),
+        **for_each("runs", runs),
+        **loop_of(RECIPE),
+        **activations(names),
+        **geometry_settings({name: draws[name] for name in names}, PROBES, {name: probe_scale(name) for name in names}),
+        "seed": 0,
+    }
 
 
 # Figures 4 and 11a: training samples, test samples, places, epochs, epochs of sinusoidal labels, repeats.
@@ -320,13 +439,28 @@ def _on_images(
     tables = {labelling: found[labelling, RECIPE.rate, "test"] for labelling in labellings}
     statistics, arrays = _sharper(title, tables, sizes[1]), {}
     for labelling, table in tables.items():
-        statistics |= _falling(f"{title}, {labelling}", places, table, sizes[1])
+        fitted = found[labelling, RECIPE.rate, "train"]
+        statistics |= _falling(f"{title}, {labelling}", places, table, fitted, sizes[1])
         arrays[f"{title}, {labelling}"] = np.stack([np.array(places, float), table.mean(0)])
     lowest = min(float(found[labelling, RECIPE.rate, "train"].min()) for labelling in labellings)
-    statistics[f"{snake(title)}_lowest_train_accuracy"] = (
-        proportion(lowest / 100, sizes[0]).in_percent().named(f"{title}: lowest train accuracy", "%")
-    )
+    statistics[f"{snake(title)}_lowest_train_accuracy"] = Estimate(lowest).named(f"{title}: lowest train accuracy", "%")
     return statistics, arrays, images.name
+
+
+def settings_4(effort: str) -> dict[str, Any]:
+    """Settings of figure 4 at an effort."""
+    plans = _IMAGES[effort]
+    settings = _settings_along(
+        list(plans),
+        {n: each[3:5] for n, each in plans.items()},
+        {n: each[5] for n, each in plans.items()},
+        DRAWS[effort],
+    )
+    (train,) = {each[0] for each in plans.values()}
+    settings |= {"training samples": train, "label noise": 0.2}
+    settings |= {"sinusoidal labels": "sin(x̄ᵀu), x̄ standardised by channel"}
+    settings |= for_each("directions", {name: f"{each[2]}, denser at the beginning" for name, each in plans.items()})
+    return settings
 
 
 @figure(
@@ -335,10 +469,28 @@ def _on_images(
     claims=[
         *_claims_of_falling(
             {"lenet": "laptop", "resnet18": "paper", "vit": "paper"},
-            THREE,
-            "a larger generalization gap at small eigenvalues",
+            ("linear", "quadratic"),
+            _LARGER_GAP,
+            of="accuracy_falls_along_projection",
+            gate=_all_fitted,
         ),
-        *_claims_of_order("lenet"),
+        *_claims_of_falling(
+            {"lenet": "paper"},
+            ("released sinusoidal",),
+            _LARGER_GAP,
+            of="accuracy_falls_along_projection",
+            gate=_all_fitted,
+        ),
+        *_claims_of_falling(  # as printed, and not as in the authors' code
+            {"lenet": "laptop", "resnet18": "paper", "vit": "paper"},
+            ("sinusoidal",),
+            _LARGER_GAP,
+            of="accuracy_falls_along_projection",
+            gate=_all_fitted,
+            kind="ours",
+        ),
+        *_claims_of_order("lenet", RELEASED, of="accuracy_falls_along_projection", gate=_all_fitted),
+        *_claims_of_sharpness("lenet", ("quadratic", "released sinusoidal")),
         *(
             Claim(
                 f"{TITLES[name]} reaches 100 % train accuracy on all labellings: the lowest, in percent.",
@@ -347,11 +499,23 @@ def _on_images(
                 "all models will reach 100 % train accuracy",
                 99.0,
                 "paper",
+                of="training_labels_are_fitted",
+                kind="paper",
+                trained=_all_fitted(TITLES[name], ""),
             )
             for name in ("lenet", "resnet18", "vit")
         ),
     ],
     draw=drawn_along,
+    published=_published_along(
+        ("lenet", "resnet18", "vit"),
+        {
+            "training samples": 10_000,
+            "label noise": 0.2,
+            "sinusoidal labels": "sin(π z), z = xᵀu standardised",
+            **for_each("directions", dict.fromkeys(("lenet", "resnet18", "vit"), "every 30th")),
+        },
+    ),
 )
 def figure_4(effort: str, run: Run) -> Finding:
     """Linear, quadratic and sinusoidal labels, with label noise."""
@@ -362,15 +526,13 @@ def figure_4(effort: str, run: Run) -> Finding:
         numbers, pictures, words = _on_images(name, plan, DRAWS[effort][name], run)
         statistics |= numbers
         arrays |= pictures
-    settings = {"samples": words, "plan": {key: list(value) for key, value in _IMAGES[effort].items()}, "seed": 0}
-    settings |= {"draws": DRAWS[effort], "label noise": 0.2, "recipe": RECIPE.settings}
     notes = (
         ONE_EACH,
         "The text standardises every channel before the sine, which gives many waves along early eigenvectors and none along late "
         "ones; the authors' code standardises xᵀu, with as many waves along any: 'released sinusoidal'.",
         "The least eigenvalues of G S G are below the rounding of its entries: the last eigenvectors are some basis of what is left.",
     )
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_4(effort) | {"samples": words}, notes)
 
 
 # Figure 10: places, repeats.
@@ -385,6 +547,19 @@ def _epsilons(name: str) -> dict[str, float]:
     """ε of the isotropic task, as printed."""
     waves = 5.0 if name in ("resnet18", "vit") else 2.1
     return {"linear": 0.9, "quadratic": 2.0, "sinusoidal": waves, "released sinusoidal": waves}
+
+
+def _isotropic_settings(names: Sequence[str], train: int, test: int) -> dict[str, Any]:
+    """Those of the isotropic task."""
+    return {
+        "training samples": train,
+        "test samples": test,
+        "noise": 1.0,
+        "sinusoidal labels": "sin(xᵀu)",
+        "ε of linear labels": 0.9,
+        "ε of quadratic labels": 2.0,
+        **for_each("ε of sinusoidal labels", {name: _epsilons(name)["sinusoidal"] for name in names}),
+    }
 
 
 def _isotropic(
@@ -403,57 +578,106 @@ def _isotropic(
     return family_of(name, SHAPE, **chosen), course
 
 
+def settings_10(effort: str) -> dict[str, Any]:
+    """Settings of figure 10 at an effort."""
+    plans, protocol = _ISOTROPIC[effort], PROTOCOL[effort]
+    epochs = dict.fromkeys(plans, (protocol["epochs"], protocol["longer"]))
+    settings = _settings_along(list(plans), epochs, {name: each[1] for name, each in plans.items()}, DRAWS[effort])
+    settings |= _isotropic_settings(list(plans), protocol["train"], protocol["test"])
+    settings |= for_each("directions", {name: f"{each[0]}, denser at the beginning" for name, each in plans.items()})
+    return settings
+
+
 @figure(
     "10",
     title="Test accuracy on isotropic data labelled along eigenvectors of G",
     claims=[
         *_claims_of_falling(
-            {"lenet": "laptop", "resnet18": "paper", "vit": "paper"},
-            THREE,
-            "correlated with the eigenvalue in all tasks",
+            {"lenet": "laptop", "vit": "paper"},
+            ("linear", "quadratic"),
+            _CORRELATED,
+            of="accuracy_falls_along_geometry",
+            gate=_told_apart,
         ),
-        *_claims_of_order("lenet"),
+        *_claims_of_falling(
+            {"lenet": "paper"},
+            ("released sinusoidal",),
+            _CORRELATED,
+            of="accuracy_falls_along_geometry",
+            gate=_told_apart,
+        ),
+        *_claims_of_falling(
+            {"resnet18": "paper"},
+            ("linear", "quadratic"),
+            _CORRELATED,
+            of="accuracy_falls_along_geometry",
+            gate=_along_best,
+        ),
+        *(
+            claim
+            for networks, gate in (
+                ({"lenet": "laptop", "vit": "paper"}, _told_apart),
+                ({"resnet18": "paper"}, _along_best),
+            )
+            for claim in _claims_of_falling(  # labels of ours: the printed formula is that of linear ones
+                networks, ("sinusoidal",), _CORRELATED, of="accuracy_falls_along_geometry", gate=gate, kind="ours"
+            )
+        ),
+        *_claims_of_order("lenet", RELEASED, of="accuracy_falls_along_geometry", gate=_told_apart),
         *(
             Claim(
                 f"The MLP is flat for {labelling} labels: highest minus lowest accuracy over the directions, in points.",
-                f"mlp_{labelling}_highest_minus_lowest_accuracy",
+                f"mlp_{snake(labelling)}_highest_minus_lowest_accuracy",
                 "at most",
                 "generalization in all directions with similar quality",
                 10.0,
+                of="mlp_learns_every_direction",
+                kind="paper",
+                trained=_along_best("MLP", labelling),
             )
-            for labelling in THREE
+            for labelling in RELEASED
         ),
     ],
     draw=drawn_along,
+    published=_published_along(
+        _FOUR,
+        {
+            "training samples": 10_000,
+            "test samples": 2000,
+            "noise": 1.0,
+            "sinusoidal labels": "sin(π xᵀu/ε)",
+            "ε of linear labels": 0.9,
+            "ε of quadratic labels": 2.0,
+            **for_each("ε of sinusoidal labels", {"mlp": 5.0, "lenet": 2.2, "resnet18": 5.0, "vit": 2.2}),
+            **for_each("directions", dict.fromkeys(_FOUR, "every 10th")),
+        },
+    ),
 )
 def figure_10(effort: str, run: Run) -> Finding:
     """Linear, quadratic and sinusoidal labels along the directions of each network's own geometry."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    test = PROTOCOL[effort]["test"]
     for name, (count, repeats) in _ISOTROPIC[effort].items():
         title, (family, course) = TITLES[name], _isotropic(name, effort, run)
         places = places_of(count)
         labellings = (*THREE, "released sinusoidal") if repeats > 1 else THREE
         found = accuracies(family, course, places, run, labellings=labellings, repeats=repeats)
         tables = {labelling: found[labelling, RECIPE.rate, "test"] for labelling in labellings}
-        statistics |= _sharper(title, tables, test)
+        statistics |= _sharper(title, tables)
         for labelling, table in tables.items():
             subject = f"{title}, {labelling}"
-            statistics |= _falling(subject, places, table, test)
+            statistics |= _falling(subject, places, table, found[labelling, RECIPE.rate, "train"])
             high, low = int(table.mean(0).argmax()), int(table.mean(0).argmin())
-            spread = difference(table[:, high], table[:, low], test)
+            spread = difference(table[:, high], table[:, low])
             statistics[f"{snake(subject)}_highest_minus_lowest_accuracy"] = spread.named(
                 f"{subject}: highest minus lowest accuracy", "points"
             )
             arrays[subject] = np.stack([np.array(places, float), table.mean(0)])
-    settings = {"plan": {key: list(value) for key, value in _ISOTROPIC[effort].items()}, "draws": DRAWS[effort]}
-    settings |= {**PROTOCOL[effort], "noise": 1.0, "recipe": RECIPE.settings, "seed": 0}
     notes = (
         ONE_EACH,
         "Sinusoidal labels are sgn(sin(xᵀu) + b), with ε as printed; the authors' code has sgn(sin(π·xᵀu/ε) + b).",
     )
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_10(effort), notes)
 
 
 SMALL = {"hidden": (100, 68)}  # 49,978 parameters for three channels, 49,678 for one; the paper prints no widths
@@ -465,18 +689,51 @@ _LARGE: dict[str, tuple[int, int, int, int, int, int, int]] = {
 }
 
 
+def settings_11(effort: str) -> dict[str, Any]:
+    """Settings of figure 11 at an effort."""
+    train, test, count, epochs, longer, repeats, draws = _LARGE[effort]
+    settings = _settings_along(["lenet"], {"lenet": (epochs, longer)}, {"lenet": repeats}, {"lenet": draws})
+    settings |= _isotropic_settings(["lenet"], train, test)
+    settings |= {"hidden": list(SMALL["hidden"]), "label noise": 0.2}
+    settings |= {
+        f"directions on {which}": f"{count}, denser at the beginning" for which in ("images", "isotropic data")
+    }
+    return settings
+
+
 @figure(
     "11",
     title="LeNet with as many training samples as parameters: (a) images along eigenvectors of G S G, (b) isotropic data along those "
     "of G",
     claims=[
         claim
-        for part in (" on images", " on isotropic data")
+        for part, gate in ((" on images", _all_fitted), (" on isotropic data", _along_best))
+        for labellings, kind in ((("linear", "quadratic"), "paper"), (("sinusoidal",), "ours"))
         for claim in _claims_of_falling(
-            {"lenet": "laptop"}, THREE, "still a preference to learn the features more aligned with the geometry", part
+            {"lenet": "laptop"},
+            labellings,
+            "still a preference to learn the features more aligned with the geometry",
+            of="preference_without_overparameterisation",
+            gate=gate,
+            part=part,
+            kind=kind,
         )
     ],
     draw=drawn_along,
+    published=_published_along(
+        ("lenet",),
+        {
+            "training samples": 50_000,
+            "noise": 1.0,
+            "label noise": 0.2,
+            "sinusoidal labels": "sin(π xᵀu/ε)",
+            "ε of linear labels": 0.9,
+            "ε of quadratic labels": 2.0,
+            **for_each("ε of sinusoidal labels", {"lenet": 2.2}),
+            "directions on images": "every 30th",
+            "directions on isotropic data": "every 10th",
+        },
+    ),
 )
 def figure_11(effort: str, run: Run) -> Finding:
     """About 50,000 parameters and 50,000 samples."""
@@ -488,11 +745,10 @@ def figure_11(effort: str, run: Run) -> Finding:
     found = accuracies(family, course, places, run, repeats=repeats)
     for labelling in THREE:
         table, title = found[labelling, RECIPE.rate, "test"], f"LeNet on isotropic data, {labelling}"
-        statistics |= _falling(title, places, table, test)
+        statistics |= _falling(title, places, table, found[labelling, RECIPE.rate, "train"])
         arrays[title] = np.stack([np.array(places, float), table.mean(0)])
     statistics["parameters"] = Estimate.exact(float(family.num_parameters)).named("parameters")
-    settings = {"samples": words, "plan": list(_LARGE[effort]), "hidden": list(SMALL["hidden"]), "seed": 0}
-    return Finding(statistics, arrays, {**settings, "recipe": RECIPE.settings}, (ONE_EACH,))
+    return Finding(statistics, arrays, settings_11(effort) | {"samples": words}, (ONE_EACH,))
 
 
 RATES = (1.0, 0.1, 0.01, 0.001)
@@ -512,20 +768,32 @@ def _drawn_rates(finding: Finding, dark: bool) -> Figure:
     return panels_figure(panels, x="learning rate", y="test accuracy, %", dark=dark)
 
 
+def settings_14(effort: str) -> dict[str, Any]:
+    """Settings of figure 14 at an effort."""
+    name, _, epochs = _RATES[effort]
+    settings = _settings_along([name], {name: (epochs, epochs)}, {name: 1}, DRAWS[effort])
+    settings |= _isotropic_settings([name], PROTOCOL[effort]["train"], PROTOCOL[effort]["test"])
+    settings |= {"rate": list(RATES), **for_each("directions", {name: "first and last"})}
+    return settings
+
+
 @figure(
     "14",
     title="Test accuracy on isotropic data along an early and a late eigenvector of G, by learning rate",
     claims=[
         claim
-        for labelling in THREE
+        for labelling, kind in (("linear", "paper"), ("quadratic", "paper"), ("sinusoidal", "ours"))
         for claim in (
             Claim(
                 f"A very small rate is harmful for {labelling} labels: mean accuracy at 0.1 minus that at 0.001, in points.",
                 f"{labelling}_accuracy_at_0_1_minus_at_0_001",
                 "at least",
                 "a very small learning rate has a detrimental effect",
-                2.0,
-                "paper" if labelling == "sinusoidal" else "laptop",
+                0.0,
+                "paper",
+                of="small_learning_rate_generalises_worse",
+                kind=kind,
+                trained=(learned(f"{labelling}_lowest_train_accuracy"),),
             ),
             Claim(
                 f"The early direction is preferred at every rate for {labelling} labels: its least lead, in points.",
@@ -533,27 +801,41 @@ def _drawn_rates(finding: Finding, dark: bool) -> Figure:
                 "at least",
                 "in all these cases the model is following the predictions",
                 0.0,
-                "paper" if labelling == "sinusoidal" else "laptop",
+                "paper",
+                of="preference_at_every_learning_rate",
+                kind=kind,
+                trained=(learned(f"{labelling}_lowest_train_accuracy"),),
             ),
         )
     ],
     draw=_drawn_rates,
+    published=_published_along(
+        ("resnet18",),
+        {
+            "rate": list(RATES),
+            "training samples": 10_000,
+            "test samples": 2000,
+            "noise": 1.0,
+            "sinusoidal labels": "sin(π xᵀu/ε)",
+            "ε of linear labels": 0.9,
+            "ε of quadratic labels": 2.0,
+            **for_each("ε of sinusoidal labels", {"resnet18": 5.0}),
+            **for_each("directions", {"resnet18": "every 10th"}),
+        },
+    ),
 )
 def figure_14(effort: str, run: Run) -> Finding:
     """Rates 1, 0.1, 0.01 and 0.001 on the first and the last direction."""
     name, labellings, epochs = _RATES[effort]
     family, course = _isotropic(name, effort, run, epochs=epochs, longer=epochs)
-    places, test = places_of(2), PROTOCOL[effort]["test"]
+    places = places_of(2)
     found = accuracies(family, course, places, run, labellings=labellings, rates=RATES)
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     for labelling in labellings:
         tables = {rate: found[labelling, rate, "test"] for rate in RATES}
-        gains = [difference(tables[0.1][:, each], tables[0.001][:, each], test) for each in range(len(places))]
-        error = math.hypot(*(gain.standard_error for gain in gains)) / len(gains)
-        gain = Estimate.from_error(sum(each.value for each in gains) / len(gains), error, test)
-        leads = {rate: difference(table[:, 0], table[:, -1], test) for rate, table in tables.items()}
-        least = min(leads.values(), key=lambda lead: lead.value)
+        gain = over_trainings((tables[0.1] - tables[0.001]).mean(1))
+        leads = {rate: difference(table[:, 0], table[:, -1]) for rate, table in tables.items()}
         lowest = min(float(found[labelling, rate, "train"].min()) for rate in RATES)
         statistics |= {
             f"{labelling}_accuracy_at_0_1_minus_at_0_001": gain.named(
@@ -565,23 +847,13 @@ def figure_14(effort: str, run: Run) -> Finding:
                 )
                 for rate, lead in leads.items()
             },
-            f"{labelling}_least_lead_of_the_early_direction": least.named(
+            f"{labelling}_least_lead_of_the_early_direction": least(leads.values()).named(
                 f"{labelling}: least lead of the early direction", "points"
             ),
-            f"{labelling}_lowest_train_accuracy": proportion(lowest / 100, course.train)
-            .in_percent()
-            .named(f"{labelling}: lowest train accuracy", "%"),
+            f"{labelling}_lowest_train_accuracy": Estimate(lowest).named(f"{labelling}: lowest train accuracy", "%"),
         }
         for index, word in enumerate(("early", "late")):
             accuracy = np.array([tables[rate][0, index] for rate in RATES])
             arrays[f"{labelling}, {word}"] = np.stack([np.array(RATES), accuracy])
-    settings = {
-        "network": name,
-        "places": places,
-        "rates": list(RATES),
-        **PROTOCOL[effort],
-        "epochs": epochs,
-        "seed": 0,
-    }
     notes = (ONE_EACH, "The paper shows ResNet-18, which is what runs at paper effort; LeNet stands in below.")
-    return Finding(statistics, arrays, settings, notes)
+    return Finding(statistics, arrays, settings_14(effort), notes)

@@ -1,13 +1,16 @@
-"""What the figures of the 2025 paper share: its networks, its data, and the geometry of a network at initialisation."""
+"""What the figures of the 2025 paper share: its networks, its data, its settings, and the geometry at initialisation."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import inspect
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,10 +18,13 @@ from biascope.data import data_root
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.networks import builder
+from biascope.results.claim import Trained
+from biascope.results.estimate import Estimate, over_repeats, proportion
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays
 from biascope.training.evaluation import STACK_LIMIT
+from biascope.training.recipe import Recipe
 
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "vgg11": "VGG11", "resnet18": "ResNet-18", "vit": "ViT"}
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -30,7 +36,18 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 PLAIN: dict[str, dict[str, Any]] = {"resnet18": {"batchnorm": False}, "vit": {"layernorm": False}}  # on real data
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10, which CIFAR-2 sets against the rest
+PROBES = 4  # inputs at which the gradient of each network is taken, for G
 PART = "cifar10-part"  # an .npz for machines that hold no more
+
+# The authors' settings, as their code has them; where the text differs, a figure says so.
+PUBLISHED_LOOP: dict[str, Any] = {
+    "optimiser": "sgd",
+    "rate": 0.1,
+    "schedule": "linear",
+    "momentum": 0.9,
+    "batch": 128,
+    "clip": 0.5,
+}
 
 
 def family_of(name: str, shape: Sequence[int], *, outputs: int = 2, images: bool = False, **settings: Any) -> Family:
@@ -51,14 +68,141 @@ def run_of(family: Family, run: Run, large: str = "tf32") -> Run:
     return dataclasses.replace(run.shared, precision=large if quick else run.precision)
 
 
-def geometry_of(family: Family, shape: Sequence[int], draws: int, run: Run, *, scale: float, probes: int = 4) -> Tensor:
+def geometry_of(family: Family, shape: Sequence[int], draws: int, run: Run, *, scale: float) -> Tensor:
     """The average geometry ``(D, D)`` at initialisation as published: of the mean of the logits, at N(0, σ_P²) inputs."""
     sampler = gaussian_sampler(
-        family, shape, probes=probes, scale=scale, readout="mean", seed=0, run=run_of(family, run)
+        family, shape, probes=PROBES, scale=scale, readout="mean", seed=0, run=run_of(family, run)
     )
     matrix = gradient_covariance(sampler, draws=draws, seed=0, label=f"{family.name}: geometry").dense()
     assert matrix is not None  # images of the paper have at most 3072 numbers
     return matrix
+
+
+def for_each(setting: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting that every network has its own value of, as settings of a finding.
+
+    Example:
+        >>> for_each("epochs", {"lenet": 50, "vit": 30})
+        {'epochs: LeNet': 50, 'epochs: ViT': 30}
+    """
+    return {f"{setting}: {TITLES[name]}": value for name, value in values.items()}
+
+
+def titles(names: Iterable[str]) -> list[str]:
+    """The titles of networks, always in the same order."""
+    given = set(names)
+    return [title for name, title in TITLES.items() if name in given]
+
+
+def loop_of(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as settings of a finding, but for its length."""
+    return {
+        "optimiser": recipe.optimiser,
+        "rate": recipe.rate,
+        "schedule": recipe.schedule,
+        "momentum": recipe.momentum,
+        "batch": "all samples" if recipe.optimiser == "gd" else recipe.batch,
+        "clip": "none" if recipe.clip is None else recipe.clip,
+        "weight decay": recipe.weight_decay,
+    }
+
+
+def activations(names: Iterable[str]) -> dict[str, Any]:
+    """The activation of each network here, as settings of a finding."""
+    found = {}
+    for name in names:
+        default = inspect.signature(builder(name)).parameters["activation"].default
+        found[name] = {"relu": "ReLU", "gelu": "GELU"}[NETWORKS[name].get("activation", default)]
+    return for_each("activation", found)
+
+
+def published_activations(names: Iterable[str], activation: str) -> dict[str, Any]:
+    """The authors' activations: blocks of ResNet-18 have ReLU in all of their experiments."""
+    return for_each("activation", {name: "ReLU" if name == "resnet18" else activation for name in names})
+
+
+def geometry_settings(draws: Mapping[str, int], probes: int, spreads: Mapping[str, float]) -> dict[str, Any]:
+    """How G was estimated, as settings of a finding."""
+    return {
+        **for_each("draws of G", draws),
+        "inputs per draw of G": probes,
+        **for_each("spread of the inputs for G", spreads),
+    }
+
+
+def published_geometry(names: Sequence[str], spread: float) -> dict[str, Any]:
+    """How the authors' code estimates G; the text has 10,000 draws."""
+    return geometry_settings(dict.fromkeys(names, 100_000), 128, dict.fromkeys(names, spread))
+
+
+def learned(statistic: str, chance: float = 50.0) -> Trained:
+    """Evidence that networks trained: an accuracy in percent, by default of two balanced classes."""
+    return Trained(statistic, chance=chance, best=100.0)
+
+
+def error_of_test_samples(accuracy: float, samples: int) -> float:
+    """Standard error, in points, of an accuracy in percent on so many test samples.
+
+    Example:
+        >>> error_of_test_samples(50.0, 2500)
+        1.0
+    """
+    return 100 * proportion(accuracy / 100, samples).standard_error
+
+
+def error_of_a_difference(one: float, two: float, samples: int) -> float:
+    """The same of a difference of two accuracies on the same test samples, at most: their errors are taken as independent."""
+    return math.hypot(error_of_test_samples(one, samples), error_of_test_samples(two, samples))
+
+
+def over_trainings(
+    values: Sequence[float] | np.ndarray,
+    *,
+    common: float = 0.0,
+    within: tuple[float, float] = (-math.inf, math.inf),
+) -> Estimate:
+    """Mean over trainings, with the errors of seeds and of test samples joined.
+
+    Args:
+        values: One for each training.
+        common: Standard error of what all trainings share, such as test samples; 0 if each training has its own.
+        within: Where the number can lie.
+
+    Returns:
+        The mean. For one training the spread is unknown: it was never repeated.
+
+    Example:
+        >>> over_trainings([60.0, 60.0, 60.0], common=1.0)
+        60 ± 1.0 (95 % CI 58.0 to 62.0)
+        >>> over_trainings([60.0], common=1.0)
+        60 (spread unknown)
+    """
+    seeds = over_repeats(values, within=within)
+    if not math.isfinite(seeds.standard_error):
+        return seeds
+    shared = 1.96 * common
+    low, high = (math.hypot(seeds.value - seeds.low, shared), math.hypot(seeds.high - seeds.value, shared))
+    return Estimate(
+        seeds.value,
+        math.hypot(seeds.standard_error, common),
+        max(within[0], seeds.value - low),
+        min(within[1], seeds.value + high),
+    )
+
+
+def least(numbers: Iterable[Estimate]) -> Estimate:
+    """The smallest of several numbers, for a claim about all of them; the ends of its interval are the smallest ends.
+
+    Example:
+        >>> least([Estimate(5.0, 1.0, 3.0, 7.0), Estimate(4.0, 0.1, 3.8, 4.2)])
+        4.0 ± 0.10 (95 % CI 3.00 to 4.20)
+    """
+    given = list(numbers)
+    smallest = min(given, key=lambda each: each.value)
+    if any(math.isnan(each.low) for each in given):  # one of unknown spread could be the smallest
+        return Estimate(smallest.value)
+    ends = min(each.low for each in given), min(each.high for each in given)
+    return Estimate(smallest.value, smallest.standard_error, *ends, smallest.confidence)
 
 
 def cifar_name(run: Run) -> tuple[str, Path]:

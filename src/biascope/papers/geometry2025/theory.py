@@ -22,7 +22,17 @@ from biascope.families.family import Family, Network
 from biascope.families.weights import Params
 from biascope.measures.geometry_evolution import geometry_evolution
 from biascope.papers.geometry2025 import models as geometry_models
-from biascope.papers.geometry2025.shared import TITLES, cifar_2, family_of, probe_scale, run_of
+from biascope.papers.geometry2025.shared import (
+    PROBES,
+    TITLES,
+    activations,
+    cifar_2,
+    family_of,
+    geometry_settings,
+    probe_scale,
+    published_geometry,
+    run_of,
+)
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel, plain
 from biascope.results.estimate import Estimate, Number, jackknife
@@ -43,10 +53,13 @@ NAMES = {"smoke": ("lenet",), "laptop": ("mlp", "lenet"), "paper": ("mlp", "lene
 Velocity = Callable[[Network, int], Params]
 
 
-def claims_of(rows: Sequence[tuple[Any, ...]], effort: str = "laptop") -> list[Claim]:
-    """Rows of what the paper says, key and words of what decides it, comparator, tolerance; for "about", the published number."""
+def claims_of(rows: Sequence[tuple[Any, ...]], effort: str = "laptop", **terms: Any) -> list[Claim]:
+    """Rows of what the paper says, key and words of what decides it, comparator, tolerance; for "about", the published number.
+
+    Terms are further ones of all these claims, such as ``of`` and ``kind``.
+    """
     return [
-        Claim(f"{said[0].upper()}{said[1:]}: {words}.", key, how, rest[0] if rest else said, bound, effort)
+        Claim(f"{said[0].upper()}{said[1:]}: {words}.", key, how, rest[0] if rest else said, bound, effort, **terms)
         for said, key, words, how, bound, *rest in rows
     ]
 
@@ -267,91 +280,136 @@ def curves_figure(finding: Finding, dark: bool, x: str, y: str, log_y: bool = Fa
 @figure(
     "7",
     title="Correlation of Δ with S and with GSG against width: an MLP and a linear CNN with global average pooling, on CIFAR-2",
-    claims=claims_of(
-        [
-            (
-                "Δ approaches S up to a constant",
-                "mlp_abs_corr_delta_s_at_the_largest_width",
-                "MLP: abs Corr(Δ, S) at the largest width",
-                "at least",
-                0.9,
-            ),
-            (
-                "Δ approaches S with the width",
-                "mlp_rise_of_abs_corr_delta_s",
-                "MLP: rise of abs Corr(Δ, S)",
-                "at least",
-                0.2,
-            ),
-            (
-                "Δ → S",
-                "mlp_exact_abs_corr_delta_s_at_width_220",
-                "MLP: exact abs Corr(Δ, S) at width 2²⁰",
-                "at least",
-                0.99,
-            ),
-            (
-                "the rate is O(1/(√D n))",
-                "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220",
-                "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰",
-                "at most",
-                -0.9,
-            ),
-            (
-                "theorem 3.1 put right",
-                "mlp_standard_errors_from_the_exact_expression_at_most",
-                "MLP: standard errors from the exact expression at most",
-                "at most",
-                4.0,
-            ),
-            (
-                "Δ approaches GSG up to a constant",
-                "cnn_abs_corr_delta_gsg_at_the_largest_width",
-                "CNN: abs Corr(Δ, GSG) at the largest width",
-                "at least",
-                0.99,
-            ),
-            (
-                "the rate is O(1/n)",
-                "cnn_slope_of_1_minus_abs_corr_measured",
-                "CNN: slope of 1 − abs Corr, measured",
-                "at most",
-                -0.9,
-            ),
-            (
-                "1 − abs Corr falls like n⁻²",
-                "cnn_slope_of_1_minus_abs_corr_measured",
-                "CNN: slope of 1 − abs Corr, measured",
-                "about",
-                0.4,
-                -2.0,
-            ),
-            (
-                "1 − abs Corr falls like n⁻²",
-                "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096",
-                "CNN: slope of 1 − abs Corr, exact, to width 4096",
-                "about",
-                0.05,
-                -2.0,
-            ),
-            (
-                "the angle falls like 1/n",
-                "cnn_slope_of_the_angle_exact_to_width_4096",
-                "CNN: slope of the angle, exact, to width 4096",
-                "about",
-                0.05,
-                -1.0,
-            ),
-            (
-                "theorem 3.2 put right",
-                "cnn_standard_errors_from_the_exact_expression_at_most",
-                "CNN: standard errors from the exact expression at most",
-                "at most",
-                4.0,
-            ),
-        ]
-    ),
+    claims=[
+        *claims_of(
+            [
+                (
+                    "Δ approaches S with the width",
+                    "mlp_rise_of_abs_corr_delta_s",
+                    "MLP: rise of abs Corr(Δ, S)",
+                    "at least",
+                    0.0,
+                )
+            ],
+            of="mlp_evolution_is_covariance",
+            kind="paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "Δ approaches S up to a constant",
+                    "mlp_abs_corr_delta_s_at_the_largest_width",
+                    "MLP: abs Corr(Δ, S) at the largest width",
+                    "at least",
+                    0.9,
+                ),
+                (
+                    "Δ → S",
+                    "mlp_exact_abs_corr_delta_s_at_width_220",
+                    "MLP: exact abs Corr(Δ, S) at width 2²⁰",
+                    "at least",
+                    0.99,
+                ),
+            ],
+            of="mlp_evolution_is_covariance",
+        ),
+        *claims_of(
+            [
+                (
+                    "the rate is O(1/(√D n))",
+                    "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220",
+                    "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰",
+                    "at most",
+                    -0.9,
+                )
+            ],
+            of="mlp_evolution_rate",
+            kind="paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "Δ approaches GSG with the width",
+                    "cnn_rise_of_abs_corr_delta_gsg",
+                    "CNN: rise of abs Corr(Δ, GSG)",
+                    "at least",
+                    0.0,
+                )
+            ],
+            of="cnn_evolution_is_projection",
+            kind="paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "Δ approaches GSG up to a constant",
+                    "cnn_abs_corr_delta_gsg_at_the_largest_width",
+                    "CNN: abs Corr(Δ, GSG) at the largest width",
+                    "at least",
+                    0.99,
+                )
+            ],
+            of="cnn_evolution_is_projection",
+        ),
+        *claims_of(
+            [
+                (
+                    "the rate is O(1/n)",
+                    "cnn_slope_of_1_minus_abs_corr_measured",
+                    "CNN: slope of 1 − abs Corr, measured",
+                    "at most",
+                    -0.9,
+                )
+            ],
+            of="cnn_evolution_rate",
+            kind="paper",
+        ),
+        *claims_of(  # our closed forms against what is drawn, and what they say
+            [
+                (
+                    "theorem 3.1 put right",
+                    "mlp_standard_errors_from_the_exact_expression_at_most",
+                    "MLP: standard errors from the exact expression at most",
+                    "at most",
+                    4.0,
+                ),
+                (
+                    "theorem 3.2 put right",
+                    "cnn_standard_errors_from_the_exact_expression_at_most",
+                    "CNN: standard errors from the exact expression at most",
+                    "at most",
+                    4.0,
+                ),
+                (
+                    "1 − abs Corr falls like n⁻²",
+                    "cnn_slope_of_1_minus_abs_corr_measured",
+                    "CNN: slope of 1 − abs Corr, measured",
+                    "about",
+                    0.4,
+                    -2.0,
+                ),
+                (
+                    "1 − abs Corr falls like n⁻²",
+                    "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096",
+                    "CNN: slope of 1 − abs Corr, exact, to width 4096",
+                    "about",
+                    0.05,
+                    -2.0,
+                ),
+                (
+                    "the angle falls like 1/n",
+                    "cnn_slope_of_the_angle_exact_to_width_4096",
+                    "CNN: slope of the angle, exact, to width 4096",
+                    "about",
+                    0.05,
+                    -1.0,
+                ),
+            ],
+            kind="check",
+        ),
+    ],
     draw=lambda finding, dark: curves_figure(finding, dark, "width", "1 − abs Corr", log_y=True),
+    published={"training samples": 10_000, "side of the images": 32},
 )
 def figure_7(effort: str, run: Run) -> Finding:
     """Measured from draws beside the closed forms."""
@@ -392,6 +450,7 @@ def figure_7(effort: str, run: Run) -> Finding:
         statistics |= {
             f"{key}_{model.key}_at_the_largest_width": found[-1].named(f"{title}: {model.said} at the largest width"),
             f"{key}_rise_of_{model.key}": difference(found[-1], found[0]).named(f"{title}: rise of {model.said}"),
+            # A test statistic: its bound allows for the draws.
             f"{key}_standard_errors_from_the_exact_expression_at_most": Estimate.exact(max(apart)).named(
                 f"{title}: standard errors from the exact expression at most"
             ),
@@ -427,6 +486,7 @@ def figure_7(effort: str, run: Run) -> Finding:
         ),
     }
     settings: dict[str, Any] = {"samples": data.name, "kernel": 3, "samples of an instant": samples, "seed": 0}
+    settings |= {"training samples": data.sizes["train"], "side of the images": side}
     settings |= {"draws of the MLP by width": wide, "draws of the CNN by width": deep, "variances": 1.0}
     notes = (
         "Corr itself is negative: under squared loss the geometry shrinks along S and GSG.",
@@ -448,6 +508,8 @@ _DRAWS: dict[str, dict[str, int]] = {
     "paper": {"mlp": 10_000, "lenet": 10_000, "resnet18": 2000, "vit": 2000},
 }
 BAND, PERIOD, OTHER = 5, 8, 7  # pixels: side of LeNet's kernels; of a patch, and product of ResNet's strides; a control
+_NEAR = f"lenet_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"
+_PUBLISHED_GEOMETRIES = published_geometry(list(_DRAWS["paper"]), 1e-3)
 _PICTURE = slice(14 * 32, 18 * 32)  # four rows of pixels in the middle
 
 
@@ -462,7 +524,14 @@ def geometries(name: str, probe: Probe, draws: int, run: Run, seed: int = 0) -> 
 
 
 def _gaussian_probe(scale: float) -> Probe:
-    return Probe.gaussian(GREY, num=4, std=scale, fresh=True, seed=0)
+    return Probe.gaussian(GREY, num=PROBES, std=scale, fresh=True, seed=0)
+
+
+def settings_of_geometries(effort: str) -> dict[str, Any]:
+    """Settings of figures 9 and A.12 at an effort."""
+    draws = _DRAWS[effort]
+    spreads = {name: probe_scale(name) for name in draws}
+    return {**activations(draws), **geometry_settings(draws, PROBES, spreads), "seed": 0}
 
 
 def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
@@ -488,37 +557,75 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
     title="The structure of the average geometry at initialisation: MLP, LeNet, ResNet-18 and ViT",
     claims=[
         *claims_of(
+            [("G of an MLP resembles the identity", "mlp_corr_g_i", "MLP: Corr(G, I)", "at least", 0.99)],
+            of="mlp_geometry_is_identity",
+            kind="paper",
+        ),
+        *(
+            claim
+            for title, effort in (("LeNet", "laptop"), ("ResNet-18", "paper"), ("ViT", "paper"))
+            for claim in claims_of(
+                [
+                    (
+                        "eigenvalues have a much wider range than those of the MLP",
+                        f"{snake(title)}_corr_g_i_below_that_of_the_mlp",
+                        f"{title}: Corr(G, I) of the MLP minus its own",
+                        "at least",
+                        0.0,
+                    )
+                ],
+                effort,
+                of="structured_spectra_are_wider",
+                kind="paper",
+            )
+        ),
+        *claims_of(
             [
-                ("G of an MLP resembles the identity", "mlp_corr_g_i", "MLP: Corr(G, I)", "at least", 0.99),
-                ("eigenvalues have a much wider range", "lenet_corr_g_i", "LeNet: Corr(G, I)", "at most", 0.6),
                 (
-                    "non-zero around the diagonal",
-                    f"lenet_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart",
+                    "non-zero around the diagonal, more than a constant matrix is",
+                    _NEAR,
                     f"LeNet: share of ‖G‖² up to {BAND} pixels apart",
                     "at least",
-                    0.8,
+                    0.099,
                 ),
                 (
                     "input elements in proximity act together",
                     "lenet_share_of_norm_g_norm_2_off_the_diagonal",
                     "LeNet: share of ‖G‖² off the diagonal",
                     "at least",
-                    0.2,
+                    0.0,
                 ),
-            ]
+            ],
+            of="lenet_geometry_is_banded",
+            kind="paper",
         ),
         *claims_of(
             [
-                row
-                for title in ("ResNet-18", "ViT")
-                for row in (
+                (
+                    "non-zero around the diagonal",
+                    _NEAR,
+                    f"LeNet: share of ‖G‖² up to {BAND} pixels apart",
+                    "at least",
+                    0.8,
+                )
+            ],
+            of="lenet_geometry_is_banded",
+        ),
+        *(
+            claim
+            for title in ("ResNet-18", "ViT")
+            for row, terms in (
+                (
                     (
-                        "eigenvalues have a much wider range",
-                        f"{snake(title)}_corr_g_i",
-                        f"{title}: Corr(G, I)",
-                        "at most",
-                        0.6,
+                        "a cyclic manner",
+                        f"{snake(title)}_repeats_every_{PERIOD}_minus_every_{OTHER}_pixels",
+                        f"{title}: repeats every {PERIOD} minus every {OTHER} pixels",
+                        "at least",
+                        0.0,
                     ),
+                    {"kind": "paper"},
+                ),
+                (
                     (
                         "a periodic structure",
                         f"{snake(title)}_repeats_every_{PERIOD}_pixels",
@@ -526,19 +633,14 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
                         "at least",
                         0.5,
                     ),
-                    (
-                        "a cyclic manner",
-                        f"{snake(title)}_repeats_every_{PERIOD}_minus_every_{OTHER}_pixels",
-                        f"{title}: repeats every {PERIOD} minus every {OTHER} pixels",
-                        "at least",
-                        0.3,
-                    ),
-                )
-            ],
-            "paper",
+                    {},
+                ),
+            )
+            for claim in claims_of([row], "paper", of="resnet18_and_vit_geometry_is_periodic", **terms)
         ),
     ],
     draw=_drawn_geometries,
+    published=_PUBLISHED_GEOMETRIES,
 )
 def figure_9(effort: str, run: Run) -> Finding:
     """Identity, band and period, each as a number free of the bias of few draws."""
@@ -566,6 +668,11 @@ def figure_9(effort: str, run: Run) -> Finding:
                 f"{title}: repeats every {PERIOD} minus every {OTHER} pixels"
             ),
         }
+        if name != "mlp" and "mlp_corr_g_i" in statistics:
+            below = difference(statistics["mlp_corr_g_i"], statistics[f"{key}_corr_g_i"])
+            statistics[f"{key}_corr_g_i_below_that_of_the_mlp"] = below.named(
+                f"{title}: Corr(G, I) of the MLP minus its own"
+            )
         mean = groups.mean(0)
         values = torch.linalg.eigvalsh(mean).flip(0).clamp_min(1e-12)
         arrays[f"eigenvalues: {title}"] = (values / values[0]).cpu().numpy()
@@ -574,7 +681,7 @@ def figure_9(effort: str, run: Run) -> Finding:
     statistics[f"a_constant_matrix_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"] = control.named(
         f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart"
     )
-    settings = {"draws": _DRAWS[effort], "probes of a network": 4, "σ_P": "1 for the MLP, 0.001 otherwise", "seed": 0}
+    settings = settings_of_geometries(effort)
     notes = (
         "Shares and correlations are from products of independent groups of draws, without the noise of so many draws. The drawn "
         "eigenvalues have it: those of the MLP would be equal.",
@@ -610,9 +717,12 @@ _GOOD = "G(0) is also a relatively good approximation"
         for claim in claims_of(
             [(_GOOD, f"{snake(title)}_corr_g_0_g", f"{title}: Corr(G(0), G)", "at least", 0.95) for title in titles],
             effort,
+            of="geometry_at_zero_approximates_average",
+            kind="paper",
         )
     ],
     draw=dots_figure,
+    published=_PUBLISHED_GEOMETRIES,
 )
 def figure_a12(effort: str, run: Run) -> Finding:
     """With σ_P as elsewhere, and for comparison with σ_P = 1."""
@@ -630,7 +740,7 @@ def figure_a12(effort: str, run: Run) -> Finding:
             statistics[f"{key}_corr_g_0_g_with_sigma_p_1"] = corr(still, wide).named(
                 f"{title}: Corr(G(0), G) with σ_P = 1"
             )
-    settings = {"draws": _DRAWS[effort], "probes of a network": 4, "seed": 0, "drawn": list(statistics)}
+    settings = {**settings_of_geometries(effort), "drawn": list(statistics)}
     return Finding(statistics, {}, settings, ("G(0) and G are of different networks, so that they share no noise.",))
 
 
@@ -648,36 +758,52 @@ _FREE = "Δ is independent of the labels"
 @figure(
     "A.4",
     title="Δ at initialisation with true and with random labels, on CIFAR-2",
-    claims=claims_of(
-        [
-            row
-            for title in ("MLP", "LeNet")
-            for row in (
-                (
-                    _FREE,
-                    f"{snake(title)}_corr_delta_gsg_with_true_minus_with_random_labels",
-                    f"{title}: Corr(Δ, GSG) with true minus with random labels",
-                    "about",
-                    0.1,
-                    0.0,
-                ),
-                (
-                    _FREE,
-                    f"{snake(title)}_standard_errors_between_true_and_random_labels",
-                    f"{title}: standard errors between true and random labels",
-                    "at most",
-                    3.0,
-                ),
-                (
-                    _FREE,
-                    f"{snake(title)}_what_labels_add_left_of_a_network_and_its_mirror_image",
-                    f"{title}: what labels add, left of a network and its mirror image",
-                    "at most",
-                    1e-3,
-                ),
-            )
-        ]
-    ),
+    claims=[
+        claim
+        for title in ("MLP", "LeNet")
+        for claim in (
+            *claims_of(
+                [
+                    (
+                        _FREE,
+                        f"{snake(title)}_corr_delta_gsg_with_true_minus_with_random_labels",
+                        f"{title}: Corr(Δ, GSG) with true minus with random labels",
+                        "about",
+                        0.1,
+                        0.0,
+                    )
+                ],
+                of="evolution_is_independent_of_labels",
+                kind="paper",
+            ),
+            *claims_of(
+                [
+                    (
+                        _FREE,
+                        f"{snake(title)}_what_labels_add_left_of_a_network_and_its_mirror_image",
+                        f"{title}: what labels add, left of a network and its mirror image",
+                        "at most",
+                        1e-3,
+                    )
+                ],
+                of="evolution_is_independent_of_labels",
+                kind="check",
+            ),
+            *claims_of(
+                [
+                    (
+                        "Δ is highly correlated with GSG, in size more than random vectors are",
+                        f"{snake(title)}_corr_delta_gsg_targets_0",
+                        f"{title}: Corr(Δ, GSG), which is negative, with targets 0",
+                        "at most",
+                        -0.02,
+                    )
+                ],
+                of="evolution_correlates_with_projection",
+                kind="paper",
+            ),
+        )
+    ],
     draw=dots_figure,
 )
 def figure_a4(effort: str, run: Run) -> Finding:
@@ -700,17 +826,12 @@ def figure_a4(effort: str, run: Run) -> Finding:
             f"{key}_corr_delta_gsg_true_labels": one.named(f"{title}: Corr(Δ, GSG), true labels"),
             f"{key}_corr_delta_gsg_random_labels": two.named(f"{title}: Corr(Δ, GSG), random labels"),
             f"{key}_corr_delta_gsg_targets_0": free.with_reference("GSG").named(f"{title}: Corr(Δ, GSG), targets 0"),
-            f"{key}_corr_i_gsg": Estimate.exact(float(free.chance[1])).named(f"{title}: Corr(I, GSG)"),
+            f"{key}_corr_i_gsg": Estimate(float(free.chance[1])).named(f"{title}: Corr(I, GSG)"),  # G is drawn
             f"{key}_corr_delta_gsg_with_true_minus_with_random_labels": apart.named(
                 f"{title}: Corr(Δ, GSG) with true minus with random labels"
             ),
         }
-        if math.isfinite(apart.standard_error):
-            far = Estimate.exact(abs(apart.value) / apart.standard_error)
-            statistics[f"{key}_standard_errors_between_true_and_random_labels"] = far.named(
-                f"{title}: standard errors between true and random labels"
-            )
-        left = Estimate.exact(_left_of_mirrored(family, data, probe_scale(name), run))
+        left = Estimate.exact(_left_of_mirrored(family, data, probe_scale(name), run))  # rounding: an identity
         statistics[f"{key}_what_labels_add_left_of_a_network_and_its_mirror_image"] = left.named(
             f"{title}: what labels add, left of a network and its mirror image"
         )
