@@ -283,7 +283,7 @@ DROPPED = (
         "7",
         "With the carrier on the first directions test accuracy is very low; on the last directions it is almost that of clean images.",
         "2 reproduced",
-        "The claims did not name their network: LeNet on 4,000 images stood for ResNet-18 on 50,000. Each network has its own claims now.",
+        "The claims did not name their network: LeNet on 4,000 images stood for ResNet-18. Each network has its own claims now.",
     ),
     Dropped(
         "S17-S19",
