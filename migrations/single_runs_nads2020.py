@@ -3,7 +3,7 @@
 A number from one training has no known spread: the interval of its test sample is not that of another seed. Numbers of large
 networks at every 4th, 8th or 16th frequency are removed, because ResNet-18's map is a lattice of spacing 4. The numbers of figure 7 are
 named after LeNet, which was trained, and those of figure S17 after the Gram matrix, which was averaged. Values stay as they are. A
-second run changes nothing. Run once for version 0.3.0, from the root of the checkout, or with the folder of other results:
+second run changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folder of other results:
 
     python migrations/single_runs_nads2020.py [FOLDER]
 """
