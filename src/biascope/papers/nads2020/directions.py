@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,18 +17,20 @@ from biascope.papers.nads2020.shared import (
     SHAPE,
     TITLES,
     accuracy_gate,
+    against_published,
     directions_of,
     family_of,
     joined,
     keyed,
     lowest_of,
+    published_accuracies,
 )
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import directions as drawn_directions
 from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
 from biascope.results.figures import against_index_figure, lines_figure
 from biascope.runs.run import Run
-from biascope.tasks.bases import Basis
+from biascope.tasks.bases import Basis, fourier_half
 from biascope.tasks.probe import Probe
 
 if TYPE_CHECKING:
@@ -88,6 +91,24 @@ def comb_share(vector: np.ndarray, spacing: int = 4) -> float:
     return max(shares)
 
 
+def accuracy_where_energy_is(vectors: np.ndarray, accuracies: Mapping[tuple[int, int], float]) -> np.ndarray:
+    """Mean published accuracy at even frequencies, weighted by each image's Fourier energy there, minus the plain mean, in points.
+
+    Example:
+        >>> plane = {(k, l): 100.0 if (k, l) == (2, 0) else 50.0 for k in range(-16, 16, 2) for l in range(0, 16, 2)}
+        >>> wave = np.cos(2 * np.pi * 2 * np.arange(32) / 32)[:, None] * np.ones(32)
+        >>> accuracy_where_energy_is(wave.reshape(1, -1), plane) > 45
+        array([ True])
+    """
+    energy = np.abs(np.fft.fft2(vectors.reshape(-1, 32, 32))) ** 2
+    cosines = fourier_half(SHAPE, "Re", 2)
+    known = [label for label in cosines.labels if len(against_published([label], np.ones(1), dict(accuracies))[1])]
+    _, accuracy = against_published(known, np.ones(len(known)), dict(accuracies))
+    at = np.array([[int(str(part)) for part in label[-2:]] for label in known])
+    weights = energy[:, at[:, 0], at[:, 1]]
+    return np.asarray((weights * accuracy).sum(1) / weights.sum(1) - accuracy.mean())
+
+
 def _gallery(finding: Finding, dark: bool) -> Figure:
     images, labels = [], []
     for name, vectors in finding.arrays_of("first").items():
@@ -141,6 +162,20 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
             "paper",
             of="directions_differ_by_network",
         ),
+        *(
+            Claim(
+                f"The Fourier energy of {TITLES[name]}'s first directions lies at frequencies of high accuracy: the authors' accuracy "
+                "weighted by it, minus the mean, in points.",
+                f"{keyed(name)}_accuracy_where_the_energy_is_minus_the_mean",
+                "at least",
+                "included in the high accuracy regions",
+                0.0,
+                "laptop" if name == "lenet" else "paper",
+                of="directions_in_accurate_region",
+                kind="paper",
+            )
+            for name in CNNS
+        ),
     ],
     draw=_gallery,
     published=PUBLISHED_DIRECTIONS,
@@ -159,6 +194,13 @@ def figure_5(effort: str, run: Run) -> Finding:
         arrays[f"first: {title}"] = first
         combs[name] = bootstrapped(np.mean, np.array([comb_share(vector) for vector in first[:10]]))
         statistics[f"{keyed(name)}_energy_on_a_comb"] = combs[name].named(f"{title}: energy on a comb")
+        theirs = published_accuracies(name, run)
+        if theirs is not None:
+            inside = bootstrapped(np.mean, accuracy_where_energy_is(first[:10], theirs))
+            statistics[f"{keyed(name)}_accuracy_where_the_energy_is_minus_the_mean"] = inside.named(
+                f"{title}: the authors' accuracy weighted by the energy of the first ten directions, minus the mean",
+                "points",
+            )
         estimator = "exact" if name == "densenet121" else "difference"
         tens[name] = [
             directions_of(name, draws[name], run, estimator=estimator, seed=1 + seed).vectors[:10]
@@ -727,6 +769,67 @@ def figure_s22(effort: str, run: Run) -> Finding:
     }
     del settings["samples"]
     return Finding(statistics, arrays, settings, ("Intervals are those of seeds and of the test sample.",))
+
+
+@figure(
+    "D.1",
+    title="Differences with a step of 100 and exact gradients: which foretells what LeNet learns",
+    claims=[
+        Claim(
+            "Differences find what LeNet learns better than exact gradients: rank correlation of the gradient's variance along "
+            "frequencies with the authors' accuracies, difference of the two.",
+            "lenet_rank_correlation_of_differences_minus_exact",
+            "at least",
+            "necessary to obtain meaningful results",
+            0.0,
+            of="differences_needed",
+            kind="paper",
+        )
+    ],
+    draw=lambda finding, dark: lines_figure(
+        finding.curves_of("variance"),
+        x="frequency, by the authors' accuracy",
+        y="variance / mean",
+        log_y=True,
+        dark=dark,
+    ),
+    published={"draws: LeNet": 10_000, "step": 100.0},
+)
+def figure_d1(effort: str, run: Run) -> Finding:
+    """The variance of LeNet's gradient along the authors' frequencies, by two estimators, at three inputs."""
+    theirs = published_accuracies("lenet", run)
+    cosines = fourier_half(SHAPE, "Re", 2)
+    draws = {"smoke": 8, "laptop": 400, "paper": 10_000}[effort]
+    settings = {"draws: LeNet": draws, "step": 100.0, "inputs": _SEEDS, "centred": True}
+    if theirs is None:
+        raise ValueError(
+            "Figure D.1 needs the authors' accuracies, and the data folder has no published/dft_accuracies.csv. Put the file there, or "
+            "pass --data-root FOLDER."
+        )
+    _, accuracy = against_published(cosines.labels, np.ones(len(cosines)), theirs)
+    order = np.argsort(accuracy)
+    found: dict[str, list[float]] = {"difference": [], "exact": []}
+    arrays: dict[str, np.ndarray] = {}
+    for seed in range(_SEEDS):
+        for estimator, each in found.items():
+            basis = directions_of("lenet", draws, run, estimator=estimator, seed=seed)
+            assert basis.values is not None
+            along = ((basis.vectors @ cosines.vectors.T) ** 2 * basis.values[:, None]).sum(0).numpy()
+            each.append(spearman(along, accuracy))
+            arrays[f"variance: {estimator}"] = np.stack(
+                [np.arange(len(order), dtype=float), along[order] / along.mean()]
+            )
+    gap = over_repeats(np.array(found["difference"]) - np.array(found["exact"]))
+    statistics = {
+        f"lenet_rank_correlation_of_{estimator}": over_repeats(each, within=(-1.0, 1.0)).named(
+            f"LeNet: rank correlation of variance and accuracy, {estimator}"
+        )
+        for estimator, each in found.items()
+    }
+    statistics["lenet_rank_correlation_of_differences_minus_exact"] = gap.named(
+        "LeNet: rank correlation of variance and accuracy, differences minus exact"
+    )
+    return Finding(statistics, arrays, settings)
 
 
 @figure(
