@@ -666,6 +666,17 @@ def _ratio(iterations: np.ndarray) -> Estimate:
     return Estimate(math.exp(centre), math.exp(centre) * error, math.exp(spread.low), math.exp(spread.high))
 
 
+#: By network, indices of directions and sizes of the training set.
+_SIZES: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
+    "smoke": {"lenet": ([0, 1023], (128, 256))},
+    "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
+    "paper": {
+        "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
+        "resnet18": ([0, 289, 1023], (1000, 10_000, 60_000)),
+    },
+}
+
+
 def _lead_gate(name: str) -> tuple[Trained, ...]:
     return (Trained(f"{keyed(name)}_lead_of_the_first_direction", 0.0, 50.0),)
 
@@ -729,15 +740,7 @@ def _lead_gate(name: str) -> tuple[Trained, ...]:
 )
 def figure_s22(effort: str, run: Run) -> Finding:
     """Accuracy for several sizes of the training set."""
-    every: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
-        "smoke": {"lenet": ([0, 1023], (128, 256))},
-        "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
-        "paper": {
-            "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
-            "resnet18": ([0, 289, 1023], (1000, 10_000, 60_000)),
-        },
-    }
-    plans = every[effort]
+    plans = _SIZES[effort]
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     test, repeats = PROTOCOL[effort]["test"], 1 if effort == "smoke" else 2

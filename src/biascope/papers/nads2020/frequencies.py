@@ -932,6 +932,13 @@ def figure_s11(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, (SAMPLED,))
 
 
+_RANDOM: dict[str, dict[str, int]] = {
+    "smoke": {"lenet": 3},
+    "laptop": {"lenet": 12},
+    "paper": {"lenet": 128, "resnet18": 12},
+}
+
+
 @figure(
     "S12",
     title="Test accuracy along random directions",
@@ -980,7 +987,7 @@ def figure_s11(effort: str, run: Run) -> Finding:
 )
 def figure_s12(effort: str, run: Run) -> Finding:
     """Accuracy along elements of a random orthonormal basis, beside that along frequencies."""
-    counts = {"smoke": {"lenet": 3}, "laptop": {"lenet": 12}, "paper": {"lenet": 128, "resnet18": 12}}[effort]
+    counts = _RANDOM[effort]
     compared: Samples = {"lenet": (3 if effort == "smoke" else 12, 2), "resnet18": (24, 2)}
     basis = bases.random(SHAPE, seed=0)
     statistics: dict[str, Number] = {}
