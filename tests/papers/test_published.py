@@ -10,8 +10,8 @@ from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.derivatives.operators import GradientCovariance
 from biascope.families.family import Family
 from biascope.networks import builder
-from biascope.papers.nads2020.frequencies import STRIDES
-from biascope.papers.nads2020.shared import COLUMNS, published_accuracies
+from biascope.papers.nads2020.frequencies import MAPS, frequencies
+from biascope.papers.nads2020.shared import COLUMNS, against_published, published_accuracies
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.probe import Probe
@@ -54,7 +54,7 @@ def test_logistic_regression_has_the_published_trace_and_no_preferred_direction(
 
 
 def test_resnet18_is_at_chance_on_a_quarter_of_the_published_frequencies(data_root: Path) -> None:
-    """What docs/reproduce.md says of the authors' map, which our own run, at multiples of 4 alone, does not show."""
+    """What docs/reproduce.md says of the authors' map, and that our sample sees all three kinds of frequencies."""
     accuracies = published_accuracies("resnet18", Run(device="cpu", data_root=data_root))
     if accuracies is None:
         pytest.skip(f"{data_root / 'published'} has no dft_accuracies.csv: no published accuracies to read")
@@ -69,7 +69,25 @@ def test_resnet18_is_at_chance_on_a_quarter_of_the_published_frequencies(data_ro
     said = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
     assert f"lie at {both.min():.0f} to {both.max():.0f} % (mean {both.mean():.1f} %)" in said
     assert np.mean(list(accuracies.values())) == pytest.approx(86.4, abs=0.05)
-    assert STRIDES["paper"]["resnet18"] == 4, "our run sees other frequencies now: rewrite docs/reproduce.md"
+    sample = frequencies(MAPS["paper"]["resnet18"])
+    _, theirs = against_published(sample.labels, np.zeros(len(sample)), accuracies)
+    assert len(theirs) == len(sample) >= 72, "every frequency of the sample is in the file"
+    shares = [np.mean(theirs < 60), np.mean((theirs > 60) & (theirs < 99.6)), np.mean(theirs > 99.6)]
+    assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.05)
+
+
+def test_one_half_of_the_published_file_mirrors_the_other(data_root: Path) -> None:
+    """The file repeats the accuracy of (k, l) at (k, −l), while a real signal has the frequency (−k, −l) there."""
+    accuracies = published_accuracies("lenet", Run(device="cpu", data_root=data_root))
+    if accuracies is None:
+        pytest.skip(f"{data_root / 'published'} has no dft_accuracies.csv: no published accuracies to read")
+    inside = [(down, across) for down, across in accuracies if down > -16 and across > 0]
+    assert all(accuracies[down, across] == accuracies[down, -across] for down, across in inside)
+    assert np.mean([accuracies[down, across] == accuracies[-down, -across] for down, across in inside]) < 0.2
+    labels = [("Re", sign * down % 32, sign * across % 32) for sign in (1, -1) for down, across in inside]
+    _, theirs = against_published(labels, np.zeros(len(labels)), accuracies)
+    trained = [accuracies[place] for place in inside]
+    assert theirs.tolist() == trained + trained
 
 
 def test_what_is_said_of_the_other_published_maps(data_root: Path) -> None:

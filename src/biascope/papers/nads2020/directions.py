@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,18 +17,20 @@ from biascope.papers.nads2020.shared import (
     SHAPE,
     TITLES,
     accuracy_gate,
+    against_published,
     directions_of,
     family_of,
     joined,
     keyed,
     lowest_of,
+    published_accuracies,
 )
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import directions as drawn_directions
 from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
 from biascope.results.figures import against_index_figure, lines_figure
 from biascope.runs.run import Run
-from biascope.tasks.bases import Basis
+from biascope.tasks.bases import Basis, fourier_half
 from biascope.tasks.probe import Probe
 
 if TYPE_CHECKING:
@@ -88,6 +91,24 @@ def comb_share(vector: np.ndarray, spacing: int = 4) -> float:
     return max(shares)
 
 
+def accuracy_where_energy_is(vectors: np.ndarray, accuracies: Mapping[tuple[int, int], float]) -> np.ndarray:
+    """Mean published accuracy at even frequencies, weighted by each image's Fourier energy there, minus the plain mean, in points.
+
+    Example:
+        >>> plane = {(k, l): 100.0 if (k, l) == (2, 0) else 50.0 for k in range(-16, 16, 2) for l in range(0, 16, 2)}
+        >>> wave = np.cos(2 * np.pi * 2 * np.arange(32) / 32)[:, None] * np.ones(32)
+        >>> accuracy_where_energy_is(wave.reshape(1, -1), plane) > 45
+        array([ True])
+    """
+    energy = np.abs(np.fft.fft2(vectors.reshape(-1, 32, 32))) ** 2
+    cosines = fourier_half(SHAPE, "Re", 2)
+    known = [label for label in cosines.labels if len(against_published([label], np.ones(1), dict(accuracies))[1])]
+    _, accuracy = against_published(known, np.ones(len(known)), dict(accuracies))
+    at = np.array([[int(str(part)) for part in label[-2:]] for label in known])
+    weights = energy[:, at[:, 0], at[:, 1]]
+    return np.asarray((weights * accuracy).sum(1) / weights.sum(1) - accuracy.mean())
+
+
 def _gallery(finding: Finding, dark: bool) -> Figure:
     images, labels = [], []
     for name, vectors in finding.arrays_of("first").items():
@@ -141,6 +162,20 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
             "paper",
             of="directions_differ_by_network",
         ),
+        *(
+            Claim(
+                f"The Fourier energy of {TITLES[name]}'s first directions lies at frequencies of high accuracy: the authors' accuracy "
+                "weighted by it, minus the mean, in points.",
+                f"{keyed(name)}_accuracy_where_the_energy_is_minus_the_mean",
+                "at least",
+                "included in the high accuracy regions",
+                0.0,
+                "laptop" if name == "lenet" else "paper",
+                of="directions_in_accurate_region",
+                kind="paper",
+            )
+            for name in CNNS
+        ),
     ],
     draw=_gallery,
     published=PUBLISHED_DIRECTIONS,
@@ -159,6 +194,13 @@ def figure_5(effort: str, run: Run) -> Finding:
         arrays[f"first: {title}"] = first
         combs[name] = bootstrapped(np.mean, np.array([comb_share(vector) for vector in first[:10]]))
         statistics[f"{keyed(name)}_energy_on_a_comb"] = combs[name].named(f"{title}: energy on a comb")
+        theirs = published_accuracies(name, run)
+        if theirs is not None:
+            inside = bootstrapped(np.mean, accuracy_where_energy_is(first[:10], theirs))
+            statistics[f"{keyed(name)}_accuracy_where_the_energy_is_minus_the_mean"] = inside.named(
+                f"{title}: the authors' accuracy weighted by the energy of the first ten directions, minus the mean",
+                "points",
+            )
         estimator = "exact" if name == "densenet121" else "difference"
         tens[name] = [
             directions_of(name, draws[name], run, estimator=estimator, seed=1 + seed).vectors[:10]
@@ -376,7 +418,7 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
 
 
 _MIXED: dict[str, dict[str, int]] = {
-    "smoke": {"lenet": 4},
+    "smoke": {"lenet": 2},
     "laptop": {"lenet": 32},
     "paper": {"lenet": 256, "vgg11": 8, "resnet18": 8},
 }
@@ -415,9 +457,9 @@ _MIXED: dict[str, dict[str, int]] = {
         ),
         *(
             Claim(
-                f"{TITLES[name]}'s mixed derivative gives noisier directions: agreement of two halves of the draws, mean mixed "
-                "derivative minus gradient covariance.",
-                f"{keyed(name)}_agreement_of_halves_mean_operator_minus_gradient",
+                f"{TITLES[name]}'s mixed derivative gives noisier directions: agreement of two sets of draws, mean mixed derivative "
+                "minus gradient covariance.",
+                f"{keyed(name)}_agreement_of_two_sets_minus_gradient",
                 "at most",
                 "much noisier",
                 0.0,
@@ -435,65 +477,50 @@ def figure_s17(effort: str, run: Run) -> Finding:
     """The mixed derivative's directions beside those of the gradient covariance.
 
     Algorithm 2 averages the operator over draws and takes its singular vectors. Equation (3) needs the average of its Gram matrix,
-    which is measured too. Three sets of draws, each at an input of its own, give the spread.
+    which is measured too. Noise is the disagreement of two sets of as many draws at one input. Three pairs of sets, each at an input of
+    its own, give the spread.
     """
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     chance = 10 / math.prod(SHAPE)  # mean similarity of two random ten-dimensional subspaces
+    pairs = 1 if effort == "smoke" else _SEEDS
+    averages = ("operator",) if effort == "smoke" else ("operator", "gram")
     for name, count in _MIXED[effort].items():
         title, key = TITLES[name], keyed(name)
-        similar: dict[str, list[float]] = {"operator": [], "gram": []}
-        agreement: dict[str, list[float]] = {"operator": [], "gram": [], "gradient": []}
-        for seed in range(1 if effort == "smoke" else _SEEDS):
-            at = Probe.gaussian(SHAPE, seed=seed)
-            gradient = directions_of(name, DRAWS[effort][name], run, seed=seed).vectors[:10]
-            for average, alike in similar.items():
-                # So many are kept that the whole matrix is formed, which is quicker than products with it.
-                mixed = anisotropy_directions(
-                    family_of(name),
-                    at,
-                    estimator="mixed_difference",
-                    average=average,
-                    step=100.0,
-                    draws=count,
-                    keep=64,
-                    seed=seed,
-                    run=run.shared,
-                )
-                vectors = torch.as_tensor(mixed.directions)
-                alike.append(subspace_similarity(vectors[:10].double(), gradient))
-                agreement[average].append(_agreement(mixed))
-                if not seed and average == "operator":
-                    arrays[f"first: {title}"] = vectors[:20].numpy()
-            same = anisotropy_directions(
-                family_of(name), at, estimator="difference", draws=max(4, count), seed=seed, run=run.shared
-            )
-            agreement["gradient"].append(_agreement(same))
-        for average, words in (("operator", "of the mean"), ("gram", "of the Gram matrix")):
+        similar: dict[str, list[float]] = {average: [] for average in averages}
+        agreement: dict[str, list[float]] = {each: [] for each in (*averages, "gradient")}
+        for place in range(pairs):
+            known = directions_of(name, DRAWS[effort][name], run, seed=place).vectors[:10]
+            for average in (*averages, "gradient"):
+                sets = [_first_ten(name, average, count, place, 2 * place + half, run) for half in (0, 1)]
+                agreement[average].append(subspace_similarity(*sets))
+                if average != "gradient":
+                    similar[average].append(float(np.mean([subspace_similarity(each, known) for each in sets])))
+                if average == "operator" and not place:
+                    arrays[f"first: {title}"] = sets[0].numpy()
+        for average in averages:
+            words, ending = ("mean", "") if average == "operator" else ("Gram matrix", "_of_the_gram_matrix")
             found = over_repeats(similar[average], within=(0.0, 1.0))
             gap = over_repeats(np.array(agreement[average]) - np.array(agreement["gradient"]))
-            ending = "" if average == "operator" else "_of_the_gram_matrix"
-            which = "mean_operator" if average == "operator" else "gram_matrix"
             statistics |= {
                 f"{key}_similarity_of_the_first_ten{ending}": found.named(
-                    f"{title}: similarity of the first ten, {words}"
+                    f"{title}: similarity of the first ten of the {words}"
                 ),
                 f"{key}_similarity_of_the_first_ten_beyond_chance{ending}": found.map_linear(1.0, -chance).named(
-                    f"{title}: similarity of the first ten beyond chance, {words}"
+                    f"{title}: similarity of the first ten of the {words} beyond chance"
                 ),
-                f"{key}_agreement_of_halves_{which}_minus_gradient": gap.named(
-                    f"{title}: agreement of halves, {words} minus gradient"
+                f"{key}_agreement_of_two_sets_minus_gradient{ending}": gap.named(
+                    f"{title}: agreement of two sets of draws, {words} minus gradient"
                 ),
             }
-        statistics[f"{key}_agreement_of_halves_of_the_gradient"] = over_repeats(agreement["gradient"]).named(
-            f"{title}: agreement of halves, gradient"
+        statistics[f"{key}_agreement_of_two_sets_of_the_gradient"] = over_repeats(agreement["gradient"]).named(
+            f"{title}: agreement of two sets of draws, gradient"
         )
-    names = list(_MIXED[effort])
     settings = {
         **{f"draws of the mixed derivative: {TITLES[name]}": count for name, count in _MIXED[effort].items()},
-        **found_by(effort, *names),
+        **found_by(effort, *_MIXED[effort]),
         "average": "operator",
-        "seeds": _SEEDS,
+        "inputs": pairs,
     }
     notes = (
         "The paper averages the operator, which does not converge: its mean is 0 for weights of mean 0. Numbers of the Gram matrix, "
@@ -503,9 +530,23 @@ def figure_s17(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, notes)
 
 
-def _agreement(result: Any, leading: int = 10) -> float:
-    """How similar the leading directions of two halves of the draws are, at the listed size nearest to ``leading``."""
-    return float(result.similarity[np.abs(result.similarity_sizes - leading).argmin()])
+def _first_ten(name: str, average: str, draws: int, place: int, seed: int, run: Run) -> torch.Tensor:
+    """The first ten directions of a mixed derivative, averaged in a way, or of the gradient, at one of several inputs."""
+    how: dict[str, Any] = {"estimator": "difference", "centred": True}
+    if (
+        average != "gradient"
+    ):  # so many are kept that the whole matrix is formed, which is quicker than products with it
+        how = {"estimator": "mixed_difference", "average": average, "keep": 64}
+    found = anisotropy_directions(
+        family_of(name),
+        Probe.gaussian(SHAPE, seed=place),
+        step=100.0,
+        draws=max(4, draws) if average == "gradient" else draws,
+        seed=seed,
+        run=run.shared,
+        **how,
+    )
+    return torch.as_tensor(found.directions)[:10].double()
 
 
 _SPEED_PLACES: dict[str, dict[str, tuple[list[int], float]]] = {
@@ -625,6 +666,17 @@ def _ratio(iterations: np.ndarray) -> Estimate:
     return Estimate(math.exp(centre), math.exp(centre) * error, math.exp(spread.low), math.exp(spread.high))
 
 
+#: By network, indices of directions and sizes of the training set.
+_SIZES: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
+    "smoke": {"lenet": ([0, 1023], (128, 256))},
+    "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
+    "paper": {
+        "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
+        "resnet18": ([0, 289, 1023], (1000, 10_000, 60_000)),
+    },
+}
+
+
 def _lead_gate(name: str) -> tuple[Trained, ...]:
     return (Trained(f"{keyed(name)}_lead_of_the_first_direction", 0.0, 50.0),)
 
@@ -688,15 +740,7 @@ def _lead_gate(name: str) -> tuple[Trained, ...]:
 )
 def figure_s22(effort: str, run: Run) -> Finding:
     """Accuracy for several sizes of the training set."""
-    every: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
-        "smoke": {"lenet": ([0, 1023], (128, 256))},
-        "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
-        "paper": {
-            "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
-            "resnet18": ([0, 289, 1023], (1000, 10_000, 60_000)),
-        },
-    }
-    plans = every[effort]
+    plans = _SIZES[effort]
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     test, repeats = PROTOCOL[effort]["test"], 1 if effort == "smoke" else 2
@@ -728,6 +772,67 @@ def figure_s22(effort: str, run: Run) -> Finding:
     }
     del settings["samples"]
     return Finding(statistics, arrays, settings, ("Intervals are those of seeds and of the test sample.",))
+
+
+@figure(
+    "D.1",
+    title="Differences with a step of 100 and exact gradients: which foretells what LeNet learns",
+    claims=[
+        Claim(
+            "Differences find what LeNet learns better than exact gradients: rank correlation of the gradient's variance along "
+            "frequencies with the authors' accuracies, difference of the two.",
+            "lenet_rank_correlation_of_differences_minus_exact",
+            "at least",
+            "necessary to obtain meaningful results",
+            0.0,
+            of="differences_needed",
+            kind="paper",
+        )
+    ],
+    draw=lambda finding, dark: lines_figure(
+        finding.curves_of("variance"),
+        x="frequency, by the authors' accuracy",
+        y="variance / mean",
+        log_y=True,
+        dark=dark,
+    ),
+    published={"draws: LeNet": 10_000, "step": 100.0},
+)
+def figure_d1(effort: str, run: Run) -> Finding:
+    """The variance of LeNet's gradient along the authors' frequencies, by two estimators, at three inputs."""
+    theirs = published_accuracies("lenet", run)
+    cosines = fourier_half(SHAPE, "Re", 2)
+    draws = {"smoke": 8, "laptop": 400, "paper": 10_000}[effort]
+    settings = {"draws: LeNet": draws, "step": 100.0, "inputs": _SEEDS, "centred": True}
+    if theirs is None:
+        raise ValueError(
+            "Figure D.1 needs the authors' accuracies, and the data folder has no published/dft_accuracies.csv. Put the file there, or "
+            "pass --data-root FOLDER."
+        )
+    _, accuracy = against_published(cosines.labels, np.ones(len(cosines)), theirs)
+    order = np.argsort(accuracy)
+    found: dict[str, list[float]] = {"difference": [], "exact": []}
+    arrays: dict[str, np.ndarray] = {}
+    for seed in range(_SEEDS):
+        for estimator, each in found.items():
+            basis = directions_of("lenet", draws, run, estimator=estimator, seed=seed)
+            assert basis.values is not None
+            along = ((basis.vectors @ cosines.vectors.T) ** 2 * basis.values[:, None]).sum(0).numpy()
+            each.append(spearman(along, accuracy))
+            arrays[f"variance: {estimator}"] = np.stack(
+                [np.arange(len(order), dtype=float), along[order] / along.mean()]
+            )
+    gap = over_repeats(np.array(found["difference"]) - np.array(found["exact"]))
+    statistics = {
+        f"lenet_rank_correlation_of_{estimator}": over_repeats(each, within=(-1.0, 1.0)).named(
+            f"LeNet: rank correlation of variance and accuracy, {estimator}"
+        )
+        for estimator, each in found.items()
+    }
+    statistics["lenet_rank_correlation_of_differences_minus_exact"] = gap.named(
+        "LeNet: rank correlation of variance and accuracy, differences minus exact"
+    )
+    return Finding(statistics, arrays, settings)
 
 
 @figure(

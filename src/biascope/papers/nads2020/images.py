@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from biascope import data
+from biascope.families.family import Family
 from biascope.papers.nads2020.directions import CNNS, EXACT, directions
 from biascope.papers.nads2020.shared import TITLES, accuracy_gate, family_of, joined, keyed, training_run
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number, over_repeats, proportion
 from biascope.results.figures import lines_figure
-from biascope.runs.identity import DERIVED
 from biascope.runs.run import Run
 from biascope.tasks.images import SideBySide, flipped, poisoned
 from biascope.tasks.task import Arrays, Task, along_directions
@@ -111,12 +111,10 @@ def _labels(labels: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Images(Course):
-    """Trainings on images: a kind of trial is a variant of the data and a repeat."""
+    """Trainings on images as they are; a kind of trial is a variant of the data and a repeat."""
 
     images: Arrays
     how: Recipe
-    basis: torch.Tensor
-    places: tuple[int, ...] = field(default=(), metadata=DERIVED)  # named by trials
 
     @property
     def inputs(self) -> Any:
@@ -131,26 +129,35 @@ class _Images(Course):
         """As said in the kind."""
         return int(kind.rpartition(" ")[2])
 
-
-class _Poisoned(_Images):
-    """Carriers at a member's place among the directions; member −1 stands for clean images."""
-
-    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
-        """Poisoned or clean images."""
-        images = self.images.to(run)
-        return images if kind.startswith("clean") else poisoned(images, self.basis, members, epsilon=0.05)
-
-
-class _Flipped(_Images):
-    """The images as they are, or flipped in the basis of the directions."""
-
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         """The images."""
-        images = self.images.to(run)
-        return flipped(images, self.basis) if kind.startswith("flipped") else images
+        return self.images.to(run)
 
 
-class _Underspecified(_Images):
+@dataclass(frozen=True)
+class _InBasis(_Images):
+    """Images that are changed along the directions of a basis."""
+
+    basis: torch.Tensor
+
+
+class _Poisoned(_InBasis):
+    """Carriers at a member's place among the directions."""
+
+    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
+        """Poisoned images."""
+        return poisoned(self.images.to(run), self.basis, members, epsilon=0.05)
+
+
+class _Flipped(_InBasis):
+    """The images flipped in the basis of the directions."""
+
+    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
+        """Flipped images."""
+        return flipped(self.images.to(run), self.basis)
+
+
+class _Underspecified(_InBasis):
     """Two classes of images beside a channel that tells the class along a direction."""
 
     @property
@@ -182,6 +189,14 @@ def points_between(first: np.ndarray, second: np.ndarray, samples: int) -> Estim
     """The difference of two accuracies by seed, in points, likewise."""
     one, two = (proportion(float(each.mean()), samples).in_percent() for each in (first, second))
     return joined(over_repeats(100 * (first - second)), one.minus(two, samples))
+
+
+def on_original_images(family: Family, images: Arrays, plan: Plan, split: str, run: Run) -> np.ndarray:
+    """Accuracies by seed after training on the images as they are, which figures 7 and 8 share."""
+    trials = [Trial(f"original, repeat {repeat}", 0) for repeat in range(plan.repeats)]
+    course = _Images(images, plan.recipe())
+    found = trained(family, course, trials, seed=0, run=training_run(family, run), label=f"{family.name}, original")
+    return np.array([float(found[trial][f"accuracy/{split}"]) for trial in trials])
 
 
 def _drawn(finding: Finding, dark: bool, x: str = "index of the anisotropy direction") -> Figure:
@@ -255,15 +270,15 @@ def figure_7(effort: str, run: Run) -> Finding:
     for name, plan in _CARRIED[effort].items():
         title, key, family = TITLES[name], keyed(name), family_of(name, channels=3, outputs=10)
         course = _Poisoned(images, plan.recipe(), directions(name, effort, run).vectors)
-        clean = [Trial(f"clean, repeat {repeat}", 0) for repeat in range(plan.repeats)]
         # Between the ends one network shows the course of the curve.
         ends = [[Trial(f"poisoned, repeat {r}", plan.places[i]) for r in range(plan.repeats)] for i in (0, -1)]
         between = [Trial("poisoned, repeat 0", place) for place in plan.places[1:-1]]
-        every = [*clean, *ends[0], *between, *ends[1]]
+        every = [*ends[0], *between, *ends[1]]
         found = trained(family, course, every, seed=0, run=training_run(family, run), label=title)
         shares = {
             split: [
-                np.array([float(found[trial][f"accuracy/{split}"]) for trial in trials]) for trials in (clean, *ends)
+                on_original_images(family, images, plan, split, run),
+                *(np.array([float(found[trial][f"accuracy/{split}"]) for trial in trials]) for trials in ends),
             ]
             for split in ("test", "train")
         }
@@ -360,14 +375,16 @@ def figure_8(effort: str, run: Run) -> Finding:
     for name, plan in _FLIPPED[effort].items():
         title, key, family = TITLES[name], keyed(name), family_of(name, channels=3, outputs=10)
         course = _Flipped(images, plan.recipe(), directions(name, effort, run).vectors)
-        kinds = ("original", "flipped")
-        trials = {kind: [Trial(f"{kind}, repeat {repeat}", 0) for repeat in range(plan.repeats)] for kind in kinds}
-        flat = [trial for each in trials.values() for trial in each]
-        found = trained(family, course, flat, seed=0, run=training_run(family, run), label=title)
+        trials = [Trial(f"flipped, repeat {repeat}", 0) for repeat in range(plan.repeats)]
+        found = trained(family, course, trials, seed=0, run=training_run(family, run), label=title)
         shares: dict[str, np.ndarray] = {}
-        for kind, each in trials.items():
+        for kind in ("original", "flipped"):
             for split, words in (("test", "accuracy"), ("train", "training accuracy")):
-                share = np.array([float(found[trial][f"accuracy/{split}"]) for trial in each])
+                share = (
+                    on_original_images(family, images, plan, split, run)
+                    if kind == "original"
+                    else np.array([float(found[trial][f"accuracy/{split}"]) for trial in trials])
+                )
                 statistics[f"{key}_{words.replace(' ', '_')}_on_{kind}_images"] = in_percent(
                     share, images.sizes[split]
                 ).named(f"{title}: {words} on {kind} images", "%")

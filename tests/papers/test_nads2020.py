@@ -1,0 +1,225 @@
+"""The 2020 paper: statements and claims, samples of frequencies, errors of seeds and samples, printed formulas, the migration."""
+
+import importlib.util
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from biascope import papers
+from biascope.papers.nads2020 import directions, frequencies, images, shared, theory
+from biascope.papers.reproduce import RESULTS
+from biascope.results.claim import KINDS, Finding
+from biascope.results.estimate import Estimate
+from biascope.runs.run import Run
+from biascope.tasks import bases
+
+PAPER = papers.find("nads2020")
+CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
+#: Statements that no claim tests by the paper's own bound, and why.
+WITHOUT_A_CLAIM = {
+    "densenet_few_directions": "how few is ours to say, and DenseNet-121 takes 28 s a direction",
+    "mixed_derivative_small": "the two have different units",
+    "not_low_to_high": "a look at pictures",
+    "accuracy_follows_eigenvalues": "how alike two curves are is ours to say",
+    "channels_share_directions": "no code",
+    "cnns_never_both": "how little use of the other source counts is ours to say",
+}
+#: Figures about networks at initialisation, or about formulas.
+UNTRAINED = {"4", "5", "S17-S19", "D.1", "D.3", "Equations", "E"}
+
+
+def test_every_statement_has_a_claim_of_the_paper_or_a_reason() -> None:
+    tested = {claim.of for _, claim in CLAIMS if claim.kind == "paper" and not claim.post_hoc}
+    assert tested | WITHOUT_A_CLAIM.keys() == {statement.key for statement in PAPER.statements}
+    assert not tested & WITHOUT_A_CLAIM.keys()
+
+
+def test_every_claim_has_a_kind_and_names_its_statement() -> None:
+    for figure, claim in CLAIMS:
+        assert claim.kind in KINDS
+        assert claim.of, f"{figure.number}: {claim.statement}"
+
+
+def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
+    for figure, claim in CLAIMS:
+        if figure.number in UNTRAINED:
+            assert not claim.trained
+        elif "train_accuracy" not in claim.statistic and "training_accuracy" not in claim.statistic:
+            assert claim.trained or claim.statistic == "gaps", f"{figure.number}: {claim.statement}"
+
+
+def test_every_figure_but_the_formulas_lists_the_authors_settings() -> None:
+    for figure in PAPER.figures:
+        assert bool(figure.published) is (figure.number != "Equations")
+
+
+@pytest.mark.parametrize("sample", [(72, 2), (24, 2), (24, 1)])
+def test_a_sample_of_frequencies_has_every_kind_in_proportion(sample: tuple[int, int]) -> None:
+    count, stride = sample
+    basis = frequencies.frequencies(sample)
+    whole = bases.fourier_half(shared.SHAPE, "Re", stride)
+
+    def kinds(labels: Any) -> Counter[tuple[int, ...]]:
+        return Counter(tuple(bases.two_adic_class(int(part)) for part in label[-2:]) for label in labels)
+
+    assert len(basis) == len(set(basis.places)) == count
+    every, found = kinds(whole.labels), kinds(basis.labels)
+    assert found.keys() == every.keys(), "no kind is left out"
+    for kind, size in every.items():
+        assert found[kind] == pytest.approx(size * count / len(whole), abs=1)
+
+
+def test_samples_of_one_seed_are_nested_and_those_of_two_differ() -> None:
+    small, large = (set(frequencies.frequencies((count, 2)).places) for count in (24, 72))
+    assert small < large
+    other = bases.fourier_sample(shared.SHAPE, count=24, stride=2, seed=1)
+    assert set(other.places) != small
+    with pytest.raises(ValueError, match="count must be from 1 to 130"):
+        bases.fourier_sample(shared.SHAPE, count=131, stride=2, seed=0)
+
+
+@pytest.mark.parametrize("table", [frequencies.MAPS, frequencies._SPEED, frequencies._UNPOOLED, frequencies._NOISY])
+def test_no_network_is_trained_at_every_nth_frequency_beyond_the_even_ones(table: Any) -> None:
+    for samples in table.values():
+        for name, sample in samples.items():
+            labels = frequencies.frequencies(sample).labels
+            multiples = {sum(int(part) % 4 == 0 for part in label[-2:]) for label in labels}
+            assert multiples == {0, 1, 2}, name
+
+
+def test_errors_of_seeds_and_of_the_test_sample_are_joined() -> None:
+    seeds = np.array([0.9, 0.92, 0.94])
+    found = images.in_percent(seeds, 1000)
+    of_seeds, of_sample = 2.0 / math.sqrt(3), 100 * math.sqrt(0.92 * 0.08 / 1000)
+    assert found.value == pytest.approx(92.0)
+    assert found.standard_error == pytest.approx(math.hypot(of_seeds, of_sample))
+    assert math.isnan(images.in_percent(seeds[:1], 1000).low), "one seed has no known spread"
+    between = images.points_between(seeds, seeds - 0.1, 1000)
+    assert between.value == pytest.approx(10.0)
+    assert between.low < 10.0 < between.high
+
+
+def test_the_lowest_accuracy_has_the_errors_of_directions_and_of_the_test_sample() -> None:
+    shares = np.array([0.5, 0.8, 0.9, 1.0])
+    found = shared.lowest_of(shares, 100)
+    assert found.value == 50.0
+    assert found.low < 50.0 - 1.9 * 5.0
+    assert found.high > 60.0
+    assert math.isnan(shared.lowest_of(shares[:2], 100).low)
+
+
+def test_deviation_beyond_the_test_sample_is_negative_for_equal_networks() -> None:
+    generator = np.random.default_rng(0)
+    equal = np.array([shared.deviation_beyond(generator.binomial(1000, 0.7, 50) / 1000, 1000) for _ in range(200)])
+    assert abs(np.mean(np.sign(equal) * equal**2)) < 0.1, "the excess variance of equal networks is 0 on average"
+    assert shared.deviation_beyond(np.linspace(0.5, 1.0, 50), 1000) > 10
+
+
+@pytest.fixture(scope="module")
+def formulas(tmp_path_factory: pytest.TempPathFactory) -> Finding:
+    run = Run(device="cpu", folder=tmp_path_factory.mktemp("formulas") / "figure", progress=False)
+    return theory.equations("smoke", run)
+
+
+@pytest.mark.parametrize(
+    ("formula", "ratio"),
+    [
+        ("equation_4", 1 / 4),
+        ("equation_5", (0.49 + 1.69) / (4 * 0.49 + 1.69)),
+        ("lemma_1", 1 / 4),
+        ("example_4", 1 / (1.69 * (1 - 2 / math.pi))),
+    ],
+)
+def test_printed_traces_are_wrong_by_known_factors(formulas: Finding, formula: str, ratio: float) -> None:
+    number = formulas.statistics[f"{formula}_simulated_over_printed_trace"]
+    assert abs(number.value - ratio) < 4 * number.standard_error
+
+
+def test_points_are_separable_where_a_hyperplane_exists() -> None:
+    generator = np.random.default_rng(0)
+    points = generator.standard_normal((60, 3))
+    side = points @ np.array([1.0, -2.0, 0.5]) > 0.3
+    assert theory._separable(points, side)
+    inside = np.zeros(60, bool)
+    inside[0] = True
+    points[0] = points[1:].mean(0)
+    assert not theory._separable(points, inside)
+
+
+def migration() -> Any:
+    path = Path(__file__).parents[2] / "migrations" / "single_runs_nads2020.py"
+    if not path.exists():
+        pytest.skip("migrations are part of the source checkout")
+    spec = importlib.util.spec_from_file_location("migration", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_migration_takes_back_spreads_and_unfair_samples() -> None:
+    number = {
+        "value": 60.0,
+        "standard_error": 1.0,
+        "low": 58.0,
+        "high": 62.0,
+        "confidence": 0.95,
+        "label": "x",
+        "unit": "",
+    }
+    corrected = migration().corrected
+    found = corrected("S11", {"resnet_18_lead_at_sigma_1": number, "lenet_lowest_accuracy_at_sigma_0": number})
+    assert list(found) == ["lenet_lowest_accuracy_at_sigma_0"]
+    assert found["lenet_lowest_accuracy_at_sigma_0"]["low"] is None
+    assert corrected("S11", {"lenet_mean_accuracy_at_sigma_0": number}) == {"lenet_mean_accuracy_at_sigma_0": number}
+    assert list(corrected("7", {"accuracy_on_clean_images": number})) == ["lenet_accuracy_on_clean_images"]
+    key = "rank_correlation_of_effective_rank_and_drop"
+    assert (corrected("6", {key: number})[key]["low"], corrected("6", {key: number})[key]["high"]) == (-1.0, 1.0)
+
+
+def test_the_committed_results_are_migrated(tmp_path: Path) -> None:
+    module = migration()
+    for source in (RESULTS / "nads2020").glob("*.json"):
+        copy = tmp_path / source.name
+        copy.write_bytes(source.read_bytes())
+        assert not module.migrated(copy), f"{source.name} has numbers of single runs with a spread"
+
+
+def test_no_committed_number_of_a_single_run_is_exact() -> None:
+    exact_by_nature = {"gaps"}
+    for path in (RESULTS / "nads2020").glob("*.json"):
+        for record in json.loads(path.read_text(encoding="utf-8"))["efforts"].values():
+            exact = {key for key, number in record["statistics"].items() if number["confidence"] == 1.0}
+            assert exact <= exact_by_nature, path.name
+
+
+def test_one_training_decides_nothing_in_favour_of_a_claim() -> None:
+    claim = next(
+        claim for figure, claim in CLAIMS if figure.number == "8" and claim.statistic == "lenet_loss_by_flipping"
+    )
+    assert claim.verdict(Estimate(12.0), "paper") == "inconclusive"
+    assert claim.verdict(Estimate(-3.0), "paper") == "not reproduced"
+
+
+def test_figures_with_images_name_their_networks_in_every_number() -> None:
+    for number in ("7", "8", "3.13"):
+        starts = tuple(f"{shared.keyed(name)}_" for name in shared.TITLES)
+        assert all(claim.statistic.startswith(starts) for claim in papers.figure("nads2020", number).claims)
+    for plans in (images._CARRIED, images._FLIPPED, images._MIXTURE):
+        assert "resnet18" in plans["paper"]
+        assert plans["paper"]["resnet18"].repeats >= 3
+
+
+def test_settings_at_paper_effort_are_compared_with_the_published_ones() -> None:
+    run = Run(device="cpu", progress=False)
+    settings = frequencies.trained_by("paper", run)
+    assert {key: settings[key] for key in frequencies.PUBLISHED if key != "samples"} == {
+        key: value for key, value in frequencies.PUBLISHED.items() if key != "samples"
+    }
+    assert directions.found_by("paper", "lenet")["draws: LeNet"] == directions.PUBLISHED_DIRECTIONS["draws: LeNet"]
