@@ -245,7 +245,7 @@ def test_input_sizes_are_never_mixed(anisotropy: CovarianceResult, tmp_path: Pat
 
 def test_overlap_has_the_agreement_of_halves_on_its_diagonal(anisotropy: CovarianceResult) -> None:
     pictures = report._overlaid([anisotropy, renamed(anisotropy, "second")], False)
-    table = np.asarray(pictures["Overlap of the 10 leading directions"].axes[0].get_images()[0].get_array())
+    table = np.asarray(pictures["overlap"].axes[0].get_images()[0].get_array())
     halves = anisotropy.similarity[anisotropy.similarity_sizes.tolist().index(10)]
     np.testing.assert_allclose(np.diag(table), halves)
     np.testing.assert_allclose(table[0, 1], 1.0, rtol=1e-5)
@@ -255,7 +255,7 @@ def test_overlaps_that_are_not_resolved_stand_in_brackets(anisotropy: Covariance
     unclear = dataclasses.replace(
         anisotropy, similarity=np.full(len(anisotropy.similarity), 0.3)
     )  # 10 of 36: chance is 0.28
-    figure = report._overlaid([unclear, renamed(unclear, "second")], False)["Overlap of the 10 leading directions"]
+    figure = report._overlaid([unclear, renamed(unclear, "second")], False)["overlap"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"(0.30)", "(1.00)"}
     assert "is not resolved" in figure.get_label()
 

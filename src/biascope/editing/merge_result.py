@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.result import Result
 from biascope.results.wording import percent, short
@@ -147,7 +148,7 @@ class Merge(Result):
             decades=True,
         )
         figure.axes[0].set(ylabel="norm / norm of the weights")
-        return {"How far each layer moved": figure}
+        return {"layer_movement": captioned("How far each layer moved", figure)}
 
 
 # Of what is known of the task vectors of several models, layer by layer.
@@ -296,16 +297,21 @@ class Difference(Result):
         reading = "Each dot is a layer, in the order of their names: the norm of the difference, relative to the norm of the layer."
         figure = _dots_figure(distances, self.layers, reading, dark, decades=True)
         figure.axes[0].set(ylabel="distance / norm of the weights")
-        pictures = {"How far each layer is from the base": figure}
+        pictures = {"layer_distance": captioned("How far each layer is from the base", figure)}
         if self.pairs:
-            pictures["Cosine of task vectors"] = self._by_layer(
-                self.cosines,
-                (-1.0, 1.0),
-                "1: two models changed a layer in the same direction; −1: in opposite directions.",
-                dark,
+            pictures["cosines"] = captioned(
+                "Cosine of task vectors",
+                self._by_layer(
+                    self.cosines,
+                    (-1.0, 1.0),
+                    "1: two models changed a layer in the same direction; −1: in opposite directions.",
+                    dark,
+                ),
             )
             reading = "Of the numbers that both models changed, the share with opposite signs; 0.5 by chance."
-            pictures["Opposite moves"] = self._by_layer(self.opposed, (0.0, 1.0), reading, dark)
+            pictures["opposite_moves"] = captioned(
+                "Opposite moves", self._by_layer(self.opposed, (0.0, 1.0), reading, dark)
+            )
         return pictures
 
     def _by_layer(self, values: np.ndarray, limits: tuple[float, float], reading: str, dark: bool) -> Figure:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from biascope.families.family import Family
-from biascope.results.draw import PALETTE
+from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -112,7 +112,7 @@ class Aliasing(Result):
         for places, style in ((self.tones, "--"), (self.copies, ":")):
             for place in places:
                 drawn.axes[0].axvline(place, color=PALETTE[dark].muted, linestyle=style, linewidth=1, zorder=0)
-        return {"Spectrum of the reconstruction": drawn}
+        return {"spectrum": captioned("Spectrum of the reconstruction", drawn)}
 
 
 def tone_signal(tones: Sequence[float], at: np.ndarray) -> np.ndarray:

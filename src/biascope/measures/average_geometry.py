@@ -14,6 +14,7 @@ from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
+from biascope.results.draw import captioned
 from biascope.results.registry import measurement
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -56,15 +57,19 @@ class Geometry(CovarianceResult):
 
         pictures = {}
         if self.matrix.size:
-            pictures["Average geometry G, relative to its mean diagonal"] = draw.matrix(
-                self.matrix, self.input_shape, dark=dark
+            pictures["geometry"] = captioned(
+                "Average geometry G, relative to its mean diagonal",
+                draw.matrix(self.matrix, self.input_shape, dark=dark),
             )
-        pictures["Spectrum of the average geometry"] = draw.spectrum(
-            {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
-            draws=self.effective_draws(),
-            size=self.size,
-            traces={self.subject: self.trace.value},
-            dark=dark,
+        pictures["spectrum"] = captioned(
+            "Spectrum of the average geometry",
+            draw.spectrum(
+                {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
+                draws=self.effective_draws(),
+                size=self.size,
+                traces={self.subject: self.trace.value},
+                dark=dark,
+            ),
         )
         return pictures
 

@@ -20,6 +20,7 @@ from biascope.editing.results import EditingResult, places_inside
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
@@ -140,15 +141,17 @@ class Disentanglement(EditingResult):
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         maps = dict(zip(self.methods, self.xi, strict=True))
         found = {
-            "Disentanglement error": pictures.map_figure(
-                maps, self.alphas, self.tasks, threshold=self.threshold, box=self.box, dark=dark
+            "disentanglement_error": captioned(
+                "Disentanglement error",
+                pictures.map_figure(maps, self.alphas, self.tasks, threshold=self.threshold, box=self.box, dark=dark),
             )
         }
         if self.control is not None:
             maps = dict(zip(self.methods, self.control, strict=True))
             unit = "change in outputs outside both tasks"
-            found["Samples outside both tasks"] = pictures.map_figure(
-                maps, self.alphas, self.tasks, box=self.box, unit=unit, dark=dark
+            found["control_change"] = captioned(
+                "Samples outside both tasks",
+                pictures.map_figure(maps, self.alphas, self.tasks, box=self.box, unit=unit, dark=dark),
             )
         return found
 

@@ -18,6 +18,7 @@ from biascope.editing.pictures import local_energy_figure
 from biascope.editing.results import EditingResult
 from biascope.families.family import Network
 from biascope.kernels.gram import tangent_gram
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped
 from biascope.results.registry import measurement
 from biascope.runs.randomness import forked_rng, seed_of
@@ -89,7 +90,9 @@ class EigenfunctionLocalisation(EditingResult):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         energies = dict(zip(self.states, self.energy, strict=True))
-        return {"Local energy": local_energy_figure(energies, self.points, self.names, dark=dark)}
+        return {
+            "local_energy": captioned("Local energy", local_energy_figure(energies, self.points, self.names, dark=dark))
+        }
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -20,6 +20,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -102,7 +103,11 @@ class FeatureElimination(Result):
             "Training on the remaining features. Both curves lose equal variance. Bands are 68 % intervals over runs."
         )
         style: Any = {"x": "directions removed", "y": "test accuracy, %", "bands": bands, "dark": dark}
-        return {"Test accuracy without the removed features": lines_figure(curves, reading=reading, **style)}
+        return {
+            "accuracy_by_removal": captioned(
+                "Test accuracy without the removed features", lines_figure(curves, reading=reading, **style)
+            )
+        }
 
 
 def over_runs(values: Sequence[float] | np.ndarray) -> Estimate:

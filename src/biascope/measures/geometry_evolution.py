@@ -18,6 +18,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -101,18 +102,27 @@ class GeometryEvolution(Result):
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         line = np.arange(1, len(self.eigenvalues) + 1)
         return {
-            "Leading directions of the evolution within those of GSG": lines_figure(
-                {"measured": (self.sizes, self.overlap), "by chance": (self.sizes, self.sizes / len(self.eigenvalues))},
-                x="number of leading directions",
-                y="share",
-                log_x=True,
-                dark=dark,
+            "overlap_with_gsg": captioned(
+                "Leading directions of the evolution within those of GSG",
+                lines_figure(
+                    {
+                        "measured": (self.sizes, self.overlap),
+                        "by chance": (self.sizes, self.sizes / len(self.eigenvalues)),
+                    },
+                    x="number of leading directions",
+                    y="share",
+                    log_x=True,
+                    dark=dark,
+                ),
             ),
-            "Eigenvalues of the evolution": lines_figure(
-                {"eigenvalue": (line, self.eigenvalues)},
-                x="index",
-                y="relative to the largest in absolute value",
-                dark=dark,
+            "eigenvalues": captioned(
+                "Eigenvalues of the evolution",
+                lines_figure(
+                    {"eigenvalue": (line, self.eigenvalues)},
+                    x="index",
+                    y="relative to the largest in absolute value",
+                    dark=dark,
+                ),
             ),
         }
 

@@ -18,6 +18,7 @@ from biascope.derivatives.gradients import input_gradient, plain_attention
 from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
 from biascope.families.family import Family, Network
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -125,18 +126,25 @@ class GeometryMotion(Result):
         bands = {f"with {name}": spread[:, i] for i, name in enumerate(REFERENCES)}
         shares = {"training": self.train_accuracy, "test": self.accuracy}
         return {
-            "Correlation of the geometry during training": lines_figure(
-                curves,
-                x="epoch",
-                y="correlation",
-                bands=bands,
-                dark=dark,
+            "correlation": captioned(
+                "Correlation of the geometry during training",
+                lines_figure(
+                    curves,
+                    x="epoch",
+                    y="correlation",
+                    bands=bands,
+                    dark=dark,
+                ),
             ),
-            "Velocity of the geometry": lines_figure(
-                {"velocity": (places[1:], self.velocity)}, x="epoch", y="1 − Corr(Gᵗ, Gᵗ⁻¹)", dark=dark
+            "velocity": captioned(
+                "Velocity of the geometry",
+                lines_figure({"velocity": (places[1:], self.velocity)}, x="epoch", y="1 − Corr(Gᵗ, Gᵗ⁻¹)", dark=dark),
             ),
-            "Accuracy": lines_figure(
-                {name: (places, 100 * each.mean(1)) for name, each in shares.items()}, x="epoch", y="%", dark=dark
+            "accuracy": captioned(
+                "Accuracy",
+                lines_figure(
+                    {name: (places, 100 * each.mean(1)) for name, each in shares.items()}, x="epoch", y="%", dark=dark
+                ),
             ),
         }
 

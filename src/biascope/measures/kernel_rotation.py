@@ -20,7 +20,7 @@ from biascope.derivatives.spectrum import Spectrum, eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.draw import PALETTE
+from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -144,8 +144,8 @@ class KernelRotation(Result):
         along = {name: (self.epochs, 100 * each.mean(0)) for name, each in shares.items()}
         shown = lines_figure(along, x="epoch", y="share, %", bands=errors, dark=dark)
         return {
-            "Growth along the first eigenfunctions": curves,
-            "Energy of the target on the first eigenfunctions": shown,
+            "growth": captioned("Growth along the first eigenfunctions", curves),
+            "energy": captioned("Energy of the target on the first eigenfunctions", shown),
         }
 
 

@@ -19,6 +19,7 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -122,12 +123,14 @@ class LinearizedTraining(Result):
             if not by_target:
                 figure.axes[0].set_xticks(at, [f"{size:,}" for size in at])
                 figure.axes[0].minorticks_off()
-            pictures["Test accuracy of the network and its linearisation"] = figure
+            pictures["accuracy"] = captioned("Test accuracy of the network and its linearisation", figure)
         means = self.losses[:, -1, -1].mean(1)  # (model, window)
         curves = {model: (self.steps[-1], mean) for model, mean in zip(self.models, means, strict=True)}
         task = f"Training loss on {f'eigenfunction {self.targets[-1]}' if self.targets else 'the labels'}"
         low = bool(np.nanmin(means, initial=1.0) < 0.1)
-        pictures[task] = lines_figure(curves, x="iteration", y="training loss", log_y=low, dark=dark)
+        pictures["training_loss"] = captioned(
+            task, lines_figure(curves, x="iteration", y="training loss", log_y=low, dark=dark)
+        )
         return pictures
 
 

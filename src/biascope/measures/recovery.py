@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from biascope.families.family import Family
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.registry import measurement
@@ -120,7 +121,7 @@ class Recovery(Result):
             "the signal": self.target / self.target.sum(),
             "its reconstruction": self.power[0] / self.power[0].sum(),
         }
-        found = {"Energy by number of cycles": _shells(shares, dark)}
+        found = {"energy_by_cycles": captioned("Energy by number of cycles", _shells(shares, dark))}
         if min(self.target.shape) == 1:
             return found
         cut = [slice(max(0, size // 2 - SHOWN // 2), size // 2 + SHOWN // 2) for size in self.target.shape]
@@ -130,7 +131,7 @@ class Recovery(Result):
             )
             for name, share in shares.items()
         }
-        return {"Energy on each frequency": plane_figure(planes, dark=dark), **found}
+        return {"energy_by_frequency": captioned("Energy on each frequency", plane_figure(planes, dark=dark)), **found}
 
 
 def odd_frequencies(shape: tuple[int, ...]) -> np.ndarray:

@@ -18,7 +18,7 @@ from biascope.derivatives.moments import Rows
 from biascope.derivatives.operators import GradientCovariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.draw import blank, panel
+from biascope.results.draw import blank, captioned, panel
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
@@ -115,7 +115,9 @@ class SampleScores(Result):
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures, classes = {}, self.by_class()
         if len(self.input_shape) > 1 and min(self.input_shape[-2:]) > 1:
-            pictures[f"Samples of {self.splits[0]} with the highest and the lowest scores"] = self._gallery(dark)
+            pictures["extreme_samples"] = captioned(
+                f"Samples of {self.splits[0]} with the highest and the lowest scores", self._gallery(dark)
+            )
         if 1 < len(classes) <= 20:
             at, means = np.arange(len(classes)), np.array([scores.mean() for scores in classes.values()])
             low, high = np.array([np.quantile(scores, [0.1, 0.9]) for scores in classes.values()]).T
@@ -123,14 +125,14 @@ class SampleScores(Result):
             style: Any = {"bands": {"score": (low, high)}, "reading": reading, "dark": dark}
             shown = lines_figure({"score": (at, means)}, x="class", y="score", **style)
             shown.axes[0].set_xticks(at, [str(label) for label in classes])
-            pictures[f"Scores of {self.splits[0]} by class"] = shown
+            pictures["scores_by_class"] = captioned(f"Scores of {self.splits[0]} by class", shown)
         order = np.argsort(self.scores[self.of()])[np.linspace(0, self.sizes[0] - 1, 200).astype(int)]
         curves, bands = {"score": (np.linspace(0, 100, 200), self.scores[order])}, {"score": self.errors[order]}
         reading = "Pruning removes samples from the left. An isotropic network gives 1 to every sample. Bands are 95 % intervals."
         along = lines_figure(
             curves, x="samples with a lower score, %", y="score", bands=bands, reading=reading, dark=dark
         )
-        return {**pictures, "Scores in increasing order": along}
+        return {**pictures, "scores": captioned("Scores in increasing order", along)}
 
     def _gallery(self, dark: bool) -> Figure:
         reading = (

@@ -21,6 +21,7 @@ from biascope.editing.outputs import METHODS, methods_of
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
@@ -121,10 +122,11 @@ class TaskAddition(AccuraciesAfterEdits):
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, chosen = self.mean_curves(self.curves), self.mean_chosen()
         return {
-            "Mean accuracy against the coefficient": pictures.coefficient_figure(
-                curves, self.alphas, chosen, y="mean validation accuracy, %", dark=dark
+            "accuracy_by_coefficient": captioned(
+                "Mean accuracy against the coefficient",
+                pictures.coefficient_figure(curves, self.alphas, chosen, y="mean validation accuracy, %", dark=dark),
             ),
-            "Accuracy of each task after addition": self.task_picture(self.merged, dark),
+            "accuracy_by_task": captioned("Accuracy of each task after addition", self.task_picture(self.merged, dark)),
         }
 
 

@@ -21,6 +21,7 @@ from biascope.editing.outputs import METHODS, methods_of
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.runs.identity import content_of
@@ -117,16 +118,21 @@ class TaskNegation(AccuraciesAfterEdits):
         reading = "Validation accuracy after task vectors are subtracted, averaged over targets. Dashed lines show the control task. "
         reading += "Rings mark the mean chosen coefficient."
         return {
-            "Accuracy against the coefficient": pictures.coefficient_figure(
-                curves,
-                self.alphas,
-                self.mean_chosen(),
-                dashed=control,
-                y="mean validation accuracy, %",
-                reading=reading,
-                dark=dark,
+            "accuracy_by_coefficient": captioned(
+                "Accuracy against the coefficient",
+                pictures.coefficient_figure(
+                    curves,
+                    self.alphas,
+                    self.mean_chosen(),
+                    dashed=control,
+                    y="mean validation accuracy, %",
+                    reading=reading,
+                    dark=dark,
+                ),
             ),
-            "Accuracy of each target after negation": self.task_picture(self.target, dark),
+            "accuracy_by_task": captioned(
+                "Accuracy of each target after negation", self.task_picture(self.target, dark)
+            ),
         }
 
 

@@ -211,13 +211,14 @@ def _pictures(plots: Callable[[bool], dict[str, Figure]], salt: str) -> list[dic
     light, dark = plots(False), plots(True)
     return [
         {
-            "caption": caption,
-            "reading": figure.get_label(),
+            "key": key,
+            "caption": draw.caption_of(figure, key),
+            "reading": draw.reading_of(figure),
             "planes": figure.get_gid() == MARK,
             "light": _embedded(figure, f"{salt}-{index}-light"),
-            "dark": _embedded(dark[caption], f"{salt}-{index}-dark"),
+            "dark": _embedded(dark[key], f"{salt}-{index}-dark"),
         }
-        for index, (caption, figure) in enumerate(light.items())
+        for index, (key, figure) in enumerate(light.items())
     ]
 
 

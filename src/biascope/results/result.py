@@ -150,7 +150,7 @@ class Result(ABC):
 
     @abstractmethod
     def plots(self, dark: bool = False) -> dict[str, Figure]:
-        """Every picture under its caption."""
+        """Every picture under a key in snake_case that no wording changes; figures carry their captions (``draw.captioned``)."""
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Tables by name, for programs: rows of the same snake_case columns, with plain values or numbers in them; most have none."""

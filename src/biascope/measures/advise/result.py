@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from biascope.results import signal_pictures as pictures
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number, over_repeats, spearman
 from biascope.results.result import Result
 from biascope.results.wording import listed, percent
@@ -304,25 +305,30 @@ class Advice(Result):
         last, predicted = self.iterations[-1], self.predicted
         rows = {f"{self.points[-1]:,} points": predicted[-1], f"{self.points[0]:,} points": predicted[0]}
         trained = {} if self.trained is None else {f"trained, {last} iterations": self.trained[-1]}
-        found = {"Predicted ranking": pictures.order_figure(self.names, rows, trained, dark=dark)}
+        found = {"ranking": captioned("Predicted ranking", pictures.order_figure(self.names, rows, trained, dark=dark))}
         if self._curves():
-            found["Predicted PSNR against ω₀ and σ"] = pictures.setting_figure(self._curves(), dark=dark)
+            found["psnr_by_setting"] = captioned(
+                "Predicted PSNR against ω₀ and σ", pictures.setting_figure(self._curves(), dark=dark)
+            )
         if self.trained is not None:
             means = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in self.iterations])
-            found["Predicted and trained PSNR"] = pictures.agreement_figure(
-                means, self.trained, self.iterations, dark=dark
+            found["predicted_and_trained"] = captioned(
+                "Predicted and trained PSNR", pictures.agreement_figure(means, self.trained, self.iterations, dark=dark)
             )
         # The best of each kind, and the last: readers cannot distinguish more curves than there are colours.
         shown = sorted({self.kinds.index(kind) for kind in self.kinds} | {len(self.names) - 1})
         steps = np.geomspace(1, 30 * last, 40)
         after = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in steps], 1)
         courses = {self.names[i]: (steps, after[i]) for i in shown}
-        found["Predicted PSNR during training"] = pictures.psnr_figure(
-            courses, y="predicted PSNR, dB", log_x=True, dark=dark
+        found["psnr_along_training"] = captioned(
+            "Predicted PSNR during training",
+            pictures.psnr_figure(courses, y="predicted PSNR, dB", log_x=True, dark=dark),
         )
         shown = sorted({0, int(self.beyond.argmax()), int(self.beyond.argmin()), len(self.names) - 1})
         between = {self.names[i]: (self.frequencies, self.between[i]) for i in shown}
-        found["Predicted energy between the samples"] = pictures.between_figure(between, self.nyquist, dark=dark)
+        found["energy_between_samples"] = captioned(
+            "Predicted energy between the samples", pictures.between_figure(between, self.nyquist, dark=dark)
+        )
         return found
 
     def _curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over_repeats, spearman
 from biascope.results.result import Result
 from biascope.results.wording import snake
@@ -251,11 +252,18 @@ class ChannelPatterns(Result):
         known = bool(np.isfinite(self.statistics).all())
         order = np.argsort(self.statistics if known else -self.detectors.mean(0), kind="stable").tolist()
         along = "label statistic, from negative to positive" if known else "number of detectors, most first"
-        pictures = {"Which patterns the channels detect": self._patches_plot(order, f"patterns by {along}", dark)}
+        pictures = {
+            "detected_patterns": captioned(
+                "Which patterns the channels detect", self._patches_plot(order, f"patterns by {along}", dark)
+            )
+        }
         if self.labelled:
-            pictures["Votes of the channels against label statistics"] = self._statistics_plot(dark)
-        pictures["Responses of the channels of the first network to the patterns"] = responses_figure(
-            self.responses[0], order, dark=dark
+            pictures["votes_by_statistic"] = captioned(
+                "Votes of the channels against label statistics", self._statistics_plot(dark)
+            )
+        pictures["responses"] = captioned(
+            "Responses of the channels of the first network to the patterns",
+            responses_figure(self.responses[0], order, dark=dark),
         )
         return pictures
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from biascope.derivatives.operators import EstimatedOperator
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import noise_floor, side_by_side
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Beside, Result
 from biascope.tasks.bases import spatial_frequency
@@ -149,12 +150,16 @@ class CovarianceResult(Result, ABC):
                 ]
             )
         )
-        pictures = {"Spectra on one scale": spectra, f"Overlap of the {table.leading} leading directions": overlap}
+        pictures = {
+            "spectra": captioned("Spectra on one scale", spectra),
+            "overlap": captioned(f"Overlap of the {table.leading} leading directions", overlap),
+        }
         if trained:
             ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
             values, errors = np.array(ranks).T
-            pictures["Effective rank during training"] = draw.along(
-                values, errors, labels, quantity="effective rank", dark=dark
+            pictures["effective_rank_along_training"] = captioned(
+                "Effective rank during training",
+                draw.along(values, errors, labels, quantity="effective rank", dark=dark),
             )
         return pictures
 
@@ -172,15 +177,18 @@ class CovarianceResult(Result, ABC):
             traces={self.subject: self.trace.value},
             dark=dark,
         )
-        pictures = {f"{spectrum} along each direction": curve}
+        pictures = {"spectrum": captioned(f"{spectrum} along each direction", curve)}
         count = len(self.directions) if self.resolved is None else self.resolved
         shown = [index for index in (0, 1, 2, 3, 4, 9, 19, 49, 99) if index < count]
         if len(self.input_shape) >= 2 and shown:
             images = self.directions[shown].reshape(-1, *self.input_shape)
             labels = [str(index + 1) for index in shown]
-            pictures["Leading directions in pixels and in frequency"] = draw.directions(images, labels, dark=dark)
-        pictures["Agreement of the two halves of the draws"] = draw.similarity(
-            self.similarity_sizes, self.similarity, self.size, dark=dark
+            pictures["leading_directions"] = captioned(
+                "Leading directions in pixels and in frequency", draw.directions(images, labels, dark=dark)
+            )
+        pictures["agreement_of_halves"] = captioned(
+            "Agreement of the two halves of the draws",
+            draw.similarity(self.similarity_sizes, self.similarity, self.size, dark=dark),
         )
         return pictures
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from biascope.results import signal_pictures as pictures
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over_repeats, spearman
 from biascope.results.result import Result
 
@@ -120,11 +121,13 @@ class Dictionary(Result):
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         energies = {self.subject: self.energy}
         found = {
-            "Energy of the signals above a threshold": pictures.energy_figure(self.thresholds, energies, dark=dark),
-            "Eigenvalues": pictures.spectra_figure({self.subject: self.relative}, dark=dark),
+            "energy": captioned(
+                "Energy of the signals above a threshold", pictures.energy_figure(self.thresholds, energies, dark=dark)
+            ),
+            "eigenvalues": captioned("Eigenvalues", pictures.spectra_figure({self.subject: self.relative}, dark=dark)),
         }
         atoms = {self.subject: self.atoms.reshape(-1, *self.atom_shape)}
-        return {"First atoms": pictures.atoms_figure(atoms, dark=dark), **found}
+        return {"atoms": captioned("First atoms", pictures.atoms_figure(atoms, dark=dark)), **found}
 
 
 def over_draws_and_signals(table: np.ndarray, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.result import Plane, Result
 
@@ -153,7 +154,9 @@ class DirectionalBias(Result):
         pictures: dict[str, Figure] = {}
         planes = self.planes()
         if planes:
-            pictures["Learning at each frequency"] = frequency_plane.plane_figure(planes, dark=dark)
+            pictures["frequency_plane"] = captioned(
+                "Learning at each frequency", frequency_plane.plane_figure(planes, dark=dark)
+            )
         else:
             spectra = {"eigenvalues": self.spectrum} if self.spectrum.size > 1 and len(self.places) > 1 else None
             curves = {}
@@ -166,10 +169,13 @@ class DirectionalBias(Result):
                 )
             # Eigenvalues are drawn by place: those of directions that were left out are not known here.
             shown = spectra if spectra and list(self.places) == list(range(len(self.places))) else None
-            pictures["Test accuracy along each direction"] = frequency_plane.against_index_figure(
-                curves, shown, index=f"index in the {self.basis} basis", dark=dark
+            pictures["accuracy_by_direction"] = captioned(
+                "Test accuracy along each direction",
+                frequency_plane.against_index_figure(
+                    curves, shown, index=f"index in the {self.basis} basis", dark=dark
+                ),
             )
-        pictures["Training loss along early and late directions"] = self._loss_curves(dark)
+        pictures["training_loss"] = captioned("Training loss along early and late directions", self._loss_curves(dark))
         return pictures
 
     def _loss_curves(self, dark: bool) -> Figure:

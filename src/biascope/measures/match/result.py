@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.wording import listed, short, snake
@@ -178,8 +179,8 @@ class Match(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "How much networks can change along the data": self._gain_figure(dark),
-            "Gain against size": self._size_figure(dark),
+            "gains": captioned("How much networks can change along the data", self._gain_figure(dark)),
+            "gain_by_size": captioned("Gain against size", self._size_figure(dark)),
         }
 
     def _gain_figure(self, dark: bool) -> Figure:

@@ -15,6 +15,7 @@ from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_non
 from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
 from biascope.measures.merge_check.verdict import GRADES, best_place, graded, remarks_on, verdict_of
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, proportion
 from biascope.results.result import Result
 from biascope.results.wording import listed
@@ -286,15 +287,18 @@ class MergeCheck(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures = {
-            "The merged model against each fine-tuned one": check_pictures.agreement_figure(
-                self.apart,
-                self.resampled,
-                self.alphas,
-                self.models,
-                chosen=self.alpha.value,
-                as_good=self.as_good,
-                unit="same predictions, %" if self.compared == "classes" else "agreement of features, %",
-                dark=dark,
+            "agreement_by_coefficient": captioned(
+                "The merged model against each fine-tuned one",
+                check_pictures.agreement_figure(
+                    self.apart,
+                    self.resampled,
+                    self.alphas,
+                    self.models,
+                    chosen=self.alpha.value,
+                    as_good=self.as_good,
+                    unit="same predictions, %" if self.compared == "classes" else "agreement of features, %",
+                    dark=dark,
+                ),
             )
         }
         if self.xi is not None:
@@ -302,11 +306,13 @@ class MergeCheck(Result):
             several = len(self.pairs) > 1
             names = ("first", "second") if several else (self.models[0], self.models[1])
             maps = {self.weights.pair_names[k] if several else "ξ": self.xi[k] for k in order}
-            pictures["Where two task vectors do not interfere"] = merge_pictures.map_figure(
-                maps, self.map_alphas, names, threshold=self.threshold, box=BOX, dark=dark
+            pictures["interference"] = captioned(
+                "Where two task vectors do not interfere",
+                merge_pictures.map_figure(maps, self.map_alphas, names, threshold=self.threshold, box=BOX, dark=dark),
             )
-        pictures["Effect of each task vector on the other models' samples"] = check_pictures.effects_figure(
-            self.effects, self.models, dark=dark
+        pictures["cross_effects"] = captioned(
+            "Effect of each task vector on the other models' samples",
+            check_pictures.effects_figure(self.effects, self.models, dark=dark),
         )
         layers = self.weights.plots(dark)
-        return pictures | {name: layers[name] for name in ("Cosine of task vectors", "Opposite moves")}
+        return pictures | {name: layers[name] for name in ("cosines", "opposite_moves")}

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from biascope.measures.pattern_statistics import pictures as pictures
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats, proportion
 from biascope.results.result import Result
 from biascope.tasks.pattern_ratios import Sides, leanings, sample_size_bound, smallest_constant
@@ -132,13 +133,14 @@ class PatternStatistics(Result):
             leans = getattr(lean, side).numpy()
             dots = {name: (leans[:, places], ratio[:, places]) for name, places in kinds.items()}
             if np.isfinite(leans + ratio).any():
-                shown[f"Ratios of patterns in {side} inputs against their association with the other label"] = (
-                    pictures.ratios_figure(dots, slope=self.slope, ratio=f"{side} detection ratio", dark=dark)
+                shown[f"ratios_{side}"] = captioned(
+                    f"Ratios of patterns in {side} inputs against their association with the other label",
+                    pictures.ratios_figure(dots, slope=self.slope, ratio=f"{side} detection ratio", dark=dark),
                 )
         constants = self.constants()
         if (known := ~np.isnan(constants)).any():
-            shown["The smallest constant c* of each run"] = pictures.constants_figure(
-                {"c*": constants[known]}, dark=dark
+            shown["constants"] = captioned(
+                "The smallest constant c* of each run", pictures.constants_figure({"c*": constants[known]}, dark=dark)
             )
         return shown
 

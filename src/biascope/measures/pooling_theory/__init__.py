@@ -17,6 +17,7 @@ from biascope.measures.pooling_theory import models as pooling
 from biascope.measures.pooling_theory.models import bayes_accuracy_after_pooling_any_frequency as best_accuracy
 from biascope.measures.pooling_theory.models import bayes_accuracy_after_pooling_complex as best_accuracy_complex
 from biascope.measures.pooling_theory.simulation import pooling_trajectory, sampled_accuracy, sampled_accuracy_complex
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -127,9 +128,13 @@ class PoolingTheory(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "Best accuracy after pooling, by frequency": self._accuracy_picture(dark),
-            "Curvature of the loss at the signal's frequency": self._curvature_picture(dark),
-            "Training loss of the linear pooling model by gradient descent": self._training_picture(dark),
+            "accuracy_by_frequency": captioned(
+                "Best accuracy after pooling, by frequency", self._accuracy_picture(dark)
+            ),
+            "curvature": captioned("Curvature of the loss at the signal's frequency", self._curvature_picture(dark)),
+            "training_loss": captioned(
+                "Training loss of the linear pooling model by gradient descent", self._training_picture(dark)
+            ),
         }
 
     def _accuracy_picture(self, dark: bool) -> Figure:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.wording import listed, percent, short
@@ -171,8 +172,8 @@ class Race(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "Losses of the candidates": self._curves_figure(dark),
-            "Probability of being best": self._chances_figure(dark),
+            "losses": captioned("Losses of the candidates", self._curves_figure(dark)),
+            "probability_of_being_best": captioned("Probability of being best", self._chances_figure(dark)),
         }
 
     def _curves_figure(self, dark: bool) -> Figure:

@@ -19,6 +19,7 @@ from biascope.families.family import Family
 from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.tangent_kernel import pictures as pictures
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
 from biascope.results.result import Result
@@ -143,17 +144,19 @@ class TangentSpectrum(Result):
         samples, whole = len(self.labels), {self.targets[0] if self.positive else "all classes": self.labels_energy}
         parts = {} if self.positive else {name.split()[0]: self.energy[:, at] for at, name in enumerate(self.targets)}
         figure = pictures.energy_figure(whole, samples, parts=parts, dark=dark)
-        found = {"Share of the labels on the leading functions": figure}
+        found = {"label_energy": captioned("Share of the labels on the leading functions", figure)}
         if self.thumbnails.size:
             classes = self.labels[pictures.ends(self.eigenfunctions[: len(self.thumbnails)])]
             figure = pictures.ends_figure(self.thumbnails, kernel[0], labels[0], classes, self.positive, dark=dark)
-            found["Samples at the two ends of the first eigenfunctions"] = figure
+            found["eigenfunction_samples"] = captioned("Samples at the two ends of the first eigenfunctions", figure)
         errors = float(np.nanmax(self.residuals, initial=0.0)), float(self.kernel_error.max())
         figure = pictures.spectrum_figure(kernel, labels, samples, errors=errors, dark=dark)
-        found["Spectrum of the kernel, and the labels on it"] = figure
+        found["spectrum"] = captioned("Spectrum of the kernel, and the labels on it", figure)
         if self.control_energy.size:
             local = dict(zip(self.splits, (self.local_energy, self.control_energy), strict=True))
-            found["Local energy of the leading eigenfunctions"] = pictures.local_energy_figure(local, dark=dark)
+            found["local_energy"] = captioned(
+                "Local energy of the leading eigenfunctions", pictures.local_energy_figure(local, dark=dark)
+            )
         return found
 
 
