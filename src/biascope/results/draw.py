@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # eigenvalues, standard errors, held-out variances
-WIDTH = 4.2  # inches; on a screen 390 pixels wide, the smallest text is then 11 pixels high
+WIDTH = 4.6  # inches; on a screen 390 pixels wide, where pictures fill it, the smallest text is then 10 pixels high
 _DUST = 1e-9  # eigenvalues below this share of the largest are rounding errors of zero
 _CELLS = 256  # most rows of a matrix that are drawn one by one
 _PIXELS = 64  # most pixels along a side of a small picture
