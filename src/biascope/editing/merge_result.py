@@ -14,7 +14,7 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.results.wording import percent, short
 
 if TYPE_CHECKING:
@@ -135,6 +135,21 @@ class Merge(Result):
             for k, name in enumerate(self.models)
         ]
         return {"layers": layers, "layers_by_model": vectors}
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The edit was written as computed, up to rounding. Numbers that were rounded away did not change, which "
+            "matters if their share is large: then write in float32. Whether the merged model is good cannot be seen "
+            "from weights."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Test the merged model with labels. Before the next merge, check it without labels.",
+                "biascope merge check BASE MODELS --data DATA",
+            )
+        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
@@ -291,6 +306,16 @@ class Difference(Result):
             for k, (one, two) in enumerate(self.pairs)
         ]
         return {"layers": layers, "layers_by_model": models} | ({"layers_by_pair": pairs} if pairs else {})
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Large distances show which layers fine-tuning changed. Cosines below 0 and more than 50 % opposite changes "
+            "show where two models pull against each other. Weights alone do not show whether predictions change: that "
+            "needs samples."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Measure what a merge does to predictions.", "biascope merge check BASE MODELS --data DATA")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}

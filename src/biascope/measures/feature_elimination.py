@@ -24,7 +24,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -92,6 +92,18 @@ class FeatureElimination(Result):
             f"{by:.1f} %. Without {self.removed_at_random[-1]:,} random directions, it is {random:.1f} %. The mean lead over all "
             f"counts is {100 * lead.value:+.1f} points."
         )
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "If removing the directions of least geometry costs less accuracy than removing random ones of equal "
+            "variance, the network hardly used them. A small or negative lead means that the geometry at initialisation "
+            "does not tell which features matter for these data."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step("Score single samples instead of features.", f"biascope data score DATASET --model {self.model_word}")
+        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, bands = {}, {}

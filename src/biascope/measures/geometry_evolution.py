@@ -22,7 +22,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -98,6 +98,15 @@ class GeometryEvolution(Result):
             f"{seen:.2f} with GSG and {data:.2f} with S. For a matrix without structure, it is {self.chance[1]:.2f} and "
             f"{self.chance[0]:.2f} in absolute value."
         )
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A correlation well above that of a matrix without structure means that training first changes the geometry "
+            "where the data vary and the network already reacts. It is about the start of training only."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Follow the geometry through training.", f"biascope measure geometry_motion {self.model_word}")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         line = np.arange(1, len(self.eigenvalues) + 1)

@@ -22,7 +22,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -118,6 +118,21 @@ class GeometryMotion(Result):
             f"The final correlation is {self.plain[-1, 0]:.2f} with GSG and {self.plain[-1, 1]:.2f} with the plain data (S). "
             f"For a matrix without structure, it is {self.chance[0]:.2f} and {self.chance[1]:.2f}."
         )
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A rising correlation with GSG means that training makes the network react more along directions in which "
+            "the data vary and to which it reacted from the start. The curves are means over runs. They do not say "
+            "which of the directions are useful for the labels."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Look at single checkpoints of your own training.",
+                f"biascope scan {self.model_word} --checkpoints FOLDER",
+            )
+        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         places = self.epochs.astype(float)

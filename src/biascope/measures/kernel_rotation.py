@@ -24,7 +24,7 @@ from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -121,6 +121,21 @@ class KernelRotation(Result):
             f"eigenfunctions hold {100 * self.energy[:, -1].mean():.0f} % of the target after training, "
             f"{100 * self.energy[:, 0].mean():.0f} % before."
         )
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "If the alignment of the target grows more than that of other functions, training rotates the kernel "
+            "towards the target, so that the target becomes easier than it was at initialisation. It does not show that "
+            "this rotation causes better test accuracy."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Compare the network with its linearisation, whose kernel cannot rotate.",
+                f"biascope measure linearized_training {self.model_word}",
+            )
+        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         growth, target, places = self.growth.mean(0), self.target_growth.mean(0), np.arange(self.alignment.shape[2]) + 1

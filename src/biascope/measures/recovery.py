@@ -19,7 +19,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Plane, Result
+from biascope.results.result import Plane, Result, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -115,6 +115,16 @@ class Recovery(Result):
             f"{words} {100 * self.unreachable.mean():.0f} % of the signal's energy lies on frequencies that no harmonic of its mapping "
             f"reaches. The reconstruction has a share of {self.outside.mean():.1g} of its own energy there."
         )
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Energy that is recovered is where the reconstruction has the frequencies of the signal. Energy that no "
+            "harmonic reaches cannot be learned, however long the training. A high PSNR on the samples does not mean "
+            "that the signal is right between them."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Rank networks for your own signal.", "biascope inr advise SIGNAL")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         shares = {

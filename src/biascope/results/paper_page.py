@@ -176,7 +176,8 @@ def _meaning(record: Record) -> str:
         )
     words = "A claim is reproduced if the whole interval of our number lies within a tolerance that was fixed before the first run. "
     if "not reproduced" in verdicts:
-        words += "A claim that is not reproduced may be wrong, or our setting may differ from the paper's: the notes say what is known. "
+        words += "A claim that is not reproduced may be wrong, or our setting may differ from the paper's. "
+        words += "The notes say what is known. "
     if "inconclusive" in verdicts:
         words += "Inconclusive means that more effort is needed, not that the claim is wrong. "
     return words + "One figure reproduced does not confirm the rest of the paper."

@@ -581,8 +581,8 @@ _COMPARED = {
     "rank means a stronger preference, which helps where the data lie along the preferred directions and hurts where they do not. It "
     "does not rank networks by accuracy: for that, train them briefly with biascope match --race.",
     True: "Along training, the geometry changes from what the architecture prefers to what the data and labels need. A falling "
-    "effective rank means that the output comes to depend on fewer input directions. It does not say whether the network generalises: compare "
-    "with its test accuracy.",
+    "effective rank means that the output comes to depend on fewer input directions. It does not say whether the network "
+    "generalises: compare with its test accuracy.",
 }
 
 

@@ -188,6 +188,7 @@ def order_figure(
     predicted: Mapping[str, np.ndarray],
     trained: Mapping[str, np.ndarray] | None = None,
     *,
+    places: Sequence[str] | None = None,
     dark: bool = False,
 ) -> Figure:
     """Networks in their predicted order, the best on top, a dot for each number of points.
@@ -196,13 +197,19 @@ def order_figure(
         names: The networks, in this order.
         predicted: Decibels ``(a, D)`` by what they were predicted from; the first is filled.
         trained: Decibels ``(a,)`` by the training that gave them.
+        places: Ranks in words, with ties; by default they count.
         dark: Whether the background is.
 
     Returns:
         The figure: means, with bars from the lowest to the highest draw.
     """
+    ranks = places or [f"{place}." for place in range(1, len(names) + 1)]
     reading = "Dots are predictions of kernels. Bars range from the worst to the best of the drawn initial weights."
-    figure = blank(1.3 + 0.24 * len(names), reading + " Squares are results of training." * bool(trained))
+    reading += " Squares are results of training." * bool(trained)
+    reading += " Networks with = share rank 1: other initial weights may put them first." * any(
+        "=" in each for each in ranks
+    )
+    figure = blank(1.3 + 0.24 * len(names), reading)
     axes, colours = panel(figure, dark), PALETTE[dark]
     for row, (label, each) in enumerate(predicted.items()):
         at = np.arange(len(names)) + 0.22 * (row - (len(predicted) - 1) / 2)
@@ -216,7 +223,7 @@ def order_figure(
         axes.errorbar(level, at, xerr=bars, fmt="o", color=colours.lines[row], label=plain(label), **style)
     for label, each in (trained or {}).items():
         axes.plot(each, np.arange(len(names)), "s", markersize=4, color=colours.lines[2], label=plain(label, 40))
-    axes.set_yticks(range(len(names)), [f"{plain(name, 24)}  {place}" for place, name in enumerate(names, 1)])
+    axes.set_yticks(range(len(names)), [f"{place} {plain(name, 24)}" for place, name in zip(ranks, names, strict=True)])
     axes.invert_yaxis()
     axes.set(xlabel="PSNR on held-out points, dB")
     legend_below(figure, axes, dark)

@@ -15,7 +15,7 @@ import torch
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over_repeats, spearman
-from biascope.results.result import Result
+from biascope.results.result import Result, Statement, Step
 from biascope.results.wording import snake
 from biascope.tasks.pattern_ratios import detection, detection_ratios
 
@@ -55,6 +55,18 @@ class ChannelPatterns(Result):
     control_responses: np.ndarray
     control_weights: np.ndarray
 
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "patterns": {
+            "pattern": "Pattern",
+            "channels": "Channels that detect it (mean)",
+            "strength": "Mean response",
+            "mass_for": "Detection mass for",
+            "mass_against": "Detection mass against",
+            "vote": "Vote",
+            "presence": "Share of images with it",
+            "statistic": "Label statistic",
+        }
+    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pixels": ("pattern", "colour", "row", "column"),
         **dict.fromkeys(("statistics", "presence"), ("pattern",)),
@@ -245,6 +257,56 @@ class ChannelPatterns(Result):
         patterns = sorted(self._pattern_rows(), key=lambda row: -row["channels"] * row["strength"])
         channels = sorted(self._channel_rows(0), key=lambda row: -abs(row.get("weight", row["response"])))
         return "\n\n".join(_text(each, most) for each in (patterns, channels))
+
+    def page_title(self) -> str:  # noqa: D102
+        return f"Which patterns the first layer of {self.subject} detects"
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        words = self.sentence()
+        first, rest = words, ""
+        if (at := words.find(" The votes of its channels")) >= 0:
+            first, rest = words[:at], words[at + 1 :]
+        found = [Statement(first, "detected_patterns")]
+        found += [Statement(rest, "votes_by_statistic")] if rest else []
+        selective = float(self.selectivity.mean())
+        found.append(
+            Statement(
+                f"The channels are {'hardly' if selective < 0.2 else 'moderately' if selective < 0.6 else 'highly'} selective: mean "
+                f"selectivity {selective:.2f}, from 0 (all patterns alike) to 1 (one pattern alone).",
+                "responses",
+            )
+        )
+        unseen = len(self.names) - float((self.detectors > 0).sum(1).mean())
+        found.append(
+            Statement(f"{unseen:.3g} of {len(self.names)} patterns are the favourite of no channel.", "patterns")
+        )
+        return found
+
+    def meaning(self) -> str:  # noqa: D102
+        words = (
+            "A channel detects the pattern to which it responds most. If votes rise with the label statistics, the first layer already "
+            "favours patterns that go with the label, as the theory predicts for trained networks. "
+        )
+        if self.provenance.get("family", {}).get("law") != "point":
+            words += (
+                "Here the weights are random, so any correlation is chance: it is the baseline for trained weights. "
+            )
+        return (
+            words
+            + "Only the first convolution is measured. Later layers may use patterns that no single channel shows."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        found = []
+        if self.provenance.get("family", {}).get("law") != "point":
+            words = "Measure trained weights and compare them with this baseline."
+            found.append(Step(words, f"biascope patterns {self.model_word} --weights trained.safetensors"))
+        if not self.labelled:
+            words = "Give a positive class, to compare the channels with label statistics."
+            found.append(
+                Step(words, f"biascope patterns {self.model_word} --patches cifar10 --positive 0,1,8,9 --set outputs=1")
+            )
+        return found
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.measures.channel_patterns.pictures import responses_figure

@@ -18,7 +18,8 @@ from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import noise_floor, side_by_side
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Beside, Result
+from biascope.results.result import Beside, Result, Statement, Step
+from biascope.results.wording import listed
 from biascope.tasks.bases import spatial_frequency
 
 if TYPE_CHECKING:
@@ -192,6 +193,57 @@ class CovarianceResult(Result, ABC):
         )
         return pictures
 
+    def page_title(self) -> str:  # noqa: D102
+        return f"Inductive bias of {self.subject}: what it finds easy to learn"
+
+    def preference_statements(self) -> list[Statement]:
+        """What stands out in frequency and in space, for a summary."""
+        words = self._preferences()
+        inside = [each for each in words if "middle of the image" in each]
+        waves = [each for each in words if each not in inside]
+        shown_by = "leading_directions" if self.resolved != 0 and len(self.input_shape) >= 2 else "directions"
+        found = [Statement(f"The network prefers {listed(waves)}.", shown_by)] if waves else []
+        return found + [Statement(f"The network prefers {each}.", "directions") for each in inside]
+
+    def resolved_statement(self) -> list[Statement]:
+        """How many directions the draws resolve, for a summary."""
+        if self.resolved is None:
+            return []
+        if not self.resolved:
+            words = f"{self.draws} draws do not resolve single directions: the pictures of directions are noise. Pass more draws."
+            return [Statement(words, "agreement_of_halves")]
+        first = "The first direction is" if self.resolved == 1 else f"The first {self.resolved} directions are"
+        return [Statement(f"{first} resolved as a set by {self.draws} draws. Later ones are noise.", "directions")]
+
+    def conclusions(  # noqa: D102
+        self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool
+    ) -> list[Statement]:
+        table = side_by_side(group)
+        if trained:
+            return table.along_training(labels)
+        found = [Statement(table.conclusion(labels), "spectra")]
+        return found + [Statement(words, "overlap") for words in table.overlaps_in_words(labels)]
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        shape = "x".join(map(str, self.input_shape))
+        model, trained = self.model_word, self.provenance.get("family", {}).get("law") == "point"
+        found = []
+        if self.resolved is not None and self.resolved < 10 and not trained:
+            more = max(2000, 4 * self.draws)
+            words = "Draw more networks, to resolve more directions and narrow the intervals."
+            found.append(Step(words, f"biascope scan {model} --input {shape} --draws {more}"))
+        if not trained:
+            other = "mlp" if self.subject != "mlp" else "lenet"
+            words = "Compare it with another network on the same inputs."
+            found.append(Step(words, f"biascope compare {model} {other} --input {shape}"))
+            if len(self.input_shape) == 3:
+                words = "See whether it can change where your data vary, before you train it."
+                found.append(Step(words, f"biascope match {model} --data my_images.npz"))
+        else:
+            words = "Follow the change along training: scan a folder of checkpoints."
+            found.append(Step(words, f"biascope scan {model} --input {shape} --checkpoints FOLDER"))
+        return found
+
     def headline(self) -> dict[str, Number]:  # noqa: D102
         squared = "mixed derivative" if self.mixed else "gradient"
         return {
@@ -245,6 +297,9 @@ class CovarianceResult(Result, ABC):
 
     def preference(self) -> str:
         """Which inputs it prefers, in plain words, from the shares above; empty where nothing stands out."""
+        return listed(words) if (words := self._preferences()) else ""
+
+    def _preferences(self) -> list[str]:
         words = []
         half, low, centre = self.frequencies_for_half(), self.frequency_shares(), self.centre_shares()
         if half is not None and half[0] < 0.25 * half[1]:
@@ -259,8 +314,7 @@ class CovarianceResult(Result, ABC):
             )
         if centre is not None and centre[0] > 1.25 * centre[1]:
             words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
-        *first, last = words or [""]
-        return (", ".join(first) + " and " + last if first else last).replace("%", " %")
+        return [each.replace("%", " %") for each in words]
 
     def unclear(self) -> bool:
         """Whether the effective rank is too uncertain for a sentence."""
@@ -316,7 +370,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
             crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
             held_out[:known] = (crossed / 2).cpu().numpy()
-    rank = covariance.effective_rank()
+    rank = possible(covariance.effective_rank(), 1.0, float(size))
     return {
         "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
         "eigenvalue_errors": errors.cpu().numpy(),
@@ -328,11 +382,26 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "draws": covariance.draws,
         "inputs": covariance.inputs,
         "effective_rank": rank,
-        "anisotropy": covariance.anisotropy(rank),
+        "anisotropy": possible(covariance.anisotropy(rank), 0.0, 1.0),
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
         "resolved": min(resolved, kept),
     }
+
+
+def possible(estimate: Estimate, low: float, high: float) -> Estimate:
+    """The same with the ends of its interval where the number can lie, and the value not above that.
+
+    A value below stays as it is: it says that there were too few draws.
+
+    Example:
+        >>> possible(Estimate(3050.0, 60.0, 2931.0, 3169.0), 1.0, 3072.0)
+        3050 ± 60 (95 % CI 2931 to 3072)
+    """
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return replace(estimate, value=min(estimate.value, high))
+    ends = [min(max(end, low), high) for end in (estimate.low, estimate.high)]
+    return replace(estimate, value=min(estimate.value, high), low=min(ends), high=max(ends))
 
 
 # Two independent estimates of a subspace that each have half in common with the true one have a quarter in common.

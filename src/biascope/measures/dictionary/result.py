@@ -14,7 +14,7 @@ import numpy as np
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over_repeats, spearman
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,6 +117,16 @@ class Dictionary(Result):
             f"hold {share:.0f} % of the energy of {self.signals}. Kernel regression predicts the held-out points with "
             f"{self.predicted_psnr.mean():.1f} dB."
         )
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Atoms with large eigenvalues are learned first. If most of the energy of the signals lies on them, "
+            "training is quick and needs few points. The prediction is that of the kernel at initial weights: a trained "
+            "network can adapt its atoms."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Rank several networks for one signal.", "biascope inr advise SIGNAL")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         energies = {self.subject: self.energy}

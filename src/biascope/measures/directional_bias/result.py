@@ -11,7 +11,7 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
-from biascope.results.result import Plane, Result
+from biascope.results.result import Plane, Result, Statement, Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,6 +147,75 @@ class DirectionalBias(Result):
                 name = f"iterations to a loss of {self.threshold:g}{words}"
                 found[name] = plane(self.iterations[i, j], "iterations", None, None)
         return found
+
+    def page_title(self) -> str:  # noqa: D102
+        what = "frequencies" if self.is_fourier else "directions"
+        return f"Directional bias of {self.subject}: which {what} it learns"
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        shown_by = "frequency_plane" if self.planes() else "accuracy_by_direction"
+        found = [Statement(self.sentence(), shown_by)]
+        each = _mean_over_repeats(self._accuracy[-1, -1])
+        known = np.flatnonzero(~np.isnan(each))
+        if len(known) > 1 and each[known].max() > each[known].min():
+            best, worst = known[each[known].argmax()], known[each[known].argmin()]
+            found.append(
+                Statement(
+                    f"It learns {self._direction(best)} best ({100 * each[best]:.0f} % test accuracy) and {self._direction(worst)} "
+                    f"worst "
+                    f"({100 * each[worst]:.0f} %; guessing gives 50 %).",
+                    shown_by,
+                )
+            )
+        speed = _mean_over_repeats(self.iterations[-1, -1])
+        reached = ~np.isnan(speed)
+        if reached.any():
+            found.append(
+                Statement(
+                    f"{int(reached.sum())} of {len(speed)} directions reach a training loss of {self.threshold:g}, the fastest after "
+                    f"{speed[reached].min():.0f} iterations and the slowest after {speed[reached].max():.0f}.",
+                    "training_loss",
+                )
+            )
+        return found
+
+    def meaning(self) -> str:  # noqa: D102
+        words = (
+            "Every direction is the same problem, rotated: a linear classifier along it solves it perfectly. So differences in "
+            "accuracy "
+            "are the network's preference alone. Directions near 50 % are as good as invisible to it at this noise and sample size. "
+            "With more samples or less noise, more directions are learned."
+        )
+        return words if self.repeats > 1 else f"{words} One repeat shows no spread over initial weights."
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        model = self.model_word
+        found = (
+            []
+            if self.repeats > 1
+            else [
+                Step(
+                    "Repeat the trainings, to see the spread over initial weights.",
+                    f"biascope measure directional_bias {model} --repeats 3",
+                )
+            ]
+        )
+        found.append(
+            Step(
+                "Compare with the directions that the untrained network prefers. They should agree.",
+                f"biascope scan {model}",
+            )
+        )
+        return found
+
+    def _direction(self, place: int) -> str:
+        """A direction in words."""
+        if not self.is_fourier:
+            return f"direction {self.places[place]}"
+        sides = (int(side) for side in self.input_shape[-2:])
+        label = self.labels[place][-2:]
+        down, across = ((int(part) + side // 2) % side - side // 2 for part, side in zip(label, sides, strict=True))
+        return f"the frequency of {down} cycles down and {across} across"
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.results import figures as frequency_plane

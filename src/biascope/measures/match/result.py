@@ -11,7 +11,7 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Result
+from biascope.results.result import Badge, Result, Statement, Step
 from biascope.results.wording import listed, short, snake
 
 if TYPE_CHECKING:
@@ -64,6 +64,19 @@ class Match(Result):
     draws: int
     data: str
 
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "architectures": {
+            "architecture": "Network",
+            "warning": "Verdict",
+            "overlap_class_means": "Gain along class means (95 % interval)",
+            "overlap_fisher": "Gain along Fisher directions",
+            "overlap_data": "Gain along the data",
+            "effective_rank": "Effective rank",
+            "parameters": "Parameters",
+            "flops": "FLOPs of a forward pass",
+            "layers": "Layers with weights",
+        }
+    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **dict.fromkeys(("overlap", "errors", "low", "high"), ("kind", "architecture")),
         **dict.fromkeys(("parameters", "flops", "layers", "effective_ranks"), ("architecture",)),
@@ -176,6 +189,54 @@ class Match(Result):
             size = f"{short(self.parameters[index]):>12}{short(self.flops[index]):>9}{layers:>8}"
             lines.append(f"{name:{width}}{cells}{mark:>9}  |{size}")
         return "\n".join(lines)
+
+    def page_title(self) -> str:  # noqa: D102
+        return (
+            f"Can these {len(self.names)} networks change along {self.data}?"
+            if len(self.names) > 1
+            else (f"Can {self.names[0]} change along {self.data}?")
+        )
+
+    def badge(self) -> Badge:  # noqa: D102
+        closed = len(self.closed)
+        if not closed:
+            return Badge("no warning", "good")
+        return Badge(
+            f"{closed} of {len(self.names)} can hardly change" if len(self.names) > 1 else "can hardly change", "bad"
+        )
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        row = self.kinds.index(self.along)
+        found = [Statement(self.sentence().replace(f" {CAVEAT}", ""), "gains")]
+        if len(self.names) > 1:
+            highest = int(np.argmax(self.overlap[row]))
+            found.append(
+                Statement(
+                    f"The highest gain along {_WHERE[self.along]} is {_in_words(self.gain(highest))}, for {self.names[highest]}.",
+                    "architectures",
+                )
+            )
+        return [*found, Statement(CAVEAT, "gain_by_size")]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A gain far below 1 means that the untrained network hardly reacts to the directions in which these data differ. Such "
+            "networks "
+            "learned worse in our tests. A gain near or above 1 is no praise: above the limit of 0.25, the gain did not predict "
+            "accuracy. So use it to find networks that are likely to fail, never to choose among the others."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        from biascope import networks
+
+        data = self.data.partition(",")[0]
+        known = [name for name in self.names if name in networks.names()] or ["MODELS"]
+        return [
+            Step(
+                "Train the candidates briefly, side by side, and rank them.",
+                f"biascope match {' '.join(known)} --data {data} --race",
+            )
+        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {

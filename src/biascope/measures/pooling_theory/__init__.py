@@ -20,7 +20,7 @@ from biascope.measures.pooling_theory.simulation import pooling_trajectory, samp
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -125,6 +125,16 @@ class PoolingTheory(Result):
         if never:
             words += f". {never} of {len(self.trained)} frequencies are not always learned"
         return words.replace("%", " %") + "."
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Pooling removes or weakens some frequencies, whatever the weights. Frequencies near 50 % accuracy are lost "
+            "for every later layer. Others can be learned, but slowly where the curvature is small. This is a theory of "
+            "one linear layer with pooling, not of a deep network."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Measure the frequencies that a real network learns.", "biascope measure directional_bias lenet")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {

@@ -22,7 +22,7 @@ from biascope.measures.tangent_kernel import pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Statement, Step
 from biascope.results.wording import percent
 from biascope.runs.randomness import generator_for
 from biascope.runs.rehearsal import counted
@@ -138,6 +138,86 @@ class TangentSpectrum(Result):
             ratio = self.control_energy.mean() / self.local_energy.mean()
             words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
         return words
+
+    def page_title(self) -> str:  # noqa: D102
+        return f"Tangent kernel of {self.subject} on {self._data}: how much of the labels is learned first"
+
+    @property
+    def _data(self) -> str:
+        return str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        samples, leading = len(self.labels), self.eigenvalues.shape[1]
+        found = [Statement(self.sentence(), "label_energy")]
+        if not self.positive and len(self.targets) > 2:
+            shares = self.energy[:, :, -1].mean(0)
+            best, worst = int(shares.argmax()), int(shares.argmin())
+            names = [self._target_name(place) for place in (best, worst)]
+            found.append(
+                Statement(
+                    f"Of the classes, {names[0]} fits the kernel best ({100 * shares[best]:.0f} % of its labels on these "
+                    f"functions) and "
+                    f"{names[1]} worst ({100 * shares[worst]:.0f} %).",
+                    "label_energy",
+                )
+            )
+        first = float((self.eigenvalues[:, 0] / self.trace).mean())
+        found.append(
+            Statement(
+                f"The first eigenfunction alone holds {100 * first:.0f} % of the kernel and "
+                f"{percent(float(self.labels_energy[:, 0].mean()))} of the labels.",
+                "eigenfunction_samples" if self.thumbnails.size else "spectrum",
+            )
+        )
+        share, over = float(self.labels_energy[:, -1].mean()), self._alignment_over_random
+        if over < 1 and share > leading / samples:
+            words = (
+                f"Gradient descent starts slowly: the alignment is {over:.2g} times that of a random target, although the labels "
+                f"lie on "
+                "the leading functions more than chance. The labels avoid the first function, which dominates the alignment."
+            )
+        else:
+            words = f"The alignment of the labels with the kernel is {over:.2g} times that of a random target."
+        return [*found, Statement(words, "spectrum")]
+
+    @property
+    def _alignment_over_random(self) -> float:
+        return float((self.labels_alignment * len(self.labels) / self.trace).mean())
+
+    def _target_name(self, place: int) -> str:
+        """The class that a target is of, by its name where that is known."""
+        number = self.targets[place].split()[0]
+        return self.class_name(int(number)) if number.isdecimal() else self.targets[place]
+
+    def meaning(self) -> str:  # noqa: D102
+        words = (
+            "Labels on the leading eigenfunctions are learned first, and from few samples, as long as training stays near the initial "
+            "weights. A share well above chance means that the architecture suits the labels before any training. "
+        )
+        if self._alignment_over_random < 1:
+            words += (
+                "An alignment below 1 beside a share above chance is no contradiction. The share counts the leading functions "
+                "equally. The "
+                "alignment weighs them by their eigenvalues, so the first one, often nearly constant, decides it. "
+            )
+        return words + (
+            "Finite networks change their kernel during training, often towards the labels, so this is not a bound on what the network "
+            "can learn."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        model, data = self.model_word, self._data
+        found = []
+        if not self.exact and len(self.trace) == 1:
+            words = "Draw several networks, to have intervals over initial weights."
+            found.append(Step(words, f"biascope kernel {model} --data {data} --draws 5"))
+        found.append(
+            Step(
+                "See how the kernel changes when the network is trained.",
+                f"biascope measure kernel_rotation {model} --data {data}",
+            )
+        )
+        return found
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         kernel, labels = self.eigenvalues / self.trace[:, None], np.diff(self.labels_energy, prepend=0.0)
