@@ -306,6 +306,19 @@ def bytes_in(text: str) -> int:
         raise ValueError(f"--shard-size must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error
 
 
+def _earlier(folder: Path) -> str:
+    """What a folder already holds, in words; empty if nothing that can be read."""
+    from biascope.results.registry import load
+
+    if not folder.is_dir():
+        return ""
+    try:
+        result = load(folder)
+    except ValueError:
+        return "a result that cannot be read"
+    return f"{result.measurement.replace('_', ' ')} of {result.subject}, {result.provenance.get('date', 'no date')}"
+
+
 def _show(
     found: Merge | Difference | MergeCheck, folder: Path, title: str, output: Output, command: str | None = None
 ) -> None:
@@ -316,6 +329,10 @@ def _show(
 
     make_writable(folder)
     folder = placed(folder)
+    if replaced := _earlier(folder / "result"):
+        typer.echo(
+            f"The earlier result in {folder} is replaced: {replaced}. Pass another --out to keep both.", err=True
+        )
     found.save(folder / "result")
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in found.tables().items() if rows]
     page = write_folder_report(folder, title=title)

@@ -76,7 +76,7 @@ class GeometryEvolution(Result):
         if not np.isfinite([value, error]).all():
             return Estimate(float(self.plain[place]))
         found = Estimate.from_error(value, error, min(32, self.draws))
-        return Estimate(value, error, max(-1.0, found.low), min(1.0, found.high))
+        return found.within(-1.0, 1.0)
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         place = int(np.abs(self.sizes - 10).argmin())

@@ -105,7 +105,7 @@ class GeometryMotion(Result):
         numbers["mean_velocity"] = Estimate.exact(float(self.velocity.mean())).named("mean velocity")
         spread = self.train_accuracy[-1]
         error = float(spread.std(ddof=1) / len(spread) ** 0.5) if len(spread) > 1 else float("nan")
-        reached = Estimate.from_error(float(spread.mean()), error, len(spread))
+        reached = Estimate.from_error(float(spread.mean()), error, len(spread)).within(0.0, 1.0)
         numbers["training_accuracy"] = reached.named("training accuracy", SHARE)
         return numbers
 

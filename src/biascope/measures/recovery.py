@@ -97,7 +97,7 @@ class Recovery(Result):
             "bandwidth_ratio": bandwidth.named("bandwidth of the reconstruction relative to the signal"),
         }
         if self.mapped:
-            unreachable, outside = over_repeats(self.unreachable), over_repeats(self.outside)
+            unreachable, outside = (over_repeats(each, within=(0.0, 1.0)) for each in (self.unreachable, self.outside))
             numbers |= {
                 "energy_unreachable": unreachable.named("share of the signal's energy that no harmonic reaches", SHARE),
                 "energy_outside": outside.named("share of the reconstruction's energy that no harmonic reaches", SHARE),

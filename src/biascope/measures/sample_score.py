@@ -339,9 +339,9 @@ def sample_score(
         shown=shown,
         images=data.batch(name, torch.from_numpy(shown))[0].flatten(1).float().cpu().numpy(),
         mean=over_draws(lambda each: float(each.mean())),
-        spread=over_draws(lambda each: float(each.std() / each.mean())),
-        class_share=over_draws(lambda each: _between(each, labels[:first])),
-        agreement=Estimate.from_error(agreement(every), doubt, pairs),
+        spread=over_draws(lambda each: float(each.std() / each.mean())).within(0.0, math.inf),
+        class_share=over_draws(lambda each: _between(each, labels[:first])).within(0.0, 1.0),
+        agreement=Estimate.from_error(agreement(every), doubt, pairs).within(-1.0, 1.0),
         input_shape=tuple(data.shape),
     )
 

@@ -171,8 +171,12 @@ class ChannelPatterns(Result):
         selectivity = over_repeats(self.selectivity.mean(1), within=(0.0, 1.0))
         numbers |= {
             "mean_selectivity": selectivity.named("mean selectivity"),
-            "detecting_channels": over_repeats((self.detected >= 0).sum(1)).named("channels that detect a pattern"),
-            "detected_patterns": over_repeats((self.detectors > 0).sum(1)).named("patterns that are detected"),
+            "detecting_channels": over_repeats((self.detected >= 0).sum(1), within=(0, self.weights.shape[1])).named(
+                "channels that detect a pattern"
+            ),
+            "detected_patterns": over_repeats((self.detectors > 0).sum(1), within=(0, len(self.names))).named(
+                "patterns that are detected"
+            ),
         }
         return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 

@@ -370,7 +370,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
             crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
             held_out[:known] = (crossed / 2).cpu().numpy()
-    rank = possible(covariance.effective_rank(), 1.0, float(size))
+    rank = covariance.effective_rank().within(1.0, float(size))
     return {
         "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
         "eigenvalue_errors": errors.cpu().numpy(),
@@ -382,26 +382,11 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "draws": covariance.draws,
         "inputs": covariance.inputs,
         "effective_rank": rank,
-        "anisotropy": possible(covariance.anisotropy(rank), 0.0, 1.0),
+        "anisotropy": covariance.anisotropy(rank).within(0.0, 1.0),
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
         "resolved": min(resolved, kept),
     }
-
-
-def possible(estimate: Estimate, low: float, high: float) -> Estimate:
-    """The same with the ends of its interval where the number can lie, and the value not above that.
-
-    A value below stays as it is: it says that there were too few draws.
-
-    Example:
-        >>> possible(Estimate(3050.0, 60.0, 2931.0, 3169.0), 1.0, 3072.0)
-        3050 ± 60 (95 % CI 2931 to 3072)
-    """
-    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
-        return replace(estimate, value=min(estimate.value, high))
-    ends = [min(max(end, low), high) for end in (estimate.low, estimate.high)]
-    return replace(estimate, value=min(estimate.value, high), low=min(ends), high=max(ends))
 
 
 # Two independent estimates of a subspace that each have half in common with the true one have a quarter in common.

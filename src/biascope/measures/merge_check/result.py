@@ -337,7 +337,7 @@ class MergeCheck(Result):
                 Step("Look for the layers in which the models disagree.", "biascope merge diff BASE MODELS"),
                 Step(
                     "Fine-tune in the tangent space instead: task vectors then interfere less.",
-                    "biascope edit ENCODER --tunings linearized",
+                    "biascope edit ENCODER --tunings linearised",
                 ),
             ]
         words = "Write the merged model. Then test it with labels before you use it."

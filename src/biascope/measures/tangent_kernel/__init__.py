@@ -20,7 +20,7 @@ from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.tangent_kernel import pictures as pictures
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number
+from biascope.results.estimate import SHARE, Estimate, Number, over_repeats
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Statement, Step
 from biascope.results.wording import percent
@@ -103,13 +103,13 @@ class TangentSpectrum(Result):
     def headline(self) -> dict[str, Number]:  # noqa: D102
         samples, leading = len(self.labels), self.eigenvalues.shape[1]
 
-        def over_draws(values: np.ndarray) -> Estimate:
-            return Estimate.exact(float(values[0])) if self.exact else _mean(values)
+        def over_draws(values: np.ndarray, most: float = math.inf) -> Estimate:
+            return Estimate.exact(float(values[0])) if self.exact else _mean(values, most)
 
         on_leading = f"share of the labels on {leading} functions (chance: {percent(leading / samples)})"
         found = {
-            "effective_rank": over_draws(self.effective_rank).named(f"effective rank of {samples}"),
-            "labels_energy": over_draws(self.labels_energy[:, -1]).named(on_leading, SHARE),
+            "effective_rank": over_draws(self.effective_rank, float(samples)).named(f"effective rank of {samples}"),
+            "labels_energy": over_draws(self.labels_energy[:, -1], 1.0).named(on_leading, SHARE),
             "labels_alignment": over_draws(self.labels_alignment).named("alignment of the labels α/‖y‖²"),
             "alignment_over_random": over_draws(self.labels_alignment * samples / self.trace).named(
                 "alignment relative to a random target"
@@ -124,7 +124,7 @@ class TangentSpectrum(Result):
     def sentence(self) -> str:  # noqa: D102
         data = self.provenance.get("data", {}).get("name", "the data")
         samples, leading, known = len(self.labels), self.eigenvalues.shape[1], len(self.eigenfunctions)
-        what = self.targets[0] if self.positive else f"{len(self.targets)} classes, each against the rest"
+        what = self._named_target if self.positive else f"{len(self.targets)} classes, each against the rest"
         share, constant = self.labels_energy[:, -1].mean(), float(self.means[0]) ** 2
         words = (
             f"{100 * share:.0f} % of the labels of {data} ({what}) lie on the first {leading} of {samples:,} eigenfunctions "
@@ -184,6 +184,15 @@ class TangentSpectrum(Result):
     def _alignment_over_random(self) -> float:
         return float((self.labels_alignment * len(self.labels) / self.trace).mean())
 
+    @property
+    def _named_target(self) -> str:
+        """What the one target is, its classes by their names where these are known."""
+        if not self.provenance.get("data", {}).get("classes"):
+            return self.targets[0]
+        rest = self.targets[0].rpartition(" against ")[2]
+        others = self.class_name(int(rest)) if rest.isdecimal() else rest
+        return f"{', '.join(map(self.class_name, self.positive))} against {others}"
+
     def _target_name(self, place: int) -> str:
         """The class that a target is of, by its name where that is known."""
         number = self.targets[place].split()[0]
@@ -221,13 +230,18 @@ class TangentSpectrum(Result):
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         kernel, labels = self.eigenvalues / self.trace[:, None], np.diff(self.labels_energy, prepend=0.0)
-        samples, whole = len(self.labels), {self.targets[0] if self.positive else "all classes": self.labels_energy}
-        parts = {} if self.positive else {name.split()[0]: self.energy[:, at] for at, name in enumerate(self.targets)}
+        samples, whole = len(self.labels), {self._named_target if self.positive else "all classes": self.labels_energy}
+        own = [self._target_name(at).removeprefix("class ") for at in range(len(self.targets))]
+        parts = {} if self.positive else {name: self.energy[:, at] for at, name in enumerate(own)}
         figure = pictures.energy_figure(whole, samples, parts=parts, dark=dark)
         found = {"label_energy": captioned("Share of the labels on the leading functions", figure)}
         if self.thumbnails.size:
+            known = self.provenance.get("data", {}).get("classes")
+            names = {int(kind): self.class_name(int(kind)) for kind in np.unique(self.labels)} if known else None
             classes = self.labels[pictures.ends(self.eigenfunctions[: len(self.thumbnails)])]
-            figure = pictures.ends_figure(self.thumbnails, kernel[0], labels[0], classes, self.positive, dark=dark)
+            figure = pictures.ends_figure(
+                self.thumbnails, kernel[0], labels[0], classes, self.positive, names=names, dark=dark
+            )
             found["eigenfunction_samples"] = captioned("Samples at the two ends of the first eigenfunctions", figure)
         errors = float(np.nanmax(self.residuals, initial=0.0)), float(self.kernel_error.max())
         figure = pictures.spectrum_figure(kernel, labels, samples, errors=errors, dark=dark)
@@ -240,9 +254,8 @@ class TangentSpectrum(Result):
         return found
 
 
-def _mean(values: np.ndarray) -> Estimate:
-    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Estimate.from_error(float(values.mean()), error, len(values))
+def _mean(values: np.ndarray, most: float = math.inf) -> Estimate:
+    return over_repeats(values, within=(0.0, most))
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
