@@ -348,7 +348,9 @@ class Difference(Result):
                 {name: values[:, k] for k, name in enumerate(self.pair_names)}, self.layers, reading, dark
             )
             low, high = np.nanmin(values, initial=sum(limits) / 2), np.nanmax(values, initial=sum(limits) / 2)
-            figure.axes[0].set(ylim=(low - 0.05, high + 0.05), ylabel="cosine" if limits[0] < 0 else "share")
+            figure.axes[0].set(
+                ylim=(low - 0.05, high + 0.05), ylabel="cosine" if limits[0] < 0 else "share of opposite changes"
+            )
             figure.axes[0].axhline(sum(limits) / 2, color=draw.PALETTE[dark].muted, linestyle=":", linewidth=1.2)
             return figure
         figure = draw.blank(1.2 + 0.18 * len(self.pairs), reading)

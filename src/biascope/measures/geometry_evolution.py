@@ -119,7 +119,7 @@ class GeometryEvolution(Result):
                         "by chance": (self.sizes, self.sizes / len(self.eigenvalues)),
                     },
                     x="number of leading directions",
-                    y="share",
+                    y="share of the directions",
                     log_x=True,
                     dark=dark,
                 ),
@@ -129,7 +129,7 @@ class GeometryEvolution(Result):
                 lines_figure(
                     {"eigenvalue": (line, self.eigenvalues)},
                     x="index",
-                    y="relative to the largest in absolute value",
+                    y="eigenvalue / largest",
                     dark=dark,
                 ),
             ),

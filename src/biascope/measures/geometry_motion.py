@@ -158,7 +158,10 @@ class GeometryMotion(Result):
             "accuracy": captioned(
                 "Accuracy",
                 lines_figure(
-                    {name: (places, 100 * each.mean(1)) for name, each in shares.items()}, x="epoch", y="%", dark=dark
+                    {name: (places, 100 * each.mean(1)) for name, each in shares.items()},
+                    x="epoch",
+                    y="accuracy, %",
+                    dark=dark,
                 ),
             ),
         }

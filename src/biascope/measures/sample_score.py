@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -117,7 +118,8 @@ class SampleScores(Result):
 
     @property
     def _data(self) -> str:
-        return str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0].partition("@")[0].strip()
+        whole = str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
+        return re.sub(r"-[0-9a-f]{16}$", "", whole)  # without the digest that tells sets of one name apart
 
     def statements(self) -> list[Statement]:  # noqa: D102
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])

@@ -91,8 +91,8 @@ class Estimate:
             >>> Estimate(3050.0, 60.0, 2931.0, 3169.0).within(1.0, 3072.0)
             3050 ± 60 (95 % CI 2931 to 3072)
         """
-        ends = [min(max(end, low), high) if math.isfinite(end) else end for end in (self.low, self.high)]
-        return Estimate(min(self.value, high), self.standard_error, *ends, self.confidence)
+        start, end = (min(max(at, low), high) if math.isfinite(at) else at for at in (self.low, self.high))
+        return Estimate(min(self.value, high), self.standard_error, start, end, self.confidence)
 
     def in_percent(self) -> Estimate:
         """A share in percent."""

@@ -33,7 +33,8 @@ TERMS = {
     "sizes.",
     "eigenfunction": "A function on the samples that the tangent kernel learns at its own speed; the first are learned fastest.",
     "eigenvalue": "Of a direction or function: how much of the variance, or of the kernel, lies along it.",
-    "energy": "Squared length. The energy of labels on some functions is the share of the labels that these functions can represent.",
+    "energy": "Squared length. The share of the energy on some frequencies, directions or functions says how much of the whole "
+    "lies there.",
     "FFN": "Fourier feature network: a coordinate network on random sines and cosines whose frequencies have the spread σ.",
     "Fisher": "Directions that separate the classes best, relative to the spread within classes.",
     "fresh inputs": "Random inputs that are drawn anew for each network.",

@@ -141,6 +141,8 @@ def _badge(verdicts: Counter[str]) -> Badge | None:
     if not verdicts:
         return None
     total, good = sum(verdicts.values()), verdicts["reproduced"]
+    if not good and not verdicts["not reproduced"]:
+        return Badge("no verdict yet", "open")
     text = f"{good} of {total} claims reproduced" if total > 1 else next(iter(verdicts))
     tone = "bad" if verdicts["not reproduced"] else "good" if good == total else "fair"
     return Badge(text, tone)

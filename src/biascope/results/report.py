@@ -83,10 +83,16 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     common, own = _provenance(results)
     kind, usual = _kind_and_title(results, trained)
     version = results[0].provenance.get("versions", {}).get("biascope", "")
-    numbered = [section for section in sections if not section["why_detail"]]
-    summary, told = _summary(results, sections, comparison)
-    for section in sections:
-        section["told"] = section["sentence"] not in told and not (trained and comparison)
+    numbered = [section for section in sections if section["shown"] and not section["why_detail"]]
+    summary = _summary(results, sections, comparison)
+    said = {each["text"] for each in summary}
+    meant: set[str] = set()
+    for section, result in zip(sections, results, strict=True):
+        section["told"] = not any(text in said for text, _ in result.statements()) and not (trained and comparison)
+        if section["meaning"] in meant:  # of several networks, the same words once
+            section |= {"meaning": "", "steps": []}
+        meant.add(section["meaning"])
+        section["warned"] = len(numbered) > 1 or section not in numbered  # else the summary has them all
     badges = [section["badge"] for section in numbered if section["badge"]]
     content = {
         "title": title or usual,
@@ -248,8 +254,8 @@ def _by_subject(sections: Sequence[dict[str, Any]], trained: bool) -> list[dict[
 
 def _summary(
     results: Sequence[Result], sections: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
-) -> tuple[list[dict[str, str]], set[str]]:
-    """Three to five statements with links to what shows them, and which sentences they are."""
+) -> list[dict[str, str]]:
+    """Three to five statements with links to what shows them."""
     found = list(comparison["statements"]) if comparison else []
     shown = [
         (section, result)
@@ -264,8 +270,7 @@ def _summary(
     if len(found) < LEAST_STATEMENTS:
         for section, result in shown:
             found += _numbers_in_words(section, result, several)
-    found = found[:MOST_STATEMENTS]
-    return found, {each["text"] for each in found}
+    return found[:MOST_STATEMENTS]
 
 
 def _linked(section: Mapping[str, Any], result: Result, several: bool) -> list[dict[str, str]]:
@@ -359,7 +364,10 @@ def _tables(identity: str, result: Result) -> list[dict[str, Any]]:
         rows = every.get(key, [])
         # A column in which nothing is known says nothing.
         there = {name: words for name, words in columns.items() if any(row.get(name) is not None for row in rows)}
-        cells = [[_table_cell(row.get(name)) for name in there] for row in rows[:_ROWS]]
+        cells = [
+            [_table_cell(row.get(name), percent=words.endswith(", %")) for name, words in there.items()]
+            for row in rows[:_ROWS]
+        ]
         title = key.replace("_", " ").capitalize()
         found.append(
             {
@@ -374,7 +382,8 @@ def _tables(identity: str, result: Result) -> list[dict[str, Any]]:
     return [item for item in found if item["rows"]]
 
 
-def _table_cell(value: Any) -> dict[str, str]:
+def _table_cell(value: Any, percent: bool) -> dict[str, str]:
+    """A cell in words; a share under a heading in percent is shown in percent."""
     if isinstance(value, Badge):
         return {"text": value.text, "badge": value.tone, "why": ""}
     if isinstance(value, Estimate):
@@ -383,8 +392,11 @@ def _table_cell(value: Any) -> dict[str, str]:
         return {"text": text, "badge": "", "why": row["why"]}
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return {"text": "–", "badge": "", "why": "Not measured."}
-    text = f"{value:.3g}" if isinstance(value, float) else _said(value)
-    return {"text": text.replace("-", "−") if isinstance(value, float) else text, "badge": "", "why": ""}
+    if isinstance(value, float):
+        value = 100 * value if percent else value
+        text = f"{value:.3g}".replace("-", "−") if abs(value) < 1000 else f"{value:,.0f}".replace(",", "\u202f")
+        return {"text": text, "badge": "", "why": ""}
+    return {"text": _said(value), "badge": "", "why": ""}
 
 
 def _downloads(results: Sequence[Result]) -> list[dict[str, str]]:
@@ -475,6 +487,9 @@ def _gallery(result: Result, index: int) -> dict[str, Any] | None:
     if not result.gallery:
         return None
     directions = np.asarray(getattr(result, result.gallery))
+    features = (
+        len(getattr(result, "input_shape", (0, 0))) == 1
+    )  # numbers in no order: a frequency of theirs means nothing
     shape = tuple(getattr(result, "input_shape", directions.shape[1:]))
     height, width = shape[-2:] if len(shape) > 1 else (1, shape[0])
     values, errors = getattr(result, "eigenvalues", None), getattr(result, "eigenvalue_errors", None)
@@ -493,6 +508,7 @@ def _gallery(result: Result, index: int) -> dict[str, Any] | None:
         "height": height,
         "width": width,
         "resolved": len(directions) if resolved is None else resolved,
+        "features": features,
     }
     return {
         "id": f"gallery-{index}",
@@ -502,6 +518,7 @@ def _gallery(result: Result, index: int) -> dict[str, Any] | None:
         "resolved": resolved,
         "size": directions.shape[1],
         "signal": min(height, width) == 1,
+        "features": features,
         "coloured": data["channels"] == 3,
         "count": 0,
         "data": data | numbers | {"scales": [], "pixels": ""},
@@ -707,7 +724,11 @@ def _in_words(estimate: Estimate) -> tuple[str, str]:
 def _pair(estimate: Estimate) -> tuple[str, str]:
     value, error = estimate.value, estimate.standard_error
     if estimate.confidence == 1.0 or not (math.isfinite(error) and error > 0):
-        return f"{value:.4g}".replace("-", "−"), "exact" if estimate.confidence == 1.0 else "unknown"
+        alone, ends = f"{value:.4g}".replace("-", "−"), (estimate.low, estimate.high)
+        if estimate.confidence == 1.0:
+            return alone, "exact"
+        known = error == 0 and all(map(math.isfinite, ends))  # draws that all agree
+        return alone, " to ".join(f"{end:.4g}".replace("-", "−") for end in ends) if known else "unknown"
     power = math.floor(math.log10(max(abs(value), error)))
     power = 0 if -4 < power < 6 else power
     digits = min(max(0, 1 - math.floor(math.log10(error / 10**power))), 12)

@@ -203,12 +203,10 @@ def order_figure(
     Returns:
         The figure: means, with bars from the lowest to the highest draw.
     """
-    ranks = places or [f"{place}." for place in range(1, len(names) + 1)]
+    ranks = places or [f"{place}" for place in range(1, len(names) + 1)]
     reading = "Dots are predictions of kernels. Bars range from the worst to the best of the drawn initial weights."
     reading += " Squares are results of training." * bool(trained)
-    reading += " Networks with = share rank 1: other initial weights may put them first." * any(
-        "=" in each for each in ranks
-    )
+    reading += " Networks marked = may rank first with other initial weights." * any("=" in each for each in ranks)
     figure = blank(1.3 + 0.24 * len(names), reading)
     axes, colours = panel(figure, dark), PALETTE[dark]
     for row, (label, each) in enumerate(predicted.items()):
@@ -220,10 +218,12 @@ def order_figure(
             "linewidth": 1.1,
             "markerfacecolor": "none" if row else colours.lines[0],
         }
-        axes.errorbar(level, at, xerr=bars, fmt="o", color=colours.lines[row], label=plain(label), **style)
+        axes.errorbar(level, at, xerr=bars, fmt="o", color=colours.lines[row], label=plain(label, 40), **style)
     for label, each in (trained or {}).items():
         axes.plot(each, np.arange(len(names)), "s", markersize=4, color=colours.lines[2], label=plain(label, 40))
-    axes.set_yticks(range(len(names)), [f"{place} {plain(name, 24)}" for place, name in zip(ranks, names, strict=True)])
+    axes.set_yticks(
+        range(len(names)), [f"{plain(name, 24)}  {place}" for place, name in zip(ranks, names, strict=True)]
+    )
     axes.invert_yaxis()
     axes.set(xlabel="PSNR on held-out points, dB")
     legend_below(figure, axes, dark)

@@ -81,13 +81,13 @@ class Advice(Result):
 
     shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "networks": {
-            "rank": "Rank",
+            "rank": "Rank (=: may be first)",
             "network": "Network",
             "predicted_psnr": "Predicted PSNR (kernel, all points)",
             "predicted_psnr_on_fewer_points": "Predicted PSNR (kernel, a quarter of the points)",
             "trained_psnr": "Trained PSNR (check)",
-            "energy_not_learned": "Energy not learned",
-            "energy_beyond_nyquist": "Energy beyond Nyquist",
+            "energy_not_learned": "Energy not learned, %",
+            "energy_beyond_nyquist": "Energy beyond Nyquist, %",
         }
     }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -147,8 +147,8 @@ class Advice(Result):
 
     @property
     def places(self) -> list[str]:
-        """Ranks as they are shown everywhere: ``"1."``, and ``"1.="`` for those that may rank first as well."""
-        return ["1." if not index else "1.=" if level else f"{index + 1}." for index, level in enumerate(self.level)]
+        """Ranks as they are shown everywhere: ``"1"``, and with a ``"="`` for those that may rank first as well."""
+        return [f"{index + 1}{'=' if level and index else ''}" for index, level in enumerate(self.level)]
 
     @property
     def stability(self) -> float:
@@ -172,7 +172,7 @@ class Advice(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         found = {
-            f"predicted_psnr:{self._word(index)}": self.score(index).named(f"{place} {name}, predicted PSNR", "dB")
+            f"predicted_psnr:{self._word(index)}": self.score(index).named(f"{place}. {name}, predicted PSNR", "dB")
             for index, (place, name) in enumerate(zip(self.places, self.names, strict=True))
         }
         if len(self.names) > 1 and math.isfinite(self.stability):
@@ -345,9 +345,7 @@ class Advice(Result):
         ]
         if others:
             more = [f"{len(others) - LISTED} others"] if len(others) > LISTED + 1 else others[LISTED:]
-            words = (
-                f"With other initial weights, {listed([*others[:LISTED], *more])} may rank first: they share rank 1."
-            )
+            words = f"With other initial weights, {listed([*others[:LISTED], *more])} may rank first (marked =)."
             found.append(Statement(words, "networks"))
         if len(self.names) > 1:
             found.append(Statement(self._on_stability(), "ranking"))

@@ -337,7 +337,7 @@ class ChannelPatterns(Result):
         from biascope.measures.channel_patterns.pictures import patches_figure
 
         reading = "Bars are the responses of the channels that detect a pattern"
-        words: dict[str, Any] = {"order": order, "along": along, "dark": dark}
+        words: dict[str, Any] = {"order": order, "along": along, "names": self.names, "dark": dark}
         if not self.weighted:
             bars = {"detected": (self.detectors * self.strength).mean(0)}
             return patches_figure(self.pixels, bars, value="detection mass", reading=f"{reading}.", **words)

@@ -155,13 +155,14 @@ class CovarianceResult(Result, ABC):
             "spectra": captioned("Spectra on one scale", spectra),
             "overlap": captioned(f"Overlap of the {table.leading} leading directions", overlap),
         }
-        if trained:
+        if trained:  # the first thing to see
             ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
             values, errors = np.array(ranks).T
-            pictures["effective_rank_along_training"] = captioned(
+            along = captioned(
                 "Effective rank during training",
                 draw.along(values, errors, labels, quantity="effective rank", dark=dark),
             )
+            pictures = {"effective_rank_along_training": along, **pictures}
         return pictures
 
     def direction_plots(self, spectrum: str, dark: bool) -> dict[str, Figure]:
@@ -209,6 +210,9 @@ class CovarianceResult(Result, ABC):
         """How many directions the draws resolve, for a summary."""
         if self.resolved is None:
             return []
+        if not self.resolved and self.effective_rank.contains(self.size):
+            words = "No single direction stands out from noise, as is to be expected without a preference."
+            return [Statement(words, "agreement_of_halves")]
         if not self.resolved:
             words = f"{self.draws} draws do not resolve single directions: the pictures of directions are noise. Pass more draws."
             return [Statement(words, "agreement_of_halves")]
@@ -228,12 +232,13 @@ class CovarianceResult(Result, ABC):
         shape = "x".join(map(str, self.input_shape))
         model, trained = self.model_word, self.provenance.get("family", {}).get("law") == "point"
         found = []
-        if self.resolved is not None and self.resolved < 10 and not trained:
+        preferred = not self.effective_rank.contains(self.size)
+        if self.resolved is not None and self.resolved < 10 and preferred and not trained:
             more = max(2000, 4 * self.draws)
             words = "Draw more networks, to resolve more directions and narrow the intervals."
             found.append(Step(words, f"biascope scan {model} --input {shape} --draws {more}"))
         if not trained:
-            other = "mlp" if self.subject != "mlp" else "lenet"
+            other = "OTHER_MODEL" if len(self.input_shape) != 3 else "mlp" if self.subject != "mlp" else "lenet"
             words = "Compare it with another network on the same inputs."
             found.append(Step(words, f"biascope compare {model} {other} --input {shape}"))
             if len(self.input_shape) == 3:

@@ -215,7 +215,9 @@ class DirectionalBias(Result):
         sides = (int(side) for side in self.input_shape[-2:])
         label = self.labels[place][-2:]
         down, across = ((int(part) + side // 2) % side - side // 2 for part, side in zip(label, sides, strict=True))
-        return f"the frequency of {down} cycles down and {across} across"
+        if not down and not across:
+            return "the constant direction (frequency 0)"
+        return f"the wave of {abs(down)} cycles down and {abs(across)} across"
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.results import figures as frequency_plane
@@ -264,9 +266,11 @@ class DirectionalBias(Result):
             if self.is_fourier:
                 sides = (int(side) for side in self.input_shape[-2:])
                 cycles = [(part + side // 2) % side - side // 2 for part, side in zip(label[-2:], sides, strict=True)]
-                name = f"frequency ({cycles[0]}, {cycles[1]})"
+                name = f"frequency ({cycles[0]}, {cycles[1]})".replace("-", "−")
             curves[name] = (self.steps[-1], self.losses[-1, -1, :, direction].mean(0))
-        return lines_figure(curves, x="iteration", y="training loss", log_y=True, dark=dark)
+        reading = "Each curve is the training loss along one direction, the best learned first. Near 0.69, nothing is learned."
+        low = bool(np.nanmin([np.nanmin(values, initial=1.0) for _, values in curves.values()]) < 0.1)
+        return lines_figure(curves, x="iteration", y="training loss", log_y=low, reading=reading, dark=dark)
 
     @property
     def repeats(self) -> int:

@@ -129,7 +129,7 @@ class Match(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         return {
-            f"gain:{name}": self.gain(index).named(f"{name} ({self._size(index)})")
+            f"gain:{name}": self.gain(index).named(f"gain of {name} ({self._size(index)})")
             for index, name in enumerate(self.names)
         }
 

@@ -67,7 +67,7 @@ class Race(Result):
     shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "candidates": {
             "candidate": "Candidate",
-            "probability_of_being_best": "Probability of being best",
+            "probability_of_being_best": "Probability of being best, %",
             "held_out_loss": "Held-out loss",
             "out_after_iterations": "Dropped out after iterations",
             "parameters": "Parameters",
@@ -183,13 +183,12 @@ class Race(Result):
         return "\n".join(lines)
 
     def page_title(self) -> str:  # noqa: D102
-        return f"Which of {len(self.names)} networks learns {self.data} best?"
+        return f"Which of {len(self.names)} networks learns {self.data.partition(',')[0]} best?"
 
     def badge(self) -> Badge:  # noqa: D102
         return Badge("decided", "good") if self.decided else Badge("not decided", "fair")
 
     def statements(self) -> list[Statement]:  # noqa: D102
-        first = self.order[0]
         found = [Statement(self.sentence().replace(f" {LIMIT}", ""), "probability_of_being_best")]
         losses = [row for row in self.tables()["candidates"] if row["held_out_loss"] is not None]
         if losses:
@@ -197,7 +196,7 @@ class Race(Result):
             words = f"{best['candidate']} had the lowest held-out loss when it was last evaluated: {best['held_out_loss']:.3g}."
             found.append(Statement(words, "losses"))
         spent = f"All candidates together used {percent(self.work)} of the iterations that training each of them to the end would take"
-        return [*found, Statement(f"{spent}. {self.names[first]} leads.", "candidates")]
+        return [*found, Statement(f"{spent}.", "candidates")]
 
     def meaning(self) -> str:  # noqa: D102
         return (
@@ -243,7 +242,9 @@ class Race(Result):
                 axes.plot(
                     self.steps[known][-1], self.curves[index][known][-1], "x", color=colours.lines[1], markersize=6
                 )
-        axes.set(xlabel=f"iteration of {self.total:,}", ylabel="loss", yscale="log")
+        known = np.concatenate([self.curves[np.isfinite(self.curves)], np.exp(-self.merits[np.isfinite(self.merits)])])
+        wide = bool(known.size and known.max() > 3 * known.min() > 0)
+        axes.set(xlabel=f"iteration of {self.total:,}", ylabel="loss", yscale="log" if wide else "linear")
         draw.legend_below(figure, axes, dark)
         return figure
 

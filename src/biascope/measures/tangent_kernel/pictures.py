@@ -138,7 +138,7 @@ def spectrum_figure(
     axes.axhline(1 / samples, color=colours.muted, linestyle=":", linewidth=1.4, label="a random target")
     # Dots fall to zero by chance: the axis ends where the kernel does, or a decade below chance.
     low = max(min(float(level[level > 0].min(initial=1.0)) / 2, 0.1 / samples), 1e-12)
-    axes.set(yscale="log", ylim=(low, 1.5), ylabel="share")
+    axes.set(yscale="log", ylim=(low, 1.5), ylabel="share of the kernel or labels")
     _count(axes, length, "eigenfunction, by decreasing eigenvalue")
     legend_below(figure, axes, dark)
     return figure
@@ -190,7 +190,7 @@ def ends_figure(
             canvas[:, left : left + width, 3] = 255
             ink = colours.lines[int(kind in positive)] if positive else colours.ink
             style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 8 if names else 9, "color": ink}
-            axes.text(left + width / 2, height * 1.05, plain((names or {}).get(int(kind), str(kind)), 9), **style)
+            axes.text(left + width / 2, height * 1.05, plain((names or {}).get(int(kind), str(kind)), 8), **style)
         axes.imshow(canvas, interpolation="none")
         title = f"{place + 1}: {percent(kernel[place])} of the kernel, {percent(target[place])} of the labels"
         axes.set_title(title, fontsize=10, color=colours.ink, loc="left", pad=3)

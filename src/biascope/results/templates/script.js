@@ -125,6 +125,24 @@ function plotLines(canvas, lines, low, high) {
   });
 }
 
+/* One bar for each input feature, up or down from zero. */
+function plotBars(canvas, values) {
+  const sharpness = Math.max(2, window.devicePixelRatio || 1);
+  const [width, height, edge] = [640, 180, 6];
+  canvas.width = width * sharpness;
+  canvas.height = height * sharpness;
+  const context = canvas.getContext("2d");
+  context.scale(sharpness, sharpness);
+  const [step, middle] = [(width - 2 * edge) / values.length, height / 2];
+  values.forEach((value, at) => {
+    context.fillStyle = colours().lines[value < 0 ? 0 : 1];
+    const reach = ((middle - edge) * value) / 127;
+    context.fillRect(edge + (at + 0.1) * step, reach < 0 ? middle : middle - reach, 0.8 * step, Math.abs(reach));
+  });
+  context.fillStyle = colours().muted;
+  context.fillRect(edge, middle - 0.4, width - 2 * edge, 0.8);
+}
+
 const digits = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 const raised = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => digits[digit]);
 
@@ -159,8 +177,10 @@ function startGallery(gallery) {
   function redraw() {
     const index = slider.value - 1;
     const direction = pixels.subarray(index * size, (index + 1) * size);
-    const magnitude = fourier(direction, data);
-    if (isSignal) {
+    const magnitude = data.features ? null : fourier(direction, data);
+    if (data.features) {
+      plotBars(part("pixels"), direction);
+    } else if (isSignal) {
       const length = size / data.channels;
       const lines = Array.from({ length: data.channels }, (_, c) => direction.subarray(c * length, (c + 1) * length));
       const half = magnitude.subarray(0, Math.floor(length / 2) + 1);
