@@ -154,7 +154,7 @@ def _summary(findings: Sequence[dict[str, Any]], verdicts: Counter[str]) -> list
     counts = listed([f"{count} {verdict}" for verdict, count in verdicts.items()])
     many = "claim" if sum(verdicts.values()) == 1 else "claims"
     first = findings[0]
-    found = [(f"Verdicts on {sum(verdicts.values())} {many}: {counts}.", f"{first['id']}-claims", "→ Claims")]
+    found = [(f"Verdicts on {sum(verdicts.values())} {many}: {counts}.", f"{first['id']}-claims", "→\u00a0Claims")]
     ordered = sorted(
         ((claim, finding) for finding in findings for claim in finding["claims"]),
         key=lambda pair: list(_TONES).index(pair[0]["verdict"]) if pair[0]["verdict"] in _TONES else 9,
@@ -163,9 +163,9 @@ def _summary(findings: Sequence[dict[str, Any]], verdicts: Counter[str]) -> list
     ordered.sort(key=lambda pair: pair[0]["verdict"] != "not reproduced")
     for claim, finding in ordered[: 4 if len(ordered) > 3 else 3]:
         words = f"{claim['verdict'].capitalize()}: {claim['statement']} Published: {claim['published']}; measured: {claim['measured']}."
-        found.append((words, f"{finding['id']}-claims", "→ Claims"))
+        found.append((words, f"{finding['id']}-claims", "→\u00a0Claims"))
     if len(found) < 3:
-        found.append((first["run"], first["id"], "→ Picture"))
+        found.append((first["run"], first["id"], "→\u00a0Picture"))
     return [{"text": text, "place": place, "words": words, "about": ""} for text, place, words in found]
 
 

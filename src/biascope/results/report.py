@@ -26,7 +26,7 @@ from biascope.results.figures import MARK
 from biascope.results.page import citation, download, rendered
 from biascope.results.planes import distinct, joint_views, live_view
 from biascope.results.registry import find, names, saved
-from biascope.results.result import Badge, Beside, Result
+from biascope.results.result import Badge, Beside, Result, Step
 from biascope.results.wording import listed
 from biascope.runs.files import write_atomically
 from biascope.runs.rehearsal import counted
@@ -286,7 +286,7 @@ def _linked(section: Mapping[str, Any], result: Result, several: bool) -> list[d
     for text, shown_by in result.statements():
         place, words = places.get(shown_by, usual)
         about = f"{section['subject']}, {section['title'].lower()}" if several else ""
-        found.append({"text": text, "place": place, "words": f"→ {words}", "about": about})
+        found.append({"text": text, "place": place, "words": f"→\u00a0{words}", "about": about})
     return found
 
 
@@ -297,7 +297,7 @@ def _numbers_in_words(section: Mapping[str, Any], result: Result, several: bool)
         text = f"{row['label'][:1].upper()}{row['label'][1:]}: {row['value']}"
         text += f" (95 % CI {row['interval']})." if row["known"] else "."
         about = section["subject"] if several else ""
-        found.append({"text": text, "place": f"numbers-{section['id']}", "words": "→ Numbers", "about": about})
+        found.append({"text": text, "place": f"numbers-{section['id']}", "words": "→\u00a0Numbers", "about": about})
     return found
 
 
@@ -570,7 +570,7 @@ def _comparison(results: Sequence[Result], trained: bool) -> dict[str, Any] | No
         for text, shown_by in group[0].conclusions(group, _labels(group), trained):
             place = f"all-{index}-{shown_by}" if shown_by in captions else "comparison-table"
             statements.append(
-                {"text": text, "place": place, "words": f"→ {captions.get(shown_by, 'Table')}", "about": ""}
+                {"text": text, "place": place, "words": f"→\u00a0{captions.get(shown_by, 'Table')}", "about": ""}
             )
     planes = joint_views((f"plane-{index}", _title(result), result) for index, result in enumerate(results))
     for view in planes:
@@ -589,8 +589,14 @@ def _comparison(results: Sequence[Result], trained: bool) -> dict[str, Any] | No
         "groups": groups,
         "statements": statements,
         "meaning": _COMPARED[trained] if headlines else "",
-        "steps": [],
+        "steps": [] if trained or not headlines else [_race(headlines[0])],
     }
+
+
+def _race(group: Sequence[Result]) -> Step:
+    models = list(dict.fromkeys(result.model_word for result in group))
+    words = "Train the networks briefly on your data, side by side, to see which learns them best."
+    return Step(words, f"biascope match {' '.join(models)} --data my_images.npz --race")
 
 
 _COMPARED = {

@@ -172,7 +172,9 @@ class Advice(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         found = {
-            f"predicted_psnr:{self._word(index)}": self.score(index).named(f"{place}. {name}, predicted PSNR", "dB")
+            f"predicted_psnr:{self._word(index)}": self.score(index).named(
+                f"rank {place}: {name}, predicted PSNR", "dB"
+            )
             for index, (place, name) in enumerate(zip(self.places, self.names, strict=True))
         }
         if len(self.names) > 1 and math.isfinite(self.stability):

@@ -191,11 +191,8 @@ class Match(Result):
         return "\n".join(lines)
 
     def page_title(self) -> str:  # noqa: D102
-        return (
-            f"Can these {len(self.names)} networks change along {self.data}?"
-            if len(self.names) > 1
-            else (f"Can {self.names[0]} change along {self.data}?")
-        )
+        who = f"these {len(self.names)} networks" if len(self.names) > 1 else self.names[0]
+        return f"Can {who} change along {self.data.partition(',')[0]}?"
 
     def badge(self) -> Badge:  # noqa: D102
         closed = len(self.closed)
