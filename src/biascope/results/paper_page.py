@@ -83,7 +83,7 @@ def _content(findings: Sequence[dict[str, Any]], problems: list[str]) -> dict[st
         or [{"text": "There are no findings yet.", "about": "", "place": "numbers", "words": ""}],
         "cautions": [],
         "contents": [
-            *[(finding["id"], finding["where"]) for finding in findings[:8]],
+            *[(finding["id"], f"{finding['where']} ({finding['record'].effort})") for finding in findings[:8]],
             ("numbers", "Numbers"),
             ("repeat", "Repeat and cite"),
             ("settings", "Settings"),

@@ -230,9 +230,8 @@ class Result(ABC):
     @property
     def model_word(self) -> str:
         """The network as one would type it in a command; ``MODEL`` where that is not known."""
-        from biascope import networks
-
-        return self.subject if self.subject in networks.names() else "MODEL"
+        known = Path(__file__).parents[1] / "networks" / f"{self.subject}.py"  # a file there is a network of that name
+        return self.subject if re.fullmatch(r"[a-z]\w*", self.subject) and known.is_file() else "MODEL"
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Tables by name, for programs: rows of the same snake_case columns, with plain values or numbers in them; most have none."""
