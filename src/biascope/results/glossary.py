@@ -66,7 +66,7 @@ TERMS = {
     "trained PSNR": "PSNR on held-out points of a network that was really trained, as a check of the prediction.",
     "verdict": "Reproduced: the whole interval lies within the tolerance. Not reproduced: it lies outside. Inconclusive: it does both, "
     "or the effort was too small.",
-    "vote": "Effect of a pattern on the output through all channels; positive votes speak for the positive class.",
+    "vote": "Effect of a pattern on the output through all channels. Positive votes raise it, so they speak for the positive class.",
 }
 _FOUND = re.compile(
     rf"(?<![\w-])({'|'.join(re.escape(term) for term in sorted(TERMS, key=len, reverse=True))})(s?)(?![\w-])",

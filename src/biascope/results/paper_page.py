@@ -22,6 +22,7 @@ from biascope.runs.files import write_atomically
 _BACKGROUND = {False: "#fefdfb", True: "#14171d"}  # by whether it is dark; the colours of the page
 _WIDTH = 1400  # pixels of the widest picture
 _TONES = {"reproduced": "good", "not reproduced": "bad", "inconclusive": "fair", "not run": "open"}
+MOST_CLAIMS = 4  # in a summary
 _ROOM = 4_500_000  # bytes of pictures; those that do not fit stay in their folders
 
 
@@ -155,13 +156,21 @@ def _summary(findings: Sequence[dict[str, Any]], verdicts: Counter[str]) -> list
     many = "claim" if sum(verdicts.values()) == 1 else "claims"
     first = findings[0]
     found = [(f"Verdicts on {sum(verdicts.values())} {many}: {counts}.", f"{first['id']}-claims", "→\u00a0Claims")]
+    small = [
+        finding
+        for finding in findings
+        if not any(claim.counts_at(finding["record"].effort) for claim, _ in finding["record"].claims)
+    ]
+    if small:
+        words = f"{small[0]['where']} was run with {small[0]['record'].effort} effort, which is too small for a verdict on any claim."
+        found.append((words, small[0]["id"], "→\u00a0Figure"))
     ordered = sorted(
         ((claim, finding) for finding in findings for claim in finding["claims"]),
         key=lambda pair: list(_TONES).index(pair[0]["verdict"]) if pair[0]["verdict"] in _TONES else 9,
     )
     # What failed first, then what held.
     ordered.sort(key=lambda pair: pair[0]["verdict"] != "not reproduced")
-    for claim, finding in ordered[: 4 if len(ordered) > 3 else 3]:
+    for claim, finding in ordered[: MOST_CLAIMS - len(small[:1])]:
         words = f"{claim['verdict'].capitalize()}: {claim['statement']} Published: {claim['published']}; measured: {claim['measured']}."
         found.append((words, f"{finding['id']}-claims", "→\u00a0Claims"))
     if len(found) < 3:

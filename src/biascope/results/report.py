@@ -546,6 +546,7 @@ def _fill(galleries: list[dict[str, Any]], room: int) -> None:
 def _comparison(results: Sequence[Result], trained: bool) -> dict[str, Any] | None:
     """Several subjects side by side: a table of one number for each, pictures of what may be overlaid, and what follows."""
     known = [(result, beside) for result in results if (beside := result.beside()) is not None]
+    known.sort(key=lambda pair: bool(pair[0].why_detail(results)))  # what gives the headline comes first
     titles = {(result.measurement, beside.kind): f"{_title(result)} ({beside.kind})" for result, beside in known}
     rows = []
     for subject in dict.fromkeys(result.subject for result, _ in known):

@@ -113,6 +113,7 @@ def psnr_figure(
     apart: Sequence[str] = (),
     y: str = "test PSNR, dB",
     log_x: bool = False,
+    reading: str = "Means over signals.",
     dark: bool = False,
 ) -> Figure:
     """How well networks reconstruct signals, against the iterations of their training.
@@ -123,13 +124,14 @@ def psnr_figure(
         apart: As in :func:`energy_figure`.
         y: What is drawn.
         log_x: Whether iterations are on a logarithmic scale.
+        reading: A sentence on how to read the figure.
         dark: Whether the background is.
 
     Returns:
         The figure.
     """
     bands = {name: 1.96 * np.nan_to_num(each) for name, each in (errors or {}).items()}
-    reading = "Means over signals." + " Bands are 95 % intervals." * bool(bands)
+    reading += " Bands are 95 % intervals." * bool(bands)
     figure, axes = _curves(curves, bands, apart, reading, dark, marker="o", markersize=2.5)
     axes.set(xlabel="iterations", ylabel=plain(y, 60), xscale="log" if log_x else "linear")
     return figure

@@ -416,9 +416,12 @@ class Advice(Result):
         steps = np.geomspace(1, 30 * last, 40)
         after = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in steps], 1)
         courses = {self.names[i]: (steps, after[i]) for i in shown}
+        words = (
+            "Predictions of the kernels for more or fewer iterations: the best network of each kind, and the last one."
+        )
         found["psnr_along_training"] = captioned(
             "Predicted PSNR during training",
-            pictures.psnr_figure(courses, y="predicted PSNR, dB", log_x=True, dark=dark),
+            pictures.psnr_figure(courses, y="predicted PSNR, dB", log_x=True, reading=words, dark=dark),
         )
         shown = sorted({0, int(self.beyond.argmax()), int(self.beyond.argmin()), len(self.names) - 1})
         between = {self.names[i]: (self.frequencies, self.between[i]) for i in shown}

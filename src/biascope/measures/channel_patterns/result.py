@@ -343,7 +343,9 @@ class ChannelPatterns(Result):
             return patches_figure(self.pixels, bars, value="detection mass", reading=f"{reading}.", **words)
         plus, minus = (each.mean(0) for each in self.masses)
         bars, dots = {"detection mass for": plus, "and against": -minus}, {"vote of all channels": self.votes.mean(0)}
-        reading += ", times their weight. Bars point up for votes for the positive class. Diamonds are the votes of all channels."
+        reading += (
+            ", times their weight. Bars point up where they raise the output. Diamonds are the votes of all channels."
+        )
         return patches_figure(self.pixels, bars, dots, value="response × weight", reading=reading, **words)
 
     def _statistics_plot(self, dark: bool) -> Figure:

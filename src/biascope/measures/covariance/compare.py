@@ -96,7 +96,7 @@ class Comparison:
         names = list(labels or (result.subject for result in self.results))
         values = np.array([result.effective_rank.value for result in self.results])
         order = np.argsort(values, kind="stable")
-        said = listed([f"{names[k]} ({values[k]:.3g})" for k in order])
+        said = listed([f"{names[k]} ({_counted(values[k])})" for k in order])
         differ = self.differences()
         above = np.triu_indices(len(names), 1)
         size = self.results[0].size
@@ -134,8 +134,10 @@ class Comparison:
         shown_by = "effective_rank_along_training"
         found = [
             Statement(
-                f"From {labels[0]} to {labels[-1]}, the effective rank {way}: from {first.value:.3g} (95 % CI {first.low:.3g} to "
-                f"{first.high:.3g}) to {last.value:.3g} (95 % CI {last.low:.3g} to {last.high:.3g}) of {size} directions.",
+                f"From {labels[0]} to {labels[-1]}, the effective rank {way}: from {_counted(first.value)} (95 % CI "
+                f"{_counted(first.low)} to "
+                f"{_counted(first.high)}) to {_counted(last.value)} (95 % CI {_counted(last.low)} to {_counted(last.high)}) of "
+                f"{size} directions.",
                 shown_by,
             )
         ]
@@ -144,8 +146,8 @@ class Comparison:
             step = int(np.abs(np.diff(values)).argmax())
             found.append(
                 Statement(
-                    f"The largest change lies between {labels[step]} and {labels[step + 1]}: from {values[step]:.3g} to "
-                    f"{values[step + 1]:.3g} directions.",
+                    f"The largest change lies between {labels[step]} and {labels[step + 1]}: from {_counted(values[step])} to "
+                    f"{_counted(values[step + 1])} directions.",
                     shown_by,
                 )
             )
@@ -193,6 +195,11 @@ class Comparison:
             )
             lines.append(f"  {result.subject:{width}} effective rank {result.effective_rank!r:40}  {cells.rstrip()}")
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
+
+
+def _counted(number: float) -> str:
+    """Three digits, whole numbers in full."""
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
 
 
 def noise_floor(leading: int, size: int, exceeded: float = 0.001) -> float:
