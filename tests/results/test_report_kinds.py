@@ -20,6 +20,7 @@ from torch import nn
 
 from biascope.families.family import Family
 from biascope.measures.average_geometry import average_geometry
+from biascope.measures.covariance.compare import side_by_side
 from biascope.measures.mean_gradient import mean_gradient
 from biascope.results import draw, store
 from biascope.results.claim import DOCUMENT, Claim, FigureOfPaper, Finding, Record
@@ -291,6 +292,26 @@ def test_a_command_that_is_recorded_is_shown_in_place_of_the_call(tmp_path: Path
     text = write_report([told], tmp_path / "b.html").read_text()
     assert f"<code>{command}</code>" in text
     assert "biascope.measure(" not in text
+
+
+def test_a_comparison_concludes_which_effective_ranks_differ() -> None:
+    one = results("scan")[0]
+    family = {**one.provenance["family"], "name": "other"}
+    same = dataclasses.replace(one, provenance={**one.provenance, "family": family})
+    assert (
+        side_by_side([one, same])
+        .conclusion()
+        .startswith("The effective ranks do not differ significantly: small CNN (")
+    )
+    rank = Estimate(5.0, 0.1, 4.8, 5.2)
+    few = dataclasses.replace(same, effective_rank=rank)
+    told = side_by_side([one, few]).conclusion()
+    assert told.startswith(
+        "All effective ranks differ significantly. From the strongest preference to the weakest: other (5) and"
+    )
+    near = dataclasses.replace(few, provenance={**one.provenance, "family": {**family, "name": "third"}})
+    assert "except between other and third." in side_by_side([one, few, near]).conclusion()
+    assert side_by_side([one, few]).as_dict()["differ"].tolist() == [[False, True], [True, False]]
 
 
 def test_intervals_end_where_a_number_can_lie() -> None:

@@ -105,7 +105,7 @@ class Comparison:
         if differ[above].all():
             return f"All effective ranks differ significantly. From the strongest preference to the weakest: {said} of {size} "
             "directions."
-        alike = [f"{names[j]} and {names[i]}" for i, j in zip(*above, strict=True) if not differ[i, j]]
+        alike = [f"{names[i]} and {names[j]}" for i, j in zip(*above, strict=True) if not differ[i, j]]
         return (
             f"The effective ranks differ significantly, except between {listed(alike)}. From the strongest preference to the weakest: "
             f"{said} of "
