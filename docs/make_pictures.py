@@ -117,13 +117,13 @@ def main(runs: Path) -> None:
         pictures = list(directions[name].plots().values())
         pictures[0].savefig(HERE / f"spectrum_{name}.png", dpi=130, facecolor="white")
         pictures[1].savefig(HERE / f"directions_{name}.png", dpi=130, facecolor="white")
-    scanned = load(runs / "scan_lenet" / "mean_gradient").plots()["Leading directions in pixels and in frequency"]
+    scanned = load(runs / "scan_lenet" / "mean_gradient").plots()["leading_directions"]
     scanned.savefig(HERE / "mean_gradient_lenet.png", dpi=130, facecolor="white")
     labels = {"vehicles against animals": "kernel_vehicles", "classes 5 to 9 against the rest": "kernel_halves"}
     energies = {words: load(runs / folder / "tangent_kernel").labels_energy for words, folder in labels.items()}
     kernel_pictures.energy_figure(energies, 4000).savefig(HERE / "tangent_kernel.png", dpi=130, facecolor="white")
     scores = load(runs / "sample_score" / "sample_score-train").plots()[
-        "Scores of train by class"
+        "scores_by_class"
     ]  # the first shows images of the set
     scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
     own = (

@@ -3,12 +3,14 @@
 import dataclasses
 import inspect
 import json
+import re
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 
+from biascope.results.draw import caption_of, reading_of
 from biascope.results.estimate import Number
 from biascope.results.registry import PAPERS, find, load, names
 from biascope.results.result import KEY, Result
@@ -107,8 +109,10 @@ def test_it_draws_itself_in_light_and_dark(name: str) -> None:
     for dark in (False, True):
         figures = result.plots(dark=dark)
         assert figures
-        for caption, figure in figures.items():
-            assert caption[0].isupper()
+        for key, figure in figures.items():
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", key), key
+            assert caption_of(figure, key)[0].isupper()
+            assert reading_of(figure).endswith("."), key
             assert figure.axes
     assert result.plot().axes
 

@@ -63,7 +63,7 @@ def show(picture):
     plt.figure(picture)
 
 
-show(result.plots()["Leading directions in pixels and in frequency"])
+show(result.plots()["leading_directions"])
 
 # %%
 # The number

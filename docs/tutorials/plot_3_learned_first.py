@@ -110,7 +110,7 @@ def show(picture):
     plt.figure(picture)
 
 
-show(found["disc or ring"].plots()["Samples at the two ends of the first eigenfunctions"])
+show(found["disc or ring"].plots()["eigenfunction_samples"])
 
 # %%
 # Does training agree?

@@ -12,7 +12,8 @@ from command_tree import COMMANDS
 from typer.testing import CliRunner
 
 from biascope.cli import app
-from biascope.cli.printing import numbers_as_json, write_table
+from biascope.cli.printing import write_table
+from biascope.results.document import numbers_as_json
 from biascope.results.estimate import Estimate
 from biascope.results.result import KEY
 

@@ -136,6 +136,15 @@ def test_a_verdict_a_report_and_the_next_command(folder):
         assert [row["layer"] for row in csv.DictReader(file)] == ["first", "last"]
 
 
+def test_a_second_check_in_one_folder_says_what_it_replaces(folder, undrawn):
+    words = (*CHECK, "--grid", "0", "--device", "cpu", "--data", "a.npz", "--data", "b.npz")
+    assert "is replaced" not in said(*words)
+    assert "is replaced" not in said(*words), "the same again"
+    told = said(*words, "--samples", "20")
+    assert "The earlier result in biascope-runs/check-base is replaced: merge check of a and b on base" in told
+    assert "Pass another --out to keep both." in told
+
+
 def test_conflicting_models_are_not_to_be_merged(folder, undrawn):
     base, a = load_file("base.safetensors"), load_file("a.safetensors")
     save_file({name: 2 * base[name] - a[name] for name in base}, "against.safetensors")

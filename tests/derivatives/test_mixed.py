@@ -35,6 +35,7 @@ from biascope.families.family import Family, Network
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.covariance.compare import common_directions
 from biascope.networks import builder
+from biascope.results.draw import caption_of
 from biascope.results.registry import find, settings_from
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -592,4 +593,4 @@ def test_results_draw_themselves(keep: int | None, monkeypatch: pytest.MonkeyPat
     result = anisotropy_directions(family_of(tanh_mlp), FIXED, estimator="mixed", draws=12, keep=keep, run=CPU)
     assert len(result.directions) == (keep or 8)
     assert result.provenance["settings"]["method"].startswith("leading" if keep else "all")
-    assert next(iter(result.plots())).startswith("Squared mixed derivative")
+    assert caption_of(result.plots()["spectrum"]).startswith("Squared mixed derivative")

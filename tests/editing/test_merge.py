@@ -312,7 +312,7 @@ def test_results_are_kept_and_drawn(tmp_path):
     assert "+ 0.4·(a − base) − 0.5·(b − base)" in done.subject
     found = differences(base, [a, b])
     assert Difference.load(found.save(tmp_path / "diff")).sentence() == found.sentence()
-    assert list(found.plots()) == ["How far each layer is from the base", "Cosine of task vectors", "Opposite moves"]
+    assert list(found.plots()) == ["layer_distance", "cosines", "opposite_moves"]
     many = differences(base, [a, b, a, b, a])
     assert len(many.pairs) == 10
     for result in (done, found, many):

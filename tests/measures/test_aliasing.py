@@ -89,7 +89,7 @@ def test_a_small_siren_fits_its_samples_and_repeats_are_kept(tmp_path: Path) -> 
     again = aliasing(family, repeats=2, run=run, **settings)
     np.testing.assert_array_equal(again.spectrum, found.spectrum)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("repeat*.safetensors")} == stamps
-    assert len(found.plots(dark=True)["Spectrum of the reconstruction"].axes[0].lines) == 4
+    assert len(found.plots(dark=True)["spectrum"].axes[0].lines) == 4
 
 
 @pytest.mark.parametrize(

@@ -391,10 +391,7 @@ def test_without_labels_to_tell_apart_the_detectors_alone_are_shown():
     assert set(tables["patterns"][0]) == {"pattern", "channels", "strength", "presence"}
     assert set(tables["channels"][0]) == {"draw", "channel", "pattern", "response", "selectivity"}
     assert len(tables["channels"]) == result.weights.size
-    assert list(result.plots()) == [
-        "Which patterns the channels detect",
-        "Responses of the channels of the first network to the patterns",
-    ]
+    assert list(result.plots()) == ["detected_patterns", "responses"]
     assert next(iter(result.headline())) == "mean_selectivity"
 
 

@@ -169,10 +169,10 @@ def test_channels_and_signals_in_time_and_volumes() -> None:
     apart = dictionary(family, smooth(2, 10), draws=1, atoms=2, run=CPU)
     together = dictionary(family, two, draws=1, atoms=2, run=CPU)
     np.testing.assert_allclose(together.concentration, apart.concentration)
-    assert together.plots()["First atoms"].axes
+    assert together.plots()["atoms"].axes
     volume = dictionary(siren(coordinates=3), smooth(1, 4, 4, 6), draws=1, atoms=2, run=CPU)
     assert volume.atom_shape == (4, 4, 6)
-    assert volume.plots()["First atoms"].axes
+    assert volume.plots()["atoms"].axes
 
 
 def test_one_network_is_drawn_once_and_finished_networks_are_kept(tmp_path: Path) -> None:

@@ -255,8 +255,8 @@ def test_gains_resume_and_comes_back_from_disk(tmp_path):
         list(pictures[0])
         == list(pictures[1])
         == [
-            "How much networks can change along the data",
-            "Gain against size",
+            "gains",
+            "gain_by_size",
         ]
     )
     assert [len(figure.axes[0].lines) > 1 for figure in pictures[0].values()] == [True, True]

@@ -216,7 +216,7 @@ def test_models_that_do_what_the_base_does_leave_it_undecided() -> None:
     found = merge_check(ENCODER, HEADS, vectors, TASKS, grid=None, resamples=20, run=CPU64)
     assert found.grade == "undecided"
     assert found.terms is None
-    assert "Where two task vectors do not interfere" not in found.plots()
+    assert "interference" not in found.plots()
     assert "Pass samples of the tasks that the models were fine-tuned on." in found.sentence()
 
 
@@ -255,7 +255,7 @@ def test_three_models_and_features() -> None:
     assert "cosine of" in found.sentence()
     assert found.expected is None
     assert found.expected_losses == []
-    assert {"Cosine of task vectors", "Opposite moves"} < found.plots().keys()
+    assert {"cosines", "opposite_moves"} < found.plots().keys()
 
 
 def test_the_same_after_saving_and_from_a_folder(found: MergeCheck, tmp_path) -> None:

@@ -252,8 +252,8 @@ def test_a_race_comes_back_from_disk_with_its_pictures(tmp_path):
     assert loaded.sentence() == found.sentence()
     assert loaded.table() == found.table()
     for dark in (False, True):
-        assert list(loaded.plots(dark)) == ["Losses of the candidates", "Probability of being best"]
-    lines = loaded.plots()["Losses of the candidates"].axes[0].lines
+        assert list(loaded.plots(dark)) == ["losses", "probability_of_being_best"]
+    lines = loaded.plots()["losses"].axes[0].lines
     assert sum(line.get_marker() == "x" for line in lines) == int((found.out_at >= 0).sum())
     assert max(line.get_linewidth() for line in lines) > 2  # the leader
     assert found.provenance["measurement"] == "race"

@@ -92,9 +92,9 @@ def test_signals_in_time_and_pictures() -> None:
     sound = recovery(Family.initialised(build, name="one"), noise(32), **SMALL)
     assert sound.target.shape == (1, 32)
     assert sound.odd[0] < 1e-20
-    assert list(sound.plots()) == ["Energy by number of cycles"]
+    assert list(sound.plots()) == ["energy_by_cycles"]
     image = recovery(mapped(1.0), noise(80, 72), **{**SMALL, "steps": 2})
-    assert list(image.plots(dark=True)) == ["Energy on each frequency", "Energy by number of cycles"]
+    assert list(image.plots(dark=True)) == ["energy_by_frequency", "energy_by_cycles"]
 
 
 def test_sides_of_unequal_length_have_square_pixels() -> None:

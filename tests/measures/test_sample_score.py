@@ -128,7 +128,7 @@ def test_samples_that_are_alike_have_no_ranks_and_no_classes() -> None:
     result = sample_score(LINEAR, Arrays({"train": (x, torch.zeros(8).long())}, torch.float64), draws=20, run=CPU64)
     assert set(result.headline()) == {"mean_score", "spread"}
     assert "halves" not in result.sentence()
-    assert set(result.plots()) == {"Scores in increasing order"}
+    assert set(result.plots()) == {"scores"}
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

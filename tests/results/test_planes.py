@@ -307,5 +307,5 @@ def test_print_and_a_page_without_script_show_the_pictures(browser: Chromium, al
 
 def test_planes_of_the_page_are_drawn_as_results_draw_them(alone: Path) -> None:
     figure = plane_figure({"accuracy": ACCURACY, "speed": SPEED})
-    assert figure.get_label() in alone.read_text(encoding="utf-8")
+    assert draw.reading_of(figure) in alone.read_text(encoding="utf-8")
     assert draw.PALETTE[True].sequential[0] in alone.read_text(encoding="utf-8")

@@ -76,9 +76,13 @@ class Page(HTMLParser):
         elif self.lasttag != "style":
             self.words.append(data)
 
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "a":  # a link inside a sentence does not part its words
+            self.words.append(" ")
+
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+        return " ".join("".join(self.words).split())
 
     def attributes(self, name: str) -> list[str]:
         return [attributes[name] for _, attributes in self.elements if name in attributes]
@@ -147,7 +151,7 @@ def test_it_says_what_was_found_with_intervals_and_estimator(
 ) -> None:
     text = Page(write_report([anisotropy, geometry], tmp_path / "report.html")).text
     for result in (anisotropy, geometry):
-        assert result.sentence() in text
+        assert all(statement in text for statement, _ in result.statements()[:2])
         for number in result.headline().values():
             value, interval = report._in_words(number)
             assert f"{number.label} {value} {interval}" in text
@@ -175,9 +179,7 @@ def test_it_holds_everything_needed_to_repeat_it(anisotropy: CovarianceResult, a
 
 
 def test_what_results_share_is_said_once(both: Path) -> None:
-    shared, _, own = (
-        Page(both).text.rpartition("How to reproduce these results")[2].partition("Anisotropy directions of")
-    )
+    shared, _, own = Page(both).text.rpartition("Settings and versions")[2].partition("Anisotropy directions of")
     assert "readout first" in shared
     assert "readout first" not in own
     assert own.count("seed 0") == own.count("seed 7") == 1
@@ -245,7 +247,7 @@ def test_input_sizes_are_never_mixed(anisotropy: CovarianceResult, tmp_path: Pat
 
 def test_overlap_has_the_agreement_of_halves_on_its_diagonal(anisotropy: CovarianceResult) -> None:
     pictures = report._overlaid([anisotropy, renamed(anisotropy, "second")], False)
-    table = np.asarray(pictures["Overlap of the 10 leading directions"].axes[0].get_images()[0].get_array())
+    table = np.asarray(pictures["overlap"].axes[0].get_images()[0].get_array())
     halves = anisotropy.similarity[anisotropy.similarity_sizes.tolist().index(10)]
     np.testing.assert_allclose(np.diag(table), halves)
     np.testing.assert_allclose(table[0, 1], 1.0, rtol=1e-5)
@@ -255,7 +257,7 @@ def test_overlaps_that_are_not_resolved_stand_in_brackets(anisotropy: Covariance
     unclear = dataclasses.replace(
         anisotropy, similarity=np.full(len(anisotropy.similarity), 0.3)
     )  # 10 of 36: chance is 0.28
-    figure = report._overlaid([unclear, renamed(unclear, "second")], False)["Overlap of the 10 leading directions"]
+    figure = report._overlaid([unclear, renamed(unclear, "second")], False)["overlap"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"(0.30)", "(1.00)"}
     assert "is not resolved" in figure.get_label()
 
@@ -299,9 +301,9 @@ def test_pictures_that_do_not_fit_are_named_not_dropped(
 ) -> None:
     monkeypatch.setattr(report, "_PICTURES", 1)
     again = renamed(anisotropy, anisotropy.subject)
-    page = Page(write_report([anisotropy, again], tmp_path / "report.html"))
-    assert page.text.count("Pictures are omitted") == 1
-    assert page.text.count("Agreement of the two halves") == 1
+    path = write_report([anisotropy, again], tmp_path / "report.html")
+    assert Page(path).text.count("Pictures are omitted") == 1
+    assert path.read_text(encoding="utf-8").count("<figcaption>Agreement of the two halves") == 1
 
 
 def test_heavy_pictures_are_embedded_as_pixels(anisotropy: CovarianceResult, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +346,7 @@ class Plain(Result):
 @pytest.mark.usefixtures("no_pictures")
 def test_any_result_can_be_reported(anisotropy: CovarianceResult, tmp_path: Path) -> None:
     page = Page(write_report([Plain(), anisotropy], tmp_path / "report.html", title="Mine"))
-    assert page.text.count("It is so.") == 2
+    assert page.text.count("It is so.") == 1, "in the summary alone"
     assert "answer 42 exact" in page.text
     assert page.gallery(0)["height"] == 6, "galleries are counted, not results"
     assert "left out" not in page.text
@@ -504,20 +506,22 @@ def test_the_headline_is_told_once_and_details_are_folded(
     anisotropy: CovarianceResult, geometry: CovarianceResult, mean: CovarianceResult, folded: Path
 ) -> None:
     page = Page(folded)
-    ((_, attributes),) = [element for element in page.elements if element[0] == "details"]
-    assert "open" not in attributes
-    whole = folded.read_text(encoding="utf-8")
+    folded_parts = [attributes for tag, attributes in page.elements if tag == "details"]
+    assert [part.get("id") for part in folded_parts] == [None, "settings"]
+    assert not [part for part in folded_parts if "open" in part]
+    whole = re.sub(r"</?a\b[^>]*>", "", folded.read_text(encoding="utf-8"))  # without links to the glossary
     before, _, after = whole.partition("<details")
     inside, _, behind = after.partition("</details>")
     headline = renamed(dataclasses.replace(mean, resolved=3), "net")
-    assert before.count(f"</small>{headline.sentence()}</p>") == 1
-    assert before.count('<p class="finding">') == 1
-    assert headline.sentence() not in inside
+    first = headline.statements()[0].text
+    assert before.count(first) == 1
+    assert first not in inside
+    assert '<p class="finding">' not in before, "the summary says it"
     for result in (anisotropy, geometry):
         why = type(result).details_beside["mean_gradient"]
         sentence = renamed(result, "net").sentence()
         assert sentence not in before + behind
-        assert f"<p>{sentence}</p>" in inside
+        assert f'<p class="finding">{sentence}</p>' in inside
         assert f"Why it differs: {why}" in inside
         assert why not in before + behind
     assert "Directions up to 3 are resolved. The others are greyed out" in before
@@ -531,9 +535,9 @@ def test_details_of_another_network_or_without_a_headline_are_not_folded(
 ) -> None:
     for results in ([anisotropy, geometry], [mean, renamed(geometry, "other")]):
         page = Page(write_report(results, tmp_path / "report.html"))
-        assert "details" not in {name for name, _ in page.elements}
+        assert [attributes["id"] for tag, attributes in page.elements if tag == "details"] == ["settings"]
         for result in results:
-            assert result.sentence() in page.text
+            assert result.statements()[0].text in page.text
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -69,7 +69,7 @@ def compare(
         print_json(comparisons=[table.as_dict() for table in tables], warnings=warnings, report=str(page))
         return
     for table in tables:
-        typer.echo(f"\n{table!r}")
+        typer.echo(f"\n{table!r}\n  {table.conclusion()}")
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
     typer.echo(f"\n{report_line(page)}")

@@ -197,7 +197,9 @@ def _in_own_order(whole: Dataset, split: str) -> Arrays:
         x[:, channel] = (x[:, channel] - pixels.mean(dtype=np.float64)) / max(pixels.std(dtype=np.float64), 1e-6)
     y = np.zeros(len(x), np.int64) if labels is None else labels
     return Arrays(
-        {split: (torch.from_numpy(x), torch.from_numpy(y))}, name=f"{whole.identity}, {len(x):,} {split} samples"
+        {split: (torch.from_numpy(x), torch.from_numpy(y))},
+        name=f"{whole.identity}, {len(x):,} {split} samples",
+        classes=() if labels is None else whole.classes,
     )
 
 

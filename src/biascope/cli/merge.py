@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from biascope.editing.candidates import Reading
     from biascope.editing.merge_result import Difference, Merge
     from biascope.measures.merge_check.result import MergeCheck
+    from biascope.results.result import Result
 
 app = typer.Typer(help="Task arithmetic: check, add, negate and compare fine-tuned models.")
 
@@ -307,6 +308,21 @@ def bytes_in(text: str) -> int:
         raise ValueError(f"--shard-size must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error
 
 
+def _earlier(folder: Path, found: Result) -> str:
+    """What else a folder already holds, in words; empty if nothing, or the same as was found now."""
+    from biascope.results.registry import load
+
+    if not folder.is_dir():
+        return ""
+    try:
+        result = load(folder)
+    except ValueError:
+        return "a result that cannot be read"
+    if (result.subject, result.headline()) == (found.subject, found.headline()):
+        return ""
+    return f"{result.measurement.replace('_', ' ')} of {result.subject}, {result.provenance.get('date', 'no date')}"
+
+
 def _show(
     found: Merge | Difference | MergeCheck, folder: Path, title: str, output: Output, command: str | None = None
 ) -> None:
@@ -317,6 +333,10 @@ def _show(
 
     make_writable(folder)
     folder = placed(folder)
+    if replaced := _earlier(folder / "result", found):
+        typer.echo(
+            f"The earlier result in {folder} is replaced: {replaced}. Pass another --out to keep both.", err=True
+        )
     found.save(folder / "result")
     keep_settings(folder)
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in found.tables().items() if rows]

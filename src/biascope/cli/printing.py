@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from biascope.results.estimate import Estimate, Number
     from biascope.results.result import Result
-
-VERSION = 1  # of the JSON shape; raised when a key is renamed, removed or means something else
 
 
 def print_json(**content: Any) -> None:
@@ -25,9 +19,9 @@ def print_json(**content: Any) -> None:
 
 def as_document(**content: Any) -> str:
     """The same as text."""
-    from biascope.results.store import plain
+    from biascope.results import document
 
-    return json.dumps(plain(_with_numbers({"version": VERSION, **content})), indent=1, ensure_ascii=False)
+    return document.as_document(**content)
 
 
 def print_results(results: Sequence[Result], report: Path | None, as_json: bool, **more: Any) -> None:
@@ -77,48 +71,18 @@ def print_warnings(result: Result, without: Collection[str] = ()) -> None:
             typer.echo(f"  Warning: {warning}")
 
 
+def entry(*about: Any, **more: Any) -> dict[str, Any]:
+    """One entry of ``"results"``; see :func:`biascope.results.document.entry`."""
+    from biascope.results import document
+
+    return document.entry(*about, **more)
+
+
 def result_as_json(result: Result) -> dict[str, Any]:
     """A result as every command prints it."""
-    return entry(
-        result.measurement,
-        result.subject,
-        result.sentence(),
-        result.headline(),
-        tables=result.tables(),
-        facts=result.facts(),
-        warnings=result.warnings,
-        provenance=result.provenance,
-    )
+    from biascope.results import document
 
-
-def entry(
-    measurement: str,
-    subject: str,
-    sentence: str,
-    numbers: Mapping[str, Number],
-    *,
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-    facts: Mapping[str, Any] | None = None,
-    warnings: Sequence[str] = (),
-    provenance: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """One entry of ``"results"``, all its keys there whether or not there is something to say."""
-    return {
-        "measurement": measurement,
-        "subject": subject,
-        "sentence": sentence,
-        "numbers": numbers_as_json(numbers),
-        "tables": tables or {},
-        "facts": facts or {},
-        "warnings": warnings,
-        "provenance": provenance or {},
-    }
-
-
-def numbers_as_json(numbers: Mapping[str, Number]) -> list[dict[str, Any]]:
-    """Numbers with their keys, each of one thing or, by its case, of one of several."""
-    parts = ((key.partition(":"), number) for key, number in numbers.items())
-    return [{"key": key, "case": case, **_number(number)} for (key, _, case), number in parts]
+    return document.result_as_json(result)
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
@@ -128,48 +92,8 @@ def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
         rows: As :meth:`biascope.results.result.Result.tables` has them, all with the same columns.
         path: The file.
     """
+    from biascope.results.document import csv_text
     from biascope.runs.files import write_atomically
 
-    cells = [_cells(row) for row in rows]
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in cells for name in row)))
-    writer.writeheader()
-    writer.writerows(cells)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, csv_text(rows).encode())
     return path
-
-
-def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    from biascope.results.estimate import Estimate
-
-    found: dict[str, Any] = {}
-    for name, cell in row.items():
-        if isinstance(cell, Estimate):
-            found |= {name: cell.value, f"{name}_low": cell.low, f"{name}_high": cell.high}
-        else:
-            found[name] = cell
-    return found
-
-
-def _with_numbers(value: Any) -> Any:
-    """The same with every estimate in it as JSON has it."""
-    from biascope.results.estimate import Estimate
-
-    if isinstance(value, Estimate):
-        return _number(value)
-    if isinstance(value, Mapping):
-        return {name: _with_numbers(item) for name, item in value.items()}
-    return [_with_numbers(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _number(number: Estimate) -> dict[str, Any]:
-    known = number.as_dict()
-    ends = [known["low"], known["high"]]
-    return {
-        "label": known.get("label", ""),
-        "value": known["value"],
-        "standard_error": known["standard_error"],
-        "interval": None if None in ends else ends,
-        "confidence": known["confidence"],
-        "unit": known.get("unit", ""),
-    }

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.results.wording import percent, short
 
 if TYPE_CHECKING:
@@ -135,6 +136,21 @@ class Merge(Result):
         ]
         return {"layers": layers, "layers_by_model": vectors}
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The edit was written as computed, up to rounding. Numbers that were rounded away did not change, which "
+            "matters if their share is large: then write in float32. Whether the merged model is good cannot be seen "
+            "from weights."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Test the merged model with labels. Before the next merge, check it without labels.",
+                "biascope merge check BASE MODELS --data DATA",
+            )
+        ]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
         curves = {"the edit": self.edit_norms, **norms, "lost to rounding": self.error_norms}
@@ -147,7 +163,7 @@ class Merge(Result):
             decades=True,
         )
         figure.axes[0].set(ylabel="norm / norm of the weights")
-        return {"How far each layer moved": figure}
+        return {"layer_movement": captioned("How far each layer moved", figure)}
 
 
 # Of what is known of the task vectors of several models, layer by layer.
@@ -291,21 +307,36 @@ class Difference(Result):
         ]
         return {"layers": layers, "layers_by_model": models} | ({"layers_by_pair": pairs} if pairs else {})
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Large distances show which layers fine-tuning changed. Cosines below 0 and more than 50 % opposite changes "
+            "show where two models pull against each other. Weights alone do not show whether predictions change: that "
+            "needs samples."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Measure what a merge does to predictions.", "biascope merge check BASE MODELS --data DATA")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}
         reading = "Each dot is a layer, in the order of their names: the norm of the difference, relative to the norm of the layer."
         figure = _dots_figure(distances, self.layers, reading, dark, decades=True)
         figure.axes[0].set(ylabel="distance / norm of the weights")
-        pictures = {"How far each layer is from the base": figure}
+        pictures = {"layer_distance": captioned("How far each layer is from the base", figure)}
         if self.pairs:
-            pictures["Cosine of task vectors"] = self._by_layer(
-                self.cosines,
-                (-1.0, 1.0),
-                "1: two models changed a layer in the same direction; −1: in opposite directions.",
-                dark,
+            pictures["cosines"] = captioned(
+                "Cosine of task vectors",
+                self._by_layer(
+                    self.cosines,
+                    (-1.0, 1.0),
+                    "1: two models changed a layer in the same direction; −1: in opposite directions.",
+                    dark,
+                ),
             )
             reading = "Of the numbers that both models changed, the share with opposite signs; 0.5 by chance."
-            pictures["Opposite moves"] = self._by_layer(self.opposed, (0.0, 1.0), reading, dark)
+            pictures["opposite_moves"] = captioned(
+                "Opposite moves", self._by_layer(self.opposed, (0.0, 1.0), reading, dark)
+            )
         return pictures
 
     def _by_layer(self, values: np.ndarray, limits: tuple[float, float], reading: str, dark: bool) -> Figure:
@@ -317,7 +348,9 @@ class Difference(Result):
                 {name: values[:, k] for k, name in enumerate(self.pair_names)}, self.layers, reading, dark
             )
             low, high = np.nanmin(values, initial=sum(limits) / 2), np.nanmax(values, initial=sum(limits) / 2)
-            figure.axes[0].set(ylim=(low - 0.05, high + 0.05), ylabel="cosine" if limits[0] < 0 else "share")
+            figure.axes[0].set(
+                ylim=(low - 0.05, high + 0.05), ylabel="cosine" if limits[0] < 0 else "share of opposite changes"
+            )
             figure.axes[0].axhline(sum(limits) / 2, color=draw.PALETTE[dark].muted, linestyle=":", linewidth=1.2)
             return figure
         figure = draw.blank(1.2 + 0.18 * len(self.pairs), reading)

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from biascope.families.family import Family
-from biascope.results.draw import PALETTE
+from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.results.wording import listed, percent
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -102,6 +102,16 @@ class Aliasing(Result):
             f"{percent(between)} between them."
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The network was trained on samples. Tones beyond the Nyquist frequency cannot be seen in them, so a copy "
+            "there is invented, not learned. Large copies mean that the reconstruction must not be evaluated between "
+            "the samples. Small copies are no guarantee for other signals."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Rank networks for your own signal, with a warning of aliasing.", "biascope inr advise SIGNAL")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves = {
             f"at {2 * self.frequencies[-1]:g} Hz": (self.frequencies, self.spectrum.mean(0)),
@@ -112,7 +122,7 @@ class Aliasing(Result):
         for places, style in ((self.tones, "--"), (self.copies, ":")):
             for place in places:
                 drawn.axes[0].axvline(place, color=PALETTE[dark].muted, linestyle=style, linewidth=1, zorder=0)
-        return {"Spectrum of the reconstruction": drawn}
+        return {"spectrum": captioned("Spectrum of the reconstruction", drawn)}
 
 
 def tone_signal(tones: Sequence[float], at: np.ndarray) -> np.ndarray:

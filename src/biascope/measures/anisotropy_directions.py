@@ -19,6 +19,7 @@ from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import measurement
+from biascope.results.result import Statement
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -98,6 +99,19 @@ class Anisotropy(CovarianceResult):
         if self.alignments and self.kinks:
             words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."
         return words
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        prefers = self.preference()
+        words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
+        return [Statement(words, "spectrum"), *self.preference_statements(), *self.resolved_statement()]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The first directions are those along which the gradient of an untrained network varies most from one initialisation "
+            "to the "
+            "next. The paper found that linear problems along early directions are learned well and along late ones poorly. It was "
+            "tested for linearly separable data. It says little about data whose classes are separated in another way."
+        )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         shown_as = "Squared mixed derivative" if self.mixed else "Variance of the gradient"

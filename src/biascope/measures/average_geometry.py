@@ -14,7 +14,9 @@ from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
+from biascope.results.draw import captioned
 from biascope.results.registry import measurement
+from biascope.results.result import Statement
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -51,20 +53,38 @@ class Geometry(CovarianceResult):
         words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {rank.value:.0f} of {size} directions."
         return words + (f" The network prefers {prefers}." if prefers else "")
 
+    def statements(self) -> list[Statement]:  # noqa: D102
+        prefers = self.preference()
+        words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
+        found = [Statement(words, "spectrum"), *self.preference_statements(), *self.resolved_statement()]
+        # A picture of directions belongs to other measurements; here the viewer shows them.
+        return [Statement(text, "directions" if key == "leading_directions" else key) for text, key in found]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The output changes most along the leading directions, whatever the sign of the slope. A trained network with few leading "
+            "directions ignores changes along all others. This is about how strongly the output reacts, not about whether the reaction "
+            "is useful: directions that separate classes and directions that fool the network can both lead."
+        )
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.results import draw
 
         pictures = {}
         if self.matrix.size:
-            pictures["Average geometry G, relative to its mean diagonal"] = draw.matrix(
-                self.matrix, self.input_shape, dark=dark
+            pictures["geometry"] = captioned(
+                "Average geometry G, relative to its mean diagonal",
+                draw.matrix(self.matrix, self.input_shape, dark=dark),
             )
-        pictures["Spectrum of the average geometry"] = draw.spectrum(
-            {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
-            draws=self.effective_draws(),
-            size=self.size,
-            traces={self.subject: self.trace.value},
-            dark=dark,
+        pictures["spectrum"] = captioned(
+            "Spectrum of the average geometry",
+            draw.spectrum(
+                {self.subject: (self.eigenvalues, self.eigenvalue_errors, self.held_out)},
+                draws=self.effective_draws(),
+                size=self.size,
+                traces={self.subject: self.trace.value},
+                dark=dark,
+            ),
         )
         return pictures
 

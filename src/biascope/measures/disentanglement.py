@@ -20,8 +20,10 @@ from biascope.editing.results import EditingResult, places_inside
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
+from biascope.results.result import Step
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -137,18 +139,30 @@ class Disentanglement(EditingResult):
             f"{', '.join(shares)} of the coefficients in [{self.alphas[0]:g}, {self.alphas[-1]:g}]².{ending}"
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Where ξ is small, adding both task vectors changes each task as its own vector alone would. A large area "
+            "means that coefficients can be chosen freely. It is measured on the outputs for these samples, not on "
+            "accuracy."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Check models of your own for merging.", "biascope merge check BASE MODELS --data DATA")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         maps = dict(zip(self.methods, self.xi, strict=True))
         found = {
-            "Disentanglement error": pictures.map_figure(
-                maps, self.alphas, self.tasks, threshold=self.threshold, box=self.box, dark=dark
+            "disentanglement_error": captioned(
+                "Disentanglement error",
+                pictures.map_figure(maps, self.alphas, self.tasks, threshold=self.threshold, box=self.box, dark=dark),
             )
         }
         if self.control is not None:
             maps = dict(zip(self.methods, self.control, strict=True))
             unit = "change in outputs outside both tasks"
-            found["Samples outside both tasks"] = pictures.map_figure(
-                maps, self.alphas, self.tasks, box=self.box, unit=unit, dark=dark
+            found["control_change"] = captioned(
+                "Samples outside both tasks",
+                pictures.map_figure(maps, self.alphas, self.tasks, box=self.box, unit=unit, dark=dark),
             )
         return found
 

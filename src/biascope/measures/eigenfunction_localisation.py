@@ -18,8 +18,10 @@ from biascope.editing.pictures import local_energy_figure
 from biascope.editing.results import EditingResult
 from biascope.families.family import Network
 from biascope.kernels.gram import tangent_gram
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped
 from biascope.results.registry import measurement
+from biascope.results.result import Step
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -87,9 +89,21 @@ class EigenfunctionLocalisation(EditingResult):
             f"samples of {task}. The rest lies on {other}. Without localisation, the share is 50 %."
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A share near 100 % means that the functions that represent a task are active on its own samples alone, so "
+            "that adding its task vector leaves others untouched. 50 % means no localisation. It is a property of the "
+            "tangent kernel, not of trained accuracy."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Measure how much task vectors interfere.", "biascope edit ENCODER --what disentanglement")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         energies = dict(zip(self.states, self.energy, strict=True))
-        return {"Local energy": local_energy_figure(energies, self.points, self.names, dark=dark)}
+        return {
+            "local_energy": captioned("Local energy", local_energy_figure(energies, self.points, self.names, dark=dark))
+        }
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -20,10 +20,11 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -92,6 +93,18 @@ class FeatureElimination(Result):
             f"counts is {100 * lead.value:+.1f} points."
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "If removing the directions of least geometry costs less accuracy than removing random ones of equal "
+            "variance, the network hardly used them. A small or negative lead means that the geometry at initialisation "
+            "does not tell which features matter for these data."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step("Score single samples instead of features.", f"biascope data score DATASET --model {self.model_word}")
+        ]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, bands = {}, {}
         for name, each in (("least geometry first", self.accuracy), ("at random", self.accuracy_at_random)):
@@ -102,7 +115,11 @@ class FeatureElimination(Result):
             "Training on the remaining features. Both curves lose equal variance. Bands are 68 % intervals over runs."
         )
         style: Any = {"x": "directions removed", "y": "test accuracy, %", "bands": bands, "dark": dark}
-        return {"Test accuracy without the removed features": lines_figure(curves, reading=reading, **style)}
+        return {
+            "accuracy_by_removal": captioned(
+                "Test accuracy without the removed features", lines_figure(curves, reading=reading, **style)
+            )
+        }
 
 
 def over_runs(values: Sequence[float] | np.ndarray) -> Estimate:

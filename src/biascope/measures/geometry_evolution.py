@@ -18,10 +18,11 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -75,7 +76,7 @@ class GeometryEvolution(Result):
         if not np.isfinite([value, error]).all():
             return Estimate(float(self.plain[place]))
         found = Estimate.from_error(value, error, min(32, self.draws))
-        return Estimate(value, error, max(-1.0, found.low), min(1.0, found.high))
+        return found.within(-1.0, 1.0)
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         place = int(np.abs(self.sizes - 10).argmin())
@@ -98,21 +99,39 @@ class GeometryEvolution(Result):
             f"{self.chance[0]:.2f} in absolute value."
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A correlation well above that of a matrix without structure means that training first changes the geometry "
+            "where the data vary and the network already reacts. It is about the start of training only."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Follow the geometry through training.", f"biascope measure geometry_motion {self.model_word}")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         line = np.arange(1, len(self.eigenvalues) + 1)
         return {
-            "Leading directions of the evolution within those of GSG": lines_figure(
-                {"measured": (self.sizes, self.overlap), "by chance": (self.sizes, self.sizes / len(self.eigenvalues))},
-                x="number of leading directions",
-                y="share",
-                log_x=True,
-                dark=dark,
+            "overlap_with_gsg": captioned(
+                "Leading directions of the evolution within those of GSG",
+                lines_figure(
+                    {
+                        "measured": (self.sizes, self.overlap),
+                        "by chance": (self.sizes, self.sizes / len(self.eigenvalues)),
+                    },
+                    x="number of leading directions",
+                    y="share of the directions",
+                    log_x=True,
+                    dark=dark,
+                ),
             ),
-            "Eigenvalues of the evolution": lines_figure(
-                {"eigenvalue": (line, self.eigenvalues)},
-                x="index",
-                y="relative to the largest in absolute value",
-                dark=dark,
+            "eigenvalues": captioned(
+                "Eigenvalues of the evolution",
+                lines_figure(
+                    {"eigenvalue": (line, self.eigenvalues)},
+                    x="index",
+                    y="eigenvalue / largest",
+                    dark=dark,
+                ),
             ),
         }
 

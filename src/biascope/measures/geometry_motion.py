@@ -18,10 +18,11 @@ from biascope.derivatives.gradients import input_gradient, plain_attention
 from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
 from biascope.families.family import Family, Network
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -119,7 +120,7 @@ class GeometryMotion(Result):
         numbers["mean_velocity"] = velocity.named("mean velocity")
         spread = self.train_accuracy[-1]
         error = float(spread.std(ddof=1) / len(spread) ** 0.5) if len(spread) > 1 else float("nan")
-        reached = Estimate.from_error(float(spread.mean()), error, len(spread))
+        reached = Estimate.from_error(float(spread.mean()), error, len(spread)).within(0.0, 1.0)
         numbers["training_accuracy"] = reached.named("training accuracy", SHARE)
         return numbers
 
@@ -133,6 +134,21 @@ class GeometryMotion(Result):
             f"For a matrix without structure, it is {self.chance[0]:.2f} and {self.chance[1]:.2f}."
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A rising correlation with GSG means that training makes the network react more along directions in which "
+            "the data vary and to which it reacted from the start. The curves are means over runs. They do not say "
+            "which of the directions are useful for the labels."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Look at single checkpoints of your own training.",
+                f"biascope scan {self.model_word} --checkpoints FOLDER",
+            )
+        ]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         places = self.epochs.astype(float)
         curves = {f"with {name}": (places, self.plain[:, i]) for i, name in enumerate(REFERENCES)}
@@ -140,18 +156,28 @@ class GeometryMotion(Result):
         bands = {f"with {name}": spread[:, i] for i, name in enumerate(REFERENCES)}
         shares = {"training": self.train_accuracy, "test": self.accuracy}
         return {
-            "Correlation of the geometry during training": lines_figure(
-                curves,
-                x="epoch",
-                y="correlation",
-                bands=bands,
-                dark=dark,
+            "correlation": captioned(
+                "Correlation of the geometry during training",
+                lines_figure(
+                    curves,
+                    x="epoch",
+                    y="correlation",
+                    bands=bands,
+                    dark=dark,
+                ),
             ),
-            "Velocity of the geometry": lines_figure(
-                {"velocity": (places[1:], self.velocity)}, x="epoch", y="1 − Corr(Gᵗ, Gᵗ⁻¹)", dark=dark
+            "velocity": captioned(
+                "Velocity of the geometry",
+                lines_figure({"velocity": (places[1:], self.velocity)}, x="epoch", y="1 − Corr(Gᵗ, Gᵗ⁻¹)", dark=dark),
             ),
-            "Accuracy": lines_figure(
-                {name: (places, 100 * each.mean(1)) for name, each in shares.items()}, x="epoch", y="%", dark=dark
+            "accuracy": captioned(
+                "Accuracy",
+                lines_figure(
+                    {name: (places, 100 * each.mean(1)) for name, each in shares.items()},
+                    x="epoch",
+                    y="accuracy, %",
+                    dark=dark,
+                ),
             ),
         }
 

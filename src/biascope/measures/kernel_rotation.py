@@ -20,11 +20,11 @@ from biascope.derivatives.spectrum import Spectrum, eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.draw import PALETTE
+from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -100,13 +100,19 @@ class KernelRotation(Result):
         target, others = self.target_growth[:, -1], self.others_growth[:, -1]
         first, last = (f"energy on the first {self.first} eigenfunctions at the {when}" for when in ("start", "end"))
         return {
-            "target_growth": over_repeats(target).named("growth of the target's alignment"),
-            "others_growth": over_repeats(others).named("median growth of the other alignments"),
-            "growth_ratio": over_repeats(target / others).named("growth of the target relative to the others"),
-            "kernel_growth": over_repeats(self.kernel_growth[:, -1]).named("growth of the kernel"),
-            "energy_at_start": over_repeats(self.energy[:, 0]).named(first, SHARE),
-            "energy_at_end": over_repeats(self.energy[:, -1]).named(last, SHARE),
-            "test_accuracy": over_repeats(self.accuracy[:, -1]).named("test accuracy", SHARE),
+            "target_growth": over_repeats(target, within=(0.0, math.inf)).named("growth of the target's alignment"),
+            "others_growth": over_repeats(others, within=(0.0, math.inf)).named(
+                "median growth of the other alignments"
+            ),
+            "growth_ratio": over_repeats(target / others, within=(0.0, math.inf)).named(
+                "growth of the target relative to the others"
+            ),
+            "kernel_growth": over_repeats(self.kernel_growth[:, -1], within=(0.0, math.inf)).named(
+                "growth of the kernel"
+            ),
+            "energy_at_start": over_repeats(self.energy[:, 0], within=(0.0, 1.0)).named(first, SHARE),
+            "energy_at_end": over_repeats(self.energy[:, -1], within=(0.0, 1.0)).named(last, SHARE),
+            "test_accuracy": over_repeats(self.accuracy[:, -1], within=(0.0, 1.0)).named("test accuracy", SHARE),
         }
 
     def sentence(self) -> str:  # noqa: D102
@@ -121,6 +127,21 @@ class KernelRotation(Result):
             f"eigenfunctions hold {100 * self.energy[:, -1].mean():.0f} % of the target after training, "
             f"{100 * self.energy[:, 0].mean():.0f} % before."
         )
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "If the alignment of the target grows more than that of other functions, training rotates the kernel "
+            "towards the target, so that the target becomes easier than it was at initialisation. It does not show that "
+            "this rotation causes better test accuracy."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Compare the network with its linearisation, whose kernel cannot rotate.",
+                f"biascope measure linearized_training {self.model_word}",
+            )
+        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         growth, target, places = self.growth.mean(0), self.target_growth.mean(0), np.arange(self.alignment.shape[2]) + 1
@@ -144,8 +165,8 @@ class KernelRotation(Result):
         along = {name: (self.epochs, 100 * each.mean(0)) for name, each in shares.items()}
         shown = lines_figure(along, x="epoch", y="share, %", bands=errors, dark=dark)
         return {
-            "Growth along the first eigenfunctions": curves,
-            "Energy of the target on the first eigenfunctions": shown,
+            "growth": captioned("Growth along the first eigenfunctions", curves),
+            "energy": captioned("Energy of the target on the first eigenfunctions", shown),
         }
 
 

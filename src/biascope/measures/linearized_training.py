@@ -19,10 +19,11 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
@@ -109,6 +110,16 @@ class LinearizedTraining(Result):
             + (f" {gone} of {self.diverged.size} trainings diverged and are left out." if gone else "")
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The linearisation has the network's tangent kernel and nothing else. If the network is more accurate, it "
+            "gains from changing its kernel during training; if it is less accurate, the linear model is enough or "
+            "better. Both are trained by the same recipe, which may suit one of them better."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("See how the kernel itself changes.", f"biascope measure kernel_rotation {self.model_word}")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures, repeats, by_target = {}, self.accuracy.shape[3], len(self.targets) > 1
         if by_target or len(self.sizes) > 1:
@@ -122,12 +133,14 @@ class LinearizedTraining(Result):
             if not by_target:
                 figure.axes[0].set_xticks(at, [f"{size:,}" for size in at])
                 figure.axes[0].minorticks_off()
-            pictures["Test accuracy of the network and its linearisation"] = figure
+            pictures["accuracy"] = captioned("Test accuracy of the network and its linearisation", figure)
         means = self.losses[:, -1, -1].mean(1)  # (model, window)
         curves = {model: (self.steps[-1], mean) for model, mean in zip(self.models, means, strict=True)}
         task = f"Training loss on {f'eigenfunction {self.targets[-1]}' if self.targets else 'the labels'}"
         low = bool(np.nanmin(means, initial=1.0) < 0.1)
-        pictures[task] = lines_figure(curves, x="iteration", y="training loss", log_y=low, dark=dark)
+        pictures["training_loss"] = captioned(
+            task, lines_figure(curves, x="iteration", y="training loss", log_y=low, dark=dark)
+        )
         return pictures
 
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from biascope.families.family import Family
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Plane, Result
+from biascope.results.result import Plane, Result, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -96,7 +97,7 @@ class Recovery(Result):
             "bandwidth_ratio": bandwidth.named("bandwidth of the reconstruction relative to the signal"),
         }
         if self.mapped:
-            unreachable, outside = over_repeats(self.unreachable), over_repeats(self.outside)
+            unreachable, outside = (over_repeats(each, within=(0.0, 1.0)) for each in (self.unreachable, self.outside))
             numbers |= {
                 "energy_unreachable": unreachable.named("share of the signal's energy that no harmonic reaches", SHARE),
                 "energy_outside": outside.named("share of the reconstruction's energy that no harmonic reaches", SHARE),
@@ -115,12 +116,22 @@ class Recovery(Result):
             f"reaches. The reconstruction has a share of {self.outside.mean():.1g} of its own energy there."
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Energy that is recovered is where the reconstruction has the frequencies of the signal. Energy that no "
+            "harmonic reaches cannot be learned, however long the training. A high PSNR on the samples does not mean "
+            "that the signal is right between them."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Rank networks for your own signal.", "biascope inr advise SIGNAL")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         shares = {
             "the signal": self.target / self.target.sum(),
             "its reconstruction": self.power[0] / self.power[0].sum(),
         }
-        found = {"Energy by number of cycles": _shells(shares, dark)}
+        found = {"energy_by_cycles": captioned("Energy by number of cycles", _shells(shares, dark))}
         if min(self.target.shape) == 1:
             return found
         cut = [slice(max(0, size // 2 - SHOWN // 2), size // 2 + SHOWN // 2) for size in self.target.shape]
@@ -130,7 +141,7 @@ class Recovery(Result):
             )
             for name, share in shares.items()
         }
-        return {"Energy on each frequency": plane_figure(planes, dark=dark), **found}
+        return {"energy_by_frequency": captioned("Energy on each frequency", plane_figure(planes, dark=dark)), **found}
 
 
 def odd_frequencies(shape: tuple[int, ...]) -> np.ndarray:

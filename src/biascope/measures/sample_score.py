@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,11 +19,11 @@ from biascope.derivatives.moments import Rows
 from biascope.derivatives.operators import GradientCovariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.results.draw import blank, panel
+from biascope.results.draw import blank, captioned, panel
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Statement, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, master_dtype
@@ -106,31 +107,89 @@ class SampleScores(Result):
         words += f"(mean score). The middle 90 % of the samples score from {low:.3g} to {high:.3g}"
         means = [(label, scores.mean()) for label, scores in self.by_class().items()]
         if len(means) > 1:
-            words += ". Class {} has the highest mean score ({:.3g}), class {} the lowest ({:.3g})".format(
-                *means[0], *means[-1]
-            )
+            (top, most), (bottom, least) = means[0], means[-1]
+            words += f". {_capital(self.class_name(top))} has the highest mean score ({most:.3g}), {self.class_name(bottom)} the "
+            words += f"lowest ({least:.3g})"
         ranks = f" The rankings from two halves of the draws have a rank correlation of {self.agreement.value:.2f}."
         return f"{words}.{ranks if math.isfinite(self.agreement.value) else ''}"
+
+    def page_title(self) -> str:  # noqa: D102
+        return f"Sample scores: along which samples of {self._data} {self.subject} can change its output"
+
+    @property
+    def _data(self) -> str:
+        whole = str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
+        return re.sub(r"-[0-9a-f]{16}$", "", whole)  # without the digest that tells sets of one name apart
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
+        found = [
+            Statement(
+                f"Along the samples of {self._data}, the output of {self.subject} changes {self.mean.value:.3g} times as much as along "
+                f"random inputs. The middle 90 % of the samples score from {low:.3g} to {high:.3g}.",
+                "scores",
+            )
+        ]
+        means = [(self.class_name(label), float(scores.mean())) for label, scores in self.by_class().items()]
+        if len(means) > 1:
+            between = self.class_share.value
+            share = f" Classes explain {100 * between:.0f} % of the variance." if math.isfinite(between) else ""
+            found.append(
+                Statement(
+                    f"{_capital(means[0][0])} has the highest mean score ({means[0][1]:.3g}), {means[-1][0]} the lowest "
+                    f"({means[-1][1]:.3g}).{share}",
+                    "scores_by_class",
+                )
+            )
+        if math.isfinite(self.agreement.value):
+            settled = (
+                "The order of the samples is settled"
+                if self.agreement.value >= 0.9
+                else "The order still depends on the draws"
+            )
+            words = f"{settled}: the rankings from two halves of the draws have a rank correlation of {self.agreement.value:.2f}."
+            found.append(Statement(words, "extreme_samples"))
+        return found
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Samples with a high score lie along directions to which the untrained network reacts strongly; they tend to be smooth and "
+            "bright. Samples with a low score look nearly alike to it. The score does not say which samples are useful for training: "
+            "pruning by it was worse than pruning at random in our tests."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        found = []
+        if math.isfinite(self.agreement.value) and self.agreement.value < 0.9:
+            draws = int(self.provenance.get("settings", {}).get("draws", 1000))
+            words = "Draw more networks, until the order of the samples is settled."
+            found.append(Step(words, f"biascope data score {self._data} --model {self.model_word} --draws {4 * draws}"))
+        words = "See whether whole networks can hardly change along these data."
+        return [*found, Step(words, f"biascope match {self.model_word} mlp --data {self._data}")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures, classes = {}, self.by_class()
         if len(self.input_shape) > 1 and min(self.input_shape[-2:]) > 1:
-            pictures[f"Samples of {self.splits[0]} with the highest and the lowest scores"] = self._gallery(dark)
+            pictures["extreme_samples"] = captioned(
+                f"Samples of {self.splits[0]} with the highest and the lowest scores", self._gallery(dark)
+            )
         if 1 < len(classes) <= 20:
             at, means = np.arange(len(classes)), np.array([scores.mean() for scores in classes.values()])
             low, high = np.array([np.quantile(scores, [0.1, 0.9]) for scores in classes.values()]).T
             reading = "Mean scores of the classes, highest first. The band holds the middle 80 % of their samples."
             style: Any = {"bands": {"score": (low, high)}, "reading": reading, "dark": dark}
             shown = lines_figure({"score": (at, means)}, x="class", y="score", **style)
-            shown.axes[0].set_xticks(at, [str(label) for label in classes])
-            pictures[f"Scores of {self.splits[0]} by class"] = shown
+            names = [self.class_name(label).removeprefix("class ") for label in classes]
+            long = max(map(len, names)) * len(names) > 44
+            shown.axes[0].set_xticks(at, names, rotation=40 if long else 0, ha="right" if long else "center")
+            pictures["scores_by_class"] = captioned(f"Scores of {self.splits[0]} by class", shown)
         order = np.argsort(self.scores[self.of()])[np.linspace(0, self.sizes[0] - 1, 200).astype(int)]
         curves, bands = {"score": (np.linspace(0, 100, 200), self.scores[order])}, {"score": self.errors[order]}
         reading = "Pruning removes samples from the left. An isotropic network gives 1 to every sample. Bands are 95 % intervals."
         along = lines_figure(
             curves, x="samples with a lower score, %", y="score", bands=bands, reading=reading, dark=dark
         )
-        return {**pictures, "Scores in increasing order": along}
+        return {**pictures, "scores": captioned("Scores in increasing order", along)}
 
     def _gallery(self, dark: bool) -> Figure:
         reading = (
@@ -147,6 +206,10 @@ class SampleScores(Result):
             axes.set(xticks=[], yticks=[], ylabel="" if place % columns else ("highest", "lowest")[place // columns])
             axes.set_xlabel(f"{self.scores[sample]:.3g}", fontsize=9)
         return figure
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def kept_samples(
@@ -278,9 +341,9 @@ def sample_score(
         shown=shown,
         images=data.batch(name, torch.from_numpy(shown))[0].flatten(1).float().cpu().numpy(),
         mean=over_draws(lambda each: float(each.mean())),
-        spread=over_draws(lambda each: float(each.std() / each.mean())),
-        class_share=over_draws(lambda each: _between(each, labels[:first])),
-        agreement=Estimate.from_error(agreement(every), doubt, pairs),
+        spread=over_draws(lambda each: float(each.std() / each.mean())).within(0.0, math.inf),
+        class_share=over_draws(lambda each: _between(each, labels[:first])).within(0.0, 1.0),
+        agreement=Estimate.from_error(agreement(every), doubt, pairs).within(-1.0, 1.0),
         input_shape=tuple(data.shape),
     )
 

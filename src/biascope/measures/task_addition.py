@@ -21,8 +21,10 @@ from biascope.editing.outputs import METHODS, methods_of
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
+from biascope.results.result import Step
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
@@ -118,13 +120,28 @@ class TaskAddition(AccuraciesAfterEdits):
         """Accuracies of every seed, editing method and task."""
         return {"accuracies": self.accuracies(single=self.single, merged=self.merged)}
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The accuracy after addition shows how well several tasks fit into one model. Compare it with the "
+            "single-task accuracy: the gap is the price of sharing one set of weights. The coefficient was chosen on "
+            "validation samples, so other data may need another one."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Check models of your own for merging, without labels.", "biascope merge check BASE MODELS --data DATA"
+            )
+        ]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, chosen = self.mean_curves(self.curves), self.mean_chosen()
         return {
-            "Mean accuracy against the coefficient": pictures.coefficient_figure(
-                curves, self.alphas, chosen, y="mean validation accuracy, %", dark=dark
+            "accuracy_by_coefficient": captioned(
+                "Mean accuracy against the coefficient",
+                pictures.coefficient_figure(curves, self.alphas, chosen, y="mean validation accuracy, %", dark=dark),
             ),
-            "Accuracy of each task after addition": self.task_picture(self.merged, dark),
+            "accuracy_by_task": captioned("Accuracy of each task after addition", self.task_picture(self.merged, dark)),
         }
 
 

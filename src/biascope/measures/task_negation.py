@@ -21,8 +21,10 @@ from biascope.editing.outputs import METHODS, methods_of
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
+from biascope.results.result import Step
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
@@ -112,21 +114,40 @@ class TaskNegation(AccuraciesAfterEdits):
         """Accuracies of every seed, editing method and target."""
         return {"accuracies": self.accuracies(target=self.target, control=self.control)}
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A task is forgotten if its accuracy falls while that of the control task stays. Low accuracy does not mean "
+            "that the knowledge is gone: a new linear probe may still find it."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Subtract a task vector of your own models.",
+                "biascope merge apply BASE MODEL=-0.5 --out forgotten.safetensors",
+            )
+        ]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, control = self.mean_curves(self.target_curves), self.mean_curves(self.control_curves)
         reading = "Validation accuracy after task vectors are subtracted, averaged over targets. Dashed lines show the control task. "
         reading += "Rings mark the mean chosen coefficient."
         return {
-            "Accuracy against the coefficient": pictures.coefficient_figure(
-                curves,
-                self.alphas,
-                self.mean_chosen(),
-                dashed=control,
-                y="mean validation accuracy, %",
-                reading=reading,
-                dark=dark,
+            "accuracy_by_coefficient": captioned(
+                "Accuracy against the coefficient",
+                pictures.coefficient_figure(
+                    curves,
+                    self.alphas,
+                    self.mean_chosen(),
+                    dashed=control,
+                    y="mean validation accuracy, %",
+                    reading=reading,
+                    dark=dark,
+                ),
             ),
-            "Accuracy of each target after negation": self.task_picture(self.target, dark),
+            "accuracy_by_task": captioned(
+                "Accuracy of each target after negation", self.task_picture(self.target, dark)
+            ),
         }
 
 

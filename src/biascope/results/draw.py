@@ -1,7 +1,8 @@
 """SHOW: picture primitives on plain arrays. Each returns a matplotlib ``Figure`` with a transparent background.
 
-A figure is as wide as a phone, so that its text stays legible there, and carries one sentence on how to read it as its
-label, ``figure.get_label()``. Nothing here touches pyplot or changes global settings.
+A figure is hardly wider than a phone, so that its text stays legible there. It carries its caption and one sentence on how to
+read it in its label: see :func:`captioned`, :func:`caption_of` and :func:`reading_of`. Nothing here touches pyplot or changes global
+settings.
 """
 
 # k pictures · C channels · h × w pixels · D input size
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # eigenvalues, standard errors, held-out variances
-WIDTH = 4.2  # inches; on a screen 390 pixels wide, the smallest text is then 11 pixels high
+WIDTH = 4.6  # inches; on a screen 390 pixels wide, where pictures fill it, the smallest text is then 10 pixels high
 _DUST = 1e-9  # eigenvalues below this share of the largest are rounding errors of zero
 _CELLS = 256  # most rows of a matrix that are drawn one by one
 _PIXELS = 64  # most pixels along a side of a small picture
@@ -264,6 +265,29 @@ def blank(height: float, reading: str = "") -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), layout="constrained", facecolor="none", label=reading)
+
+
+def captioned(caption: str, figure: Figure) -> Figure:
+    """The same figure with a caption; a result's pictures are found by keys, which stay when a caption is reworded.
+
+    Example:
+        >>> picture = captioned("Spectrum", blank(3.0, "A steep curve means few preferred directions."))
+        >>> caption_of(picture), reading_of(picture)
+        ('Spectrum', 'A steep curve means few preferred directions.')
+    """
+    figure.set_label(f"{caption}\n{reading_of(figure)}")
+    return figure
+
+
+def caption_of(figure: Figure, key: str = "") -> str:
+    """The caption of a figure; of one without, its key in words."""
+    caption, line, _ = str(figure.get_label()).partition("\n")
+    return caption if line else key.replace("_", " ").capitalize()
+
+
+def reading_of(figure: Figure) -> str:
+    """The sentence on how to read a figure."""
+    return str(figure.get_label()).rpartition("\n")[2]
 
 
 def panel(figure: Figure, dark: bool, cell: Any = 111, **style: Any) -> Axes:

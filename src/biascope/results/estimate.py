@@ -87,6 +87,18 @@ class Estimate:
         low, high = sorted((slope * self.low + offset, slope * self.high + offset))
         return Estimate(slope * self.value + offset, abs(slope) * self.standard_error, low, high, self.confidence)
 
+    def within(self, low: float, high: float) -> Estimate:
+        """The same with the ends of its interval where the number can lie, and the value not above that.
+
+        A value below stays as it is: it says that there were too few draws.
+
+        Example:
+            >>> Estimate(3050.0, 60.0, 2931.0, 3169.0).within(1.0, 3072.0)
+            3050 ± 60 (95 % CI 2931 to 3072)
+        """
+        start, end = (min(max(at, low), high) if math.isfinite(at) else at for at in (self.low, self.high))
+        return Estimate(min(self.value, high), self.standard_error, start, end, self.confidence)
+
     def in_percent(self) -> Estimate:
         """A share in percent."""
         return self.map_linear(100.0)

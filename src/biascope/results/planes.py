@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.figures import lattice, plane_figure, shared_limits, ticks
 from biascope.results.result import Plane, Result
+from biascope.results.wording import snake
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,14 +119,17 @@ def _view(identity: str, members: Mapping[str, tuple[str, Planes]]) -> dict[str,
 def _plots(members: Sequence[tuple[str, Planes]], dark: bool) -> dict[str, Figure]:
     """Planes of one subject in one picture; those of several in a picture for each name, all on one scale."""
     if len(members) == 1:
-        return {"Frequency plane": plane_figure(members[0][1], dark=dark)}
+        return {"frequency_plane": captioned("Frequency plane", plane_figure(members[0][1], dark=dark))}
     scales = shared_limits(plane for _, planes in members for plane in planes.values())
     pictures: dict[str, dict[str, Plane]] = {}
     for subject, planes in members:
         for name, plane in planes.items():
             low, high = scales[plane.unit]
             pictures.setdefault(name, {})[subject] = dataclasses.replace(plane, low=low, high=high)
-    return {name[:1].upper() + name[1:]: plane_figure(planes, dark=dark) for name, planes in pictures.items()}
+    return {
+        snake(name): captioned(name[:1].upper() + name[1:], plane_figure(planes, dark=dark))
+        for name, planes in pictures.items()
+    }
 
 
 def _shape(planes: Planes) -> tuple[int, int]:

@@ -173,6 +173,9 @@ class Measurement(Generic[P, R]):
             record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
         if data is not None:
             record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
+            classes = getattr(data, "classes", ())
+            if 0 < len(classes) <= _NAMED and not all(name.isdecimal() for name in classes):
+                record["data"]["classes"] = list(classes)
         if signal is not None:
             record["data"] = {"name": signal.name, "shape": [*signal.shape, signal.channels]}
         # Not result.warnings: a result may add sentences of its own to those that are recorded.
@@ -214,6 +217,7 @@ class Measurement(Generic[P, R]):
             return self.checks(family, inputs, settings, run)
 
 
+_NAMED = 100  # classes whose names a result keeps
 #: What arguments of a measurement are known by, and how one is made.
 _ROLES = {
     "family": ("template", "a Family, such as Family.initialised(build)"),

@@ -1,10 +1,13 @@
-"""SHOW: results -> one self-contained HTML file. It sees results, never networks; the page is ``templates/report.html``."""
+"""SHOW: results -> one self-contained HTML file. It sees results, never networks; the page is ``templates/report.html``.
+
+A page has a summary with links to what shows each statement; sections with the viewer, pictures, tables and what they mean; all numbers
+to download; a glossary; how to repeat and cite it; and the settings, folded. Results say themselves what they mean.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
-import hashlib
 import inspect
 import io
 import json
@@ -17,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from biascope.results import draw
+from biascope.results import document, draw
 from biascope.results.estimate import Estimate, Number
 from biascope.results.figures import MARK
+from biascope.results.page import citation, download, rendered
 from biascope.results.planes import distinct, joint_views, live_view
-from biascope.results.registry import PAPERS, find, names, saved
-from biascope.results.result import Beside, Result
+from biascope.results.registry import find, names, saved
+from biascope.results.result import Badge, Beside, Result, Step
 from biascope.results.wording import listed
 from biascope.runs.files import write_atomically
 from biascope.runs.rehearsal import counted
@@ -34,6 +38,11 @@ if TYPE_CHECKING:
 LIMIT = 4_900_000  # bytes of the file
 _PICTURES = 3_000_000  # of these, at most, for the pictures of single results
 _HEAVY = 400_000  # bytes beyond which a picture is embedded as pixels
+_LARGEST_DOWNLOAD = 400_000  # letters of a file that a page holds
+_FEW = 12  # results up to which each table is a file of its own
+_ROWS = 40  # of a table that are shown
+LEAST_STATEMENTS, MOST_STATEMENTS = 3, 5  # of a summary
+NO_SPREAD = "Unknown: the number comes from one draw or one run, which shows no spread. Pass more draws or repeats."
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -65,31 +74,50 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     """
     if not results:
         raise ValueError("results must hold at least one result to report, got none. Run a measurement first.")
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    style: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, **style)
-    environment.filters["hash"] = _hash
-    template = environment.get_template("report.html")
-
     subjects = list(dict.fromkeys(result.subject for result in results))
-    sections = _sections(results)
+    trained = _checkpoints(results)
+    comparison = _comparison(results, trained) if len(subjects) > 1 else None
+    sections = _sections(results, _ends(results) if trained else None, several=len(subjects) > 1)
     galleries = [section["gallery"] for section in sections if section["gallery"]]
+    groups = _by_subject(sections, trained)
     common, own = _provenance(results)
+    kind, usual = _kind_and_title(results, trained)
+    version = results[0].provenance.get("versions", {}).get("biascope", "")
+    numbered = [section for section in sections if section["shown"] and not section["why_detail"]]
+    summary = _summary(results, sections, comparison)
+    said = {each["text"] for each in summary}
+    meant: set[str] = set()
+    for section, result in zip(sections, results, strict=True):
+        section["told"] = not any(text in said for text, _ in result.statements()) and not (trained and comparison)
+        if section["meaning"] in meant:  # of several networks, the same words once
+            section |= {"meaning": "", "steps": []}
+        meant.add(section["meaning"])
+        section["warned"] = len(numbered) > 1 or section not in numbered  # else the summary has them all
+    badges = [section["badge"] for section in numbered if section["badge"]]
     content = {
-        "title": title or f"Inductive bias of {_listed(subjects)}",
-        "subjects": [(subject, [part for part in sections if part["subject"] == subject]) for subject in subjects],
-        "comparison": _comparison(results) if len(subjects) > 1 else None,
+        "title": title or usual,
+        "kind": kind,
+        "badge": badges[0] if len(badges) == 1 and len(numbered) == 1 else None,
+        "summary": summary,
+        "cautions": list(dict.fromkeys(words for section in numbered for words in section["warnings"])),
+        "contents": _contents(comparison, groups),
+        "subjects": groups,
+        "comparison": comparison,
+        "numbered": numbered,
+        "intervals": any(row["known"] for section in numbered for row in section["numbers"]),
+        "downloads": _downloads(results),
         "live_planes": any(section["plane"] for section in sections),
         "common": common,
-        "own": [(section, facts) for section, facts in zip(sections, own, strict=True)],
-        "papers": list(dict.fromkeys(PAPERS[key] for key in map(_paper, results) if key in PAPERS)),
-        "version": results[0].provenance.get("versions", {}).get("biascope", ""),
-        "palette": {"light": draw.PALETTE[False]._asdict(), "dark": draw.PALETTE[True]._asdict()},
+        "own": [
+            (f"{section['title']} of {section['subject']}", facts) for section, facts in zip(sections, own, strict=True)
+        ],
+        "repeats": _repeats(results),
+        "citation": citation([_paper(result) for result in results], version),
+        "version": version,
     }
-    bare = len(template.render(content).encode())
+    bare = len(rendered("report.html", content))
     _fill(galleries, LIMIT - bare)
-    page = template.render(content).encode()
+    page = rendered("report.html", content)
     if len(page) > LIMIT:
         raise ValueError(f"A report must stay below 5 MB, got {len(page):,} bytes. Pass fewer results.")
     path = Path(path)
@@ -172,38 +200,245 @@ def _undrawable(result: Result) -> str:
     return ""
 
 
-def _sections(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """What the page says of each result."""
+def _checkpoints(results: Sequence[Result]) -> bool:
+    """Whether all results are of checkpoints of one training, and may be compared."""
+    points = all(result.provenance.get("family", {}).get("law") == "point" for result in results)
+    networks = {result.subject.rpartition(" at ")[0] for result in results}
+    return points and len(networks) == 1 and "" not in networks and len({result.subject for result in results}) > 1
+
+
+def _ends(results: Sequence[Result]) -> dict[int, str]:
+    """Results that a page on checkpoints shows by themselves: those of the first and of the last, by their places."""
+    subjects = [result.subject for result in results]
+    words = {subjects[0]: "First checkpoint", subjects[-1]: "Last checkpoint"}
+    return {place: words[subject] for place, subject in enumerate(subjects) if subject in words}
+
+
+def _kind_and_title(results: Sequence[Result], trained: bool) -> tuple[str, str]:
+    """What kind of report it is, and its title."""
+    subjects = list(dict.fromkeys(result.subject for result in results))
+    if trained:
+        return "checkpoints", f"{subjects[0].rpartition(' at ')[0]} along training: {len(subjects)} checkpoints"
+    first = [result for result in results if not result.why_detail(results)]
+    kinds = list(dict.fromkeys(result.page_kind or _title(result).lower() for result in first))
+    if len(subjects) > 1:
+        return "comparison" if len(kinds) == 1 else _listed(kinds), f"Comparison of {_listed(subjects)}"
+    titles = {result.page_title() for result in first}
+    usual = f"{_title(first[0])} of {subjects[0]}" if len(first) == 1 else f"Inductive bias of {subjects[0]}"
+    return _listed(kinds), (titles.pop() if len(titles) == 1 else "") or usual
+
+
+def _contents(comparison: Mapping[str, Any] | None, groups: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Where the navigation leads, and its words."""
+    found = [(comparison["id"], comparison["heading"])] if comparison else []
+    shown = [(group["id"], group["name"]) for group in groups]
+    found += shown if len(shown) <= 6 else [*shown[:5], (shown[5][0], f"{len(shown) - 5} others")]
+    return [*found, ("numbers", "Numbers"), ("repeat", "Repeat and cite"), ("settings", "Settings")]
+
+
+def _by_subject(sections: Sequence[dict[str, Any]], trained: bool) -> list[dict[str, Any]]:
+    """Sections under their subjects; of checkpoints, only the first and the last."""
+    shown = [section for section in sections if section["shown"]]
+    subjects = list(dict.fromkeys(section["subject"] for section in shown))
+    if trained:
+        subjects.reverse()  # the last one is the one in use
+    return [
+        {
+            "id": f"subject-{index}",
+            "name": next(part["place"] or subject for part in shown if part["subject"] == subject),
+            "sections": [part for part in shown if part["subject"] == subject],
+        }
+        for index, subject in enumerate(subjects, 1)
+    ]
+
+
+def _summary(
+    results: Sequence[Result], sections: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
+) -> list[dict[str, str]]:
+    """Three to five statements with links to what shows them."""
+    found = list(comparison["statements"]) if comparison else []
+    shown = [
+        (section, result)
+        for section, result in zip(sections, results, strict=True)
+        if section["shown"] and not section["why_detail"]
+    ]
+    several = len({section["subject"] for section, _ in shown}) > 1
+    each = [] if comparison and len(found) >= 3 else [_linked(section, result, several) for section, result in shown]
+    # The first of each result, then the second of each, so that none is drowned by another.
+    for turn in range(max(map(len, each), default=0)):
+        found += [those[turn] for those in each if turn < len(those)]
+    if len(found) < LEAST_STATEMENTS:
+        for section, result in shown:
+            found += _numbers_in_words(section, result, several)
+    return found[:MOST_STATEMENTS]
+
+
+def _linked(section: Mapping[str, Any], result: Result, several: bool) -> list[dict[str, str]]:
+    """What a result says in the summary, linked to its picture, table or numbers."""
+    places = {item["key"]: (f"{section['id']}-{item['key']}", item["caption"]) for item in section["pictures"]}
+    if section["plane"]:
+        places["frequency_plane"] = (section["plane"]["id"], "Frequency plane")
+    if section["gallery"]:
+        places["directions"] = (section["gallery"]["id"], "Directions")
+    places |= {item["key"]: (item["id"], item["title"]) for item in section["tables"]}
+    usual = (f"numbers-{section['id']}", "Numbers")
+    found = []
+    for text, shown_by in result.statements():
+        place, words = places.get(shown_by, usual)
+        about = f"{section['subject']}, {section['title'].lower()}" if several else ""
+        found.append({"text": text, "place": place, "words": f"→\u00a0{words}", "about": about})
+    return found
+
+
+def _numbers_in_words(section: Mapping[str, Any], result: Result, several: bool) -> list[dict[str, str]]:
+    """The first numbers of a result as sentences, for one that says little itself."""
+    found = []
+    for row in section["numbers"][:LEAST_STATEMENTS]:
+        text = f"{row['label'][:1].upper()}{row['label'][1:]}: {row['value']}"
+        text += f" (95 % CI {row['interval']})." if row["known"] else "."
+        about = section["subject"] if several else ""
+        found.append({"text": text, "place": f"numbers-{section['id']}", "words": "→\u00a0Numbers", "about": about})
+    return found
+
+
+def _sections(results: Sequence[Result], ends: Mapping[int, str] | None, *, several: bool) -> list[dict[str, Any]]:
+    """What the page says of each result; of checkpoints, only the ends have pictures."""
     spent = 0
     sections: list[dict[str, Any]] = []
     with counted("results of the report", len(results)) as advance:
         for index, result in enumerate(results):
-            fits = spent < _PICTURES
-            pictures = _pictures(result.plots, f"result-{index}") if fits else []
-            if view := live_view(f"plane-{index}", result):
+            section, fits = _section(f"result-{index}", result, results), spent < _PICTURES
+            section |= {"shown": ends is None or index in ends, "place": "" if ends is None else ends.get(index, "")}
+            drawn = fits and section["shown"] and section["place"] != "First checkpoint"
+            pictures = _pictures(result.plots, f"result-{index}") if drawn else []
+            view = live_view(f"plane-{index}", result) if section["shown"] else None
+            if view:
                 still = [picture for picture in pictures if picture["planes"]]
                 pictures = [picture for picture in pictures if not picture["planes"]]
                 view["pictures"] = still or (_pictures(view["plots"], view["id"]) if fits else [])
-            drawn = pictures + (view["pictures"] if view else [])
-            spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in drawn)
-            sections.append(
-                {
-                    "id": f"result-{index}",
-                    "subject": result.subject,
-                    "title": _title(result),
-                    "sentence": result.sentence(),
-                    "why_detail": result.why_detail(results),
-                    "warnings": result.warnings,
-                    "numbers": [(number.label, *_in_words(number)) for number in result.headline().values()],
-                    "pictures": pictures,
-                    "plane": view,
-                    "left_out": not fits,
-                    "gallery": _gallery(result, sum(section["gallery"] is not None for section in sections)),
-                    "call": _call(result),
-                }
-            )
+            embedded = pictures + (view["pictures"] if view else [])
+            spent += sum(len(picture["light"]) + len(picture["dark"]) for picture in embedded)
+            place = sum(section["gallery"] is not None for section in sections)
+            section |= {
+                "pictures": pictures,
+                "plane": view,
+                "left_out": not fits and section["shown"],
+                "gallery": _gallery(result, place) if section["shown"] else None,
+            }
+            if ends is not None and section["place"] != "Last checkpoint":
+                section |= {"meaning": "", "steps": []}  # they would be the same words again
+            sections.append(section)
             advance(1)
     return sections
+
+
+def _section(identity: str, result: Result, results: Sequence[Result]) -> dict[str, Any]:
+    """What the page says of a result in words and numbers."""
+    numbers = [{"label": number.label} | _row(number) for number in result.headline().values()]
+    return {
+        "id": identity,
+        "subject": result.subject,
+        "title": _title(result),
+        "badge": result.badge(),
+        "sentence": result.sentence(),
+        "why_detail": result.why_detail(results),
+        "warnings": result.warnings,
+        "numbers": numbers,
+        "intervals": any(row["known"] for row in numbers),
+        "tables": _tables(identity, result),
+        "meaning": result.meaning(),
+        "steps": result.next_steps(),
+    }
+
+
+def _row(number: Estimate) -> dict[str, Any]:
+    value, interval = _in_words(number)
+    known = interval not in ("exact", "unknown")
+    return {"value": value, "interval": interval, "known": known, "why": NO_SPREAD if interval == "unknown" else ""}
+
+
+def _tables(identity: str, result: Result) -> list[dict[str, Any]]:
+    """The tables that a result wants shown, their cells in words."""
+    every, found = result.tables() if result.shown_tables else {}, []
+    for key, columns in result.shown_tables.items():
+        rows = every.get(key, [])
+        # A column in which nothing is known says nothing.
+        there = {name: words for name, words in columns.items() if any(row.get(name) is not None for row in rows)}
+        cells = [
+            [_table_cell(row.get(name), percent=words.endswith(", %")) for name, words in there.items()]
+            for row in rows[:_ROWS]
+        ]
+        title = key.replace("_", " ").capitalize()
+        found.append(
+            {
+                "id": f"{identity}-{key}",
+                "key": key,
+                "title": title,
+                "headings": list(there.values()),
+                "rows": cells,
+                "left_out": max(0, len(rows) - _ROWS),
+            }
+        )
+    return [item for item in found if item["rows"]]
+
+
+def _table_cell(value: Any, percent: bool) -> dict[str, str]:
+    """A cell in words; a share under a heading in percent is shown in percent."""
+    if isinstance(value, Badge):
+        return {"text": value.text, "badge": value.tone, "why": ""}
+    if isinstance(value, Estimate):
+        row = _row(value)
+        text = f"{row['value']} ({row['interval']})" if row["known"] else row["value"]
+        return {"text": text, "badge": "", "why": row["why"]}
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return {"text": "–", "badge": "", "why": "Not measured."}
+    if isinstance(value, float):
+        value = 100 * value if percent else value
+        text = f"{value:.3g}".replace("-", "−") if abs(value) < 1000 else f"{value:,.0f}".replace(",", "\u202f")
+        return {"text": text, "badge": "", "why": ""}
+    return {"text": _said(value), "badge": "", "why": ""}
+
+
+def _downloads(results: Sequence[Result]) -> list[dict[str, str]]:
+    """The numbers as CSV and JSON, and each table as CSV."""
+    rows = [
+        {
+            "subject": result.subject,
+            "measurement": result.measurement,
+            "key": key,
+            "label": number.label,
+            "unit": number.unit,
+            "value": number.value,
+            "standard_error": number.standard_error,
+            "low": number.low,
+            "high": number.high,
+        }
+        for result in results
+        for key, number in result.headline().items()
+    ]
+    entries = [document.result_as_json(result) for result in results]
+    whole, words = document.as_document(results=entries), "All results as JSON"
+    if len(whole) > _LARGEST_DOWNLOAD:
+        whole = document.as_document(results=[{**entry, "tables": {}} for entry in entries])
+        words = "All results without tables as JSON"
+    files = [download("numbers.csv", "Numbers as CSV", document.csv_text(rows), "text/csv")]
+    files.append(download("results.json", words, whole, "application/json"))
+    for index, result in enumerate(results):
+        for name, table in result.tables().items() if len(results) <= _FEW else ():
+            text = document.csv_text(table)
+            if table and len(text) <= _LARGEST_DOWNLOAD:
+                file = f"{name}.csv" if len(results) == 1 else f"{index + 1}-{name}.csv"
+                files.append(download(file, f"{name.replace('_', ' ').capitalize()} as CSV", text, "text/csv"))
+    return files
+
+
+def _repeats(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """What to type to repeat the results: the commands that made them, else the calls in Python."""
+    commands = list(dict.fromkeys(str(result.provenance.get("command", "")) for result in results))
+    if all(commands):
+        return [("Command line", "\n".join(commands))]
+    calls = list(dict.fromkeys(filter(None, map(_call, results))))
+    return [("In Python", "\n".join(calls))] if calls else []
 
 
 def _pictures(plots: Callable[[bool], dict[str, Figure]], salt: str) -> list[dict[str, Any]]:
@@ -211,13 +446,14 @@ def _pictures(plots: Callable[[bool], dict[str, Figure]], salt: str) -> list[dic
     light, dark = plots(False), plots(True)
     return [
         {
-            "caption": caption,
-            "reading": figure.get_label(),
+            "key": key,
+            "caption": draw.caption_of(figure, key),
+            "reading": draw.reading_of(figure),
             "planes": figure.get_gid() == MARK,
             "light": _embedded(figure, f"{salt}-{index}-light"),
-            "dark": _embedded(dark[caption], f"{salt}-{index}-dark"),
+            "dark": _embedded(dark[key], f"{salt}-{index}-dark"),
         }
-        for index, (caption, figure) in enumerate(light.items())
+        for index, (key, figure) in enumerate(light.items())
     ]
 
 
@@ -251,6 +487,9 @@ def _gallery(result: Result, index: int) -> dict[str, Any] | None:
     if not result.gallery:
         return None
     directions = np.asarray(getattr(result, result.gallery))
+    features = (
+        len(getattr(result, "input_shape", (0, 0))) == 1
+    )  # numbers in no order: a frequency of theirs means nothing
     shape = tuple(getattr(result, "input_shape", directions.shape[1:]))
     height, width = shape[-2:] if len(shape) > 1 else (1, shape[0])
     values, errors = getattr(result, "eigenvalues", None), getattr(result, "eigenvalue_errors", None)
@@ -269,14 +508,17 @@ def _gallery(result: Result, index: int) -> dict[str, Any] | None:
         "height": height,
         "width": width,
         "resolved": len(directions) if resolved is None else resolved,
+        "features": features,
     }
     return {
         "id": f"gallery-{index}",
+        "title": "Step through the directions",
         "directions": directions,
         "total": len(directions),
         "resolved": resolved,
         "size": directions.shape[1],
         "signal": min(height, width) == 1,
+        "features": features,
         "coloured": data["channels"] == 3,
         "count": 0,
         "data": data | numbers | {"scales": [], "pixels": ""},
@@ -301,9 +543,10 @@ def _fill(galleries: list[dict[str, Any]], room: int) -> None:
         room -= count * each
 
 
-def _comparison(results: Sequence[Result]) -> dict[str, Any] | None:
-    """Several subjects side by side: a table of one number for each, and pictures of what may be overlaid."""
+def _comparison(results: Sequence[Result], trained: bool) -> dict[str, Any] | None:
+    """Several subjects side by side: a table of one number for each, pictures of what may be overlaid, and what follows."""
     known = [(result, beside) for result in results if (beside := result.beside()) is not None]
+    known.sort(key=lambda pair: bool(pair[0].why_detail(results)))  # what gives the headline comes first
     titles = {(result.measurement, beside.kind): f"{_title(result)} ({beside.kind})" for result, beside in known}
     rows = []
     for subject in dict.fromkeys(result.subject for result, _ in known):
@@ -311,34 +554,79 @@ def _comparison(results: Sequence[Result]) -> dict[str, Any] | None:
         for result, beside in known:
             if result.subject == subject:
                 cells[result.measurement, beside.kind].append(_cell(beside))
-        rows.append((subject, list(cells.values())))
+        rows.append((subject.rpartition(" at ")[2] if trained else subject, list(cells.values())))
     alike: dict[tuple[str, str, int], list[Result]] = {}
     for result, beside in known:
         alike.setdefault((result.measurement, beside.kind, beside.size), []).append(result)
-    groups = [
-        {"title": titles[key[:2]], "pictures": _pictures(functools.partial(_overlaid, group), f"all-{index}")}
-        for index, (key, group) in enumerate(alike.items())
-        if len({result.subject for result in group}) > 1
-    ]
-    columns = list(titles.values())
+    groups, statements, headlines = [], list[dict[str, str]](), []
+    for index, (key, group) in enumerate(alike.items()):
+        if len({result.subject for result in group}) < 2:
+            continue
+        pictures = _pictures(functools.partial(_overlaid, group), f"all-{index}")
+        groups.append({"id": f"all-{index}", "title": titles[key[:2]], "pictures": pictures})
+        if group[0].why_detail(results):
+            continue
+        headlines.append(group)
+        captions = {picture["key"]: picture["caption"] for picture in pictures}
+        for text, shown_by in group[0].conclusions(group, _labels(group), trained):
+            place = f"all-{index}-{shown_by}" if shown_by in captions else "comparison-table"
+            statements.append(
+                {"text": text, "place": place, "words": f"→\u00a0{captions.get(shown_by, 'Table')}", "about": ""}
+            )
     planes = joint_views((f"plane-{index}", _title(result), result) for index, result in enumerate(results))
     for view in planes:
         view["pictures"] = _pictures(view["plots"], view["id"])
-    return {"columns": columns, "rows": rows, "planes": planes, "groups": groups} if rows or planes else None
+    if not rows and not planes:
+        return None
+    return {
+        "id": "comparison",
+        "heading": "Change along training" if trained else "Comparison",
+        "of": "Checkpoint" if trained else "Network",
+        "reading": "Effective rank: the number of input directions over which the gradient spreads. Compare within a column: each "
+        "column uses one estimator.",
+        "columns": list(titles.values()),
+        "rows": rows,
+        "planes": planes,
+        "groups": groups,
+        "statements": statements,
+        "meaning": _COMPARED[trained] if headlines else "",
+        "steps": [] if trained or not headlines else [_race(headlines[0])],
+    }
+
+
+def _race(group: Sequence[Result]) -> Step:
+    models = list(dict.fromkeys(result.model_word for result in group))
+    words = "Train the networks briefly on your data, side by side, to see which learns them best."
+    return Step(words, f"biascope match {' '.join(models)} --data my_images.npz --race")
+
+
+_COMPARED = {
+    False: "Differences between networks are those of their architectures at initial weights, on random inputs. A smaller effective "
+    "rank means a stronger preference, which helps where the data lie along the preferred directions and hurts where they do not. It "
+    "does not rank networks by accuracy: for that, train them briefly with biascope match --race.",
+    True: "Along training, the geometry changes from what the architecture prefers to what the data and labels need. A falling "
+    "effective rank means that the output comes to depend on fewer input directions. It does not say whether the network "
+    "generalises: compare with its test accuracy.",
+}
 
 
 def _cell(beside: Beside) -> dict[str, Any]:
     value, interval = _in_words(beside.number)
     share = min(max(beside.number.value / beside.size, 0.0), 1.0)
-    return {"value": value, "interval": interval, "size": beside.size, "share": f"{100 * share:.1f}"}
+    known = "" if interval in ("exact", "unknown") else interval
+    return {"value": value, "interval": known, "size": beside.size, "share": f"{100 * share:.1f}"}
+
+
+def _labels(group: Sequence[Result]) -> list[str]:
+    """Names that tell results apart; of checkpoints, which are called "network at step", the step."""
+    trained = all(result.provenance.get("family", {}).get("law") == "point" for result in group)
+    return distinct(result.subject.rpartition(" at ")[2] if trained else result.subject for result in group)
 
 
 def _overlaid(group: Sequence[Result], dark: bool) -> dict[str, Figure]:
     """Pictures of results of one measurement, one kind and one size, under names that tell them apart."""
     trained = all(result.provenance.get("family", {}).get("law") == "point" for result in group)
-    # Checkpoints are called "network at step": where all are, the step tells them apart.
-    labels = distinct(result.subject.rpartition(" at ")[2] if trained else result.subject for result in group)
-    return group[0].overlaid(group, labels, trained, dark)
+    return group[0].overlaid(group, _labels(group), trained, dark)
 
 
 def _provenance(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:
@@ -443,7 +731,11 @@ def _in_words(estimate: Estimate) -> tuple[str, str]:
 def _pair(estimate: Estimate) -> tuple[str, str]:
     value, error = estimate.value, estimate.standard_error
     if estimate.confidence == 1.0 or not (math.isfinite(error) and error > 0):
-        return f"{value:.4g}".replace("-", "−"), "exact" if estimate.confidence == 1.0 else "unknown"
+        alone, ends = f"{value:.4g}".replace("-", "−"), (estimate.low, estimate.high)
+        if estimate.confidence == 1.0:
+            return alone, "exact"
+        known = error == 0 and all(map(math.isfinite, ends))  # draws that all agree
+        return alone, " to ".join(f"{end:.4g}".replace("-", "−") for end in ends) if known else "unknown"
     power = math.floor(math.log10(max(abs(value), error)))
     power = 0 if -4 < power < 6 else power
     digits = min(max(0, 1 - math.floor(math.log10(error / 10**power))), 12)
@@ -465,8 +757,3 @@ def _listed(words: Sequence[str]) -> str:
     if len(words) > 4:
         return f"{words[0]} and {len(words) - 1} others"
     return listed(words)
-
-
-def _hash(script: str) -> str:
-    """What the page's security policy names its one script by; the policy runs no other."""
-    return base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode()

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -129,6 +129,42 @@ class Beside:
     number: Estimate
 
 
+class Statement(NamedTuple):
+    """A sentence of a report's summary, and what on the page shows it.
+
+    Attributes:
+        text: In plain words.
+        shown_by: Key of a picture or of a shown table, ``"directions"`` for the viewer, or empty for the numbers.
+    """
+
+    text: str
+    shown_by: str = ""
+
+
+class Step(NamedTuple):
+    """Something to do after reading a result.
+
+    Attributes:
+        words: What, and why.
+        command: What to type, if there is a command for it.
+    """
+
+    words: str
+    command: str = ""
+
+
+class Badge(NamedTuple):
+    """A verdict in a word or two.
+
+    Attributes:
+        text: The verdict.
+        tone: ``"good"``, ``"fair"``, ``"bad"`` or ``"open"``, which a page gives a colour.
+    """
+
+    text: str
+    tone: str
+
+
 @dataclass(frozen=True)
 class Result(ABC):
     """The result of a measurement: frozen, self-describing, independent of the code that computed it.
@@ -144,6 +180,10 @@ class Result(ABC):
     gallery: ClassVar[str] = ""
     #: Measurements that give the headline where a report has both, and why this one says something else.
     details_beside: ClassVar[Mapping[str, str]] = {}
+    #: Tables that a report shows, by their keys in :meth:`tables`: the columns to show, each with its heading.
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    #: What kind of report it makes, in a word or two; by default the title of the measurement.
+    page_kind: ClassVar[str] = ""
 
     provenance: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
@@ -161,7 +201,48 @@ class Result(ABC):
 
     @abstractmethod
     def plots(self, dark: bool = False) -> dict[str, Figure]:
-        """Every picture under its caption."""
+        """Every picture under a key in snake_case that no wording changes; figures carry their captions (``draw.captioned``)."""
+
+    def statements(self) -> list[Statement]:
+        """What a summary says of it: one to five sentences, the most important first, each with what shows it."""
+        return [Statement(self.sentence())]
+
+    def meaning(self) -> str:
+        """What the result means and what it does not, in plain words."""
+        return ""
+
+    def next_steps(self) -> list[Step]:
+        """What to do next, with a command to type where there is one."""
+        return []
+
+    def badge(self) -> Badge | None:
+        """The verdict, if it gives one."""
+        return None
+
+    def page_title(self) -> str:
+        """The title of a report on this result alone; by default the report's own."""
+        return ""
+
+    def conclusions(self, group: Sequence[Any], labels: Sequence[str], trained: bool) -> list[Statement]:
+        """What a comparison concludes from several results of one measurement, kind and size; shown by :meth:`overlaid`.
+
+        Args:
+            group: The results, this one among them.
+            labels: A distinct name for each.
+            trained: Whether they are checkpoints of a training, in its order.
+        """
+        return []
+
+    def class_name(self, label: int) -> str:
+        """The name of a class of the data, where it is known; else its number."""
+        names = self.provenance.get("data", {}).get("classes", ())
+        return str(names[label]) if 0 <= label < len(names) else f"class {label}"
+
+    @property
+    def model_word(self) -> str:
+        """The network as one would type it in a command; ``MODEL`` where that is not known."""
+        known = Path(__file__).parents[1] / "networks" / f"{self.subject}.py"  # a file there is a network of that name
+        return self.subject if re.fullmatch(r"[a-z]\w*", self.subject) and known.is_file() else "MODEL"
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Tables by name, for programs: rows of the same snake_case columns, with plain values or numbers in them; most have none."""

@@ -113,6 +113,7 @@ def psnr_figure(
     apart: Sequence[str] = (),
     y: str = "test PSNR, dB",
     log_x: bool = False,
+    reading: str = "Means over signals.",
     dark: bool = False,
 ) -> Figure:
     """How well networks reconstruct signals, against the iterations of their training.
@@ -123,13 +124,14 @@ def psnr_figure(
         apart: As in :func:`energy_figure`.
         y: What is drawn.
         log_x: Whether iterations are on a logarithmic scale.
+        reading: A sentence on how to read the figure.
         dark: Whether the background is.
 
     Returns:
         The figure.
     """
     bands = {name: 1.96 * np.nan_to_num(each) for name, each in (errors or {}).items()}
-    reading = "Means over signals." + " Bands are 95 % intervals." * bool(bands)
+    reading += " Bands are 95 % intervals." * bool(bands)
     figure, axes = _curves(curves, bands, apart, reading, dark, marker="o", markersize=2.5)
     axes.set(xlabel="iterations", ylabel=plain(y, 60), xscale="log" if log_x else "linear")
     return figure
@@ -188,6 +190,7 @@ def order_figure(
     predicted: Mapping[str, np.ndarray],
     trained: Mapping[str, np.ndarray] | None = None,
     *,
+    places: Sequence[str] | None = None,
     dark: bool = False,
 ) -> Figure:
     """Networks in their predicted order, the best on top, a dot for each number of points.
@@ -196,13 +199,17 @@ def order_figure(
         names: The networks, in this order.
         predicted: Decibels ``(a, D)`` by what they were predicted from; the first is filled.
         trained: Decibels ``(a,)`` by the training that gave them.
+        places: Ranks in words, with ties; by default they count.
         dark: Whether the background is.
 
     Returns:
         The figure: means, with bars from the lowest to the highest draw.
     """
+    ranks = places or [f"{place}" for place in range(1, len(names) + 1)]
     reading = "Dots are predictions of kernels. Bars range from the worst to the best of the drawn initial weights."
-    figure = blank(1.3 + 0.24 * len(names), reading + " Squares are results of training." * bool(trained))
+    reading += " Squares are results of training." * bool(trained)
+    reading += " Networks marked = may rank first with other initial weights." * any("=" in each for each in ranks)
+    figure = blank(1.3 + 0.24 * len(names), reading)
     axes, colours = panel(figure, dark), PALETTE[dark]
     for row, (label, each) in enumerate(predicted.items()):
         at = np.arange(len(names)) + 0.22 * (row - (len(predicted) - 1) / 2)
@@ -213,10 +220,12 @@ def order_figure(
             "linewidth": 1.1,
             "markerfacecolor": "none" if row else colours.lines[0],
         }
-        axes.errorbar(level, at, xerr=bars, fmt="o", color=colours.lines[row], label=plain(label), **style)
+        axes.errorbar(level, at, xerr=bars, fmt="o", color=colours.lines[row], label=plain(label, 40), **style)
     for label, each in (trained or {}).items():
         axes.plot(each, np.arange(len(names)), "s", markersize=4, color=colours.lines[2], label=plain(label, 40))
-    axes.set_yticks(range(len(names)), [f"{plain(name, 24)}  {place}" for place, name in enumerate(names, 1)])
+    axes.set_yticks(
+        range(len(names)), [f"{plain(name, 24)}  {place}" for place, name in zip(ranks, names, strict=True)]
+    )
     axes.invert_yaxis()
     axes.set(xlabel="PSNR on held-out points, dB")
     legend_below(figure, axes, dark)

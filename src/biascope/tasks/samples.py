@@ -77,7 +77,7 @@ def samples_of(
         labels = np.zeros(len(images[split]), np.int64) if labels is None else np.asarray(labels)
         splits[split] = torch.from_numpy((images[split] - mean) / spread), torch.from_numpy(labels)
     counts = " and ".join(f"{count:,} {split}" for split, count in there.items())
-    return Arrays(splits, name=f"{whole.name}, {counts} samples")
+    return Arrays(splits, name=f"{whole.name}, {counts} samples", classes=whole.classes)
 
 
 def grey_signals(

@@ -106,6 +106,7 @@ class Arrays(Task):
         splits: Inputs ``(n, …)`` and labels ``(n,)`` by name; byte images are served as numbers from 0 to 1.
         dtype: Type of the inputs served.
         name: Name for results.
+        classes: The name of each label, where they are known.
 
     Example:
         >>> task = Arrays({"train": (torch.eye(3), torch.tensor([0, 1, 0]))})
@@ -116,6 +117,7 @@ class Arrays(Task):
     splits: Mapping[str, tuple[Tensor, Tensor]]
     dtype: torch.dtype = torch.float32
     name: str = field(default="given data", metadata=DERIVED)
+    classes: tuple[str, ...] = field(default=(), metadata=DERIVED)
 
     def __post_init__(self) -> None:
         for name, (x, y) in self.splits.items():
@@ -152,7 +154,7 @@ class Arrays(Task):
         """The same data on the device of a run, served in its precision."""
         device = run.torch_device
         splits = {name: (x.to(device), y.to(device)) for name, (x, y) in self.splits.items()}
-        return Arrays(splits, master_dtype(run), self.name)
+        return Arrays(splits, master_dtype(run), self.name, self.classes)
 
     def two_classes(self, positive: Sequence[int] | None = None) -> Arrays:
         """The same samples with labels 1 for the positive classes and 0 for the rest; of two classes, 1 for the larger.

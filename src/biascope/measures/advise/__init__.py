@@ -150,6 +150,7 @@ def advise(
         beyond=np.array([float(each[0]["beyond"]) for each in seen]),
         nyquist=max(signal.shape) / 2,
         trained=None,
+        preview=_preview(signal),
     )
     shares = [_coverage(candidate, signal) for candidate in chosen]
     found = replace(found, covered=np.array([share for share, _ in shares]), missed=tuple(words for _, words in shares))
@@ -159,6 +160,16 @@ def advise(
         keyed = {f"{family.name} {family.identity['content']}": family for family in named}
         found = replace(found, trained=_Training(keyed, signal, found.iterations, recipe, peak, seed).psnr(run))
     return found.ranked()
+
+
+def _preview(signal: Signal, most: int = 192) -> np.ndarray:
+    """An image as bytes (row, column, colour), thinned out to at most so many pixels along a side; empty for other signals."""
+    if len(signal.shape) != 2 or signal.channels not in (1, 3):
+        return np.zeros((0, 0, 0), np.uint8)
+    values = signal.values.detach().cpu().double().numpy()
+    every = math.ceil(max(signal.shape) / most)
+    low, high = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else (float(values.min()), float(values.max()))
+    return np.rint(255 * (values[::every, ::every] - low) / (high - low)).astype(np.uint8)
 
 
 def _check(

@@ -7,14 +7,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from biascope.results import signal_pictures as pictures
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number, over_repeats, spearman
-from biascope.results.result import Result
+from biascope.results.result import Result, Statement, Step
 from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Advice(Result):
         beyond: Share of it beyond the Nyquist frequency of the signal.
         nyquist: That frequency.
         trained: PSNR on points held out of trained networks, in decibels, nan for one that diverged; ``None`` without a check.
+        preview: The signal as a small picture, bytes; empty where it is no image, and in results of earlier versions.
     """
 
     signal: str
@@ -75,7 +77,19 @@ class Advice(Result):
     beyond: np.ndarray
     nyquist: float
     trained: np.ndarray | None
+    preview: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0), np.uint8))
 
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "networks": {
+            "rank": "Rank (=: may be first)",
+            "network": "Network",
+            "predicted_psnr": "Predicted PSNR (kernel, all points)",
+            "predicted_psnr_on_fewer_points": "Predicted PSNR (kernel, a quarter of the points)",
+            "trained_psnr": "Trained PSNR (check)",
+            "energy_not_learned": "Energy not learned, %",
+            "energy_beyond_nyquist": "Energy beyond Nyquist, %",
+        }
+    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "values": ("candidate",),
         "times": ("time",),
@@ -87,6 +101,7 @@ class Advice(Result):
         "between": ("candidate", "frequency"),
         "beyond": ("candidate",),
         "trained": ("iteration", "candidate"),
+        "preview": ("row", "column", "colour"),
     }
 
     @property
@@ -131,6 +146,11 @@ class Advice(Result):
         return [place == 0 or (math.isfinite(gap.low) and gap.low <= 0) for place, gap in enumerate(behind)]
 
     @property
+    def places(self) -> list[str]:
+        """Ranks as they are shown everywhere: ``"1"``, and with a ``"="`` for those that may rank first as well."""
+        return [f"{index + 1}{'=' if level and index else ''}" for index, level in enumerate(self.level)]
+
+    @property
     def stability(self) -> float:
         """Rank correlation of the orders at the two sizes."""
         small, large = self.predicted.mean(2)
@@ -152,8 +172,10 @@ class Advice(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         found = {
-            f"predicted_psnr:{self._word(index)}": self.score(index).named(f"{index + 1}. {name}, predicted PSNR", "dB")
-            for index, name in enumerate(self.names)
+            f"predicted_psnr:{self._word(index)}": self.score(index).named(
+                f"rank {place}: {name}, predicted PSNR", "dB"
+            )
+            for index, (place, name) in enumerate(zip(self.places, self.names, strict=True))
         }
         if len(self.names) > 1 and math.isfinite(self.stability):
             words = f"rank correlation of the rankings on {self.points[0]:,} and {self.points[-1]:,} points"
@@ -176,7 +198,9 @@ class Advice(Result):
         """The advice in plain words, without the warnings."""
         best, others = self.score(0), [name for name, level in zip(self.names, self.level, strict=True) if level][1:]
         told = f"For {self.signal} and {self.iterations[-1]:,} iterations, use {self.names[0]}. "
-        told += f"Its predicted PSNR on held-out points is {best.value:.1f} dB"
+        told += (
+            f"Its predicted PSNR on held-out points is {best.value:.1f} dB (from the tangent kernel, without training)"
+        )
         if others:
             more = [f"{len(others) - LISTED} others"] if len(others) > LISTED + 1 else others[LISTED:]
             told += f". With other initial weights, {listed([*others[:LISTED], *more])} may rank first"
@@ -202,7 +226,8 @@ class Advice(Result):
         agrees = f"is {value:.2f}" if math.isfinite(value) else "is undefined"
         return (
             f"The {len(self.names)} candidates were trained for {last} iterations. The rank correlation of the trained and the "
-            f"predicted ranking {agrees}. The best trained network is {self.names[best]} with {self.trained[-1, best]:.1f} dB."
+            f"predicted ranking {agrees}. The best trained network is {self.names[best]} with a trained PSNR of "
+            f"{self.trained[-1, best]:.1f} dB."
         )
 
     @property
@@ -247,15 +272,20 @@ class Advice(Result):
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Candidates in their order and, with a check, what their trainings gave after so many iterations."""
-        slow, level, fewer = self.slow, self.level, f"predicted PSNR on {self.points[0]:,} points"
+        slow, level, fewer = self.slow, self.level, f"predicted PSNR from {self.points[0]:,} points"
+        trained = [math.nan] * len(self.names) if self.trained is None else self.trained[-1].tolist()
         networks = [
             {
                 "place": index + 1,
+                "rank": self.places[index],
                 "network": name,
                 "candidate": self._word(index),
                 "model": self.models[index],
                 "predicted_psnr": self.score(index).named("predicted PSNR", "dB"),
                 "predicted_psnr_on_fewer_points": self.score(index, 0).named(fewer, "dB"),
+                "trained_psnr": Estimate(trained[index]).named("trained PSNR", "dB")
+                if math.isfinite(trained[index])
+                else None,
                 "level_with_first": level[index],
                 "energy_not_learned": float(slow[index]),
                 "energy_covered": float(self.covered[index]),
@@ -285,9 +315,13 @@ class Advice(Result):
         """The ranking as text."""
         width = max(map(len, (*self.names, "network")))
         trained = np.zeros((0, len(self.names))) if self.trained is None else self.trained
-        head = f"place  {'network':{width}}{'predicted dB':>16}{f'on {self.points[0]:,} points':>16}{'unlearned':>11}{'aliased':>9}"
-        lines = [head + "".join(f"{f'trained {step}':>14}" for step, _ in zip(self.iterations, trained, strict=False))]
-        slow, level = self.slow, self.level
+        sizes = [f"{count:,} points" for count in reversed(self.points)]
+        above = f"rank   {'':{width}}{'predicted PSNR, dB, from':>32}{'energy':>20}"
+        head = f"       {'network':{width}}{sizes[0]:>16}{sizes[1]:>16}{'unlearned':>11}{'aliased':>9}"
+        steps = [step for step, _ in zip(self.iterations, trained, strict=False)]
+        above += f"{'trained PSNR, dB, after iterations':>{max(36, 14 * len(steps))}}" if steps else ""
+        lines = [above, head + "".join(f"{step:>14,}" for step in steps)]
+        slow, places = self.slow, self.places
         for index, name in enumerate(self.names):
             score, small = self.score(index), self.score(index, 0)
             spread = f" ± {score.standard_error:.1f}" if math.isfinite(score.standard_error) else ""
@@ -295,34 +329,105 @@ class Advice(Result):
             after = "".join(
                 f"{each:>14.1f}" if math.isfinite(each) else f"{'diverged':>14}" for each in trained[:, index]
             )
-            mark = "=" if level[index] and index else " "
-            first = f"{index + 1:4}{mark}  {name:{width}}{f'{score.value:.1f}{spread}':>16}{small.value:>16.1f}"
+            first = f"{places[index]:<7}{name:{width}}{f'{score.value:.1f}{spread}':>16}{small.value:>16.1f}"
             lines.append(f"{first}{shares}{after}")
         return "\n".join(lines)
 
+    def page_title(self) -> str:  # noqa: D102
+        return f"Which network for {self.signal}?"
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        best, others = self.score(0), [name for name, level in zip(self.names, self.level, strict=True) if level][1:]
+        found = [
+            Statement(
+                f"For {self.signal} and {self.iterations[-1]:,} iterations, use {self.names[0]}. Its predicted PSNR is "
+                f"{best.value:.1f} dB.",
+                "ranking",
+            )
+        ]
+        if others:
+            more = [f"{len(others) - LISTED} others"] if len(others) > LISTED + 1 else others[LISTED:]
+            words = f"With other initial weights, {listed([*others[:LISTED], *more])} may rank first (marked =)."
+            found.append(Statement(words, "networks"))
+        if len(self.names) > 1:
+            found.append(Statement(self._on_stability(), "ranking"))
+        if self.trained is None:
+            return [*found, Statement(CAVEAT, "psnr_along_training")]
+        return [*found, Statement(self._on_training(), "predicted_and_trained")]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Three kinds of PSNR are shown, all on held-out points. Two are predictions of the tangent kernel of the untrained "
+            "network: "
+            f"from {self.points[-1]:,} points, which makes the ranking, and from {self.points[0]:,} points, which only checks that the "
+            "ranking is stable. The trained PSNR, if you asked for --check, comes from a network that was really trained. Use the "
+            "predictions to order networks. Do not expect the trained network to reach the predicted number, least of all after "
+            "many more "
+            "iterations than the ranking is for."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        found = [
+            Step("Train the first network.", f"biascope inr fit SIGNAL {self.models[0]} --steps {self.iterations[-1]}")
+        ]
+        if self.trained is None:
+            words = "Check the ranking: train every candidate briefly and compare."
+            return [Step(words, "biascope inr advise SIGNAL --check"), *found]
+        return found
+
+    def _signal_figure(self, dark: bool) -> Figure:
+        from biascope.results import draw
+
+        height, width = self.preview.shape[:2]
+        words = f"The image that the networks are ranked for, {self.sizes[0]} × {self.sizes[1]} pixels."
+        figure = draw.blank(min(4.6, 0.2 + 4.4 * height / width), words)
+        axes = draw.panel(figure, dark)
+        shown = self.preview if self.preview.shape[2] == 3 else self.preview[..., 0]
+        axes.imshow(shown, cmap="gray", vmin=0, vmax=255)
+        axes.set_axis_off()
+        return figure
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         last, predicted = self.iterations[-1], self.predicted
-        rows = {f"{self.points[-1]:,} points": predicted[-1], f"{self.points[0]:,} points": predicted[0]}
-        trained = {} if self.trained is None else {f"trained, {last} iterations": self.trained[-1]}
-        found = {"Predicted ranking": pictures.order_figure(self.names, rows, trained, dark=dark)}
+        rows = {
+            f"predicted, kernel on {self.points[-1]:,} points": predicted[-1],
+            f"predicted, kernel on {self.points[0]:,} points": predicted[0],
+        }
+        trained = {} if self.trained is None else {f"trained for {last} iterations": self.trained[-1]}
+        found = (
+            {"signal": captioned(f"The signal: {self.signal}", self._signal_figure(dark))} if self.preview.size else {}
+        )
+        found |= {
+            "ranking": captioned(
+                "Predicted ranking", pictures.order_figure(self.names, rows, trained, places=self.places, dark=dark)
+            )
+        }
         if self._curves():
-            found["Predicted PSNR against ω₀ and σ"] = pictures.setting_figure(self._curves(), dark=dark)
+            found["psnr_by_setting"] = captioned(
+                "Predicted PSNR against ω₀ and σ", pictures.setting_figure(self._curves(), dark=dark)
+            )
         if self.trained is not None:
             means = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in self.iterations])
-            found["Predicted and trained PSNR"] = pictures.agreement_figure(
-                means, self.trained, self.iterations, dark=dark
+            found["predicted_and_trained"] = captioned(
+                "Predicted and trained PSNR", pictures.agreement_figure(means, self.trained, self.iterations, dark=dark)
             )
         # The best of each kind, and the last: readers cannot distinguish more curves than there are colours.
         shown = sorted({self.kinds.index(kind) for kind in self.kinds} | {len(self.names) - 1})
         steps = np.geomspace(1, 30 * last, 40)
         after = np.stack([self.at_iteration(self.course[-1], step).mean(1) for step in steps], 1)
         courses = {self.names[i]: (steps, after[i]) for i in shown}
-        found["Predicted PSNR during training"] = pictures.psnr_figure(
-            courses, y="predicted PSNR, dB", log_x=True, dark=dark
+        words = (
+            "Predictions of the kernels for more or fewer iterations: the best network of each kind, and the last one."
+        )
+        found["psnr_along_training"] = captioned(
+            "Predicted PSNR during training",
+            pictures.psnr_figure(courses, y="predicted PSNR, dB", log_x=True, reading=words, dark=dark),
         )
         shown = sorted({0, int(self.beyond.argmax()), int(self.beyond.argmin()), len(self.names) - 1})
         between = {self.names[i]: (self.frequencies, self.between[i]) for i in shown}
-        found["Predicted energy between the samples"] = pictures.between_figure(between, self.nyquist, dark=dark)
+        found["energy_between_samples"] = captioned(
+            "Predicted energy between the samples", pictures.between_figure(between, self.nyquist, dark=dark)
+        )
         return found
 
     def _curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:

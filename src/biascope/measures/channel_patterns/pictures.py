@@ -27,6 +27,7 @@ def patches_figure(
     along: str,
     value: str,
     reading: str,
+    names: Sequence[str] | None = None,
     dark: bool = False,
 ) -> Figure:
     """Patches side by side, in rows of 16, with bars and dots over them on one scale.
@@ -39,6 +40,7 @@ def patches_figure(
         along: What the order is.
         value: What the numbers are.
         reading: A sentence on how to read the figure.
+        names: Of the patches, written below them where they are short.
         dark: Whether the background is.
 
     Returns:
@@ -71,6 +73,9 @@ def patches_figure(
         above.set(xlim=(-0.5, across - 0.5), xticks=[])
         _strip(below, pixels[places], (float(pixels[shown].min()), float(pixels[shown].max())), dark)
         below.set(xlim=(-0.5, across - 0.5), ylim=(0.0, 1.0), xticks=[], yticks=[])
+        if names is not None and max(len(names[place]) for place in shown) <= 48 // across:
+            below.set_xticks(range(len(places)), [plain(names[place]) for place in places])
+            below.tick_params(length=0, labelsize=8)
         below.spines[:].set_visible(False)
     assert first is not None
     below.set(xlabel=plain(along, 60))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over_repeats, spearman
-from biascope.results.result import Result
+from biascope.results.result import Result, Statement, Step
 from biascope.results.wording import snake
 from biascope.tasks.pattern_ratios import detection, detection_ratios
 
@@ -54,6 +55,18 @@ class ChannelPatterns(Result):
     control_responses: np.ndarray
     control_weights: np.ndarray
 
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "patterns": {
+            "pattern": "Pattern",
+            "channels": "Channels that detect it (mean)",
+            "strength": "Mean response",
+            "mass_for": "Detection mass for",
+            "mass_against": "Detection mass against",
+            "vote": "Vote",
+            "presence": "Share of images with it",
+            "statistic": "Label statistic",
+        }
+    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pixels": ("pattern", "colour", "row", "column"),
         **dict.fromkeys(("statistics", "presence"), ("pattern",)),
@@ -158,8 +171,12 @@ class ChannelPatterns(Result):
         selectivity = over_repeats(self.selectivity.mean(1), within=(0.0, 1.0))
         numbers |= {
             "mean_selectivity": selectivity.named("mean selectivity"),
-            "detecting_channels": over_repeats((self.detected >= 0).sum(1)).named("channels that detect a pattern"),
-            "detected_patterns": over_repeats((self.detectors > 0).sum(1)).named("patterns that are detected"),
+            "detecting_channels": over_repeats((self.detected >= 0).sum(1), within=(0, self.weights.shape[1])).named(
+                "channels that detect a pattern"
+            ),
+            "detected_patterns": over_repeats((self.detectors > 0).sum(1), within=(0, len(self.names))).named(
+                "patterns that are detected"
+            ),
         }
         return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
@@ -245,17 +262,74 @@ class ChannelPatterns(Result):
         channels = sorted(self._channel_rows(0), key=lambda row: -abs(row.get("weight", row["response"])))
         return "\n\n".join(_text(each, most) for each in (patterns, channels))
 
+    def page_title(self) -> str:  # noqa: D102
+        return f"Which patterns the first layer of {self.subject} detects"
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        words = self.sentence()
+        first, rest = words, ""
+        if (at := words.find(" The votes of its channels")) >= 0:
+            first, rest = words[:at], words[at + 1 :]
+        found = [Statement(first, "detected_patterns")]
+        found += [Statement(rest, "votes_by_statistic")] if rest else []
+        selective = float(self.selectivity.mean())
+        found.append(
+            Statement(
+                f"The channels are {'hardly' if selective < 0.2 else 'moderately' if selective < 0.6 else 'highly'} selective: mean "
+                f"selectivity {selective:.2f}, from 0 (all patterns alike) to 1 (one pattern alone).",
+                "responses",
+            )
+        )
+        unseen = len(self.names) - float((self.detectors > 0).sum(1).mean())
+        found.append(
+            Statement(f"{unseen:.3g} of {len(self.names)} patterns are the favourite of no channel.", "patterns")
+        )
+        return found
+
+    def meaning(self) -> str:  # noqa: D102
+        words = (
+            "A channel detects the pattern to which it responds most. If votes rise with the label statistics, the first layer already "
+            "favours patterns that go with the label, as the theory predicts for trained networks. "
+        )
+        if self.provenance.get("family", {}).get("law") != "point":
+            words += (
+                "Here the weights are random, so any correlation is chance: it is the baseline for trained weights. "
+            )
+        return (
+            words
+            + "Only the first convolution is measured. Later layers may use patterns that no single channel shows."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        found = []
+        if self.provenance.get("family", {}).get("law") != "point":
+            words = "Measure trained weights and compare them with this baseline."
+            found.append(Step(words, f"biascope patterns {self.model_word} --weights trained.safetensors"))
+        if not self.labelled:
+            words = "Give a positive class, to compare the channels with label statistics."
+            found.append(
+                Step(words, f"biascope patterns {self.model_word} --patches cifar10 --positive 0,1,8,9 --set outputs=1")
+            )
+        return found
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.measures.channel_patterns.pictures import responses_figure
 
         known = bool(np.isfinite(self.statistics).all())
         order = np.argsort(self.statistics if known else -self.detectors.mean(0), kind="stable").tolist()
         along = "label statistic, from negative to positive" if known else "number of detectors, most first"
-        pictures = {"Which patterns the channels detect": self._patches_plot(order, f"patterns by {along}", dark)}
+        pictures = {
+            "detected_patterns": captioned(
+                "Which patterns the channels detect", self._patches_plot(order, f"patterns by {along}", dark)
+            )
+        }
         if self.labelled:
-            pictures["Votes of the channels against label statistics"] = self._statistics_plot(dark)
-        pictures["Responses of the channels of the first network to the patterns"] = responses_figure(
-            self.responses[0], order, dark=dark
+            pictures["votes_by_statistic"] = captioned(
+                "Votes of the channels against label statistics", self._statistics_plot(dark)
+            )
+        pictures["responses"] = captioned(
+            "Responses of the channels of the first network to the patterns",
+            responses_figure(self.responses[0], order, dark=dark),
         )
         return pictures
 
@@ -263,13 +337,15 @@ class ChannelPatterns(Result):
         from biascope.measures.channel_patterns.pictures import patches_figure
 
         reading = "Bars are the responses of the channels that detect a pattern"
-        words: dict[str, Any] = {"order": order, "along": along, "dark": dark}
+        words: dict[str, Any] = {"order": order, "along": along, "names": self.names, "dark": dark}
         if not self.weighted:
             bars = {"detected": (self.detectors * self.strength).mean(0)}
             return patches_figure(self.pixels, bars, value="detection mass", reading=f"{reading}.", **words)
         plus, minus = (each.mean(0) for each in self.masses)
         bars, dots = {"detection mass for": plus, "and against": -minus}, {"vote of all channels": self.votes.mean(0)}
-        reading += ", times their weight. Bars point up for votes for the positive class. Diamonds are the votes of all channels."
+        reading += (
+            ", times their weight. Bars point up where they raise the output. Diamonds are the votes of all channels."
+        )
         return patches_figure(self.pixels, bars, dots, value="response × weight", reading=reading, **words)
 
     def _statistics_plot(self, dark: bool) -> Figure:

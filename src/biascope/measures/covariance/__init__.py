@@ -16,8 +16,10 @@ from torch import Tensor
 from biascope.derivatives.operators import EstimatedOperator
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import noise_floor, side_by_side
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Beside, Result
+from biascope.results.result import Beside, Result, Statement, Step
+from biascope.results.wording import listed
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
 
@@ -150,13 +152,18 @@ class CovarianceResult(Result, ABC):
                 ]
             )
         )
-        pictures = {"Spectra on one scale": spectra, f"Overlap of the {table.leading} leading directions": overlap}
-        if trained:
+        pictures = {
+            "spectra": captioned("Spectra on one scale", spectra),
+            "overlap": captioned(f"Overlap of the {table.leading} leading directions", overlap),
+        }
+        if trained:  # the first thing to see
             ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
             values, errors = np.array(ranks).T
-            pictures["Effective rank during training"] = draw.along(
-                values, errors, labels, quantity="effective rank", dark=dark
+            along = captioned(
+                "Effective rank during training",
+                draw.along(values, errors, labels, quantity="effective rank", dark=dark),
             )
+            pictures = {"effective_rank_along_training": along, **pictures}
         return pictures
 
     def direction_plots(self, spectrum: str, dark: bool) -> dict[str, Figure]:
@@ -173,17 +180,75 @@ class CovarianceResult(Result, ABC):
             traces={self.subject: self.trace.value},
             dark=dark,
         )
-        pictures = {f"{spectrum} along each direction": curve}
+        pictures = {"spectrum": captioned(f"{spectrum} along each direction", curve)}
         count = len(self.directions) if self.resolved is None else self.resolved
         shown = [index for index in (0, 1, 2, 3, 4, 9, 19, 49, 99) if index < count]
         if len(self.input_shape) >= 2 and shown:
             images = self.directions[shown].reshape(-1, *self.input_shape)
             labels = [str(index + 1) for index in shown]
-            pictures["Leading directions in pixels and in frequency"] = draw.directions(images, labels, dark=dark)
-        pictures["Agreement of the two halves of the draws"] = draw.similarity(
-            self.similarity_sizes, self.similarity, self.size, dark=dark
+            pictures["leading_directions"] = captioned(
+                "Leading directions in pixels and in frequency", draw.directions(images, labels, dark=dark)
+            )
+        pictures["agreement_of_halves"] = captioned(
+            "Agreement of the two halves of the draws",
+            draw.similarity(self.similarity_sizes, self.similarity, self.size, dark=dark),
         )
         return pictures
+
+    def page_title(self) -> str:  # noqa: D102
+        return f"Inductive bias of {self.subject}: what it finds easy to learn"
+
+    def preference_statements(self) -> list[Statement]:
+        """What stands out in frequency and in space, for a summary."""
+        words = self._preferences()
+        inside = [each for each in words if "middle of the image" in each]
+        waves = [each for each in words if each not in inside]
+        shown_by = "leading_directions" if self.resolved != 0 and len(self.input_shape) >= 2 else "directions"
+        found = [Statement(f"The network prefers {listed(waves)}.", shown_by)] if waves else []
+        return found + [Statement(f"The network prefers {each}.", "directions") for each in inside]
+
+    def resolved_statement(self) -> list[Statement]:
+        """How many directions the draws resolve, for a summary."""
+        if self.resolved is None:
+            return []
+        if not self.resolved and self.effective_rank.contains(self.size):
+            words = "No single direction stands out from noise, as is to be expected without a preference."
+            return [Statement(words, "agreement_of_halves")]
+        if not self.resolved:
+            words = f"{self.draws} draws do not resolve single directions: the pictures of directions are noise. Pass more draws."
+            return [Statement(words, "agreement_of_halves")]
+        first = "The first direction is" if self.resolved == 1 else f"The first {self.resolved} directions are"
+        return [Statement(f"{first} resolved as a set by {self.draws} draws. Later ones are noise.", "directions")]
+
+    def conclusions(  # noqa: D102
+        self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool
+    ) -> list[Statement]:
+        table = side_by_side(group)
+        if trained:
+            return table.along_training(labels)
+        found = [Statement(table.conclusion(labels), "spectra")]
+        return found + [Statement(words, "overlap") for words in table.overlaps_in_words(labels)]
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        shape = "x".join(map(str, self.input_shape))
+        model, trained = self.model_word, self.provenance.get("family", {}).get("law") == "point"
+        found = []
+        preferred = not self.effective_rank.contains(self.size)
+        if self.resolved is not None and self.resolved < 10 and preferred and not trained:
+            more = max(2000, 4 * self.draws)
+            words = "Draw more networks, to resolve more directions and narrow the intervals."
+            found.append(Step(words, f"biascope scan {model} --input {shape} --draws {more}"))
+        if not trained:
+            other = "OTHER_MODEL" if len(self.input_shape) != 3 else "mlp" if self.subject != "mlp" else "lenet"
+            words = "Compare it with another network on the same inputs."
+            found.append(Step(words, f"biascope compare {model} {other} --input {shape}"))
+            if len(self.input_shape) == 3:
+                words = "See whether it can change where your data vary, before you train it."
+                found.append(Step(words, f"biascope match {model} --data my_images.npz"))
+        else:
+            words = "Follow the change along training: scan a folder of checkpoints."
+            found.append(Step(words, f"biascope scan {model} --input {shape} --checkpoints FOLDER"))
+        return found
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         squared = "mixed derivative" if self.mixed else "gradient"
@@ -238,6 +303,9 @@ class CovarianceResult(Result, ABC):
 
     def preference(self) -> str:
         """Which inputs the network prefers, in words, from the shares above; empty if no share stands out."""
+        return listed(words) if (words := self._preferences()) else ""
+
+    def _preferences(self) -> list[str]:
         words = []
         half, low, centre = self.frequencies_for_half(), self.frequency_shares(), self.centre_shares()
         if half is not None and half[0] < 0.25 * half[1]:
@@ -252,8 +320,7 @@ class CovarianceResult(Result, ABC):
             )
         if centre is not None and centre[0] > 1.25 * centre[1]:
             words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
-        *first, last = words or [""]
-        return (", ".join(first) + " and " + last if first else last).replace("%", " %")
+        return [each.replace("%", " %") for each in words]
 
     def unclear(self) -> bool:
         """Whether the effective rank is too uncertain for a sentence."""
@@ -314,7 +381,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
             crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
             held_out[:known] = (crossed / 2).cpu().numpy()
-    rank = covariance.effective_rank()
+    rank = covariance.effective_rank().within(1.0, float(size))
     return {
         "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
         "eigenvalue_errors": errors.cpu().numpy(),
@@ -326,7 +393,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "draws": covariance.draws,
         "inputs": covariance.inputs,
         "effective_rank": rank,
-        "anisotropy": covariance.anisotropy(rank),
+        "anisotropy": covariance.anisotropy(rank).within(0.0, 1.0),
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
         "resolved": min(resolved, kept),

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from biascope.derivatives.spectrum import subspace_similarity
-from biascope.results.result import Result
+from biascope.results.result import Result, Statement
+from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
     from biascope.measures.covariance import CovarianceResult
@@ -72,6 +73,97 @@ class Comparison:
             )
         return found
 
+    def differences(self) -> np.ndarray:
+        """Which pairs of results differ significantly in effective rank, ``(result, result)``.
+
+        At 5 % for all pairs together: each pair is tested at 5 % over their number, with normal differences.
+        """
+        count = len(self.results)
+        ranks = np.array([(each.effective_rank.value, each.effective_rank.standard_error) for each in self.results])
+        from scipy.stats import norm
+
+        reach = float(norm.isf(0.025 / max(1, count * (count - 1) // 2)))
+        gaps = np.abs(ranks[:, None, 0] - ranks[None, :, 0])
+        with np.errstate(invalid="ignore"):
+            return np.asarray(gaps > reach * np.hypot(ranks[:, None, 1], ranks[None, :, 1]))
+
+    def conclusion(self, labels: Sequence[str] | None = None) -> str:
+        """Which networks differ significantly in effective rank, in a sentence.
+
+        Args:
+            labels: A distinct name for each result; by default their subjects.
+        """
+        names = list(labels or (result.subject for result in self.results))
+        values = np.array([result.effective_rank.value for result in self.results])
+        order = np.argsort(values, kind="stable")
+        said = listed([f"{names[k]} ({_counted(values[k])})" for k in order])
+        differ = self.differences()
+        above = np.triu_indices(len(names), 1)
+        size = self.results[0].size
+        if not differ[above].any():
+            return f"The effective ranks do not differ significantly: {said} of {size} directions."
+        if differ[above].all():
+            return f"All effective ranks differ significantly. From the strongest preference to the weakest: {said} of {size} "
+            "directions."
+        alike = [f"{names[i]} and {names[j]}" for i, j in zip(*above, strict=True) if not differ[i, j]]
+        return (
+            f"The effective ranks differ significantly, except between {listed(alike)}. From the strongest preference to the weakest: "
+            f"{said} of "
+            f"{size} directions."
+        )
+
+    def overlaps_in_words(self, labels: Sequence[str]) -> list[str]:
+        """The largest resolved overlap, or that there is none, in a sentence each."""
+        pairs = [(i, j) for i in range(len(labels)) for j in range(i) if self.resolved[i, j]]
+        if not pairs:
+            words = f"No pair of networks shares more of its {self.leading} leading directions than noise would."
+            return [f"{words} Chance is {percent(self.chance)}."]
+        i, j = max(pairs, key=lambda pair: self.overlap[pair])
+        return [
+            f"{labels[j]} and {labels[i]} share most: {percent(self.overlap[i, j])} of their {self.leading} leading directions. "
+            f"Chance is {percent(self.chance)}."
+        ]
+
+    def along_training(self, labels: Sequence[str]) -> list[Statement]:
+        """How the results change from the first to the last, as checkpoints of one training."""
+        ranks = [result.effective_rank for result in self.results]
+        first, last, size = ranks[0], ranks[-1], self.results[0].size
+        way = "does not change significantly"
+        if self.differences()[0, -1]:
+            way = "falls" if last.value < first.value else "rises"
+        shown_by = "effective_rank_along_training"
+        found = [
+            Statement(
+                f"From {labels[0]} to {labels[-1]}, the effective rank {way}: from {_counted(first.value)} (95 % CI "
+                f"{_counted(first.low)} to "
+                f"{_counted(first.high)}) to {_counted(last.value)} (95 % CI {_counted(last.low)} to {_counted(last.high)}) of "
+                f"{size} directions.",
+                shown_by,
+            )
+        ]
+        if len(ranks) > 2:
+            values = np.array([rank.value for rank in ranks])
+            step = int(np.abs(np.diff(values)).argmax())
+            found.append(
+                Statement(
+                    f"The largest change lies between {labels[step]} and {labels[step + 1]}: from {_counted(values[step])} to "
+                    f"{_counted(values[step + 1])} directions.",
+                    shown_by,
+                )
+            )
+        kept = float(self.overlap[0, -1])
+        words = f"The last checkpoint shares {percent(kept)} of its {self.leading} leading directions with the first"
+        words += f" (chance {percent(self.chance)})"
+        words += "." if self.resolved[0, -1] else ", which is not distinguishable from noise."
+        found.append(Statement(words, "overlap"))
+        trace = [result.trace.value for result in self.results]
+        by = trace[-1] / trace[0] if trace[0] > 0 else math.nan
+        if math.isfinite(by):
+            found.append(
+                Statement(f"The mean squared gradient is multiplied by {by:.3g} from the first to the last checkpoint.")
+            )
+        return found
+
     def as_dict(self) -> dict[str, Any]:
         """The numbers, for JSON; rows and columns of the overlap are in the order of the subjects."""
         return {
@@ -84,6 +176,8 @@ class Comparison:
             "chance": self.chance,
             "noise_floor": self.floor,
             "resolved": self.resolved,
+            "conclusion": self.conclusion(),
+            "differ": self.differences(),
             "warnings": self.warnings(),
         }
 
@@ -101,6 +195,11 @@ class Comparison:
             )
             lines.append(f"  {result.subject:{width}} effective rank {result.effective_rank!r:40}  {cells.rstrip()}")
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
+
+
+def _counted(number: float) -> str:
+    """Three digits, whole numbers in full."""
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
 
 
 def noise_floor(leading: int, size: int, exceeded: float = 0.001) -> float:

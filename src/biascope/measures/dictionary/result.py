@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from biascope.results import signal_pictures as pictures
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over_repeats, spearman
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,14 +118,26 @@ class Dictionary(Result):
             f"{self.predicted_psnr.mean():.1f} dB."
         )
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Atoms with large eigenvalues are learned first. If most of the energy of the signals lies on them, "
+            "training is quick and needs few points. The prediction is that of the kernel at initial weights: a trained "
+            "network can adapt its atoms."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Rank several networks for one signal.", "biascope inr advise SIGNAL")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         energies = {self.subject: self.energy}
         found = {
-            "Energy of the signals above a threshold": pictures.energy_figure(self.thresholds, energies, dark=dark),
-            "Eigenvalues": pictures.spectra_figure({self.subject: self.relative}, dark=dark),
+            "energy": captioned(
+                "Energy of the signals above a threshold", pictures.energy_figure(self.thresholds, energies, dark=dark)
+            ),
+            "eigenvalues": captioned("Eigenvalues", pictures.spectra_figure({self.subject: self.relative}, dark=dark)),
         }
         atoms = {self.subject: self.atoms.reshape(-1, *self.atom_shape)}
-        return {"First atoms": pictures.atoms_figure(atoms, dark=dark), **found}
+        return {"atoms": captioned("First atoms", pictures.atoms_figure(atoms, dark=dark)), **found}
 
 
 def over_draws_and_signals(table: np.ndarray, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:

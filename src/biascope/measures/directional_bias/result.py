@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
-from biascope.results.result import Plane, Result
+from biascope.results.result import Plane, Result, Statement, Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,13 +148,87 @@ class DirectionalBias(Result):
                 found[name] = plane(self.iterations[i, j], "iterations", None, None)
         return found
 
+    def page_title(self) -> str:  # noqa: D102
+        what = "frequencies" if self.is_fourier else "directions"
+        return f"Directional bias of {self.subject}: which {what} it learns"
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        shown_by = "frequency_plane" if self.planes() else "accuracy_by_direction"
+        found = [Statement(self.sentence(), shown_by)]
+        each = _mean_over_repeats(self._accuracy[-1, -1])
+        known = np.flatnonzero(~np.isnan(each))
+        if len(known) > 1 and each[known].max() > each[known].min():
+            best, worst = known[each[known].argmax()], known[each[known].argmin()]
+            found.append(
+                Statement(
+                    f"It learns {self._direction(best)} best ({100 * each[best]:.0f} % test accuracy) and {self._direction(worst)} "
+                    f"worst "
+                    f"({100 * each[worst]:.0f} %; guessing gives 50 %).",
+                    shown_by,
+                )
+            )
+        speed = _mean_over_repeats(self.iterations[-1, -1])
+        reached = ~np.isnan(speed)
+        if reached.any():
+            found.append(
+                Statement(
+                    f"{int(reached.sum())} of {len(speed)} directions reach a training loss of {self.threshold:g}, the fastest after "
+                    f"{speed[reached].min():.0f} iterations and the slowest after {speed[reached].max():.0f}.",
+                    "training_loss",
+                )
+            )
+        return found
+
+    def meaning(self) -> str:  # noqa: D102
+        words = (
+            "Every direction is the same problem, rotated: a linear classifier along it solves it perfectly. So differences in "
+            "accuracy "
+            "are the network's preference alone. A direction counts as learned from 90 % test accuracy and as missed up to 60 %. "
+            "Directions near 50 % are as good as invisible to it at this noise and sample size. "
+            "With more samples or less noise, more directions are learned."
+        )
+        return words if self.repeats > 1 else f"{words} One repeat shows no spread over initial weights."
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        model = self.model_word
+        found = (
+            []
+            if self.repeats > 1
+            else [
+                Step(
+                    "Repeat the trainings, to see the spread over initial weights.",
+                    f"biascope measure directional_bias {model} --repeats 3",
+                )
+            ]
+        )
+        found.append(
+            Step(
+                "Compare with the directions that the untrained network prefers. They should agree.",
+                f"biascope scan {model}",
+            )
+        )
+        return found
+
+    def _direction(self, place: int) -> str:
+        """A direction in words."""
+        if not self.is_fourier:
+            return f"direction {self.places[place]}"
+        sides = (int(side) for side in self.input_shape[-2:])
+        label = self.labels[place][-2:]
+        down, across = ((int(part) + side // 2) % side - side // 2 for part, side in zip(label, sides, strict=True))
+        if not down and not across:
+            return "the constant direction (frequency 0)"
+        return f"the wave of {abs(down)} cycles down and {abs(across)} across"
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.results import figures as frequency_plane
 
         pictures: dict[str, Figure] = {}
         planes = self.planes()
         if planes:
-            pictures["Learning at each frequency"] = frequency_plane.plane_figure(planes, dark=dark)
+            pictures["frequency_plane"] = captioned(
+                "Learning at each frequency", frequency_plane.plane_figure(planes, dark=dark)
+            )
         else:
             spectra = {"eigenvalues": self.spectrum} if self.spectrum.size > 1 and len(self.places) > 1 else None
             curves = {}
@@ -166,10 +241,13 @@ class DirectionalBias(Result):
                 )
             # Eigenvalues are drawn by place: those of directions that were left out are not known here.
             shown = spectra if spectra and list(self.places) == list(range(len(self.places))) else None
-            pictures["Test accuracy along each direction"] = frequency_plane.against_index_figure(
-                curves, shown, index=f"index in the {self.basis} basis", dark=dark
+            pictures["accuracy_by_direction"] = captioned(
+                "Test accuracy along each direction",
+                frequency_plane.against_index_figure(
+                    curves, shown, index=f"index in the {self.basis} basis", dark=dark
+                ),
             )
-        pictures["Training loss along early and late directions"] = self._loss_curves(dark)
+        pictures["training_loss"] = captioned("Training loss along early and late directions", self._loss_curves(dark))
         return pictures
 
     def _loss_curves(self, dark: bool) -> Figure:
@@ -189,9 +267,11 @@ class DirectionalBias(Result):
             if self.is_fourier:
                 sides = (int(side) for side in self.input_shape[-2:])
                 cycles = [(part + side // 2) % side - side // 2 for part, side in zip(label[-2:], sides, strict=True)]
-                name = f"frequency ({cycles[0]}, {cycles[1]})"
+                name = f"frequency ({cycles[0]}, {cycles[1]})".replace("-", "−")
             curves[name] = (self.steps[-1], self.losses[-1, -1, :, direction].mean(0))
-        return lines_figure(curves, x="iteration", y="training loss", log_y=True, dark=dark)
+        reading = "Each curve is the training loss along one direction, the best learned first. Near 0.69, nothing is learned."
+        low = bool(np.nanmin([np.nanmin(values, initial=1.0) for _, values in curves.values()]) < 0.1)
+        return lines_figure(curves, x="iteration", y="training loss", log_y=low, reading=reading, dark=dark)
 
     @property
     def repeats(self) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Result
+from biascope.results.result import Badge, Result, Statement, Step
 from biascope.results.wording import listed, short, snake
 
 if TYPE_CHECKING:
@@ -63,6 +64,19 @@ class Match(Result):
     draws: int
     data: str
 
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "architectures": {
+            "architecture": "Network",
+            "warning": "Verdict",
+            "overlap_class_means": "Gain along class means (95 % interval)",
+            "overlap_fisher": "Gain along Fisher directions",
+            "overlap_data": "Gain along the data",
+            "effective_rank": "Effective rank",
+            "parameters": "Parameters",
+            "flops": "FLOPs of a forward pass",
+            "layers": "Layers with weights",
+        }
+    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **dict.fromkeys(("overlap", "errors", "low", "high"), ("kind", "architecture")),
         **dict.fromkeys(("parameters", "flops", "layers", "effective_ranks"), ("architecture",)),
@@ -115,7 +129,7 @@ class Match(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         return {
-            f"gain:{name}": self.gain(index).named(f"{name} ({self._size(index)})")
+            f"gain:{name}": self.gain(index).named(f"gain of {name} ({self._size(index)})")
             for index, name in enumerate(self.names)
         }
 
@@ -176,10 +190,55 @@ class Match(Result):
             lines.append(f"{name:{width}}{cells}{mark:>9}  |{size}")
         return "\n".join(lines)
 
+    def page_title(self) -> str:  # noqa: D102
+        who = f"these {len(self.names)} networks" if len(self.names) > 1 else self.names[0]
+        return f"Can {who} change along {self.data.partition(',')[0]}?"
+
+    def badge(self) -> Badge:  # noqa: D102
+        closed = len(self.closed)
+        if not closed:
+            return Badge("no warning", "good")
+        return Badge(
+            f"{closed} of {len(self.names)} can hardly change" if len(self.names) > 1 else "can hardly change", "bad"
+        )
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        row = self.kinds.index(self.along)
+        found = [Statement(self.sentence().replace(f" {CAVEAT}", ""), "gains")]
+        if len(self.names) > 1:
+            highest = int(np.argmax(self.overlap[row]))
+            found.append(
+                Statement(
+                    f"The highest gain along {_WHERE[self.along]} is {_in_words(self.gain(highest))}, for {self.names[highest]}.",
+                    "architectures",
+                )
+            )
+        return [*found, Statement(CAVEAT, "gain_by_size")]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A gain far below 1 means that the untrained network hardly reacts to the directions in which these data differ. Such "
+            "networks "
+            "learned worse in our tests. A gain near or above 1 is no praise: above the limit of 0.25, the gain did not predict "
+            "accuracy. So use it to find networks that are likely to fail, never to choose among the others."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        from biascope import networks
+
+        data = self.data.partition(",")[0]
+        known = [name for name in self.names if name in networks.names()] or ["MODELS"]
+        return [
+            Step(
+                "Train the candidates briefly, side by side, and rank them.",
+                f"biascope match {' '.join(known)} --data {data} --race",
+            )
+        ]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "How much networks can change along the data": self._gain_figure(dark),
-            "Gain against size": self._size_figure(dark),
+            "gains": captioned("How much networks can change along the data", self._gain_figure(dark)),
+            "gain_by_size": captioned("Gain against size", self._size_figure(dark)),
         }
 
     def _gain_figure(self, dark: bool) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.measures.mean_gradient.reference import placed
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
+from biascope.results.result import Statement
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -27,6 +28,8 @@ INPUTS = 64  # fresh inputs per network, unless others are asked for
 @dataclass(frozen=True, repr=False)
 class MeanGradient(CovarianceResult):
     """The covariance of a family's mean gradients, largest variance first."""
+
+    page_kind: ClassVar[str] = "scan"
 
     @property
     def estimator(self) -> str:
@@ -62,6 +65,23 @@ class MeanGradient(CovarianceResult):
             words += "Patterns along these directions tend to be learned first."
         prefers = self.preference()
         return f"{words} The network prefers {prefers}." if prefers else words
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        rank, size = self.effective_rank, self.size
+        if self.unclear() or rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
+            return [Statement(self.sentence(), "spectrum"), *self.resolved_statement()]
+        first, *_ = self.sentence().partition(". ")
+        where = Statement(placed(rank, self.input_shape, self.subject))
+        found = [Statement(f"{first}.", "spectrum"), *([where] if where.text else []), *self.preference_statements()]
+        return [*found, *self.resolved_statement()]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A small number of directions means a strong preference: before it sees data, the network changes its output mostly along "
+            "these patterns. Where labels depend on them, it tends to learn quickly and with few samples. Where labels depend on other "
+            "patterns, it learns slowly. This is about initial weights and random inputs. It does not predict accuracy on a data set, "
+            "and the directions beyond the resolved ones are noise."
+        )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return self.direction_plots("Variance of the mean gradient", dark)

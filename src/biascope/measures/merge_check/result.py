@@ -15,8 +15,9 @@ from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_non
 from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
 from biascope.measures.merge_check.verdict import GRADES, best_place, graded, remarks_on, verdict_of
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, proportion
-from biascope.results.result import Result
+from biascope.results.result import Badge, Result, Statement, Step
 from biascope.results.wording import listed
 
 if TYPE_CHECKING:
@@ -96,6 +97,16 @@ class MergeCheck(Result):
     tempered: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "models": {
+            "model": "Model",
+            "data": "Samples of",
+            "samples": "Samples",
+            "predicted_loss": "Changed by the merge, at most lost (95 % interval)",
+            "expected_loss": "Expected drop in accuracy",
+            "distance_from_base": "Different from the base",
+        }
+    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "alphas": ("coefficient",),
         "apart": ("model", "coefficient"),
@@ -284,17 +295,68 @@ class MergeCheck(Result):
         ]
         return {"models": models, "coefficients": coefficients, "outputs": outputs, **self.weights.tables()}
 
+    def page_title(self) -> str:  # noqa: D102
+        return f"Can {self.subject} be merged?"
+
+    def badge(self) -> Badge:  # noqa: D102
+        return Badge(
+            self.grade, {"merge": "good", "merge with a loss": "fair", "do not merge": "bad"}.get(self.grade, "open")
+        )
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        verdict, remarks = verdict_of(self), remarks_on(self)
+        if self.grade == "undecided":
+            return [Statement(verdict, "agreement_by_coefficient"), *(Statement(each, "models") for each in remarks)]
+        # The verdict comes in sentences of their own: what to do, who changes most, how far the merge goes.
+        parts = [f"{each.rstrip('.')}." for each in verdict.split(". ")]
+        covered = [each for each in parts if each.startswith("The merge covers")]
+        head, rest = parts[0], [each for each in parts[1:] if each not in covered]
+        found = [Statement(head, "agreement_by_coefficient")]
+        found += [Statement(" ".join(rest), "models")] if rest else []
+        found += [Statement(covered[0], "agreement_by_coefficient")] if covered else []
+        return found + [Statement(each, "cosines" if "task vectors" in each else "models") for each in remarks]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "The verdict compares the merged model with each fine-tuned model on that model's own samples, without labels. "
+            "Accuracy cannot "
+            "drop by more than the share of predictions that change, so this share is the worst case. It does not say whether the "
+            "fine-tuned models were good, nor what the merged model does on data that were not passed."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        if self.grade == "undecided":
+            return [
+                Step(
+                    "Check again with samples of the tasks that the models were fine-tuned on.",
+                    "biascope merge check BASE MODELS --data TASK",
+                )
+            ]
+        if self.grade == "do not merge":
+            return [
+                Step("Look for the layers in which the models disagree.", "biascope merge diff BASE MODELS"),
+                Step(
+                    "Fine-tune in the tangent space instead: task vectors then interfere less.",
+                    "biascope edit ENCODER --tunings linearised",
+                ),
+            ]
+        words = "Write the merged model. Then test it with labels before you use it."
+        return [Step(words, f"biascope merge apply BASE MODELS --weight {self.alpha.value:g} --out merged.safetensors")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures = {
-            "The merged model against each fine-tuned one": check_pictures.agreement_figure(
-                self.apart,
-                self.resampled,
-                self.alphas,
-                self.models,
-                chosen=self.alpha.value,
-                as_good=self.as_good,
-                unit="same predictions, %" if self.compared == "classes" else "agreement of features, %",
-                dark=dark,
+            "agreement_by_coefficient": captioned(
+                "The merged model against each fine-tuned one",
+                check_pictures.agreement_figure(
+                    self.apart,
+                    self.resampled,
+                    self.alphas,
+                    self.models,
+                    chosen=self.alpha.value,
+                    as_good=self.as_good,
+                    unit="same predictions, %" if self.compared == "classes" else "agreement of features, %",
+                    dark=dark,
+                ),
             )
         }
         if self.xi is not None:
@@ -302,11 +364,13 @@ class MergeCheck(Result):
             several = len(self.pairs) > 1
             names = ("first", "second") if several else (self.models[0], self.models[1])
             maps = {self.weights.pair_names[k] if several else "ξ": self.xi[k] for k in order}
-            pictures["Where two task vectors do not interfere"] = merge_pictures.map_figure(
-                maps, self.map_alphas, names, threshold=self.threshold, box=BOX, dark=dark
+            pictures["interference"] = captioned(
+                "Where two task vectors do not interfere",
+                merge_pictures.map_figure(maps, self.map_alphas, names, threshold=self.threshold, box=BOX, dark=dark),
             )
-        pictures["Effect of each task vector on the other models' samples"] = check_pictures.effects_figure(
-            self.effects, self.models, dark=dark
+        pictures["cross_effects"] = captioned(
+            "Effect of each task vector on the other models' samples",
+            check_pictures.effects_figure(self.effects, self.models, dark=dark),
         )
         layers = self.weights.plots(dark)
-        return pictures | {name: layers[name] for name in ("Cosine of task vectors", "Opposite moves")}
+        return pictures | {name: layers[name] for name in ("cosines", "opposite_moves")}

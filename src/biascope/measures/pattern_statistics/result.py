@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from biascope.measures.pattern_statistics import pictures as pictures
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats, proportion
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.tasks.pattern_ratios import Sides, leanings, sample_size_bound, smallest_constant
 from biascope.tasks.patterns import PatternDistribution
 
@@ -124,6 +125,21 @@ class PatternStatistics(Result):
             words += f". Theorem 6.1 guarantees zero error from {needed:,} samples; these runs have {self.samples:,}"
         return words + "."
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "A constant c* below 1 means that the network relies on a pattern only as much as the pattern goes with the "
+            "label, so that errors stay rare on new inputs. The theory holds for distributions of orthogonal patterns, "
+            "not for natural images."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [
+            Step(
+                "Look at the patterns that a network of your own detects.",
+                f"biascope patterns {self.model_word} --patches DATASET",
+            )
+        ]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         lean = leanings(torch.from_numpy(self.statistics))
         shown: dict[str, Figure] = {}
@@ -132,13 +148,14 @@ class PatternStatistics(Result):
             leans = getattr(lean, side).numpy()
             dots = {name: (leans[:, places], ratio[:, places]) for name, places in kinds.items()}
             if np.isfinite(leans + ratio).any():
-                shown[f"Ratios of patterns in {side} inputs against their association with the other label"] = (
-                    pictures.ratios_figure(dots, slope=self.slope, ratio=f"{side} detection ratio", dark=dark)
+                shown[f"ratios_{side}"] = captioned(
+                    f"Ratios of patterns in {side} inputs against their association with the other label",
+                    pictures.ratios_figure(dots, slope=self.slope, ratio=f"{side} detection ratio", dark=dark),
                 )
         constants = self.constants()
         if (known := ~np.isnan(constants)).any():
-            shown["The smallest constant c* of each run"] = pictures.constants_figure(
-                {"c*": constants[known]}, dark=dark
+            shown["constants"] = captioned(
+                "The smallest constant c* of each run", pictures.constants_figure({"c*": constants[known]}, dark=dark)
             )
         return shown
 

@@ -17,9 +17,10 @@ from biascope.measures.pooling_theory import models as pooling
 from biascope.measures.pooling_theory.models import bayes_accuracy_after_pooling_any_frequency as best_accuracy
 from biascope.measures.pooling_theory.models import bayes_accuracy_after_pooling_complex as best_accuracy_complex
 from biascope.measures.pooling_theory.simulation import pooling_trajectory, sampled_accuracy, sampled_accuracy_complex
+from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -125,11 +126,25 @@ class PoolingTheory(Result):
             words += f". {never} of {len(self.trained)} frequencies are not always learned"
         return words.replace("%", " %") + "."
 
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            "Pooling removes or weakens some frequencies, whatever the weights. Frequencies near 50 % accuracy are lost "
+            "for every later layer. Others can be learned, but slowly where the curvature is small. This is a theory of "
+            "one linear layer with pooling, not of a deep network."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        return [Step("Measure the frequencies that a real network learns.", "biascope measure directional_bias lenet")]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "Best accuracy after pooling, by frequency": self._accuracy_picture(dark),
-            "Curvature of the loss at the signal's frequency": self._curvature_picture(dark),
-            "Training loss of the linear pooling model by gradient descent": self._training_picture(dark),
+            "accuracy_by_frequency": captioned(
+                "Best accuracy after pooling, by frequency", self._accuracy_picture(dark)
+            ),
+            "curvature": captioned("Curvature of the loss at the signal's frequency", self._curvature_picture(dark)),
+            "training_loss": captioned(
+                "Training loss of the linear pooling model by gradient descent", self._training_picture(dark)
+            ),
         }
 
     def _accuracy_picture(self, dark: bool) -> Figure:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Result
+from biascope.results.result import Badge, Result, Statement, Step
 from biascope.results.wording import listed, percent, short
 
 if TYPE_CHECKING:
@@ -61,6 +62,18 @@ class Race(Result):
         "curves": ("candidate", "window"),
         "looks": ("look",),
         "steps": ("window",),
+    }
+
+    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "candidates": {
+            "candidate": "Candidate",
+            "probability_of_being_best": "Probability of being best, %",
+            "held_out_loss": "Held-out loss",
+            "out_after_iterations": "Dropped out after iterations",
+            "parameters": "Parameters",
+            "flops": "FLOPs of a forward pass",
+            "layers": "Layers with weights",
+        }
     }
 
     @property
@@ -169,10 +182,41 @@ class Race(Result):
             lines.append(f"{row['candidate']:{width}}{best:>11}{loss:>15}{out:>16}  |{size}")
         return "\n".join(lines)
 
+    def page_title(self) -> str:  # noqa: D102
+        return f"Which of {len(self.names)} networks learns {self.data.partition(',')[0]} best?"
+
+    def badge(self) -> Badge:  # noqa: D102
+        return Badge("decided", "good") if self.decided else Badge("not decided", "fair")
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        found = [Statement(self.sentence().replace(f" {LIMIT}", ""), "probability_of_being_best")]
+        losses = [row for row in self.tables()["candidates"] if row["held_out_loss"] is not None]
+        if losses:
+            best = min(losses, key=lambda row: float(row["held_out_loss"]))
+            words = f"{best['candidate']} had the lowest held-out loss when it was last evaluated: {best['held_out_loss']:.3g}."
+            found.append(Statement(words, "losses"))
+        spent = f"All candidates together used {percent(self.work)} of the iterations that training each of them to the end would take"
+        return [*found, Statement(f"{spent}.", "candidates")]
+
+    def meaning(self) -> str:  # noqa: D102
+        return (
+            f"The probability says how likely a candidate is to have the lowest held-out loss, given its curve so far. {LIMIT} Size is "
+            "shown beside it because a larger network may win only because it is larger."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        from biascope import networks
+
+        known = [name for name in self.names if name in networks.names()] or ["MODELS"]
+        command = f"biascope match {' '.join(known)} --data {self.data.partition(',')[0]} --race --share {min(1.0, 2 * self.share):.2g}"
+        if self.decided:
+            return [Step("Train the winner to the end with your own recipe. The race stops early on purpose.")]
+        return [Step("Let the race run longer. It resumes where it stopped.", command)]
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {
-            "Losses of the candidates": self._curves_figure(dark),
-            "Probability of being best": self._chances_figure(dark),
+            "losses": captioned("Losses of the candidates", self._curves_figure(dark)),
+            "probability_of_being_best": captioned("Probability of being best", self._chances_figure(dark)),
         }
 
     def _curves_figure(self, dark: bool) -> Figure:
@@ -198,7 +242,9 @@ class Race(Result):
                 axes.plot(
                     self.steps[known][-1], self.curves[index][known][-1], "x", color=colours.lines[1], markersize=6
                 )
-        axes.set(xlabel=f"iteration of {self.total:,}", ylabel="loss", yscale="log")
+        known = np.concatenate([self.curves[np.isfinite(self.curves)], np.exp(-self.merits[np.isfinite(self.merits)])])
+        wide = bool(known.size and known.max() > 3 * known.min() > 0)
+        axes.set(xlabel=f"iteration of {self.total:,}", ylabel="loss", yscale="log" if wide else "linear")
         draw.legend_below(figure, axes, dark)
         return figure
 

@@ -19,9 +19,10 @@ from biascope.families.family import Family
 from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.tangent_kernel import pictures as pictures
-from biascope.results.estimate import SHARE, Estimate, Number
+from biascope.results.draw import captioned
+from biascope.results.estimate import SHARE, Estimate, Number, over_repeats
 from biascope.results.registry import measurement
-from biascope.results.result import Result
+from biascope.results.result import Result, Statement, Step
 from biascope.results.wording import percent
 from biascope.runs.randomness import generator_for
 from biascope.runs.rehearsal import counted
@@ -102,13 +103,13 @@ class TangentSpectrum(Result):
     def headline(self) -> dict[str, Number]:  # noqa: D102
         samples, leading = len(self.labels), self.eigenvalues.shape[1]
 
-        def over_draws(values: np.ndarray) -> Estimate:
-            return Estimate.exact(float(values[0])) if self.exact else _mean(values)
+        def over_draws(values: np.ndarray, most: float = math.inf) -> Estimate:
+            return Estimate.exact(float(values[0])) if self.exact else _mean(values, most)
 
         on_leading = f"share of the labels on {leading} functions (chance: {percent(leading / samples)})"
         found = {
-            "effective_rank": over_draws(self.effective_rank).named(f"effective rank of {samples}"),
-            "labels_energy": over_draws(self.labels_energy[:, -1]).named(on_leading, SHARE),
+            "effective_rank": over_draws(self.effective_rank, float(samples)).named(f"effective rank of {samples}"),
+            "labels_energy": over_draws(self.labels_energy[:, -1], 1.0).named(on_leading, SHARE),
             "labels_alignment": over_draws(self.labels_alignment).named("alignment of the labels α/‖y‖²"),
             "alignment_over_random": over_draws(self.labels_alignment * samples / self.trace).named(
                 "alignment relative to a random target"
@@ -123,7 +124,7 @@ class TangentSpectrum(Result):
     def sentence(self) -> str:  # noqa: D102
         data = self.provenance.get("data", {}).get("name", "the data")
         samples, leading, known = len(self.labels), self.eigenvalues.shape[1], len(self.eigenfunctions)
-        what = self.targets[0] if self.positive else f"{len(self.targets)} classes, each against the rest"
+        what = self._named_target if self.positive else f"{len(self.targets)} classes, each against the rest"
         share, constant = self.labels_energy[:, -1].mean(), float(self.means[0]) ** 2
         words = (
             f"{100 * share:.0f} % of the labels of {data} ({what}) lie on the first {leading} of {samples:,} eigenfunctions "
@@ -138,28 +139,123 @@ class TangentSpectrum(Result):
             words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
         return words
 
+    def page_title(self) -> str:  # noqa: D102
+        return f"Tangent kernel of {self.subject} on {self._data}: how much of the labels is learned first"
+
+    @property
+    def _data(self) -> str:
+        return str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
+
+    def statements(self) -> list[Statement]:  # noqa: D102
+        samples, leading = len(self.labels), self.eigenvalues.shape[1]
+        found = [Statement(self.sentence(), "label_energy")]
+        if not self.positive and len(self.targets) > 2:
+            shares = self.energy[:, :, -1].mean(0)
+            best, worst = int(shares.argmax()), int(shares.argmin())
+            names = [self._target_name(place) for place in (best, worst)]
+            found.append(
+                Statement(
+                    f"Of the classes, {names[0]} fits the kernel best ({100 * shares[best]:.0f} % of its labels on these "
+                    f"functions) and "
+                    f"{names[1]} worst ({100 * shares[worst]:.0f} %).",
+                    "label_energy",
+                )
+            )
+        first = float((self.eigenvalues[:, 0] / self.trace).mean())
+        found.append(
+            Statement(
+                f"The first eigenfunction alone holds {100 * first:.0f} % of the kernel and "
+                f"{percent(float(self.labels_energy[:, 0].mean()))} of the labels.",
+                "eigenfunction_samples" if self.thumbnails.size else "spectrum",
+            )
+        )
+        share, over = float(self.labels_energy[:, -1].mean()), self._alignment_over_random
+        if over < 1 and share > leading / samples:
+            words = (
+                f"Gradient descent starts slowly: the alignment is {over:.2g} times that of a random target, although the labels "
+                f"lie on "
+                "the leading functions more than chance. The labels avoid the first function, which dominates the alignment."
+            )
+        else:
+            words = f"The alignment of the labels with the kernel is {over:.2g} times that of a random target."
+        return [*found, Statement(words, "spectrum")]
+
+    @property
+    def _alignment_over_random(self) -> float:
+        return float((self.labels_alignment * len(self.labels) / self.trace).mean())
+
+    @property
+    def _named_target(self) -> str:
+        """What the one target is, its classes by their names where these are known."""
+        if not self.provenance.get("data", {}).get("classes"):
+            return self.targets[0]
+        rest = self.targets[0].rpartition(" against ")[2]
+        others = self.class_name(int(rest)) if rest.isdecimal() else rest
+        return f"{', '.join(map(self.class_name, self.positive))} against {others}"
+
+    def _target_name(self, place: int) -> str:
+        """The class that a target is of, by its name where that is known."""
+        number = self.targets[place].split()[0]
+        return self.class_name(int(number)) if number.isdecimal() else self.targets[place]
+
+    def meaning(self) -> str:  # noqa: D102
+        words = (
+            "Labels on the leading eigenfunctions are learned first, and from few samples, as long as training stays near the initial "
+            "weights. A share well above chance means that the architecture suits the labels before any training. "
+        )
+        if self._alignment_over_random < 1:
+            words += (
+                "An alignment below 1 beside a share above chance is no contradiction. The share counts the leading functions "
+                "equally. The "
+                "alignment weighs them by their eigenvalues, so the first one, often nearly constant, decides it. "
+            )
+        return words + (
+            "Finite networks change their kernel during training, often towards the labels, so this is not a bound on what the network "
+            "can learn."
+        )
+
+    def next_steps(self) -> list[Step]:  # noqa: D102
+        model, data = self.model_word, self._data
+        found = []
+        if not self.exact and len(self.trace) == 1:
+            words = "Draw several networks, to have intervals over initial weights."
+            found.append(Step(words, f"biascope kernel {model} --data {data} --draws 5"))
+        found.append(
+            Step(
+                "See how the kernel changes when the network is trained.",
+                f"biascope measure kernel_rotation {model} --data {data}",
+            )
+        )
+        return found
+
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         kernel, labels = self.eigenvalues / self.trace[:, None], np.diff(self.labels_energy, prepend=0.0)
-        samples, whole = len(self.labels), {self.targets[0] if self.positive else "all classes": self.labels_energy}
-        parts = {} if self.positive else {name.split()[0]: self.energy[:, at] for at, name in enumerate(self.targets)}
+        samples, whole = len(self.labels), {self._named_target if self.positive else "all classes": self.labels_energy}
+        own = [self._target_name(at).removeprefix("class ") for at in range(len(self.targets))]
+        parts = {} if self.positive else {name: self.energy[:, at] for at, name in enumerate(own)}
         figure = pictures.energy_figure(whole, samples, parts=parts, dark=dark)
-        found = {"Share of the labels on the leading functions": figure}
+        found = {"label_energy": captioned("Share of the labels on the leading functions", figure)}
         if self.thumbnails.size:
+            known = self.provenance.get("data", {}).get("classes")
+            names = {int(kind): self.class_name(int(kind)) for kind in np.unique(self.labels)} if known else None
             classes = self.labels[pictures.ends(self.eigenfunctions[: len(self.thumbnails)])]
-            figure = pictures.ends_figure(self.thumbnails, kernel[0], labels[0], classes, self.positive, dark=dark)
-            found["Samples at the two ends of the first eigenfunctions"] = figure
+            figure = pictures.ends_figure(
+                self.thumbnails, kernel[0], labels[0], classes, self.positive, names=names, dark=dark
+            )
+            found["eigenfunction_samples"] = captioned("Samples at the two ends of the first eigenfunctions", figure)
         errors = float(np.nanmax(self.residuals, initial=0.0)), float(self.kernel_error.max())
         figure = pictures.spectrum_figure(kernel, labels, samples, errors=errors, dark=dark)
-        found["Spectrum of the kernel, and the labels on it"] = figure
+        found["spectrum"] = captioned("Spectrum of the kernel, and the labels on it", figure)
         if self.control_energy.size:
             local = dict(zip(self.splits, (self.local_energy, self.control_energy), strict=True))
-            found["Local energy of the leading eigenfunctions"] = pictures.local_energy_figure(local, dark=dark)
+            found["local_energy"] = captioned(
+                "Local energy of the leading eigenfunctions", pictures.local_energy_figure(local, dark=dark)
+            )
         return found
 
 
-def _mean(values: np.ndarray) -> Estimate:
-    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Estimate.from_error(float(values.mean()), error, len(values))
+def _mean(values: np.ndarray, most: float = math.inf) -> Estimate:
+    return over_repeats(values, within=(0.0, most))
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:

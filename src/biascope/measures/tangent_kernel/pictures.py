@@ -138,7 +138,7 @@ def spectrum_figure(
     axes.axhline(1 / samples, color=colours.muted, linestyle=":", linewidth=1.4, label="a random target")
     # Dots fall to zero by chance: the axis ends where the kernel does, or a decade below chance.
     low = max(min(float(level[level > 0].min(initial=1.0)) / 2, 0.1 / samples), 1e-12)
-    axes.set(yscale="log", ylim=(low, 1.5), ylabel="share")
+    axes.set(yscale="log", ylim=(low, 1.5), ylabel="share of the kernel or labels")
     _count(axes, length, "eigenfunction, by decreasing eigenvalue")
     legend_below(figure, axes, dark)
     return figure
@@ -151,6 +151,7 @@ def ends_figure(
     classes: np.ndarray,
     positive: Sequence[int] = (),
     *,
+    names: Mapping[int, str] | None = None,
     dark: bool = False,
 ) -> Figure:
     """The samples at the two ends of some eigenfunctions, a row each: the lowest values on the left, the highest on the right.
@@ -161,6 +162,7 @@ def ends_figure(
         target: Each one's share of the labels.
         classes: Class of each sample, ``(k, e)``.
         positive: Classes that are one side of the target, in a colour of their own.
+        names: Of classes, where they are known; else their numbers are shown.
         dark: Whether the background is.
 
     Returns:
@@ -187,8 +189,8 @@ def ends_figure(
             canvas[:, left : left + width, :3] = np.moveaxis(image, 0, -1)  # one channel is grey
             canvas[:, left : left + width, 3] = 255
             ink = colours.lines[int(kind in positive)] if positive else colours.ink
-            style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 9, "color": ink}
-            axes.text(left + width / 2, height * 1.05, plain(str(kind), 8), **style)
+            style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 8 if names else 9, "color": ink}
+            axes.text(left + width / 2, height * 1.05, plain((names or {}).get(int(kind), str(kind)), 8), **style)
         axes.imshow(canvas, interpolation="none")
         title = f"{place + 1}: {percent(kernel[place])} of the kernel, {percent(target[place])} of the labels"
         axes.set_title(title, fontsize=10, color=colours.ink, loc="left", pad=3)

@@ -1,0 +1,52 @@
+"""SHOW: what all pages share: the template environment, the glossary, files to download, and the size that a page states of itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from biascope.results import draw
+from biascope.results.glossary import Glossary
+from biascope.results.registry import PAPERS
+
+_SIZE = "00.00 MB"  # where the size will stand, and as long
+
+
+def rendered(template: str, content: Mapping[str, Any]) -> bytes:
+    """A page from a template and what it shows; its glossary has the terms that were used, its footer its own size."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    glossary = Glossary()
+    style: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, **style)
+    environment.filters |= {"hash": _hash, "glossed": glossary.mark}
+    palette = {"light": draw.PALETTE[False]._asdict(), "dark": draw.PALETTE[True]._asdict()}
+    known = {"glossary": glossary, "palette": palette, "size": _SIZE, **content}
+    page = environment.get_template(template).render(known).encode()
+    before, _, after = page.rpartition(_SIZE.encode())
+    megabytes = f"{len(page) / 1e6:.2f} MB".rjust(len(_SIZE))
+    return before + megabytes.encode() + after
+
+
+def download(name: str, words: str, text: str, kind: str) -> dict[str, str]:
+    """A file that the page itself holds, as its link needs it."""
+    size = len(text.encode())
+    data = base64.b64encode(text.encode()).decode()
+    shown = f"{size / 1000:.0f} kB" if size >= 10_000 else f"{size / 1000:.1f} kB"
+    return {"name": name, "words": f"{words}, {shown}", "address": f"data:{kind};charset=utf-8;base64,{data}"}
+
+
+def citation(papers: Sequence[str], version: str) -> str:
+    """What to cite: the papers by their ids, and this software."""
+    known = [PAPERS[paper] for paper in dict.fromkeys(papers) if paper in PAPERS]
+    return "\n".join(
+        [*known, f"Biascope, version {version}: a microscope for inductive bias. The Biascope developers."]
+    )
+
+
+def _hash(script: str) -> str:
+    """What the page's security policy names its one script by; the policy runs no other."""
+    return base64.b64encode(hashlib.sha256(str(script).encode()).digest()).decode()
