@@ -128,9 +128,9 @@ def fit(
         ),
     )
     content: dict[str, Any] = {"results": [result], "report": "", "files": files}
+    keep_settings(folder)
     write_atomically(folder / "fit.json", as_document(**content).encode())
     unfinished.unlink(missing_ok=True)
-    keep_settings(folder)
     if work.as_json:
         print_json(**content)
     else:
