@@ -10,7 +10,7 @@ from torch import nn
 
 from biascope.derivatives.matrices import DrawnMatrix, data_covariance
 from biascope.families.family import Family, Network
-from biascope.measures.geometry_evolution import geometry_evolution
+from biascope.measures.geometry_evolution import GeometryEvolution, geometry_evolution
 from biascope.papers.geometry2025.models import mlp_evolution
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -103,6 +103,14 @@ def test_delta_of_a_perceptron_is_the_closed_form() -> None:
     wanted = torch.from_numpy(mlp_evolution(data_covariance(x).numpy(), width, weight_std=1.0, readout_std=1.0))
     assert float(((drawn.dense() - wanted).abs() / error).max()) < 4.5
     assert float((wanted.abs() / error).max()) > 20  # the sample could tell
+
+
+def test_no_correlation_lies_beyond_its_bounds() -> None:
+    zeros = np.zeros(4)
+    result = GeometryEvolution(np.array([-1.2, 1.2, 0.5, -0.9]), np.full(4, 0.1), zeros, zeros, zeros, zeros, zeros, 100)
+    values = [result.with_reference(name) for name in ("S", "GSG", "G", "I")]
+    assert [each.value for each in values] == [-1.0, 1.0, 0.5, -0.9]
+    assert all(each.low <= each.value <= each.high for each in values)
 
 
 def test_linear_regression_moves_against_the_data() -> None:
