@@ -119,7 +119,7 @@ def statements_page(*, results: Path | None = None) -> str:
         parts.append(f"## {paper.name}\n\n{_cell(paper.title)}\n\n{standing_table(paper.name, results=results)}\n")
         rows = ["| section | statement | verdict | claims |", "|---|---|---|---|"]
         for each in own:
-            counted = ", ".join(f"{number} {verdict}" for verdict, number in each.row()["claims"].items())
+            counted = ", ".join(f"{number} {verdict}" for verdict, number in each.counted.items())
             cells = (each.statement.section, each.statement.text, each.verdict, counted or None)
             rows.append("| " + " | ".join(map(_cell, cells)) + " |")
         parts.append("\n".join([*rows, ""]))

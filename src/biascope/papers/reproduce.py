@@ -34,6 +34,7 @@ from biascope.results.claim import (
 from biascope.results.estimate import Number
 from biascope.results.paper_page import picture, write_page
 from biascope.results.result import now, software
+from biascope.results.wording import snake
 from biascope.runs.files import make_writable, write_atomically
 from biascope.runs.run import Run
 
@@ -216,7 +217,6 @@ class Outcome:
 
     def row(self) -> dict[str, Any]:
         """As ``biascope reproduce --status --json`` prints it."""
-        counted = Counter(each.verdict for each in self.claims)
         return {
             "paper": self.paper,
             "statement": self.statement.key,
@@ -224,8 +224,19 @@ class Outcome:
             "text": self.statement.text,
             "verdict": self.verdict,
             "judged": self.judged,
-            "claims": {verdict: counted[verdict] for verdict in VERDICTS if counted[verdict]},
+            "claims": _keyed(self.counted),
         }
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Number of its claims by verdict."""
+        found = Counter(each.verdict for each in self.claims)
+        return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+
+
+def _keyed(counted: Mapping[str, int]) -> dict[str, int]:
+    """Numbers by verdict under keys for programs: ``not_run``."""
+    return {snake(verdict): number for verdict, number in counted.items()}
 
 
 def outcomes(found: Sequence[Standing]) -> list[Outcome]:
@@ -266,7 +277,8 @@ class Summary:
 
     def row(self) -> dict[str, Any]:
         """As ``biascope reproduce --status --json`` prints it."""
-        return dataclasses.asdict(self)
+        apart = {group: _keyed(counted) for group, counted in self.apart.items()}
+        return {**dataclasses.asdict(self), "verdicts": _keyed(self.verdicts), "apart": apart}
 
 
 def summary(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[Summary]:
