@@ -6,7 +6,7 @@ expansion to first order around the pre-trained weights. Post-hoc linearisation 
 
 from __future__ import annotations
 
-from biascope.results.claim import Statement
+from biascope.results.claim import Dropped, Statement
 
 STATEMENTS = (
     Statement(
@@ -82,20 +82,16 @@ STATEMENTS = (
         "Normalised accuracy after task addition grows with the size of the network.",
     ),
     Statement(
-        "linearised_beats_post_hoc",
-        "6.5, figures 6.2 and 6.7",
-        "Linearised fine-tuning is more accurate on a single task than post-hoc linearisation.",
-    ),
-    Statement(
         "linearised_closes_the_gap",
         "6.5, figure 6.7",
         "On most single tasks, linearised fine-tuning is nearly as accurate as non-linear fine-tuning; its gap is smaller "
         "than that of post-hoc linearisation.",
     ),
     Statement(
-        "linearised_is_as_disentangled_as_post_hoc",
-        "6.5, figure 6.8",
-        "Linearised fine-tuning has disentanglement errors as low as those of post-hoc linearisation.",
+        "linearised_is_more_disentangled",
+        "6.1 and 6.5, figure 6.8",
+        "Fine-tuning in the tangent space increases disentanglement: regions of low error are larger than those of the "
+        "non-linear network, and as large as after post-hoc linearisation.",
     ),
     Statement(
         "linearised_sum_is_most_accurate",
@@ -239,5 +235,24 @@ STATEMENTS = (
         "normalised_features_help",
         "D.2",
         "Normalising the features before the head raises single-task accuracy, for non-linear and linearised fine-tuning.",
+    ),
+)
+
+_VACUOUS = (
+    "It compared two failures: pre-trained weights gained nothing on eight image tasks either. The bound of 3 points was ours. The new "
+    "claims compare with the gain of pre-trained weights on the same tasks, if there is one."
+)
+DROPPED = (
+    Dropped(
+        "table 6.3",
+        "Two encoders: from random weights nothing is gained by adding non-linear vectors: at most 3 points over the start.",
+        "reproduced (2 claims)",
+        _VACUOUS,
+    ),
+    Dropped(
+        "table 6.3",
+        "Two encoders: nor by adding linearised vectors: at most 3 points over the start.",
+        "reproduced (2 claims)",
+        _VACUOUS,
     ),
 )
