@@ -108,7 +108,7 @@ def test_tasks_on_separate_weights_add_up_without_loss() -> None:
     np.testing.assert_array_equal(at_one, result.single[0])  # validation and test are the same samples here
 
 
-def test_intervals_are_over_samples_of_one_seed_and_over_several() -> None:
+def test_intervals_are_over_samples_of_one_seed_and_over_samples_and_seeds_of_several() -> None:
     one = measured()
     table = one.table()
     assert set(table) == {"pre-trained", "non-linear", "post-hoc", "linearised"}
@@ -118,7 +118,10 @@ def test_intervals_are_over_samples_of_one_seed_and_over_several() -> None:
     assert both.merged.shape == (3, 3, 3)
     expected = np.array([measured(seed).absolute[0, 0] for seed in range(3)])
     assert both.table()["non-linear"]["absolute"].value == pytest.approx(expected.mean())
-    assert both.table()["non-linear"]["absolute"].standard_error == pytest.approx(expected.std(ddof=1) / 3**0.5)
+    seeds, samples = expected.std(ddof=1) / 3**0.5, both.draws[:, 0, 2].mean(0).std()
+    joined = both.table()["non-linear"]["absolute"].standard_error
+    assert joined == pytest.approx(np.hypot(seeds, samples))
+    assert joined > max(seeds, samples)
     assert both.check() is both
     assert both.plots()
     with pytest.raises(ValueError, match="results must be at least one"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -81,9 +82,25 @@ class AccuraciesAfterEdits(RepeatedResult):
         return pictures.radar_figure(rays, self.tasks, dark=dark)
 
 
-def over_seeds_or_samples(values: np.ndarray, draws: np.ndarray) -> Estimate:
-    """The mean of a number over seeds with its interval; for one seed, with the interval over its resamples."""
-    return over_repeats(values) if len(values) > 1 else Estimate.from_draws(values[0], draws)
+def over_seeds_and_samples(values: np.ndarray, draws: np.ndarray) -> Estimate:
+    """The mean of a number over seeds. Its error joins that of seeds and that of test samples; of one seed, test samples alone.
+
+    Args:
+        values: The number of each seed.
+        draws: The number of each seed on resampled test samples ``(seed, resample)``, the same resamples for all seeds.
+
+    Example:
+        >>> found = over_seeds_and_samples(np.array([0.0, 2.0]), np.array([[-1.0, 1.0], [1.0, 3.0]]))
+        >>> found.value, round(found.standard_error, 3)  # 1 over seeds, 1 over samples
+        (1.0, 1.414)
+    """
+    if len(values) == 1:
+        return Estimate.from_draws(values[0], draws[0])
+    seeds = over_repeats(values)
+    samples = float(draws.mean(0).std())
+    reach = math.hypot(seeds.high - seeds.value, 1.96 * samples)
+    error = math.hypot(seeds.standard_error, samples)
+    return Estimate(seeds.value, error, seeds.value - reach, seeds.value + reach)
 
 
 def places_inside(alphas: np.ndarray, box: tuple[float, float]) -> np.ndarray:

@@ -18,7 +18,7 @@ from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, methods_of
-from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
+from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_and_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
 from biascope.results.draw import captioned
@@ -84,13 +84,13 @@ class TaskAddition(AccuraciesAfterEdits):
     def table(self) -> dict[str, dict[str, Estimate]]:
         """Shares, by editing method: absolute and normalised accuracy, and that of single tasks.
 
-        Intervals are over repeats; of one repeat, over its test samples.
+        Intervals join the spread over repeats with that over test samples; of one repeat, over its test samples alone.
         """
         rows = {"single": self.single.mean(-1), "absolute": self.absolute, "normalised": self.normalised}
-        table = {PRETRAINED: {"absolute": over_seeds_or_samples(self.pretrained.mean(1), self.draws[0, 0, 0])}}
+        table = {PRETRAINED: {"absolute": over_seeds_and_samples(self.pretrained.mean(1), self.draws[:, 0, 0])}}
         for place, name in enumerate(self.methods):
             table[name] = {
-                row: over_seeds_or_samples(each[:, place], self.draws[0, place, 1 + number])
+                row: over_seeds_and_samples(each[:, place], self.draws[:, place, 1 + number])
                 for number, (row, each) in enumerate(rows.items())
             }
         return table

@@ -18,7 +18,7 @@ from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, methods_of
-from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_or_samples
+from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_and_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
 from biascope.results.draw import captioned
@@ -83,12 +83,12 @@ class TaskNegation(AccuraciesAfterEdits):
         """Shares, by editing method: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
         start = (self.pretrained.mean(1), self.pretrained_control)
         table = {
-            PRETRAINED: {row: over_seeds_or_samples(start[i], self.draws[0, 0, 2 * i]) for i, row in enumerate(_ROWS)}
+            PRETRAINED: {row: over_seeds_and_samples(start[i], self.draws[:, 0, 2 * i]) for i, row in enumerate(_ROWS)}
         }
         for place, name in enumerate(self.methods):
             means = (self.target[:, place].mean(-1), self.control[:, place].mean(-1))
             table[name] = {
-                row: over_seeds_or_samples(means[i], self.draws[0, place, 2 * i + 1]) for i, row in enumerate(_ROWS)
+                row: over_seeds_and_samples(means[i], self.draws[:, place, 2 * i + 1]) for i, row in enumerate(_ROWS)
             }
         return table
 

@@ -1,0 +1,85 @@
+"""Chapter 5: statements of the thesis against our claims, the evidence of training, and the migration of its results."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from biascope import papers
+from biascope.papers.dictionaries2022 import energy, meta
+from biascope.papers.reproduce import RESULTS
+from biascope.results.estimate import spearman
+from biascope.runs.run import Run
+
+PAPER = papers.find("dictionaries2022")
+MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_dictionaries2022.py"
+WITHOUT_CODE = {"filter_networks_have_the_same_support", "meta_learning_reshapes_more_than_training"}
+WITHOUT_TRAINING = {"5.2", "5.6", "Theorem 5.1", "Equation 5.7"}
+
+
+def test_every_statement_has_a_claim_or_is_listed_without_one() -> None:
+    named = {claim.of for figure in PAPER.figures for claim in figure.claims}
+    assert {each.key for each in PAPER.statements} - named == WITHOUT_CODE
+    assert "" not in named
+
+
+def test_bounds_of_the_thesis_are_printed_numbers_or_those_of_a_comparison() -> None:
+    for figure in PAPER.figures:
+        for claim in figure.claims:
+            if claim.kind == "paper" and claim.comparator != "about":
+                assert claim.tolerance in (0.0, 0.5, 1.0, 1e-6, 1e-12), claim.statement
+                assert not claim.post_hoc
+
+
+def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
+    about_the_start = ("concentration", "omega0_of_the_largest", "published_weights")
+    about_fitting = "omega0_300_relative_error_on_the_samples"
+    for figure in PAPER.figures:
+        for claim in figure.claims:
+            untrained = figure.number in WITHOUT_TRAINING or claim.statistic == about_fitting
+            untrained |= figure.number == "5.5" and any(
+                words in claim.statistic for words in about_the_start if "rank" not in claim.statistic
+            )
+            untrained |= claim.statistic.startswith("published_weights")
+            assert bool(claim.trained) != untrained, claim.statement
+
+
+@pytest.fixture(scope="module")
+def found() -> energy.Study:
+    return energy.study((energy.RELU, "SIREN-20"), "smoke", Run(device="cpu", progress=False), long=False)
+
+
+def test_training_removes_error_and_no_iteration_removes_none(found: energy.Study) -> None:
+    assert found.removed("SIREN-20", 0).value == 0
+    assert found.removed("SIREN-20", 10).value > found.removed("SIREN-20", 3).value > 0
+    for step in (3, 10):
+        start, end = (10 ** (-found.psnr["SIREN-20"][each][:, 1] / 10) for each in (0, step))
+        assert found.removed("SIREN-20", step).value == pytest.approx(100 * (1 - end / start).mean())
+    assert not meta.learned("a").passes(found.removed("SIREN-20", 0))
+
+
+def test_intervals_of_rank_correlations_hold_other_initial_weights() -> None:
+    generator = np.random.default_rng(0)
+    # Two networks that images order the same way every time, and draws do not.
+    level = np.array([[0.0], [3.0]])
+    tables = [
+        level + 0.1 * generator.standard_normal((2, 50)),
+        0.5 + level[::-1] + 0.1 * generator.standard_normal((2, 50)),
+    ]
+    steady = [np.full((2, 50), 0.1), np.full((2, 50), 0.2)]
+    spread = energy.over_draws_and_images(spearman, steady, tables)
+    assert (spread.low, spread.high) == pytest.approx((-1, 1))
+    alone = energy.over_draws_and_images(spearman, [each[:1] for each in steady], [each[:1] for each in tables])
+    assert np.isnan(alone.standard_error)
+
+
+def test_the_migration_of_results_is_done_and_changes_nothing_more(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(RESULTS / PAPER.name, tmp_path / PAPER.name))
+    done = subprocess.run(
+        [sys.executable, MIGRATION, tmp_path], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "0 files rewritten"
+    assert all(path.read_bytes() == (RESULTS / PAPER.name / path.name).read_bytes() for path in copy.glob("*.json"))
