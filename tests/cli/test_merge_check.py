@@ -109,7 +109,7 @@ def refused(folder: Path, message: str, *words: str) -> None:
 
 def only(output: str) -> dict:
     """The one result in what was printed as JSON."""
-    (found,) = json.loads(output)["results"]
+    (found,) = json.loads(output[output.index("{") :])["results"]  # after what is told on stderr
     return found
 
 

@@ -98,7 +98,7 @@ def test_the_order_is_that_of_training() -> None:
     assert found.trained.shape == (4, 5)
     assert found.points == (16, 64)
     assert "rank correlation" in found.sentence()
-    assert "trained 60" in found.table()
+    assert "trained PSNR, dB, after iterations" in found.table()
     tables, best = found.tables(), found.tables()["networks"][0]
     assert list(found.headline())[:5] == [f"predicted_psnr:{row['candidate']}" for row in tables["networks"]]
     assert found.headline()["agreement:60"].value == found.facts()["agreement"][60] == found.agreement()[60]
@@ -259,7 +259,7 @@ def test_what_was_saved_as_advice_before_it_was_a_measurement_still_loads(tmp_pa
     assert isinstance(again, Advice)
     assert again.measurement == "advice"
     assert again.table() == found.table()
-    assert "Which network" not in write_report([again], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "which network to use for this signal" not in write_report([again], tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_warnings_are_told_once() -> None:
