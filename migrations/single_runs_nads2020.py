@@ -62,15 +62,17 @@ def corrected(number: str, statistics: dict[str, Any]) -> dict[str, Any]:
 
 
 def migrated(path: Path) -> bool:
-    """Rewrite one file; False if nothing changes."""
+    """Rewrite one file; False if nothing changes. Claims leave a record together with the number that decided them."""
     document = json.loads(path.read_text(encoding="utf-8"))
     changed = False
     for record in document["efforts"].values():
-        if "trained" in record["claims"][0]:  # made after the correction
+        if any("trained" in claim for claim in record["claims"]):  # made after the correction
             continue
         statistics = corrected(document["figure"], record["statistics"])
-        changed = changed or statistics != record["statistics"]
-        record["statistics"] = statistics
+        gone = record["statistics"].keys() - statistics.keys()
+        claims = [claim for claim in record["claims"] if claim["statistic"] not in gone]
+        changed = changed or statistics != record["statistics"] or claims != record["claims"]
+        record |= {"statistics": statistics, "claims": claims}
     if changed:
         write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     return changed
