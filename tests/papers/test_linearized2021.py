@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,9 +152,9 @@ def test_the_best_training_accuracy_is_recorded_and_divergence_is_no_accuracy() 
     assert evidence.passes(numbers[evidence.statistic])
 
 
-def _migration() -> object:
-    path = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_linearized2021.py"
-    spec = importlib.util.spec_from_file_location("single_runs", path)
+def _migration() -> Any:
+    path = Path(__file__).resolve().parents[2] / "migrations" / "withdrawn_runs_linearized2021.py"
+    spec = importlib.util.spec_from_file_location("withdrawn_runs", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -161,22 +162,27 @@ def _migration() -> object:
     return module
 
 
-def test_numbers_of_one_training_have_no_spread_in_the_committed_results() -> None:
+def test_no_committed_run_has_other_initial_weights() -> None:
     migration = _migration()
-    for name, pattern in migration.SINGLE.items():  # type: ignore[attr-defined]
-        text = (RESULTS / "linearized2021" / f"{name}.json").read_text(encoding="utf-8")
-        assert migration.migrated(json.loads(text), pattern) == json.loads(text)  # type: ignore[attr-defined]
+    for path in (RESULTS / "linearized2021").glob("*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not path.stem.startswith(migration.THEORY):
+            assert migration.kept(document) == document
+            assert all(run["settings"]["initial weights"] == "flax" for run in document["efforts"].values())
 
 
-def test_the_migration_takes_spreads_of_one_seed_alone() -> None:
+def test_runs_that_do_not_record_their_initial_weights_are_withdrawn(tmp_path: Path) -> None:
+    folder, gallery = tmp_path / "results" / "linearized2021", tmp_path / "gallery"
+    folder.mkdir(parents=True)
+    gallery.mkdir()
+    old, new = {"settings": {"seed": 0}}, {"settings": {"initial weights": "flax"}}
+    files = {"4.2": {"laptop": old}, "4.4": {"laptop": old, "paper": new}, "theorem-4.1": {"laptop": old}}
+    for name, efforts in files.items():
+        (folder / f"{name}.json").write_text(json.dumps({"efforts": efforts}))
+        (gallery / f"linearized2021-{name}.png").touch()
     migration = _migration()
-    number = {"value": 2.0, "standard_error": 0.0, "low": 2.0, "high": 2.0, "confidence": 1.0, "label": "x", "unit": ""}
-
-    def record(settings: dict[str, object]) -> dict[str, object]:
-        return {"efforts": {"laptop": {"settings": settings, "statistics": {"growth": dict(number)}}}}
-
-    one = migration.migrated(record({"seed": 0}), ".*")  # type: ignore[attr-defined]
-    found = one["efforts"]["laptop"]["statistics"]["growth"]
-    assert found == {**number, "standard_error": None, "low": None, "high": None, "confidence": 0.95}
-    several = record({"seed": 0, "seeds: LeNet": 3})
-    assert migration.migrated(several, ".*")["efforts"]["laptop"]["statistics"]["growth"] == number  # type: ignore[attr-defined]
+    assert migration.main(tmp_path / "results", gallery) == 2
+    assert migration.main(tmp_path / "results", gallery) == 0
+    left = {path.stem: json.loads(path.read_text())["efforts"] for path in folder.glob("*.json")}
+    assert left == {"4.4": {"paper": new}, "theorem-4.1": {"laptop": old}}
+    assert {path.stem for path in gallery.iterdir()} == {"linearized2021-4.4", "linearized2021-theorem-4.1"}

@@ -68,7 +68,7 @@ def _curves(finding: Finding, dark: bool, x: str, y: str) -> Figure:
 # Training sizes, repeats, iterations; the same number of iterations for every size.
 _SIZES: dict[str, dict[str, tuple[tuple[int, ...], int, int]]] = {
     "smoke": {"lenet": ((32, 64), 2, 4)},
-    "laptop": {"mlp": ((250, 1000, 4000), 3, 1200), "lenet": ((250, 1000, 4000), 3, 1200)},
+    "laptop": {"mlp": ((250, 4000), 3, 800), "lenet": ((250, 4000), 3, 800)},
     "paper": {
         "mlp": ((500, 2000, 8000, 50_000), 5, 8000),
         "lenet": ((500, 2000, 8000, 50_000), 5, 8000),
@@ -388,7 +388,7 @@ def figure_47(effort: str, run: Run) -> Finding:
 # Samples, epochs, eigenfunctions followed, targets learned, seeds.
 _ROTATION: dict[str, tuple[tuple[int, int], int, int, tuple[int, ...], int]] = {
     "smoke": ((96, 48), 2, 24, (4, 16), 2),
-    "laptop": ((3000, 1000), 25, 200, (10, 100), 2),
+    "laptop": ((3000, 1000), 25, 200, (10, 100), 3),
     "paper": ((50_000, 10_000), 100, 1000, (10, 500, 900), 3),
 }
 
@@ -577,7 +577,7 @@ def figure_410(effort: str, run: Run) -> Finding:
 # Network, samples, epochs, target, epochs whose kernels are taken, seeds.
 _ADAPTED: dict[str, tuple[str, tuple[int, int], int, int, tuple[int, ...], int]] = {
     "smoke": ("lenet", (96, 48), 2, 16, (1, 2), 2),
-    "laptop": ("lenet", (3000, 1000), 40, 100, (1, 2, 5, 40), 2),
+    "laptop": ("lenet", (3000, 1000), 30, 100, (1, 3, 30), 3),
     "paper": ("resnet18", (8000, 2000), 20, 400, (1, 3, 20), 3),
 }
 
@@ -878,7 +878,7 @@ def figure_412(effort: str, run: Run) -> Finding:
 # Training and test samples, epochs, seeds.
 _ON_CLASSES: dict[str, dict[str, tuple[tuple[int, int], int, int]]] = {
     "smoke": {"lenet": ((96, 48), 2, 2)},
-    "laptop": {"lenet": ((6000, 2000), 15, 3)},
+    "laptop": {"mlp": ((4000, 2000), 20, 3), "lenet": ((4000, 2000), 20, 3)},
     "paper": {"mlp": ((50_000, 10_000), 20, 3), "lenet": ((50_000, 10_000), 20, 3)},
 }
 
