@@ -193,6 +193,8 @@ def rewrite(place: str, record: dict[str, Any]) -> bool:
         )
     if place == "5.8":
         pre_training(numbers)
+        # A claim leaves the record together with the number that decided it.
+        record["claims"] = [claim for claim in record["claims"] if claim["statistic"] in numbers]
     if place in ("5.3", "C.1"):
         recovery(numbers)
         record["settings"]["batch"] = record["settings"]["batch"] or "all pixels"

@@ -259,7 +259,9 @@ def test_what_was_saved_as_advice_before_it_was_a_measurement_still_loads(tmp_pa
     assert isinstance(again, Advice)
     assert again.measurement == "advice"
     assert again.table() == found.table()
-    assert "which network to use for this signal" not in write_report([again], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "which network to use for this signal" not in write_report([again], tmp_path / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_warnings_are_told_once() -> None:

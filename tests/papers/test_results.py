@@ -74,10 +74,11 @@ def test_the_migration_gives_keys_labels_and_units_and_changes_no_number(tmp_pat
     path.write_text(json.dumps({"format": 1, "paper": "nads2020", "figure": "1", "efforts": {"laptop": record}}))
     assert migrate(tmp_path) == "1 of 1 files rewritten"
     key, once = "lenet_lowest_accuracy_percent", path.read_bytes()
+    later = {"of": "", "kind": "ours", "post_hoc": False, "trained": []}
     assert json.loads(once)["efforts"]["laptop"] == record | {
         "format": 2,
         "statistics": {key: {**number, "label": "LeNet: lowest accuracy", "unit": "%"}},
-        "claims": [{**claim, "statistic": key, "verdict": "inconclusive"}],
+        "claims": [{**claim, "statistic": key, **later, "verdict": "inconclusive"}],
     }
     assert migrate(tmp_path) == "0 of 1 files rewritten"
     assert path.read_bytes() == once

@@ -107,7 +107,9 @@ def test_delta_of_a_perceptron_is_the_closed_form() -> None:
 
 def test_no_correlation_lies_beyond_its_bounds() -> None:
     zeros = np.zeros(4)
-    result = GeometryEvolution(np.array([-1.2, 1.2, 0.5, -0.9]), np.full(4, 0.1), zeros, zeros, zeros, zeros, zeros, 100)
+    result = GeometryEvolution(
+        np.array([-1.2, 1.2, 0.5, -0.9]), np.full(4, 0.1), zeros, zeros, zeros, zeros, zeros, 100
+    )
     values = [result.with_reference(name) for name in ("S", "GSG", "G", "I")]
     assert [each.value for each in values] == [-1.0, 1.0, 0.5, -0.9]
     assert all(each.low <= each.value <= each.high for each in values)
