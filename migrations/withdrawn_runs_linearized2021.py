@@ -1,9 +1,10 @@
 """Withdraw chapter 4's committed runs whose networks were not the authors'.
 
-Until version 0.2.0 the networks of chapter 4 had PyTorch's initial weights. The authors' have those of Flax, whose tangent kernels are 9
-to 32 times larger. With the smaller kernels many linearised networks did not train, and no run recorded whether they did. Runs since
-then record their initial weights. Runs that do not are removed, with the picture of a figure that has no other run. A second run
-changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folders of other results and pictures:
+Until version 0.2.0 the networks of chapter 4 had PyTorch's initial weights. The authors' have those of Flax, whose tangent kernels
+are 9 to 32 times larger. With the smaller kernels many linearised networks did not train, and no run recorded whether they did.
+Runs since then record their initial weights. Runs that do not are removed, with the picture of a figure that has no other run. A
+second run changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folders of other results and
+pictures:
 
     python migrations/withdrawn_runs_linearized2021.py [RESULTS GALLERY]
 """
