@@ -17,9 +17,9 @@ from torch import Tensor
 from biascope import data
 from biascope.families.family import Family, Network
 from biascope.networks import builder
-from biascope.results.claim import Claim, Finding, figure
+from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
-from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
 from biascope.results.wording import snake
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import seed_of
@@ -260,9 +260,12 @@ def constructed(digits: Arrays, test: int, run: Run) -> float:
     return 100 * float(evaluation(made, fresh, "test", loss="hinge", run=run).accuracy)
 
 
+_REDRAWN = 20_000
+
+
 def chance_of_mean(values: np.ndarray, published: float, runs: int = TEN) -> float:
     """How often the mean of so many of our runs, drawn again, is as far from the mean of all as the published one."""
-    drawn = np.random.default_rng(0).choice(np.asarray(values), (20_000, runs)).mean(1)
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (_REDRAWN, runs)).mean(1)
     return float((np.abs(drawn - values.mean()) >= abs(published - values.mean()) - 1e-9).mean())
 
 
@@ -301,6 +304,16 @@ def _drawn_accuracies(finding: Finding, dark: bool) -> Figure:
 
 
 _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
+#: The evidence that all networks learned their training images.
+FITTED = (Trained("least_train_accuracy", 50.0, 100.0),)
+#: Section G.
+RECIPE = {
+    "k": K,
+    "rate": RATE,
+    "batch": "min(10, m)",
+    "epochs": EPOCHS,
+    "runs by m": dict.fromkeys(map(str, SIZES), TEN),
+}
 
 
 @figure(
@@ -314,6 +327,9 @@ _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
                 "about",
                 PUBLISHED[size][0],
                 *_TOLERANCES[size],
+                of="digits_test_accuracy",
+                kind="paper",
+                trained=FITTED,
             )
             for size in SIZES
         ),
@@ -323,6 +339,9 @@ _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
             "about",
             PUBLISHED[6][1],
             6.0,
+            of="digits_test_accuracy",
+            kind="paper",
+            trained=FITTED,
         ),
         Claim(
             "In all runs SGD gets 100 % train accuracy: the least of all.",
@@ -330,6 +349,8 @@ _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
             "at least",
             "in all runs 100 %",
             100.0,
+            of="digits_train_accuracy",
+            kind="paper",
         ),
         Claim(
             "The data can be perfectly classified with k = 1: test accuracy of one blue and one red filter, in percent (2b).",
@@ -337,6 +358,8 @@ _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
             "at least",
             "perfectly classifies the data",
             100.0,
+            of="digits_need_one_channel_pair",
+            kind="paper",
         ),
         Claim(
             "SGD finds such filters with k = 1 and 1,000 images: least test accuracy of all runs, in percent (2b).",
@@ -344,9 +367,12 @@ _TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
             "at least",
             "perfectly classifies the data",
             99.5,
+            of="digits_need_one_channel_pair",
+            trained=(Trained("k_1_trained_on_1000_images_test_accuracy", 50.0, 100.0),),
         ),
     ],
     draw=_drawn_accuracies,
+    published=RECIPE,
 )
 def figure_2(effort: str, run: Run) -> Finding:
     """Test and train accuracies, at two scales of the initial weights, and what small training sets get wrong."""
@@ -366,7 +392,7 @@ def figure_2(effort: str, run: Run) -> Finding:
         statistics[f"{snake(title)}_standard_deviation_of_the_test_accuracy"] = bootstrapped(
             _deviation, found.test
         ).named(f"{title}: standard deviation of the test accuracy")
-        far = Estimate.exact(chance_of_mean(found.test, mean))
+        far = proportion(chance_of_mean(found.test, mean), _REDRAWN)
         statistics[f"{snake(title)}_chance_that_ten_of_our_runs_have_a_mean_as_far_off_as_the_published_one"] = (
             far.named(f"{title}: chance that ten of our runs have a mean as far off as the published one")
         )
@@ -375,10 +401,10 @@ def figure_2(effort: str, run: Run) -> Finding:
         )
         least.append(float(found.train.min()))
         if found.wrong.any():
-            rarer = np.where(found.lean > 0, found.wrong[:, 0], found.wrong[:, 1])[found.lean != 0].sum()
-            share = rarer / found.wrong[found.lean != 0].sum()
-            statistics[f"{snake(title)}_share_of_errors_on_the_label_that_was_rarer_in_training"] = Estimate.exact(
-                share
+            unequal = found.lean != 0
+            rarer = np.where(found.lean > 0, found.wrong[:, 0], found.wrong[:, 1])[unequal]
+            statistics[f"{snake(title)}_share_of_errors_on_the_label_that_was_rarer_in_training"] = bootstrapped(
+                _quotient, rarer, found.wrong[unequal].sum(1)
             ).named(f"{title}: share of errors on the label that was rarer in training")
             together = bootstrapped(spearman, np.abs(found.lean), found.test)
             statistics[f"{snake(title)}_rank_correlation_of_test_accuracy_and_abs_mean_label"] = together.named(
@@ -419,6 +445,10 @@ def figure_2(effort: str, run: Run) -> Finding:
         "of the commoner label make the other label's images go wrong.",
     )
     return Finding(statistics, arrays, settings, notes)
+
+
+def _quotient(part: np.ndarray, whole: np.ndarray) -> float:
+    return float(part.sum() / whole.sum())
 
 
 def _deviation(values: np.ndarray) -> float:

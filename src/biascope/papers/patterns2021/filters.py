@@ -14,7 +14,21 @@ from torch import Tensor
 
 from biascope.families.family import Network
 from biascope.networks import builder
-from biascope.papers.patterns2021.digits import EPOCHS, PART, PLANS, SIZES, SMALL, K, Learned, learned, mnist
+from biascope.papers.patterns2021.digits import (
+    BATCH,
+    EPOCHS,
+    FITTED,
+    PART,
+    PLANS,
+    RATE,
+    RECIPE,
+    SIZES,
+    SMALL,
+    K,
+    Learned,
+    learned,
+    mnist,
+)
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel
 from biascope.results.estimate import Estimate, Number, over_repeats
@@ -135,6 +149,8 @@ _GAP = "this difference should increase with the data size m"
                 "at least",
                 "the filters come in three colors",
                 0.9,
+                of="filters_have_three_colours",
+                trained=FITTED,
             )
             for size in SIZES
         ),
@@ -145,6 +161,9 @@ _GAP = "this difference should increase with the data size m"
                 "at most",
                 _DARKER,
                 1.0,
+                of="green_filters_darken",
+                kind="paper",
+                trained=FITTED,
             )
             for first, then in ((6, 20), (20, 1000))
         ),
@@ -154,6 +173,18 @@ _GAP = "this difference should increase with the data size m"
             "at least",
             "the red and blue maintain a bright color",
             0.9,
+            of="class_filters_stay_bright",
+            trained=FITTED,
+        ),
+        Claim(
+            "Red and blue filters are brighter than green ones, 1,000 images: ratio of dot products, green over red and blue, below 1.",
+            "m_1000_dot_product_of_green_over_red_and_blue_detectors",
+            "at most",
+            "large for discriminative patterns and low for spurious",
+            1.0,
+            of="class_filters_stay_bright",
+            kind="paper",
+            trained=FITTED,
         ),
         Claim(
             "Detectors of green digits have a smaller dot product with them than the others, 1,000 images: ratio.",
@@ -161,6 +192,8 @@ _GAP = "this difference should increase with the data size m"
             "at most",
             "large for discriminative patterns and low for spurious",
             0.5,
+            of="class_filters_stay_bright",
+            trained=FITTED,
         ),
         *(
             Claim(
@@ -169,18 +202,23 @@ _GAP = "this difference should increase with the data size m"
                 "at most",
                 _GAP,
                 1.0,
+                of="class_filters_stay_bright",
+                kind="paper",
+                trained=FITTED,
             )
             for first, then in ((6, 20), (20, 1000))
         ),
     ],
     draw=_drawn_filters,
+    published=RECIPE,
 )
 def figure_5_to_7(effort: str, run: Run) -> Finding:
     """Colours, brightness and responses of the filters of figure 2's networks."""
     test, plan, _, _ = PLANS[effort]
     digits, epochs = mnist(run), 2 * PART if effort == "smoke" else EPOCHS
     found = {size: learned(digits, size, runs, test=test, epochs=epochs, run=run.shared) for size, runs in plan.items()}
-    return filters_finding(found, {"digits": digits.name, "runs by m": plan, "k": K, "σ_g": SMALL, "seed": 0})
+    settings = {"digits": digits.name, "runs by m": plan, "k": K, "rate": RATE, "batch": f"min({BATCH}, m)"}
+    return filters_finding(found, settings | {"epochs": epochs, "σ_g": SMALL, "seed": 0})
 
 
 def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Finding:
@@ -188,6 +226,8 @@ def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Find
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     groups = {"red and blue filters": True, "green filters": False}
+    least = min(float(one.train.min()) for one in found.values())
+    statistics["least_train_accuracy"] = Estimate.exact(least).named("least train accuracy")
     for size, one in found.items():
         title = f"m = {size}"
         alive = one.brightness > DARK
@@ -319,6 +359,7 @@ def _framed(axes: Axes, place: int, colour: str) -> None:
             "at most",
             "25 possible orthogonal patterns",
             1e-6,
+            kind="check",
         ),
         Claim(
             "Positive examples contain the pattern of P₊, once, and not that of P₋; negative ones the other way round: share.",
@@ -326,6 +367,7 @@ def _framed(axes: Axes, place: int, colour: str) -> None:
             "at least",
             "the positive examples contain the pattern in P₊",
             1.0,
+            kind="check",
         ),
         Claim(
             "All other patterns of an input are from the spurious set, without repetition: share of inputs.",
@@ -333,6 +375,7 @@ def _framed(axes: Axes, place: int, colour: str) -> None:
             "at least",
             "all other patterns in an image are from the set of spurious patterns",
             1.0,
+            kind="check",
         ),
         Claim(
             "The network with k = 1, w = p₁ and u = p₂ classifies all of them: accuracy in percent.",
@@ -340,9 +383,12 @@ def _framed(axes: Axes, place: int, colour: str) -> None:
             "at least",
             "can perfectly fit the distribution",
             100.0,
+            of="one_channel_pair_is_enough",
+            kind="paper",
         ),
     ],
     draw=_drawn_patterns,
+    published={"patterns": PATTERNS, "patterns of an input": PER_INPUT, "pixels": SIDE},
 )
 def figure_4(effort: str, run: Run) -> Finding:
     """The patches are found again in the pixels, by their products with all patterns."""

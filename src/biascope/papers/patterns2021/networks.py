@@ -13,7 +13,7 @@ import numpy as np
 from biascope.measures.pattern_statistics import pattern_statistics, published_batch, published_rate
 from biascope.measures.pattern_statistics.pictures import constants_against_figure, ratios_figure
 from biascope.measures.pattern_statistics.result import LAWS, PatternStatistics
-from biascope.results.claim import Claim, Finding, figure
+from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, spearman
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -77,8 +77,10 @@ def _gathered(found: Sequence[PatternStatistics]) -> dict[str, Number]:
     constants = np.concatenate([one.constants() for one in found])
     converged = np.concatenate([one.converged for one in found])
     runs = len(constants)
-    mean = over_repeats(constants[converged]) if converged.sum() > 1 else Estimate.exact(float("nan"))
+    mean = over_repeats(constants[converged]) if converged.sum() > 1 else Estimate(float("nan"))
+    # Counts and extremes are facts about these runs, and exact as such.
     return {
+        "share_of_runs_that_converged": Estimate.exact(float(converged.mean())).named("share of runs that converged"),
         "largest_c_star": Estimate.exact(float(constants.max())).named("largest c*"),
         "share_of_runs_with_c_star_below_1": Estimate.exact(float((constants < 1).mean())).named(
             "share of runs with c* below 1"
@@ -93,6 +95,12 @@ def _gathered(found: Sequence[PatternStatistics]) -> dict[str, Number]:
         ).named("share of runs certified to err nowhere"),
         "mean_c_star_of_those_that_converged": mean.named("mean c* of those that converged"),
     }
+
+
+#: A training that converged has a loss below 1e-5.
+CONVERGED = (Trained("share_of_runs_that_converged", 0.0, 1.0),)
+#: Sections E.3 to E.5.
+_RECIPE = {"b": 2, "σ_g": 1e-6, "loss tolerance": 1e-5, "test points": 1000}
 
 
 def _rows(places: Sequence[int], found: Sequence[PatternStatistics]) -> np.ndarray:
@@ -122,6 +130,9 @@ def _stragglers(found: dict[str, PatternStatistics]) -> str:
             "at most",
             "across all experiments, the value of c* is less than 1",
             1.0,
+            of="c_star_below_one",
+            kind="paper",
+            trained=CONVERGED,
         ),
         Claim(
             "All trainings converge: how many do not.",
@@ -129,9 +140,19 @@ def _stragglers(found: dict[str, PatternStatistics]) -> str:
             "at most",
             "stopped at a loss below 0.00001 or after 50,000 epochs",
             0.0,
+            of="c_star_below_one",
         ),
     ],
     draw=lambda finding, dark: _curves(finding, "training samples m", dark),
+    published=_RECIPE
+    | {
+        "plan": {law: list(map(list, shapes)) for law, shapes in _GRID["paper"][0].items()},
+        "k": [1000, 10_000],
+        "m": list(_GRID["paper"][2]),
+        "runs": 10,
+        "epochs": 50_000,
+        "batches": {"1000": 100, "10000": 20},
+    },
 )
 def figure_1a(effort: str, run: Run) -> Finding:
     """c* at b = 2 against the number of samples, two laws, several sizes and widths."""
@@ -152,12 +173,14 @@ def figure_1a(effort: str, run: Run) -> Finding:
         "plan": {law: list(map(list, shapes)) for law, shapes in laws.items()},
         "k": list(widths),
     }
-    settings |= {"m": list(samples), "runs": runs, "b": 2, "seed": 0, "c* of 1 or more": unsure}
+    settings |= {"m": list(samples), "runs": runs, "seed": 0, "c* of 1 or more": unsure}
     return Finding(statistics, arrays, settings | _how(widths), (RATE, STOP, _stragglers(every)))
 
 
-def _how(widths: Sequence[int]) -> dict[str, Any]:
+def _how(widths: Sequence[int], epochs: int = 50_000) -> dict[str, Any]:
     return {
+        **_RECIPE,
+        "epochs": epochs,
         "rates": {str(k): published_rate(k) for k in widths},
         "batches": {str(k): published_batch(k) for k in widths},
     }
@@ -177,20 +200,32 @@ def _swept(effort: str, run: Run, name: str, plan: tuple[tuple[int, int], tuple[
     statistics["mean_c_star_at_the_largest"] = over_repeats(constants[:, -1]).named("mean c* at the largest")
     statistics["mean_c_star_at_the_smallest"] = over_repeats(constants[:, 0]).named("mean c* at the smallest")
     arrays = {"c*: D_u": rows, "epochs: D_u": np.stack([one.epochs for one in found], 1).astype(float)}
-    settings = {"n": n, "d": patterns, name: list(places), other: fixed, "runs": runs, "b": 2, "seed": 0}
+    settings = {"n": n, "d": patterns, name: list(places), other: fixed, "runs": runs, "seed": 0}
     settings |= _how(places if name == "k" else [fixed])
     late = _stragglers({f"{name} = {place}": one for place, one in zip(places, found, strict=True)})
     return Finding(statistics, arrays, settings, (RATE, STOP, LIKELY, late))
 
 
-def _swept_claims(what: str) -> list[Claim]:
+def _swept_claims(what: str, of: str, low: str) -> list[Claim]:
     return [
+        Claim(
+            f"c* is below 1 where {what} is large: its mean there.",
+            "mean_c_star_at_the_largest",
+            "at most",
+            f"has low value for large {what}, where low is below 1",
+            1.0,
+            of=low,
+            kind="paper",
+            trained=CONVERGED,
+        ),
         Claim(
             f"c* is at most slightly correlated with {what}: rank correlation over runs.",
             "rank_correlation_of_c_star",
             "at most",
             f"c* is at most slightly correlated with {what}",
             0.3,
+            of=of,
+            trained=CONVERGED,
         ),
         Claim(
             f"c* is low where {what} is large: its mean there.",
@@ -198,16 +233,31 @@ def _swept_claims(what: str) -> list[Claim]:
             "at most",
             f"has low value for large {what}",
             0.5,
+            of=low,
+            trained=CONVERGED,
         ),
-        Claim("c* is below 1: the largest.", "largest_c_star", "at most", "less than 1", 1.0),
+        Claim(
+            "c* is below 1: the largest.",
+            "largest_c_star",
+            "at most",
+            "less than 1",
+            1.0,
+            of="c_star_below_one",
+            trained=CONVERGED,
+        ),
     ]
+
+
+def _swept_published(name: str, places: Sequence[int], **fixed: int) -> dict[str, Any]:
+    return _RECIPE | {"n": 20, "d": 50, name: list(places), "runs": 10, "epochs": 50_000, **fixed}
 
 
 @figure(
     "1b",
     title="c* against the number of channels",
-    claims=_swept_claims("k"),
+    claims=_swept_claims("k", "c_star_hardly_depends_on_width", "c_star_is_low_for_wide_networks"),
     draw=lambda finding, dark: _curves(finding, "k, half the channels", dark),
+    published=_swept_published("k", _WIDTHS["paper"][1], samples=2000),
 )
 def figure_1b(effort: str, run: Run) -> Finding:
     """D_u with n = 20, d = 50 and 2,000 samples."""
@@ -217,8 +267,9 @@ def figure_1b(effort: str, run: Run) -> Finding:
 @figure(
     "3",
     title="c* against the number of samples",
-    claims=_swept_claims("m"),
+    claims=_swept_claims("m", "c_star_hardly_depends_on_samples", "c_star_is_low_for_many_samples"),
     draw=lambda finding, dark: _curves(finding, "training samples m", dark),
+    published=_swept_published("samples", _SIZES["paper"][1], k=2500),
 )
 def figure_3(effort: str, run: Run) -> Finding:
     """D_u with n = 20, d = 50 and k = 2,500."""
@@ -235,11 +286,33 @@ def _drawn_ratios(finding: Finding, dark: bool) -> Figure:
     title="Detection ratios against pattern statistics",
     claims=[
         Claim(
+            "Detection ratios and max(−s_i/s_1, 0) correlate positively: rank correlation over p_3 and p_4 of all trainings.",
+            "rank_correlation_for_p3_and_p4",
+            "at least",
+            "clearly shows a positive correlation between these quantities",
+            0.0,
+            of="ratios_follow_statistics",
+            kind="paper",
+            trained=CONVERGED,
+        ),
+        Claim(
+            "Balanced patterns have lower ratios than p_3 or p_4 where it goes with the other label: difference of means.",
+            "mean_ratio_above_0_9_minus_that_of_balanced_patterns",
+            "at least",
+            "should expect the ratio to be low",
+            0.0,
+            of="balanced_patterns_have_low_ratios",
+            kind="paper",
+            trained=CONVERGED,
+        ),
+        Claim(
             "Detection ratios grow with max(−s_i/s_1, 0): rank correlation over p_3 and p_4 of all trainings.",
             "rank_correlation_for_p3_and_p4",
             "at least",
             "clearly shows a positive correlation between these quantities",
             0.5,
+            of="ratios_follow_statistics",
+            trained=CONVERGED,
         ),
         Claim(
             "A pattern of nearly all inputs of the other label has a ratio near 1: mean ratio where −s_i/s_1 is above 0.9.",
@@ -247,10 +320,13 @@ def _drawn_ratios(finding: Finding, dark: bool) -> Figure:
             "about",
             1.0,
             0.3,
+            of="ratio_near_one_for_opposite_pattern",
+            kind="paper",
+            trained=CONVERGED,
         ),
-        Claim("c* of each training is below 1: the largest.", "largest_c_star", "at most", "less than 1", 1.0),
     ],
     draw=_drawn_ratios,
+    published=_RECIPE | {"n": 40, "d": 60, "m": 1000, "k": 2500, "p": list(PUBLISHED_BIASES), "epochs": 2000},
 )
 def figure_1c(effort: str, run: Run) -> Finding:
     """D_p, in which two spurious patterns go with the labels as far as p says."""
@@ -271,8 +347,15 @@ def figure_1c(effort: str, run: Run) -> Finding:
     ).named("rank correlation for all")
     high = np.nanmean(np.where(lean[:, 2:4] > 0.9, ratio[:, 2:4], np.nan)) if (lean[:, 2:4] > 0.9).any() else np.nan
     chosen = ratio[:, 2:4][lean[:, 2:4] > 0.9]
-    mean = over_repeats(chosen) if len(chosen) > 1 else Estimate.exact(float(high))
+    mean = over_repeats(chosen) if len(chosen) > 1 else Estimate(float(high))
     statistics["mean_ratio_where_minus_s_i_s_1_is_above_0_9"] = mean.named("mean ratio where −s_i/s_1 is above 0.9")
+    balanced = over_repeats(
+        np.nanmean(ratio[:, 4:], 1)
+    )  # other spurious patterns; patterns of one training are not independent
+    statistics["mean_ratio_of_balanced_patterns"] = balanced.named("mean ratio of balanced spurious patterns")
+    statistics["mean_ratio_above_0_9_minus_that_of_balanced_patterns"] = mean.minus(balanced).named(
+        "mean ratio where −s_i/s_1 is above 0.9, minus that of balanced spurious patterns"
+    )
     arrays["epochs"] = np.stack([one.epochs for one in found]).astype(float)
     settings = {
         "n": n,
@@ -281,12 +364,11 @@ def figure_1c(effort: str, run: Run) -> Finding:
         "k": k,
         "p": list(biases),
         "runs": runs,
-        "epochs": epochs,
-        "b": 2,
         "seed": 0,
     }
     late = _stragglers({f"p = {p:g}": one for p, one in zip(biases, found, strict=True)})
-    return Finding(statistics, arrays, settings | _how([k]), (RATE, STOP.replace("50,000", f"{epochs:,}"), late))
+    notes = (RATE, STOP.replace("50,000", f"{epochs:,}"), late)
+    return Finding(statistics, arrays, settings | _how([k], epochs), notes)
 
 
 def _leaning(found: PatternStatistics) -> np.ndarray:
@@ -313,17 +395,32 @@ def _drawn_largest(finding: Finding, dark: bool) -> Figure:
             "at most",
             "Eq. 9 holds for all spurious patterns",
             1.0,
+            of="largest_setting_has_small_ratios",
+            kind="paper",
+            trained=CONVERGED,
         ),
-        Claim("The test error is 0: the largest.", "largest_test_error", "at most", "0 test error", 0.0),
+        Claim(
+            "The test error is 0: the largest.",
+            "largest_test_error",
+            "at most",
+            "0 test error",
+            0.0,
+            of="largest_setting_has_zero_test_error",
+            kind="paper",
+            trained=CONVERGED,
+        ),
         Claim(
             "Networks are certified to err on no input: share of runs.",
             "share_of_runs_certified_to_err_nowhere",
             "at least",
             "the conditions in the proof of theorem 6.1",
             1.0,
+            of="largest_setting_has_small_ratios",
+            trained=CONVERGED,
         ),
     ],
     draw=_drawn_largest,
+    published=_RECIPE | {"k": 10_000, "m": 40_000, "epochs": 50_000, "batches": {"10000": 20}},
 )
 def figure_d(effort: str, run: Run) -> Finding:
     """Section D: ratios below 1/d and zero test error."""

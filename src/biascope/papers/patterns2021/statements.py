@@ -6,7 +6,7 @@ c; c* is the smallest c of a trained network at b = 2.
 
 from __future__ import annotations
 
-from biascope.results.claim import Statement
+from biascope.results.claim import Dropped, Statement
 
 STATEMENTS = (
     Statement(
@@ -40,6 +40,11 @@ STATEMENTS = (
         "On the second distribution there are networks with zero training error and arbitrarily high test error.",
     ),
     Statement(
+        "support_is_the_shattered_set",
+        "E.2, remark E.1",
+        "The support of the second distribution is the set of points that theorem 5.1 shatters.",
+    ),
+    Statement(
         "sgd_avoids_overfitting_networks",
         "E.2, remark E.1",
         "SGD does not converge to these networks on the second distribution: it satisfies PSI and generalises.",
@@ -64,12 +69,22 @@ STATEMENTS = (
     Statement(
         "c_star_hardly_depends_on_width",
         "7, figure 1b",
-        "c* depends at most slightly on the number of channels and is low for wide networks.",
+        "c* correlates at most slightly with the number of channels.",
+    ),
+    Statement(
+        "c_star_is_low_for_wide_networks",
+        "7, figure 1b",
+        "c* is low for wide networks.",
     ),
     Statement(
         "c_star_hardly_depends_on_samples",
         "D, figure 3",
-        "c* depends at most slightly on the number of training samples and is low for large training sets.",
+        "c* correlates at most slightly with the number of training samples.",
+    ),
+    Statement(
+        "c_star_is_low_for_many_samples",
+        "D, figure 3",
+        "c* is low for large training sets.",
     ),
     Statement(
         "ratios_follow_statistics",
@@ -148,5 +163,15 @@ STATEMENTS = (
         "digits_test_accuracy",
         "8 and G",
         "Test accuracy on coloured digits is 88.09 ± 12.7 % for 6 samples, 99.84 ± 0.35 % for 20 and 100 ± 0 % for 1,000.",
+    ),
+)
+
+DROPPED = (
+    Dropped(
+        "1c",
+        "c* of each training is below 1: the largest.",
+        "not reproduced",
+        "The paper says it of the experiments of figure 1a, where spurious patterns are unbiased. Figure 1c biases two of "
+        "them, and half of its trainings do not converge.",
     ),
 )

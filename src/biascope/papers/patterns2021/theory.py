@@ -16,7 +16,7 @@ from torch import Tensor
 from biascope.measures.pattern_statistics import drawn_samples, pattern_statistics, published_batch, published_rate
 from biascope.measures.pattern_statistics.lookup import initial_tables, trained_tables
 from biascope.papers.patterns2021 import models as theory
-from biascope.results.claim import Claim, Finding, figure
+from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, line_colours, panel, plain
 from biascope.results.estimate import Estimate, Number, over_repeats, proportion
 from biascope.results.wording import snake
@@ -40,10 +40,17 @@ SEED = 2021
 _VALUES = 2**24  # numbers held at a time
 
 
-def claims_of(rows: Sequence[tuple[Any, ...]], effort: str = "laptop") -> list[Claim]:
-    """Rows of what the paper says, the number that decides it as a key and in words, comparator, tolerance, published for "about"."""
+def claims_of(rows: Sequence[tuple[Any, ...]], of: str = "", kind: str = "ours", **terms: Any) -> list[Claim]:
+    """Claims that test one statement.
+
+    Args:
+        rows: What the paper says, the number that decides it as a key and in words, comparator, tolerance, published for "about".
+        of: Key of the paper's statement.
+        kind: Whose bounds they are.
+        terms: Other terms of all claims.
+    """
     return [
-        Claim(f"{said}: {words}.", key, how, rest[0] if rest else said, bound, effort)
+        Claim(f"{said}: {words}.", key, how, rest[0] if rest else said, bound, of=of, kind=kind, **terms)
         for said, key, words, how, bound, *rest in rows
     ]
 
@@ -120,46 +127,68 @@ def _drawn_shattering(finding: Finding, dark: bool) -> Figure:
 @figure(
     "theorem 5.1",
     title="Networks that fit every labelling of 2^(d/2 − 1) inputs, and do not satisfy PSI",
-    claims=claims_of(
-        [
-            (
-                "VC(H) ≥ 2^(d/2 − 1)",
-                "least_share_of_labellings_fitted_where_every_one_was_tried_percent",
-                "least share of labellings fitted where every one was tried, %",
-                "at least",
-                100.0,
-            ),
-            (
-                "Any labelling can be achieved",
-                "least_share_of_random_labellings_fitted_percent",
-                "least share of random labellings fitted, %",
-                "at least",
-                100.0,
-            ),
-            (
-                "N(x_I) = y_I",
-                "largest_distance_of_an_output_from_its_label",
-                "largest distance of an output from its label",
-                "at most",
-                1e-9,
-            ),
-            ("M⁺_w(1) = M⁻_u(2) = 0", "largest_m_w_1_or_m_minus_u_2", "largest M⁺_w(1) or M⁻_u(2)", "at most", 0.0),
-            (
-                "PSI is not satisfied for these networks",
-                "networks_with_infinite_c_star_at_b_106_percent",
-                "networks with infinite c* at b = 10⁶, %",
-                "at least",
-                100.0,
-            ),
-            (
-                "VC(H) ≤ C(d, n)",
-                "largest_number_of_inputs_up_to_order_over_c_d_n",
-                "largest number of inputs up to order over C(d, n)",
-                "at most",
-                1.0,
-            ),
-        ]
-    ),
+    claims=[
+        *claims_of(
+            [
+                (
+                    "VC(H) ≥ 2^(d/2 − 1)",
+                    "least_share_of_labellings_fitted_where_every_one_was_tried_percent",
+                    "least share of labellings fitted where every one was tried, %",
+                    "at least",
+                    100.0,
+                ),
+                (
+                    "Any labelling can be achieved",
+                    "least_share_of_random_labellings_fitted_percent",
+                    "least share of random labellings fitted, %",
+                    "at least",
+                    100.0,
+                ),
+            ],
+            "lower_bound_of_vc_dimension",
+            "paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "N(x_I) = y_I",
+                    "largest_distance_of_an_output_from_its_label",
+                    "largest distance of an output from its label",
+                    "at most",
+                    1e-9,
+                )
+            ],
+            "lower_bound_of_vc_dimension",
+            "check",
+        ),
+        *claims_of(
+            [
+                ("M⁺_w(1) = M⁻_u(2) = 0", "largest_m_w_1_or_m_minus_u_2", "largest M⁺_w(1) or M⁻_u(2)", "at most", 0.0),
+                (
+                    "PSI is not satisfied for these networks",
+                    "networks_with_infinite_c_star_at_b_106_percent",
+                    "networks with infinite c* at b = 10⁶, %",
+                    "at least",
+                    100.0,
+                ),
+            ],
+            "shattering_networks_violate_psi",
+            "paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "VC(H) ≤ C(d, n)",
+                    "largest_number_of_inputs_up_to_order_over_c_d_n",
+                    "largest number of inputs up to order over C(d, n)",
+                    "at most",
+                    1.0,
+                )
+            ],
+            "upper_bound_of_vc_dimension",
+            "paper",
+        ),
+    ],
     draw=_drawn_shattering,
 )
 def theorem_51(effort: str, run: Run) -> Finding:
@@ -234,6 +263,7 @@ _LEARNED: dict[str, tuple[int, tuple[int, ...], int, int, float | None]] = {
     "paper": (25, (4, 6, 10, 20, 50, 100, 200, 500, 1000, 2000), 10, 1000, None),
 }
 _FEW = 100  # training samples of the paper's smallest experiment
+_LEARNED_BY_SGD = (Trained("sgd_largest_training_error_percent", 50.0, 0.0),)
 
 
 def _drawn_remark(finding: Finding, dark: bool) -> Figure:
@@ -264,53 +294,100 @@ def _drawn_remark(finding: Finding, dark: bool) -> Figure:
 @figure(
     "remark E.1",
     title="Two networks without training errors: one that overfits by construction, one trained by SGD on the same samples of D_vc",
-    claims=claims_of(
-        [
-            (
-                "There exists a network with 0 training error",
-                "constructed_largest_training_error_percent",
-                "constructed: largest training error, %",
-                "at most",
-                0.0,
-            ),
-            (
-                "It has arbitrarily high test error",
-                "constructed_least_test_error_percent",
-                "constructed: least test error, %",
-                "at least",
-                99.0,
-            ),
-            (
-                "SGD optimises the training error",
-                "sgd_largest_training_error_percent",
-                "SGD: largest training error, %",
-                "at most",
-                0.0,
-            ),
-            (
-                "SGD satisfies PSI",
-                f"sgd_runs_with_c_star_below_1_from_m_{_FEW}_on_percent",
-                f"SGD: runs with c* below 1 from m = {_FEW} on, %",
-                "at least",
-                90.0,
-            ),
-            (
-                "Good generalization performance",
-                f"sgd_test_error_from_m_{_FEW}_on_percent",
-                f"SGD: test error from m = {_FEW} on, %",
-                "at most",
-                0.5,
-            ),
-            (
-                "The support of D_vc is the shattered set",
-                "inputs_of_d_vc_over_shattered_points",
-                "inputs of D_vc over shattered points",
-                "about",
-                0.0,
-                1.0,
-            ),
-        ]
-    ),
+    claims=[
+        *claims_of(
+            [
+                (
+                    "There exists a network with 0 training error",
+                    "constructed_largest_training_error_percent",
+                    "constructed: largest training error, %",
+                    "at most",
+                    0.0,
+                ),
+                (
+                    "Its test error is far above chance",
+                    "constructed_least_test_error_percent",
+                    "constructed: least test error, above 50 %",
+                    "at least",
+                    50.0,
+                ),
+            ],
+            "overfitting_networks_exist",
+            "paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "It has arbitrarily high test error",
+                    "constructed_least_test_error_percent",
+                    "constructed: least test error, %",
+                    "at least",
+                    99.0,
+                )
+            ],
+            "overfitting_networks_exist",
+        ),
+        *claims_of(
+            [
+                (
+                    "SGD does not converge to these solutions",
+                    f"sgd_test_error_from_m_{_FEW}_on_percent",
+                    f"SGD: test error from m = {_FEW} on, below 50 %",
+                    "at most",
+                    50.0,
+                )
+            ],
+            "sgd_avoids_overfitting_networks",
+            "paper",
+            trained=_LEARNED_BY_SGD,
+        ),
+        *claims_of(
+            [
+                (
+                    "SGD optimises the training error",
+                    "sgd_largest_training_error_percent",
+                    "SGD: largest training error, %",
+                    "at most",
+                    0.0,
+                )
+            ],
+            "sgd_avoids_overfitting_networks",
+        ),
+        *claims_of(
+            [
+                (
+                    "SGD satisfies PSI",
+                    f"sgd_runs_with_c_star_below_1_from_m_{_FEW}_on_percent",
+                    f"SGD: runs with c* below 1 from m = {_FEW} on, %",
+                    "at least",
+                    90.0,
+                ),
+                (
+                    "Good generalization performance",
+                    f"sgd_test_error_from_m_{_FEW}_on_percent",
+                    f"SGD: test error from m = {_FEW} on, %",
+                    "at most",
+                    0.5,
+                ),
+            ],
+            "sgd_avoids_overfitting_networks",
+            trained=_LEARNED_BY_SGD,
+        ),
+        *claims_of(
+            [
+                (
+                    "The support of D_vc is the shattered set",
+                    "inputs_of_d_vc_over_shattered_points",
+                    "inputs of D_vc over shattered points",
+                    "about",
+                    0.0,
+                    1.0,
+                )
+            ],
+            "support_is_the_shattered_set",
+            "paper",
+        ),
+    ],
     draw=_drawn_remark,
 )
 def remark_e1(effort: str, run: Run) -> Finding:
@@ -503,73 +580,100 @@ def _drawn_theorem_61(finding: Finding, dark: bool) -> Figure:
 @figure(
     "theorem 6.1",
     title="How many samples make the pattern statistics small enough for the certificate",
-    claims=claims_of(
-        [
-            (
-                "(8) as printed",
-                "largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
-                "largest 4b√(log d/m) over 1/(6cd) at the theorem's m",
-                "at most",
-                1.0,
-            ),
-            (
-                "(8) with 2√2 for 4",
-                "largest_2_root_2b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
-                "largest 2√2·b√(log d/m) over 1/(6cd) at the theorem's m",
-                "at most",
-                1.0,
-            ),
-            (
-                "All spurious abs(s_i) are small but for 2/d³",
-                "exact_chance_of_failure_over_2_d3_spurious",
-                "exact chance of failure over 2/d³, spurious",
-                "at most",
-                1.0,
-            ),
-            (
-                "abs(s_1) ≥ 1/3 but for 1/d³",
-                "exact_chance_of_s_1_below_1_3_over_1_d3",
-                "exact chance of s_1 < 1/3 over 1/d³",
-                "at most",
-                1.0,
-            ),
-            (
-                "b abs(s_i/s_1) ≤ 1/(2cd) for all patterns",
-                "training_sets_as_balanced_as_9_needs_percent",
-                "training sets as balanced as (9) needs, %",
-                "at least",
-                99.0,
-            ),
-            (
-                "Small detection ratios imply perfect classification",
-                "certified_networks_that_err_on_an_input",
-                "certified networks that err on an input",
-                "at most",
-                0.0,
-            ),
-            (
-                "Certificates are met",
-                "least_margin_minus_the_certified_bound",
-                "least margin minus the certified bound",
-                "at least",
-                -1e-9,
-            ),
-            (
-                "A(S) has 0 test error",
-                "sgd_at_the_theorem_s_m_runs_that_err_nowhere_percent",
-                "SGD at the theorem's m: runs that err nowhere, %",
-                "at least",
-                80.0,
-            ),
-            (
-                "All ratios are below 1/d",
-                "sgd_at_the_theorem_s_m_runs_with_all_ratios_below_1_p_percent",
-                "SGD at the theorem's m: runs with all ratios below 1/P, %",
-                "at least",
-                80.0,
-            ),
-        ]
-    ),
+    claims=[
+        *claims_of(
+            [
+                (
+                    "(8) as printed",
+                    "largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
+                    "largest 4b√(log d/m) over 1/(6cd) at the theorem's m",
+                    "at most",
+                    1.0,
+                ),
+                (
+                    "All spurious abs(s_i) are small but for 2/d³",
+                    "exact_chance_of_failure_over_2_d3_spurious",
+                    "exact chance of failure over 2/d³, spurious",
+                    "at most",
+                    1.0,
+                ),
+                (
+                    "abs(s_1) ≥ 1/3 but for 1/d³",
+                    "exact_chance_of_s_1_below_1_3_over_1_d3",
+                    "exact chance of s_1 < 1/3 over 1/d³",
+                    "at most",
+                    1.0,
+                ),
+            ],
+            "hoeffding_step",
+            "paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "(8) with 2√2 for 4",
+                    "largest_2_root_2b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
+                    "largest 2√2·b√(log d/m) over 1/(6cd) at the theorem's m",
+                    "at most",
+                    1.0,
+                ),
+                (
+                    "b abs(s_i/s_1) ≤ 1/(2cd) for all patterns",
+                    "training_sets_as_balanced_as_9_needs_percent",
+                    "training sets as balanced as (9) needs, %",
+                    "at least",
+                    99.0,
+                ),
+            ],
+            "hoeffding_step",
+        ),
+        *claims_of(
+            [
+                (
+                    "Small detection ratios imply perfect classification",
+                    "certified_networks_that_err_on_an_input",
+                    "certified networks that err on an input",
+                    "at most",
+                    0.0,
+                )
+            ],
+            "small_ratios_imply_correct_points",
+            "paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "Certificates are met",
+                    "least_margin_minus_the_certified_bound",
+                    "least margin minus the certified bound",
+                    "at least",
+                    -1e-9,
+                )
+            ],
+            "small_ratios_imply_correct_points",
+            "check",
+        ),
+        *claims_of(
+            [
+                (
+                    "A(S) has 0 test error",
+                    "sgd_at_the_theorem_s_m_runs_that_err_nowhere_percent",
+                    "SGD at the theorem's m: runs that err nowhere, %",
+                    "at least",
+                    80.0,
+                ),
+                (
+                    "All ratios are below 1/d",
+                    "sgd_at_the_theorem_s_m_runs_with_all_ratios_below_1_p_percent",
+                    "SGD at the theorem's m: runs with all ratios below 1/P, %",
+                    "at least",
+                    80.0,
+                ),
+            ],
+            "psi_implies_zero_test_error",
+            trained=(Trained("sgd_at_the_theorem_s_m_runs_that_err_nowhere_percent", 0.0, 100.0),),
+        ),
+    ],
     draw=_drawn_theorem_61,
 )
 def theorem_61(effort: str, run: Run) -> Finding:

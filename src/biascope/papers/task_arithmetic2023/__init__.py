@@ -1,6 +1,6 @@
 """The 2023 paper on task arithmetic in the tangent space, chapter 6 of the thesis: tables and figures with their claims.
 
-Figure 6.5 (size) is missing: it needs one architecture in several sizes, of which there are no weights here.
+Figure 6.5 (size) has no code yet: it needs one architecture in several sizes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,65 @@
+"""Pattern statistics: statements of the paper against our claims, the evidence of training, and the migration of the results."""
+
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from biascope import papers
+from biascope.papers.patterns2021 import theory, two_points
+from biascope.papers.reproduce import RESULTS
+
+PAPER = papers.find("patterns2021")
+MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_patterns2021.py"
+ABOUT_TRAINING = {  # claims whose own number tells whether networks trained
+    "runs_that_did_not_converge",
+    "least_train_accuracy",
+    "sgd_largest_training_error_percent",
+    "runs_that_converge_percent",
+    "runs_with_t_within_its_bounds_percent",
+    "runs_with_t_t_minus_percent",
+    "least_share_of_channels_that_follow_f_5_percent",
+}
+
+
+def test_every_statement_has_a_claim() -> None:
+    named = {claim.of for figure in PAPER.figures for claim in figure.claims}
+    assert {each.key for each in PAPER.statements} <= named
+    unnamed = [claim for figure in PAPER.figures for claim in figure.claims if not claim.of]
+    assert {claim.kind for claim in unnamed} == {"check"}
+
+
+def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
+    constructed = {"4", "theorem 5.1"}  # no training at all
+    made = ("constructed", "inputs_of_d_vc", "k_1_made_by_hand", "f_1", "f_2", "f_3", "largest_4b", "largest_2_root")
+    made += ("exact_chance", "training_sets_as", "certified_networks", "least_margin")
+    for figure in PAPER.figures:
+        for claim in figure.claims:
+            without = figure.number in constructed or claim.statistic.startswith(made)
+            without |= claim.statistic in ABOUT_TRAINING
+            assert bool(claim.trained) != without, claim.statement
+
+
+def test_terms_of_a_group_of_claims_are_those_of_each() -> None:
+    rows = [("Said", "a_number", "a number", "at least", 1.0), ("Known", "another", "another", "about", 0.5, 2.0)]
+    first, second = theory.claims_of(rows, "a_statement", "paper", post_hoc=True)
+    assert (first.statement, first.published, first.tolerance) == ("Said: a number.", "Said", 1.0)
+    assert (second.published, second.tolerance) == (2.0, 0.5)
+    assert {(each.of, each.kind, each.post_hoc) for each in (first, second)} == {("a_statement", "paper", True)}
+
+
+def test_the_printed_probability_is_that_of_the_smallest_inputs() -> None:
+    smallest = 2 * min(size for plan in two_points._SWEEP.values() for size in plan[2])
+    assert pytest.approx(100 * (1 - 9 / smallest**7 - 8 * math.exp(-8))) == two_points._PRINTED
+
+
+def test_the_migration_of_results_is_done_and_changes_nothing_more(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(RESULTS / PAPER.name, tmp_path / PAPER.name))
+    done = subprocess.run(
+        [sys.executable, MIGRATION, tmp_path], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "0 files rewritten"
+    assert all(path.read_bytes() == (RESULTS / PAPER.name / path.name).read_bytes() for path in copy.glob("*.json"))
