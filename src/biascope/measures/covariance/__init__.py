@@ -121,12 +121,17 @@ class CovarianceResult(Result, ABC):
         return f"central differences, h = {self.step:g}" if self.derivative == "difference" else "exact gradients"
 
     @property
+    def possible_rank(self) -> Estimate:
+        """The effective rank as it is shown: within 1 and D, which an unbiased estimate may leave."""
+        return self.effective_rank.within(1.0, float(self.size))
+
+    @property
     def mixed(self) -> bool:
         """Whether it uses the mixed derivative in input and weights instead of the input gradient."""
         return self.estimator.startswith("mixed")
 
     def beside(self) -> Beside:  # noqa: D102
-        return Beside(self.estimator, self.size, self.effective_rank)
+        return Beside(self.estimator, self.size, self.possible_rank)
 
     def overlaid(  # noqa: D102
         self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool, dark: bool
@@ -157,7 +162,7 @@ class CovarianceResult(Result, ABC):
             "overlap": captioned(f"Overlap of the {table.leading} leading directions", overlap),
         }
         if trained:  # the first thing to see
-            ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
+            ranks = [(result.possible_rank.value, result.possible_rank.standard_error) for result in group]
             values, errors = np.array(ranks).T
             along = captioned(
                 "Effective rank during training",
@@ -253,8 +258,8 @@ class CovarianceResult(Result, ABC):
     def headline(self) -> dict[str, Number]:  # noqa: D102
         squared = "mixed derivative" if self.mixed else "gradient"
         return {
-            "effective_rank": self.effective_rank.named(f"effective rank of {self.size} ({self.estimator})"),
-            "anisotropy": self.anisotropy.named("anisotropy"),
+            "effective_rank": self.possible_rank.named(f"effective rank of {self.size} ({self.estimator})"),
+            "anisotropy": self.anisotropy.within(0.0, 1.0).named("anisotropy"),
             "trace": self.trace.named(f"mean squared {squared}"),
             **(
                 {}
@@ -381,7 +386,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
             crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
             held_out[:known] = (crossed / 2).cpu().numpy()
-    rank = covariance.effective_rank().within(1.0, float(size))
+    rank = covariance.effective_rank()
     return {
         "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
         "eigenvalue_errors": errors.cpu().numpy(),
@@ -393,7 +398,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "draws": covariance.draws,
         "inputs": covariance.inputs,
         "effective_rank": rank,
-        "anisotropy": covariance.anisotropy(rank).within(0.0, 1.0),
+        "anisotropy": covariance.anisotropy(rank),
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
         "resolved": min(resolved, kept),
