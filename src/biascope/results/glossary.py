@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 #: Term -> explanation. A term is found in any case, and with an "s" at its end.
 TERMS = {
     "95 % CI": "Confidence interval: a range that holds the true value in 95 of 100 repetitions of the whole measurement.",
-    "95 % interval": "Confidence interval: a range that holds the true value in 95 of 100 repetitions of the whole measurement.",
     "alignment": "How much of a target one training step of the linearised network reaches. It weighs each eigenfunction by its "
     "eigenvalue, so the first few functions decide it.",
     "anisotropy directions": "Input directions in order of how much the input gradient varies along them over random initial weights.",
@@ -64,15 +63,16 @@ TERMS = {
     "task vector": "Weights of a fine-tuned model minus those of its base.",
     "tolerance": "How far a measured number may be from the published one and still count as reproduced.",
     "trained PSNR": "PSNR on held-out points of a network that was really trained, as a check of the prediction.",
-    "verdict": "Reproduced: the whole interval lies within the tolerance. Not reproduced: it lies outside. Inconclusive: it does both, "
-    "or the effort was too small.",
+    "verdict": "What the whole interval of a number says. For a claim of a paper: reproduced if the interval lies within the tolerance, not "
+    "reproduced if it lies outside, else inconclusive. For a merge: whether to merge the models.",
     "vote": "Effect of a pattern on the output through all channels. Positive votes raise it, so they speak for the positive class.",
 }
+_OTHER_WORDS = {"95 % interval": "95 % CI"}  # explained under another term
 _FOUND = re.compile(
-    rf"(?<![\w-])({'|'.join(re.escape(term) for term in sorted(TERMS, key=len, reverse=True))})(s?)(?![\w-])",
+    rf"(?<![\w-])({'|'.join(re.escape(term) for term in sorted([*TERMS, *_OTHER_WORDS], key=len, reverse=True))})(s?)(?![\w-])",
     re.IGNORECASE,
 )
-_PROPER = {term.lower(): term for term in TERMS}
+_PROPER = {term.lower(): term for term in TERMS} | _OTHER_WORDS
 
 
 class Glossary:
