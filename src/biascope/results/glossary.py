@@ -69,7 +69,7 @@ TERMS = {
 }
 _OTHER_WORDS = {"95 % interval": "95 % CI"}  # explained under another term
 _FOUND = re.compile(
-    rf"(?<![\w-])({'|'.join(re.escape(term) for term in sorted([*TERMS, *_OTHER_WORDS], key=len, reverse=True))})(s?)(?![\w-])",
+    rf"(?<![\w-])({'|'.join(map(re.escape, sorted([*TERMS, *_OTHER_WORDS], key=len, reverse=True)))})(s?)(?![\w-])",
     re.IGNORECASE,
 )
 _PROPER = {term.lower(): term for term in TERMS} | _OTHER_WORDS
