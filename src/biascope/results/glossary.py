@@ -63,7 +63,7 @@ TERMS = {
     "task vector": "Weights of a fine-tuned model minus those of its base.",
     "tolerance": "How far a measured number may be from the published one and still count as reproduced.",
     "trained PSNR": "PSNR on held-out points of a network that was really trained, as a check of the prediction.",
-    "verdict": "What the whole interval of a number says. For a claim of a paper: reproduced if the interval lies within the tolerance, "
+    "verdict": "What the whole interval of a number says. For a claim: reproduced if the interval lies within the tolerance, "
     "not reproduced if it lies outside, else inconclusive. For a merge: whether to merge the models.",
     "vote": "Effect of a pattern on the output through all channels. Positive votes raise it, so they speak for the positive class.",
 }
