@@ -1,6 +1,7 @@
 """Probes: the same inputs for all, or fresh ones for each that do not depend on how the work is cut."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -130,3 +131,28 @@ def test_the_global_generators_are_left_alone():
     Probe.gaussian((3,)).inputs(0, 1, CPU)
     Probe.gaussian((3,), fresh=True).inputs(0, 3, CPU)
     assert global_states() == before
+
+
+def test_a_block_of_fresh_inputs_is_drawn_once_and_never_changed() -> None:
+    counts: list[int] = []
+
+    def law(generator: torch.Generator, count: int) -> torch.Tensor:
+        counts.append(count)
+        return torch.randn((count, 3), generator=generator)
+
+    probe, run = Probe.sampled(law, 2), Run(device="cpu")
+    first = probe.inputs(0, 4, run)
+    kept = first.clone()
+    first.zero_()  # a network may work in place on its input
+    torch.testing.assert_close(probe.inputs(0, 4, run), kept)
+    assert len(counts) == 1
+    later = probe.inputs(254, 258, run)  # across the border of two blocks
+    assert len(counts) == 2
+    torch.testing.assert_close(probe.inputs(0, 4, run), kept)
+    torch.testing.assert_close(Probe.sampled(law, 2).inputs(254, 258, run), later)
+    assert pickle.loads(pickle.dumps(Probe.sampled(torch_law, 2)))._latest._held is None
+
+
+def torch_law(generator: torch.Generator, count: int) -> torch.Tensor:
+    """One that can be sent to another process."""
+    return torch.randn((count, 3), generator=generator)

@@ -20,6 +20,28 @@ from biascope.runs.run import Run
 Law = Callable[[torch.Generator, int], Tensor]
 
 _BLOCK = 256  # members whose fresh inputs are drawn in one go; part of what a seed means
+_KEPT = 2**29  # bytes: a block up to this size is kept until another one is drawn
+
+
+class _LatestBlock:
+    """The block of fresh inputs that was drawn last: several checks, and each group of draws, ask for the same one."""
+
+    def __init__(self) -> None:
+        self._held: tuple[tuple[str, int], Any] | None = None
+
+    def __reduce__(self) -> tuple[type[_LatestBlock], tuple[()]]:
+        return _LatestBlock, ()  # another process draws its own: that is faster than sending it
+
+    def get(self, device: torch.device, block: int, draw: Callable[[], Any]) -> Any:
+        key, held = (str(device), block), self._held
+        if held is not None and held[0] == key:
+            return held[1]
+        self._held = None  # never two blocks in memory
+        whole = draw()
+        size = sum(leaf.nbytes for leaf in tree_leaves(whole) if isinstance(leaf, Tensor))
+        if size <= _KEPT:
+            self._held = key, whole
+        return whole
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,7 @@ class Probe:
     _points: Any = field(default=None, repr=False)
     _law: Law | None = field(default=None, repr=False)
     _seed: int = 0
+    _latest: _LatestBlock = field(default_factory=_LatestBlock, repr=False, compare=False)
 
     @staticmethod
     def fixed(x: Any, description: str | None = None) -> Probe:
@@ -136,11 +159,16 @@ class Probe:
         if not self.fresh:
             return tree_map(place, self._points)
         assert self._law is not None
+        law = self._law
         parts = []
         while start < stop:
             block, first = divmod(start, _BLOCK)
             last = min(_BLOCK, first + stop - start)
-            whole = self._law(generator_for(device, self._seed, "probe", block), _BLOCK * self.num)
+            whole = self._latest.get(
+                device,
+                block,
+                lambda: law(generator_for(device, self._seed, "probe", block), _BLOCK * self.num),  # noqa: B023
+            )
             parts.append(tree_map(lambda leaf: leaf.reshape(_BLOCK, self.num, *leaf.shape[1:])[first:last], whole))  # noqa: B023
             start += last - first
         return tree_map(place, tree_map(lambda *leaves: torch.cat(leaves), *parts))
