@@ -172,7 +172,8 @@ def test_the_same_command_goes_on_and_seeds_are_added(folder: Path, monkeypatch:
     assert isinstance(found, TaskAddition)
     assert found.single.shape == (2, 2, 2)
     absolute = found.absolute[:, 0]
-    assert found.table()["non-linear"]["absolute"].standard_error == pytest.approx(abs(absolute[0] - absolute[1]) / 2)
+    error = found.table()["non-linear"]["absolute"].standard_error
+    assert error > abs(absolute[0] - absolute[1]) / 2  # seeds and test samples together
 
 
 def test_localisation_takes_no_tuning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

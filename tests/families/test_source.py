@@ -139,7 +139,7 @@ def test_published_networks_take_square_images(shape):
 def test_a_setting_that_does_not_exist_is_a_sentence(model):
     message = sentence_of(builder_of, "lenet", None, {"poling": "max"})
     assert message.startswith("lenet must be callable with the settings {'poling': 'max'}: ")
-    assert "It takes: channels, outputs, image_size, activation, pooling, padding, hidden." in message
+    assert "It takes: channels, outputs, image_size, activation, pooling, padding, hidden, law." in message
     assert "It takes: width, bias." in sentence_of(builder_of, f"{model}:build", None, {"depth": 3})
     assert "It takes: none." in sentence_of(builder_of, f"{model}:tiny", None, {"depth": 3})
 
