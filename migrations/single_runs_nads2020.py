@@ -2,8 +2,9 @@
 
 A number from one training has no known spread: the interval of its test sample is not that of another seed. Numbers of large
 networks at every 4th, 8th or 16th frequency are removed, because ResNet-18's map is a lattice of spacing 4. The numbers of figure 7 are
-named after LeNet, which was trained, and those of figure S17 after the Gram matrix, which was averaged. Values stay as they are. A
-second run changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folder of other results:
+named after LeNet, which was trained, and those of figure S17 after the Gram matrix, which was averaged. Values stay as they are. Two
+differences of committed numbers are added, because claims are about them now. A second run changes nothing. Run once for version
+0.2.0, from the root of the checkout, or with the folder of other results:
 
     python migrations/single_runs_nads2020.py [FOLDER]
 """
@@ -17,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from biascope.papers.reproduce import RESULTS
+from biascope.results.estimate import Number
+from biascope.results.store import plain
 from biascope.runs.files import write_atomically
 
+CORRECTED = "2026-11-16"  # runs from then on are right
 #: By figure, the keys of numbers from a single run.
 SINGLE = {
     "1": r".*_(highest|lowest)_accuracy",
@@ -45,6 +49,24 @@ RENAMED = {
 OVER_THREE = ("6", "rank_correlation_of_effective_rank_and_drop")
 
 
+def derived(number: str, statistics: dict[str, Any]) -> dict[str, Any]:
+    """Differences of two committed numbers that claims are about now, the two taken as independent."""
+    names = {
+        "5": ("resnet_18_energy_on_a_comb_minus_others", "resnet_18_energy_on_a_comb", "vgg11_energy_on_a_comb"),
+        "S11": (
+            "lenet_accuracy_lost_from_sigma_1_to_3",
+            "lenet_mean_accuracy_at_sigma_1",
+            "lenet_mean_accuracy_at_sigma_3",
+        ),
+    }
+    if number not in names or names[number][1] not in statistics:
+        return {}
+    key, *parts = names[number]
+    one, two = (Number.from_dict(statistics[part]) for part in parts)
+    label = f"{one.label}, minus {two.label}"
+    return {key: plain(one.minus(two).named(label, one.unit).as_dict())}
+
+
 def corrected(number: str, statistics: dict[str, Any]) -> dict[str, Any]:
     """The statistics of one record."""
     found = {}
@@ -58,7 +80,7 @@ def corrected(number: str, statistics: dict[str, Any]) -> dict[str, Any]:
         if number == "7" and not key.startswith("lenet_"):
             key, entry = f"lenet_{key}", {**entry, "label": f"LeNet: {entry['label']}"}
         found[RENAMED.get((number, key), key)] = entry
-    return found
+    return derived(number, found) | found
 
 
 def migrated(path: Path) -> bool:
@@ -66,7 +88,7 @@ def migrated(path: Path) -> bool:
     document = json.loads(path.read_text(encoding="utf-8"))
     changed = False
     for record in document["efforts"].values():
-        if any("trained" in claim for claim in record["claims"]):  # made after the correction
+        if record["date"] >= CORRECTED:
             continue
         statistics = corrected(document["figure"], record["statistics"])
         gone = record["statistics"].keys() - statistics.keys()

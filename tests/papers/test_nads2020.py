@@ -183,6 +183,24 @@ def test_the_migration_takes_back_spreads_and_unfair_samples() -> None:
     assert (corrected("6", {key: number})[key]["low"], corrected("6", {key: number})[key]["high"]) == (-1.0, 1.0)
 
 
+def test_the_migration_adds_differences_of_committed_numbers() -> None:
+    number = {
+        "value": 0.8,
+        "standard_error": 0.3,
+        "low": 0.2,
+        "high": 1.4,
+        "confidence": 0.95,
+        "label": "x",
+        "unit": "",
+    }
+    other = {**number, "value": 0.5, "standard_error": 0.4}
+    found = migration().corrected("5", {"resnet_18_energy_on_a_comb": number, "vgg11_energy_on_a_comb": other})
+    gap = found["resnet_18_energy_on_a_comb_minus_others"]
+    assert gap["value"] == pytest.approx(0.3)
+    assert gap["standard_error"] == pytest.approx(0.5)
+    assert gap["low"] == pytest.approx(0.3 - 1.96 * 0.5)
+
+
 def test_the_committed_results_are_migrated(tmp_path: Path) -> None:
     module = migration()
     for source in (RESULTS / "nads2020").glob("*.json"):

@@ -565,6 +565,11 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
     return lines_figure(curves, x="iteration", y="training loss", log_y=True, dark=dark)
 
 
+def _at_low_noise(name: str) -> tuple[Trained, ...]:
+    """LeNet cannot learn every direction, so that its best shows whether it trained; of ResNet-18, the worst must have trained too."""
+    return accuracy_gate(f"{keyed(name)}_{'highest' if name == 'lenet' else 'lowest'}_accuracy")
+
+
 @figure(
     "S21",
     title="Training loss along early and late directions",
@@ -579,7 +584,7 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
                 "laptop" if name == "lenet" else "paper",
                 of="late_directions_train_slowly",
                 kind="paper",
-                trained=accuracy_gate(f"{keyed(name)}_highest_accuracy"),
+                trained=_at_low_noise(name),
             )
             for name in ("lenet", "resnet18")
         ),
@@ -592,7 +597,7 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
                 2.0,
                 "laptop" if name == "lenet" else "paper",
                 of="late_directions_train_slowly",
-                trained=accuracy_gate(f"{keyed(name)}_highest_accuracy"),
+                trained=_at_low_noise(name),
             )
             for name in ("lenet", "resnet18")
         ),
