@@ -26,7 +26,6 @@ WITHOUT_A_CLAIM = {
     "kernel_not_rotation_invariant": "how strong a dependence counts is ours to say",
     "kernel_directions_resemble_nads": "a look at pictures",
     "other_alignments_keep_order": "how little a change counts is ours to say",
-    "trained_kernel_like_network": "how near counts is ours to say",
     "test_accuracy_peaks_together": "no code records the best epoch",
 }
 
