@@ -182,7 +182,8 @@ class _Underspecified(_InBasis):
 
 def in_percent(shares: np.ndarray, samples: int) -> Estimate:
     """A mean accuracy over seeds with the errors of seeds and of the test sample; of one seed, the spread is unknown."""
-    return joined(over_repeats(100 * shares), proportion(float(shares.mean()), samples).in_percent())
+    found = joined(over_repeats(100 * shares), proportion(float(shares.mean()), samples).in_percent())
+    return found.within(0.0, 100.0)
 
 
 def points_between(first: np.ndarray, second: np.ndarray, samples: int) -> Estimate:

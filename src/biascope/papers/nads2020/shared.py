@@ -136,12 +136,14 @@ def joined(first: Estimate, second: Estimate) -> Estimate:
 
 def lowest_of(accuracy: np.ndarray, test: int) -> Estimate:
     """The lowest of several networks' accuracies in percent, with the errors of which directions were taken and of the test sample."""
-    return joined(bootstrapped(np.min, 100 * accuracy), proportion(float(accuracy.min()), test).in_percent())
+    found = joined(bootstrapped(np.min, 100 * accuracy), proportion(float(accuracy.min()), test).in_percent())
+    return found.within(0.0, 100.0)
 
 
 def highest_of(accuracy: np.ndarray, test: int) -> Estimate:
     """The highest, likewise."""
-    return joined(bootstrapped(np.max, 100 * accuracy), proportion(float(accuracy.max()), test).in_percent())
+    found = joined(bootstrapped(np.max, 100 * accuracy), proportion(float(accuracy.max()), test).in_percent())
+    return found.within(0.0, 100.0)
 
 
 def deviation_beyond(accuracy: np.ndarray, test: int) -> float:
