@@ -104,8 +104,8 @@ Made by `python docs/make_gallery.py`; do not edit it by hand.
 
 Someone who did not write our claims read each paper and listed what it says that can be tested, in our words. This list is the
 denominator of what is reproduced. [reproduce.md](reproduce.md) explains the verdicts. [The gallery](gallery/README.md) shows the
-numbers behind them. A statement is *not reproduced* if one of its claims is not, and *inconclusive* if one of its claims is. It
-is *not run* if no claim tests it by the paper's own bound.
+numbers behind them. A statement is *not reproduced* if one of its claims is not and an experiment rules our settings out; the
+remark names the experiment. Without one it is *inconclusive*. It is *not run* if no claim with the paper's own bound has run.
 """
 
 
@@ -117,10 +117,10 @@ def statements_page(*, results: Path | None = None) -> str:
     for paper in map(papers.find, papers.names()):
         own = [each for each in outcomes if each.paper == paper.name]
         parts.append(f"## {paper.name}\n\n{_cell(paper.title)}\n\n{standing_table(paper.name, results=results)}\n")
-        rows = ["| section | statement | verdict | claims |", "|---|---|---|---|"]
+        rows = ["| section | statement | verdict | claims | remark |", "|---|---|---|---|---|"]
         for each in own:
             counted = ", ".join(f"{number} {verdict}" for verdict, number in each.counted.items())
-            cells = (each.statement.section, each.statement.text, each.verdict, counted or None)
+            cells = (each.statement.section, each.statement.text, each.verdict, counted or None, each.remark)
             rows.append("| " + " | ".join(map(_cell, cells)) + " |")
         parts.append("\n".join([*rows, ""]))
         if paper.dropped:

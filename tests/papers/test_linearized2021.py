@@ -14,32 +14,12 @@ import torch
 from biascope import papers
 from biascope.papers.linearized2021 import dynamics, eigenfunctions, shared
 from biascope.papers.reproduce import RESULTS
-from biascope.results.claim import KINDS
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
 
 PAPER = papers.find("linearized2021")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
-#: Statements that no claim tests by the paper's own bound, and why.
-WITHOUT_A_CLAIM = {
-    "kernel_not_rotation_invariant": "how strong a dependence counts is ours to say",
-    "kernel_directions_resemble_nads": "a look at pictures",
-    "other_alignments_keep_order": "how little a change counts is ours to say",
-    "test_accuracy_peaks_together": "no code records the best epoch",
-}
-
-
-def test_every_statement_has_a_claim_of_the_paper_or_a_reason() -> None:
-    tested = {claim.of for _, claim in CLAIMS if claim.kind == "paper"}
-    assert tested | WITHOUT_A_CLAIM.keys() == {statement.key for statement in PAPER.statements}
-    assert not tested & WITHOUT_A_CLAIM.keys()
-
-
-def test_every_claim_has_a_kind_and_names_its_statement() -> None:
-    for figure, claim in CLAIMS:
-        assert claim.kind in KINDS
-        assert claim.of, f"{figure.number}: {claim.statement}"
 
 
 def test_claims_about_trained_networks_ask_whether_they_trained() -> None:

@@ -13,36 +13,15 @@ import pytest
 from biascope import papers
 from biascope.papers.nads2020 import directions, frequencies, images, shared, theory
 from biascope.papers.reproduce import RESULTS
-from biascope.results.claim import KINDS, Finding
+from biascope.results.claim import Finding
 from biascope.results.estimate import Estimate
 from biascope.runs.run import Run
 from biascope.tasks import bases
 
 PAPER = papers.find("nads2020")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
-#: Statements that no claim tests by the paper's own bound, and why.
-WITHOUT_A_CLAIM = {
-    "densenet_few_directions": "how few is ours to say, and DenseNet-121 takes 28 s a direction",
-    "mixed_derivative_small": "the two have different units",
-    "not_low_to_high": "a look at pictures",
-    "accuracy_follows_eigenvalues": "how alike two curves are is ours to say",
-    "channels_share_directions": "no code",
-    "cnns_never_both": "how little use of the other source counts is ours to say",
-}
 #: Figures about networks at initialisation, or about formulas.
 UNTRAINED = {"4", "5", "S17-S19", "D.1", "D.3", "Equations", "E"}
-
-
-def test_every_statement_has_a_claim_of_the_paper_or_a_reason() -> None:
-    tested = {claim.of for _, claim in CLAIMS if claim.kind == "paper" and not claim.post_hoc}
-    assert tested | WITHOUT_A_CLAIM.keys() == {statement.key for statement in PAPER.statements}
-    assert not tested & WITHOUT_A_CLAIM.keys()
-
-
-def test_every_claim_has_a_kind_and_names_its_statement() -> None:
-    for figure, claim in CLAIMS:
-        assert claim.kind in KINDS
-        assert claim.of, f"{figure.number}: {claim.statement}"
 
 
 def test_claims_about_trained_networks_ask_whether_they_trained() -> None:

@@ -205,10 +205,23 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """*Not reproduced* if one claim is, else *inconclusive* if one claim is, else *reproduced* if one claim is."""
+        """*Not reproduced* if one claim is, else *inconclusive* if one claim is, else *reproduced* if one claim is.
+
+        What is not reproduced stays *inconclusive* until an experiment rules our settings out as the reason.
+        """
         found = {each.verdict for each in self.claims}
-        order = ("not reproduced", "inconclusive", "reproduced")
-        return next((verdict for verdict in order if verdict in found), "not run")
+        if "not reproduced" in found:
+            return "not reproduced" if self.statement.ruled_out else "inconclusive"
+        return next((verdict for verdict in ("inconclusive", "reproduced") if verdict in found), "not run")
+
+    @property
+    def remark(self) -> str:
+        """Why it is untested, or what explains that it is not reproduced; empty if there is nothing to explain."""
+        if self.verdict == "not reproduced":
+            return self.statement.ruled_out
+        if any(each.verdict == "not reproduced" for each in self.claims):
+            return "A claim is not reproduced, and no experiment rules our settings out."
+        return "" if self.claims else self.statement.untested
 
     @property
     def judged(self) -> bool:
@@ -224,6 +237,7 @@ class Outcome:
             "text": self.statement.text,
             "verdict": self.verdict,
             "judged": self.judged,
+            "remark": self.remark,
             "claims": _keyed(self.counted),
         }
 

@@ -58,11 +58,16 @@ class Statement:
         key: By which claims name it, in snake_case.
         section: Where the paper says it.
         text: What it says, in our words.
+        untested: Why no claim tests it by the paper's own bound; empty if one does.
+        ruled_out: If it is not reproduced, the experiment that rules our settings out as the reason. Without one, the verdict
+            stays *inconclusive*.
     """
 
     key: str
     section: str
     text: str
+    untested: str = ""
+    ruled_out: str = ""
 
     def __post_init__(self) -> None:
         if not _is_key(self.key):
