@@ -169,7 +169,7 @@ def tables_of(words: Sequence[str]) -> list[dict[str, Any]]:
     how = ["--input", "1x8x8", "--estimator", "exact", "--draws", "400", "--device", "cpu", "--json"]
     done = CliRunner().invoke(app, ["compare", *words, *how])
     assert done.exit_code == 0, done.output
-    found: list[dict[str, Any]] = json.loads(done.output)["comparisons"]
+    found: list[dict[str, Any]] = json.loads(done.stdout)["comparisons"]
     return found
 
 
@@ -335,7 +335,7 @@ def test_compared_namesakes_keep_names_and_folders_of_their_own() -> None:
     words = ["compare", "a/net.py:build", "b/net.py:build", "--input", "1x4x4", "--draws", "16", "--device", "cpu"]
     done = CliRunner().invoke(app, [*words, "--estimator", "exact", "--json"])
     assert done.exit_code == 0, done.output
-    document = json.loads(done.output)
+    document = json.loads(done.stdout)
     names = ["net (a/net.py:build)", "net (b/net.py:build)"]
     measured = ["mean_gradient", "anisotropy_directions", "average_geometry"]
     assert [table["measurement"] for table in document["comparisons"]] == measured

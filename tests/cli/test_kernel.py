@@ -92,7 +92,7 @@ def test_kernel_prints_numbers_and_writes_report_result_and_matrix(folder):
     assert kernel.shape == (50, 50)
     assert np.array_equal(kernel, kernel.T)
     again = invoke(*words, "--out", "run", "--device", "cpu", "--json")
-    assert json.loads(again.output)["results"][0]["measurement"] == "tangent_kernel"
+    assert json.loads(again.stdout)["results"][0]["measurement"] == "tangent_kernel"
 
 
 def test_kernel_takes_trained_weights(folder):

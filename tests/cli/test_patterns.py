@@ -68,7 +68,7 @@ def test_a_data_set_gives_tables_a_report_and_a_result(folder):
     assert result.provenance["settings"]["positive"] == [0]
     again = invoke(*words, "--json")
     assert again.exit_code == 0, again.output
-    (found,) = json.loads(again.output)["results"]
+    (found,) = json.loads(again.stdout)["results"]
     assert found["sentence"] == result.sentence()
     assert len(found["tables"]["patterns"]) == 6
 
@@ -133,7 +133,7 @@ def test_json_has_no_infinite_numbers(folder):
         "own.py:build", "--patches", "known.npz", "--input", "1x8x8", "--draws", "2", "--json", "--out", "run"
     )
     assert done.exit_code == 0, done.output
-    document = json.loads(done.output, parse_constant=lambda text: pytest.fail(text))
+    document = json.loads(done.stdout, parse_constant=lambda text: pytest.fail(text))
     rows = document["results"][0]["tables"]["patterns"]
     numbers = [value for row in rows for value in row.values() if isinstance(value, float)]
     assert all(map(math.isfinite, numbers))

@@ -356,7 +356,7 @@ def test_match_prints_a_table_and_writes_report_csv_and_result(folder):
         "mlp hidden=(20, 20) activation=tanh": str(49 * 20 + 21 * 20 + 21 * 3),
     }
     again = invoke(*models, "--data", "small", "--draws", "64", "--out", "run", "--json")
-    document = json.loads(again.output)["results"][0]
+    document = json.loads(again.stdout)["results"][0]
     assert document["facts"] == {"along": "class means", "closed": []}
     listed = [row["architecture"] for row in document["tables"]["architectures"]]
     assert listed == [row["architecture"] for row in rows]

@@ -349,7 +349,7 @@ def test_a_race_prints_a_table_and_writes_report_csv_and_result(folder):
     assert isinstance(found, Race)
     assert found.total == 60  # 84 samples, 12 held out
     again = invoke("--race", *WORDS, "--share", "0.2", "--rate", "0.01", "--epochs", "10", "--out", "run", "--json")
-    document = json.loads(again.output)["results"][0]
+    document = json.loads(again.stdout)["results"][0]
     assert document["measurement"] == "race"
     assert set(document["facts"]) == {"decided", "winner", "may_be_best"}
     assert [row["candidate"] for row in document["tables"]["candidates"]] == [row["candidate"] for row in rows]

@@ -275,7 +275,7 @@ def test_the_same_command_goes_on_from_the_draws_it_has(folder: Path) -> None:
     run = folder / "biascope-runs/own-on-small"
     files = {path: path.stat().st_mtime_ns for path in run.rglob("draws-*.safetensors")}
     again = invoke("small", "--json")
-    assert json.loads(again.output)["results"][0]["measurement"] == "sample_score"
+    assert json.loads(again.stdout)["results"][0]["measurement"] == "sample_score"
     assert files
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in files.items())
 

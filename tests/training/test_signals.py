@@ -111,7 +111,7 @@ def test_a_sound_and_an_array_are_written_in_their_own_form(tmp_path: Path) -> N
     words = ["inr", "fit", str(tmp_path / "line.npy"), "--set", "width=8", "--steps", "5", "--device", "cpu", "--json"]
     done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    document = json.loads(done.output)
+    document = json.loads(done.stdout)
     assert document["results"][0]["facts"]["shape"] == [30]
     assert str(tmp_path / "out" / "reconstruction.npy") in document["files"]
     assert np.load(tmp_path / "out" / "reconstruction.npy").shape == (30,)

@@ -48,24 +48,25 @@ def eigenpairs(
     products: int = 60,
     each: bool = False,
     iterate: bool = False,
+    zeros: bool = True,
     seed: int = 0,
 ) -> Spectrum:
     """The largest eigenpairs of a symmetric operator, ``A v = λ v`` or, with a metric, ``A v = λ B v``.
 
-    The method depends on the operator. If it has a thin factor, the factor's small Gram matrix is decomposed, which gives no pairs of
-    eigenvalue 0. Otherwise the whole matrix is decomposed if it can be formed (LAPACK). Otherwise block Lanczos multiplies many
+    The method depends on the operator. If it has a thin factor, the factor's small Gram matrix is decomposed. Otherwise the whole matrix is decomposed if it can be formed (LAPACK). Otherwise block Lanczos multiplies many
     vectors at once, on the device of the operator.
 
     Args:
         operator: ``A``.
-        num: Number of pairs; by default all, or as many as the columns of a thin factor. Further pairs are
-            directions of eigenvalue 0.
+        num: Number of pairs; by default all, or those of a thin factor whose eigenvalue is not 0. Beyond these, any directions of
+            eigenvalue 0 make up the number.
         metric: ``B``, positive definite; vectors are then normalised to unit Euclidean length.
         tolerance: Residual, relative to the largest eigenvalue, at which the iteration stops.
         products: Most products with a block of vectors; if they do not suffice, the residuals show it.
         each: Whether the tolerance is relative to each eigenvalue, not to the largest: kernels span many decades.
         iterate: Whether to iterate even if the matrix can be formed. This is faster for few pairs of a large matrix whose
             eigenvalues fall.
+        zeros: Whether directions of eigenvalue 0 make up the number of pairs where a thin factor has fewer.
         seed: Random seed for the start block of the iteration.
 
     Returns:
@@ -81,8 +82,8 @@ def eigenpairs(
     """
     factor = operator.factor() if metric is None else None
     columns = operator.size if factor is None else factor.shape[1]
-    thin = columns <= THIN * operator.size and (num is None or num <= columns)
-    num = operator.size if num is None else min(num, operator.size)
+    thin = columns <= THIN * operator.size
+    asked, num = num, operator.size if num is None else min(num, operator.size)
     image = None
     matrix = None if thin or (iterate and metric is None) else operator.dense()
     if matrix is not None:
@@ -90,6 +91,8 @@ def eigenpairs(
         method = "dense eigen-decomposition"
     elif factor is not None:
         values, vectors = _thin_pairs(factor, operator.signs())
+        if zeros and asked is not None and num > len(values):
+            values, vectors = _with_zeros(values, vectors, num)
         method = "eigen-decomposition of the Gram matrix of a thin factor"
     elif metric is not None:
         raise ValueError(
@@ -134,6 +137,12 @@ def _dense_pairs(matrix: Tensor, metric: LinearOperator | None) -> tuple[Tensor,
     reduced = torch.linalg.solve_triangular(lower, half.T, upper=False)
     pairs = torch.linalg.eigh((reduced + reduced.T) / 2)
     return pairs.eigenvalues, torch.linalg.solve_triangular(lower.T, pairs.eigenvectors, upper=True)
+
+
+def _with_zeros(values: Tensor, vectors: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """Pairs of eigenvalue 0 added to make up a number: any orthonormal directions that the others leave free."""
+    rest = torch.linalg.qr(vectors, mode="complete").Q[:, len(values) : num]
+    return torch.cat([values, values.new_zeros(rest.shape[1])]), torch.cat([vectors, rest], 1)
 
 
 def _thin_pairs(factor: Tensor, signs: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -362,7 +362,8 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     spectra = []
     with counted("eigenvectors of all draws and of both halves", len(parts)) as advance:
         for part in parts:
-            spectra.append(eigenpairs(part, keep, tolerance=_TOLERANCE))
+            # Directions of eigenvalue 0 are arbitrary: two halves would seem to agree on them by chance alone.
+            spectra.append(eigenpairs(part, keep, tolerance=_TOLERANCE, zeros=part is covariance))
             advance(1)
     spectrum = spectra[0]
     kept = spectrum.vectors.shape[0]
