@@ -53,8 +53,9 @@ def eigenpairs(
 ) -> Spectrum:
     """The largest eigenpairs of a symmetric operator, ``A v = λ v`` or, with a metric, ``A v = λ B v``.
 
-    The method depends on the operator. If it has a thin factor, the factor's small Gram matrix is decomposed. Otherwise the whole matrix is decomposed if it can be formed (LAPACK). Otherwise block Lanczos multiplies many
-    vectors at once, on the device of the operator.
+    The method depends on the operator. If it has a thin factor, the factor's small Gram matrix is decomposed. Otherwise the whole
+    matrix is decomposed if it can be formed (LAPACK). Otherwise block Lanczos multiplies many vectors at once, on the device of the
+    operator.
 
     Args:
         operator: ``A``.
