@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,30 @@ EXAMPLES = dict(
         r"```python\n# (src/biascope/\S+\.py)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL
     )
 )
-BIASCOPE = ("-c", "from biascope.cli import main; main()")
+# What a user types in the copy, all in one process: Python and torch start once.
+COMMANDS = {
+    "measure": "measure gradient_norm logistic_regression --draws 8 --json",
+    "scan": "scan all_convolutional --draws 4 --input 1x8x8 --set width=4 --json",
+    "data list": "data list",
+    "data check": "data check semeion",
+    "reproduce": "reproduce geometry2025 'theorem A.2' --effort smoke",
+    "help": "--help",
+    "parameters": "parameters mlp --set hidden=10,10 --json",
+}
+ANSWERING = """
+import contextlib, io, json, sys
+from biascope.cli import main
+answers = {}
+for name, words in json.loads(sys.argv[1]).items():
+    sys.argv, out, status = ["biascope", *words], io.StringIO(), 0
+    with contextlib.redirect_stdout(out):
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+    answers[name] = (status, out.getvalue())
+json.dump(answers, sys.stdout)
+"""
 # A digit of each kind in the official format of the data set: a square of ink, then the mark of the digit.
 DIGITS = "".join(
     " ".join(
@@ -85,35 +109,40 @@ def test_a_new_measurement_and_a_new_network_pass_the_tests_of_all(python: Pytho
     assert int(passed[1]) >= 18  # 9 of the contract, 7 of networks, 2 doctests
 
 
-def test_a_new_measurement_has_a_command(python: Python) -> None:
-    words = ("measure", "gradient_norm", "logistic_regression", "--draws", "8", "--json")
-    (result,) = json.loads(python(*BIASCOPE, *words))["results"]
+@pytest.fixture(scope="module")
+def answers(python: Python) -> dict[str, tuple[int, str]]:
+    words = {name: shlex.split(text) for name, text in COMMANDS.items()}
+    return {name: tuple(answer) for name, answer in json.loads(python("-c", ANSWERING, json.dumps(words))).items()}
+
+
+def test_a_new_measurement_has_a_command(answers: dict[str, tuple[int, str]]) -> None:
+    (result,) = json.loads(answers["measure"][1])["results"]
     assert result["measurement"] == "gradient_norm"
     assert [number["key"] for number in result["numbers"]] == ["gradient_norm"]
 
 
-def test_a_new_network_is_scanned(python: Python) -> None:
-    words = ("scan", "all_convolutional", "--draws", "4", "--input", "1x8x8", "--set", "width=4", "--json")
-    results = json.loads(python(*BIASCOPE, *words))["results"]
+def test_a_new_network_is_scanned(answers: dict[str, tuple[int, str]]) -> None:
+    results = json.loads(answers["scan"][1])["results"]
     assert {result["subject"] for result in results} == {"all_convolutional width=4"}
 
 
-def test_a_new_data_set_is_listed_checked_and_read(python: Python) -> None:
-    assert re.search(r"semeion +1,593 handwritten digits", python(*BIASCOPE, "data", "list"))
-    python(*BIASCOPE, "data", "check", "semeion", status=2)  # a few digits of ours do not have the official md5
+def test_a_new_data_set_is_listed_checked_and_read(python: Python, answers: dict[str, tuple[int, str]]) -> None:
+    assert re.search(r"semeion +1,593 handwritten digits", answers["data list"][1])
+    assert answers["data check"][0] == 2  # a few digits of ours do not have the official md5
     code = (
         "from biascope.tasks.samples import samples_of; found = samples_of('Semeion'); print(found.name, found.shape)"
     )
     assert python("-c", code).strip() == "semeion, 10 train samples (1, 16, 16)"
 
 
-def test_a_new_figure_is_reproduced(python: Python) -> None:
-    out = python(*BIASCOPE, "reproduce", "geometry2025", "theorem A.2", "--effort", "smoke")
+def test_a_new_figure_is_reproduced(answers: dict[str, tuple[int, str]]) -> None:
+    status, out = answers["reproduce"]
+    assert status == 0
     assert "The average geometry of a ReLU MLP at initialisation is a multiple of the identity." in out
 
 
-def test_a_new_command_is_there(python: Python) -> None:
-    assert re.search(r"parameters +Count the parameters of a network", python(*BIASCOPE, "--help"))
-    found = json.loads(python(*BIASCOPE, "parameters", "mlp", "--set", "hidden=10,10", "--json"))
+def test_a_new_command_is_there(answers: dict[str, tuple[int, str]]) -> None:
+    assert re.search(r"parameters +Count the parameters of a network", answers["help"][1])
+    found = json.loads(answers["parameters"][1])
     assert found["version"] == 1
     assert found["parameters"] == sum(row["parameters"] for row in found["tensors"]) == 10_371
