@@ -42,7 +42,7 @@ _LARGEST_DOWNLOAD = 400_000  # letters of a file that a page holds
 _FEW = 12  # results up to which each table is a file of its own
 _ROWS = 40  # of a table that are shown
 LEAST_STATEMENTS, MOST_STATEMENTS = 3, 5  # of a summary
-NO_SPREAD = "Unknown: the number comes from one draw or one run, which shows no spread. Pass more draws or repeats."
+NO_SPREAD = "The spread of this number was not measured: it comes from one set of draws, or from one run. Another seed shows it."
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

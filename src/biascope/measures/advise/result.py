@@ -179,11 +179,11 @@ class Advice(Result):
         }
         if len(self.names) > 1 and math.isfinite(self.stability):
             words = f"rank correlation of the rankings on {self.points[0]:,} and {self.points[-1]:,} points"
-            found["stability"] = Estimate.exact(self.stability).named(words)
+            found["stability"] = Estimate(self.stability).named(words)
         for step, value in self.agreement().items():
             if math.isfinite(value):
                 words = f"rank correlation of predicted and trained ranking after {step} iterations, {len(self.names)} networks"
-                found[f"agreement:{step}"] = Estimate.exact(value).named(words)
+                found[f"agreement:{step}"] = Estimate(value).named(words)
         return found
 
     def _word(self, index: int) -> str:

@@ -264,7 +264,7 @@ class CovarianceResult(Result, ABC):
             **(
                 {}
                 if self.resolved is None
-                else {"resolved": Estimate.exact(self.resolved).named("leading directions resolved, as a set")}
+                else {"resolved": Estimate(float(self.resolved)).named("leading directions resolved, as a set")}
             ),
         }
 

@@ -114,7 +114,7 @@ class Race(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         found = {
-            f"probability_of_being_best:{name}": Estimate.exact(float(chance)).named(
+            f"probability_of_being_best:{name}": Estimate(float(chance)).named(
                 f"{name}: probability of being best", "share"
             )
             for name, chance in zip(self.names, self.probability, strict=True)
