@@ -281,7 +281,7 @@ def test_intervals_that_are_not_known(tmp_path: Path, without_pictures: None) ->
     assert "unknown" not in text.partition('<section id="numbers">')[2].partition("</section>")[0]
     text = write_report([alone, dataclasses.replace(result)], tmp_path / "both.html").read_text(encoding="utf-8")
     assert "95 % interval</th>" in text
-    assert 'title="Unknown: the number comes from one draw or one run' in text
+    assert 'title="The spread of this number was not measured' in text
 
 
 def test_a_command_that_is_recorded_is_shown_in_place_of_the_call(tmp_path: Path, without_pictures: None) -> None:
