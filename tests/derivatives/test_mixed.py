@@ -594,3 +594,15 @@ def test_results_draw_themselves(keep: int | None, monkeypatch: pytest.MonkeyPat
     assert len(result.directions) == (keep or 8)
     assert result.provenance["settings"]["method"].startswith("leading" if keep else "all")
     assert caption_of(result.plots()["spectrum"]).startswith("Squared mixed derivative")
+
+
+def test_a_failure_of_the_device_is_not_blamed_on_the_network() -> None:
+    derivative = MixedDerivative(
+        Family.initialised(lambda: nn.Linear(3, 1)), Probe.gaussian((3,)), run=Run(device="cpu")
+    )
+
+    def failing(*_: object) -> Tensor:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        list(derivative._mapped(failing, torch.eye(3), 0, 1))

@@ -244,6 +244,8 @@ class MixedDerivative:
 
     def _give_way(self, error: Exception, members: int) -> None:
         """Take less at once after an error, or say what is wrong."""
+        if isinstance(error, torch.AcceleratorError):
+            raise error  # the device failed, not the network
         scarce = is_out_of_memory(error)
         if scarce and self._fitting > 1:
             give_back()

@@ -321,6 +321,8 @@ class _Alone:
 def _gradients(value: Tensor, parameters: list[Tensor]) -> Sequence[Tensor]:
     try:
         return torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+    except torch.AcceleratorError:
+        raise  # the device failed, not the network
     except RuntimeError as error:
         raise ValueError(
             f"The network's output must have a gradient with respect to its weights, but torch found none ({error}). "

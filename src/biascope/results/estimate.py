@@ -240,7 +240,7 @@ def _of_rows(statistic: Callable[..., float], arrays: Sequence[np.ndarray]) -> n
     if first.ndim == 2 and statistic in (pearson, spearman):
         return _correlations(arrays[0], arrays[1], ranked=statistic is spearman)
     if first.ndim == 2 and statistic in (np.mean, np.min, np.max, np.std):
-        return np.asarray(statistic(first, axis=1), np.float64)  # type: ignore[call-arg]  # NumPy's functions take an axis
+        return np.asarray(statistic(first, axis=1), np.float64)
     return np.array([statistic(*rows) for rows in zip(*arrays, strict=True)], np.float64)
 
 
