@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -269,6 +270,123 @@ def theorem_51(effort: str, run: Run) -> Finding:
         "their energy does not: its bandwidth grows by about two cycles a layer.",
     )
     return Finding(statistics, arrays, {"networks": networks, "width": width, "seed": 0}, notes)
+
+
+# Networks of each depth, and the greatest depth.
+_FILTERS = {"smoke": (2, 2), "laptop": (8, 4), "paper": (32, 4)}
+_PERIOD = 512  # samples of the line on which filter networks are looked at
+_FILTER_WIDTH = 3
+
+
+def filter_sums(bins: Sequence[Tensor]) -> set[int]:
+    """Sums and differences of one frequency from each of the last layers, for any number of these, mirrored.
+
+    A bias of a layer forgets the filters before it, so that a sum may begin at any layer.
+
+    Args:
+        bins: Frequencies of the filters of each layer, ``(width,)`` whole numbers.
+
+    Example:
+        >>> sorted(filter_sums([torch.tensor([1]), torch.tensor([10])]))  # sin r, sin 10r and their product
+        [-11, -10, -9, 9, 10, 11]
+    """
+    reached: set[int] = set()
+    for place, layer in enumerate(bins):
+        carried = reached | {0} if place else {0}
+        reached = {old + sign * int(each) for old in carried for each in layer for sign in (-1, 1)}
+    return reached
+
+
+def _filter_network(depth: int, seed: int) -> tuple[list[Tensor], Tensor]:
+    """A random multiplicative filter network whose filters have whole cycles on the line: these, and its values (N, 1)."""
+    family = Family.initialised(
+        functools.partial(builder("multiplicative_filters"), coordinates=1, width=_FILTER_WIDTH, depth=depth),
+        name="multiplicative filters",
+    )
+    network = family.draw(1, seed=seed, run=Run(device="cpu", precision="float64")).member(0)
+    generator = generator_for(CPU, seed, "filters", depth)
+    bins = [torch.randint(1, 50, (_FILTER_WIDTH,), generator=generator) for _ in range(depth + 1)]
+    whole = {f"filters.{place}.weight": 2 * torch.pi * each.double()[:, None] for place, each in enumerate(bins)}
+    at = torch.arange(_PERIOD, dtype=torch.float64)[:, None] / _PERIOD
+    return bins, network.with_params(dict(network.params) | whole)(at)
+
+
+@figure(
+    "Section 5.2",
+    title="Frequencies that multiplicative filter networks hold: sums and differences of those of their filters",
+    claims=[
+        Claim(
+            "Multiplicative filter networks have no energy outside the sums and differences of their filters' frequencies: largest "
+            "share.",
+            "largest_share_of_energy_outside_the_sums",
+            "at most",
+            "only able to express linear combinations of certain harmonics of their sinusoidal filters",
+            1e-12,
+            of="filter_networks_have_the_same_support",
+            kind="paper",
+        ),
+        Claim(
+            "The sums take all layers: median share of energy outside those of one layer less.",
+            "median_share_of_energy_outside_the_sums_of_one_layer_less",
+            "at least",
+            "linear combinations of certain harmonics",
+            1e-12,
+            of="filter_networks_have_the_same_support",
+            kind="check",
+        ),
+    ],
+    draw=lambda finding, dark: _curves(
+        finding,
+        dark,
+        "multiplications",
+        f"frequencies of {_PERIOD // 2 + 1}",
+        reading="Means over networks with random weights. The two lines agree: networks use every frequency that they can.",
+    ),
+)
+def section_52(effort: str, run: Run) -> Finding:
+    """Spectra of random networks against the set of sums."""
+    networks, deepest = _FILTERS[effort]
+    outside, shallow, counts = [], [], []
+    for depth in range(1, deepest + 1):
+        for seed in range(networks):
+            bins, values = _filter_network(depth, seed)
+            energy = energy_spectrum(values)
+            masks = []
+            for each in (bins, bins[1:]):
+                mask = torch.zeros(_PERIOD, dtype=torch.bool)
+                mask[[place % _PERIOD for place in filter_sums(each)]] = True
+                masks.append(mask)
+            outside.append(1 - coverage(energy, masks[0]))
+            shallow.append(1 - coverage(energy, masks[1]))
+            half = slice(1, _PERIOD // 2 + 1)
+            counts.append([depth, int(masks[0][half].sum()), int((energy[half] > 1e-20).sum())])
+    table = np.array(counts, float)
+    depths = np.arange(1, deepest + 1)
+    means = np.array([table[table[:, 0] == depth, 1:].mean(0) for depth in depths])
+    statistics = {
+        "largest_share_of_energy_outside_the_sums": Estimate.exact(max(map(abs, outside))).named(
+            "largest share of energy outside the sums"
+        ),
+        "median_share_of_energy_outside_the_sums_of_one_layer_less": bootstrapped(
+            lambda shares: float(np.median(shares)), np.array(shallow)
+        ).named("median share of energy outside the sums of one layer less"),
+        **{
+            f"share_of_frequencies_reached_by_{depth}_multiplications": over_repeats(
+                table[table[:, 0] == depth, 1] / (_PERIOD // 2)
+            ).named(f"share of frequencies reached by {depth} multiplications")
+            for depth in depths
+        },
+    }
+    arrays = {
+        "curve: sums of the filters": np.stack([depths, means[:, 0]]),
+        "curve: networks": np.stack([depths, means[:, 1]]),
+    }
+    settings = {"networks of a depth": networks, "width": _FILTER_WIDTH, "samples": _PERIOD, "seed": 0}
+    notes = (
+        "Filters have whole cycles from 1 to 49 on the line, so that the discrete Fourier transform has no edges in it. All other "
+        "weights are random: an output is linear in the products of filters, so that generic weights show every frequency.",
+    )
+    return Finding(statistics, arrays, settings, notes)
 
 
 @figure(

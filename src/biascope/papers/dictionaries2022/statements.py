@@ -200,4 +200,18 @@ DROPPED = (
         "inconclusive",
         "It looked at 1,000 iterations alone. The new claims look at every length, after 3 and after 10 iterations.",
     ),
+    Dropped(
+        "C.2",
+        "Test PSNR after 3 iterations is the published one within 1.5 dB (six networks).",
+        "2 reproduced, 4 inconclusive",
+        "It compared a mean over 16 draws of the initial weights with numbers that are probably of one draw. Figure C.2 draws compares "
+        "them with the spread of single draws.",
+    ),
+    Dropped(
+        "C.2",
+        "Networks whose energy is more concentrated perform better: a positive rank correlation with the test PSNR after 3 iterations.",
+        "inconclusive",
+        "It ranked means over 16 draws, and one network had not trained in all of them. Figure C.2 draws ranks the networks draw by "
+        "draw.",
+    ),
 )
