@@ -20,6 +20,7 @@ from biascope.measures.recovery import Recovery, recovery
 from biascope.networks import builder
 from biascope.papers.dictionaries2022.sine_expansion import bessel_expansion, sine_network_spectrum
 from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.results.draw import PALETTE, blank, legend_below, panel
 from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.result import Plane
@@ -275,7 +276,7 @@ def theorem_51(effort: str, run: Run) -> Finding:
 # Networks of each depth, and the greatest depth.
 _FILTERS = {"smoke": (2, 2), "laptop": (8, 4), "paper": (32, 4)}
 _PERIOD = 512  # samples of the line on which filter networks are looked at
-_FILTER_WIDTH = 3
+_FILTER_WIDTH, _SHOWN_DEPTH = 3, 2  # the depth of the network that is drawn
 
 
 def filter_sums(bins: Sequence[Tensor]) -> set[int]:
@@ -311,6 +312,25 @@ def _filter_network(depth: int, seed: int) -> tuple[list[Tensor], Tensor]:
     return bins, network.with_params(dict(network.params) | whole)(at)
 
 
+def _drawn_filters(finding: Finding, dark: bool) -> Figure:
+    reading = (
+        "A dot is a frequency of one random network with two multiplications. Off the sums and differences of its filters' frequencies "
+        "there are rounding errors alone."
+    )
+    picture, colours = blank(3.2, reading), PALETTE[dark]
+    axes = panel(picture, dark, yscale="log", xlabel="cycles over the line", ylabel="share of the energy")
+    frequency, energy, reached = finding.arrays["spectrum"]
+    for chosen, words, colour in (
+        (reached > 0, "sums and differences of the filters", colours.lines[1]),
+        (reached == 0, "all other frequencies", colours.lines[0]),
+    ):
+        axes.scatter(
+            frequency[chosen], np.maximum(energy[chosen], 1e-36), s=10, color=colour, linewidths=0, label=words
+        )
+    legend_below(picture, axes, dark)
+    return picture
+
+
 @figure(
     "Section 5.2",
     title="Frequencies that multiplicative filter networks hold: sums and differences of those of their filters",
@@ -335,18 +355,14 @@ def _filter_network(depth: int, seed: int) -> tuple[list[Tensor], Tensor]:
             kind="check",
         ),
     ],
-    draw=lambda finding, dark: _curves(
-        finding,
-        dark,
-        "multiplications",
-        f"frequencies of {_PERIOD // 2 + 1}",
-        reading="Means over networks with random weights. The two lines agree: networks use every frequency that they can.",
-    ),
+    draw=_drawn_filters,
 )
 def section_52(effort: str, run: Run) -> Finding:
     """Spectra of random networks against the set of sums."""
     networks, deepest = _FILTERS[effort]
-    outside, shallow, counts = [], [], []
+    outside, shallow, shares = [], [], []
+    half = slice(1, _PERIOD // 2 + 1)
+    arrays: dict[str, np.ndarray] = {}
     for depth in range(1, deepest + 1):
         for seed in range(networks):
             bins, values = _filter_network(depth, seed)
@@ -356,30 +372,26 @@ def section_52(effort: str, run: Run) -> Finding:
                 mask = torch.zeros(_PERIOD, dtype=torch.bool)
                 mask[[place % _PERIOD for place in filter_sums(each)]] = True
                 masks.append(mask)
-            outside.append(1 - coverage(energy, masks[0]))
-            shallow.append(1 - coverage(energy, masks[1]))
-            half = slice(1, _PERIOD // 2 + 1)
-            counts.append([depth, int(masks[0][half].sum()), int((energy[half] > 1e-20).sum())])
-    table = np.array(counts, float)
-    depths = np.arange(1, deepest + 1)
-    means = np.array([table[table[:, 0] == depth, 1:].mean(0) for depth in depths])
+            outside.append(coverage(energy, ~masks[0]))
+            shallow.append(coverage(energy, ~masks[1]))
+            shares.append(float(masks[0][half].double().mean()))
+            if (depth, seed) == (_SHOWN_DEPTH, 0):
+                rows = [torch.arange(_PERIOD)[half], energy[half], masks[0][half]]
+                arrays["spectrum"] = torch.stack([each.double() for each in rows]).numpy()
+    table = np.array(shares).reshape(deepest, networks)
     statistics = {
-        "largest_share_of_energy_outside_the_sums": Estimate.exact(max(map(abs, outside))).named(
+        "largest_share_of_energy_outside_the_sums": Estimate.exact(max(outside)).named(
             "largest share of energy outside the sums"
         ),
         "median_share_of_energy_outside_the_sums_of_one_layer_less": bootstrapped(
             lambda shares: float(np.median(shares)), np.array(shallow)
         ).named("median share of energy outside the sums of one layer less"),
         **{
-            f"share_of_frequencies_reached_by_{depth}_multiplications": over_repeats(
-                table[table[:, 0] == depth, 1] / (_PERIOD // 2)
-            ).named(f"share of frequencies reached by {depth} multiplications")
-            for depth in depths
+            f"share_of_frequencies_reached_by_{depth}_multiplications": over_repeats(row, within=(0.0, 1.0)).named(
+                f"share of frequencies reached by {depth} multiplications"
+            )
+            for depth, row in enumerate(table, 1)
         },
-    }
-    arrays = {
-        "curve: sums of the filters": np.stack([depths, means[:, 0]]),
-        "curve: networks": np.stack([depths, means[:, 1]]),
     }
     settings = {"networks of a depth": networks, "width": _FILTER_WIDTH, "samples": _PERIOD, "seed": 0}
     notes = (
