@@ -58,7 +58,7 @@ def test_the_row_of_atoms_has_every_number_and_draws(one_thread: None) -> None:
     found = figure_56_meta("smoke", CPU)
     assert {claim.statistic for claim in figure_56_meta.claims} <= found.statistics.keys()
     assert all(np.isfinite(number.value) for number in found.statistics.values())
-    assert set(found.arrays_of("atoms")) == {"random", "meta-learned", "one face"}
+    assert set(found.arrays_of("atoms")) == {"random", "MAML", "one face"}
     assert figure_56_meta.draw(found, False).axes
 
 
