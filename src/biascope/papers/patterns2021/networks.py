@@ -50,7 +50,7 @@ _SIZES: dict[str, tuple[tuple[int, int], tuple[int, ...], int, int]] = {
 # Figure 1c: n, P, m, k, every which of the published p, runs, epochs at most.
 _BIASES: dict[str, tuple[int, int, int, int, int, int, int]] = {
     "smoke": (4, 8, 40, 20, 14, 2, 200),
-    "laptop": (40, 60, 1000, 250, 3, 2, 2000),
+    "laptop": (40, 60, 1000, 250, 9, 3, 2000),
     "paper": (40, 60, 1000, 2500, 1, 4, 2000),
 }
 PUBLISHED_BIASES = (
