@@ -974,6 +974,6 @@ def theorem_61_error(effort: str, run: Run) -> Finding:
     notes = (
         "The theorem is about every algorithm with PSI. The worst networks have ratios equal to PSI's bound, so that equation (3) is "
         "an equality: where they are right, every network with PSI is.",
-        "All inputs are tried: there are 4 to 70 of them. SGD's 1,000 test inputs hold each of them many times.",
+        "All inputs are tried: there are 4 to 40 of them. SGD's 1,000 test inputs hold each of them many times.",
     )
     return Finding(statistics, arrays, settings, notes)
