@@ -18,7 +18,7 @@ from biascope.training.fit import fit
 
 matplotlib.use("Agg")
 CPU = Run(device="cpu", progress=False)
-FIGURES = (energy.figure_55, energy.figure_56, energy.figure_57, energy.figure_c2)
+FIGURES = (energy.figure_55, energy.figure_56, energy.figure_57, energy.figure_c2, energy.figure_c2_draws)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,18 @@ def test_a_reconstruction_is_a_training_on_half_of_the_pixels_from_the_measured_
     later, few = energy.reconstructions(family, "smoke", CPU, long=True)
     assert later == (10, 30)
     np.testing.assert_allclose(few[0, 0], found[0, 10][:, :2], rtol=1e-4)
+
+
+def test_a_published_number_is_compared_with_the_spread_of_single_draws() -> None:
+    assert energy._distance_in_deviations(np.array([1.0, 3.0, 5.0]), 7.0) == pytest.approx(2.0)
+    assert np.isnan(energy._distance_in_deviations(np.array([2.0, 2.0]), 7.0))
+    family = energy.family_of("FFN-1", "smoke", CPU)
+    assert family is not None
+    signals = energy.faces("smoke", CPU)
+    first, other = (energy.psnr_along(family, signals, (0, 3), 2, CPU, seed=seed) for seed in (0, 1))
+    _, along = energy.reconstructions(family, "smoke", CPU, long=False)
+    np.testing.assert_allclose(first, along[:, [0, 3]], rtol=1e-4)
+    assert not np.allclose(first[:, 0], other[:, 0])
 
 
 def test_images_are_those_after_the_ones_for_meta_learning(tmp_path: Path) -> None:

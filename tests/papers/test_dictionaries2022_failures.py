@@ -40,6 +40,17 @@ def test_structural_claims_hold_at_any_effort() -> None:
     assert at_smoke(failures.theorem_51).statistics["coefficients_for_t_10_k_2_l_3"].value == 8361
 
 
+def test_filter_networks_hold_the_sums_of_their_filters_and_no_set_smaller() -> None:
+    bins, values = failures._filter_network(2, seed=0)
+    reached = failures.filter_sums(bins)
+    alone = {sign * int(each) for each in bins[-1] for sign in (-1, 1)}
+    assert alone < reached  # biases forget the filters before them
+    assert {-each for each in reached} == reached
+    energy = np.abs(np.fft.fft(values[:, 0].numpy())) ** 2
+    held = {place for place in range(1, len(energy)) if energy[place] > 1e-20 * energy.sum()}
+    assert held == {each % len(energy) for each in reached} - {0}
+
+
 def test_the_photograph_is_the_middle_of_the_first_found(tmp_path: Path) -> None:
     run = dataclasses.replace(CPU, data_root=tmp_path)
     with pytest.raises(ValueError, match=r"must hold a photograph of the Kodak set, kodim03.png say, and has none"):

@@ -16,9 +16,11 @@ from biascope.papers.dictionaries2022.meta import (
     contour_alignment,
     faces,
     figure_55_meta,
+    figure_56_meta,
     figure_58,
     figure_c3,
     published_siren,
+    turned_dimensions,
 )
 from biascope.results.claim import FigureOfPaper
 from biascope.runs.run import Run
@@ -50,6 +52,25 @@ def test_figures_run_at_their_least_effort(figure: FigureOfPaper, one_thread: No
     for curve in found.arrays.values():
         assert (np.diff(curve[1]) >= -1e-12).all()  # E grows as the threshold falls
         assert curve[1, -1] <= 1 + 1e-9
+
+
+def test_the_row_of_atoms_has_every_number_and_draws(one_thread: None) -> None:
+    found = figure_56_meta("smoke", CPU)
+    assert {claim.statistic for claim in figure_56_meta.claims} <= found.statistics.keys()
+    assert all(np.isfinite(number.value) for number in found.statistics.values())
+    assert set(found.arrays_of("atoms")) == {"random", "MAML", "one face"}
+    assert figure_56_meta.draw(found, False).axes
+
+
+def test_turned_dimensions_are_those_of_a_rotation_and_of_random_atoms() -> None:
+    angle = 0.3
+    turn = np.eye(6)
+    turn[1:3, 1:3] = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+    np.testing.assert_allclose(turned_dimensions(np.eye(6), turn), [0, np.sin(angle) ** 2, 0, 0, 0, 0], atol=1e-12)
+    generator = np.random.default_rng(0)
+    found = [turned_dimensions(np.eye(60), np.linalg.qr(generator.standard_normal((60, 60)))[0]) for _ in range(50)]
+    k = np.arange(1, 61)
+    np.testing.assert_allclose(np.mean(found, 0), k * (1 - k / 60), atol=0.5)
 
 
 def test_without_faces_the_message_says_what_is_missing(tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ NEED_NO_IMAGES |= {
 }
 NEED_NO_IMAGES |= {
     ("dictionaries2022", number)
-    for number in ("Theorem 5.1", "Equation 5.7", *(f"5.{n}" for n in range(2, 8)), "C.1", "C.2")
+    for number in (
+        *("Section 5.2", "Theorem 5.1", "Equation 5.7", "5.6 meta-learned", "C.1", "C.2", "C.2 draws"),
+        *(f"5.{n}" for n in range(2, 8)),
+    )
 }
 NEED_NO_IMAGES |= {("task_arithmetic2023", each.number) for each in papers.find("task_arithmetic2023").figures}
 ONLY_AT_PAPER_EFFORT = {("linearized2021", "4.3")}  # one network that takes a GPU

@@ -90,6 +90,21 @@ def test_a_run_is_the_same_whatever_their_number_and_is_not_trained_twice(stroke
     assert not np.allclose(three.energies[0], three.energies[1])
 
 
+def test_another_seed_has_other_samples_and_weights(strokes: Arrays) -> None:
+    first, other = (learned(strokes, 6, 1, test=10, rate=3e-3, seed=seed, run=CPU) for seed in (0, 1))
+    assert not np.allclose(first.energies, other.energies)
+
+
+def test_networks_are_counted_whose_every_filter_has_one_colour() -> None:
+    energies = np.array([[[9.0, 1.0, 0.0], [0.0, 1.0, 9.0]], [[4.0, 3.0, 3.0], [0.0, 0.0, 9.0]]])
+    seen = np.array([[0, 2], [0, 1]])
+    rest = {name: np.zeros(2) for name in ("test", "train", "lean", "epochs")}
+    found = Learned(**rest, wrong=np.zeros((2, 2)), energies=energies, responses=np.ones((2, 2)), seen=seen)
+    numbers = filters2021.filters_finding({6: found}, {}).statistics
+    assert numbers["m_6_share_of_networks_whose_filters_all_have_a_colour"].value == 0.5
+    assert numbers["m_6_share_of_networks_whose_filters_all_detect_their_colour"].value == 0.5
+
+
 def test_where_no_loss_is_left_more_epochs_change_nothing(strokes: Arrays) -> None:
     short = learned(strokes, 6, 1, test=10, rate=3e-3, run=CPU)
     long = learned(strokes, 6, 1, test=10, rate=3e-3, epochs=digits2021.EPOCHS + 100, run=CPU)
@@ -192,6 +207,3 @@ def test_smoke_of_figure_2_has_its_numbers_and_no_digit_in_them(data_root: Path,
     assert finding.statistics["k_1_made_by_hand_test_accuracy"].value == 100.0
     assert all(array.ndim == 1 for array in finding.arrays.values())
     assert digits2021.figure_2.draw(finding, True).axes
-    begun = {path.name for path in (tmp_path / "shared" / "trials").iterdir()}
-    filters2021.figure_5_to_7("smoke", dataclasses.replace(run, folder=tmp_path / "5-7"))
-    assert {path.name for path in (tmp_path / "shared" / "trials").iterdir()} == begun  # trained once for both

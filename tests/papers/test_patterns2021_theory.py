@@ -16,14 +16,20 @@ from biascope.papers.patterns2021 import two_points as two_points
 from biascope.results.claim import FigureOfPaper, Finding
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
-from biascope.tasks.pattern_ratios import label_statistics
+from biascope.tasks.pattern_ratios import (
+    detection,
+    detection_ratios,
+    label_statistics,
+    network_outputs,
+    smallest_constant,
+)
 from biascope.tasks.patterns import PatternDistribution
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = Run(device="cpu", progress=False)
-FIGURES = (theory.theorem_51, theory.remark_e1, theory.theorem_61, two_points.theorem_71)
+FIGURES = (theory.theorem_51, theory.remark_e1, theory.theorem_61, theory.theorem_61_error, two_points.theorem_71)
 
 
 def verdicts(figure: FigureOfPaper, finding: Finding) -> dict[str, str]:
@@ -43,6 +49,7 @@ def test_a_figure_runs_draws_and_agrees_with_what_is_known(figure: FigureOfPaper
         "theorem 5.1": set(),
         "remark E.1": {"inputs_of_d_vc_over_shattered_points"},
         "theorem 6.1": {"largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m"},
+        "theorem 6.1 error": set(),
         "theorem 7.1": {"runs_with_t_t_minus_percent", "f_3_median_count_over_the_printed_one"},
     }[figure.number]
     assert {name for name, verdict in found.items() if verdict == "not reproduced"} == wrong
@@ -132,6 +139,37 @@ def test_margins_are_the_worst_of_all_inputs() -> None:
     bound, margin = theory.bounds_and_margins(network, law)
     assert bound.tolist() == [1.0, -0.5]
     assert margin.tolist() == [1.0, -0.5]
+
+
+def test_worst_networks_satisfy_psi_with_nothing_to_spare_and_err_where_the_sum_of_ratios_says() -> None:
+    law, samples = PatternDistribution("uniform", 3, 6), 100
+    drawn = law.draw(samples, seed=0, runs=5)
+    statistics = label_statistics(drawn)
+    networks = theory.worst_networks(statistics, samples)
+    for side in (0, 1):
+        ratios = detection_ratios(detection(networks[:, side]))
+        constant = smallest_constant(ratios, statistics, samples, slope=1.0)
+        np.testing.assert_allclose(constant, 1.0, rtol=1e-9)
+    inputs = theory.all_inputs(law)
+    margins = (network_outputs(networks, inputs.places) * inputs.labels).flatten(1).amin(1)
+    for row, margin in zip(statistics.tolist(), margins.tolist(), strict=True):
+        worst = []
+        for own, sign in ((row[0], 1), (-row[1], -1)):
+            ratios = sorted((max(-sign * each / own, 0) + 0.1 for each in row[2:]), reverse=True)
+            worst.append(1 - 0.1 - sum(ratios[:2]))
+        assert margin == pytest.approx(min(worst))
+
+
+def test_the_exact_chance_of_an_error_is_that_of_drawn_training_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theory, "least_samples", lambda patterns: 60)
+    law = PatternDistribution("uniform", 4, 5)
+    drawn = label_statistics(law.draw(60, seed=0, runs=4000))
+    inputs = theory.all_inputs(law)
+    outputs = network_outputs(theory.worst_networks(drawn, 60), inputs.places) * inputs.labels
+    share = float((outputs <= 0).flatten(1).any(1).double().mean())
+    exact = theory.exact_chance_of_error(5)
+    assert 0.1 < exact < 0.9
+    assert share == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 4000) ** 0.5)
 
 
 def test_certificates_are_below_the_truth_and_networks_are_of_all_kinds() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from biascope.measures.recovery import Recovery, recovery
 from biascope.networks import builder
 from biascope.papers.dictionaries2022.sine_expansion import bessel_expansion, sine_network_spectrum
 from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.results.draw import PALETTE, blank, legend_below, panel
 from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.result import Plane
@@ -269,6 +271,134 @@ def theorem_51(effort: str, run: Run) -> Finding:
         "their energy does not: its bandwidth grows by about two cycles a layer.",
     )
     return Finding(statistics, arrays, {"networks": networks, "width": width, "seed": 0}, notes)
+
+
+# Networks of each depth, and the greatest depth.
+_FILTERS = {"smoke": (2, 2), "laptop": (8, 4), "paper": (32, 4)}
+_PERIOD = 512  # samples of the line on which filter networks are looked at
+_FILTER_WIDTH, _SHOWN_DEPTH = 3, 2  # the depth of the network that is drawn
+
+
+def filter_sums(bins: Sequence[Tensor]) -> set[int]:
+    """Sums and differences of one frequency from each of the last layers, for any number of these, mirrored.
+
+    A bias of a layer forgets the filters before it, so that a sum may begin at any layer.
+
+    Args:
+        bins: Frequencies of the filters of each layer, ``(width,)`` whole numbers.
+
+    Example:
+        >>> sorted(filter_sums([torch.tensor([1]), torch.tensor([10])]))  # sin r, sin 10r and their product
+        [-11, -10, -9, 9, 10, 11]
+    """
+    reached: set[int] = set()
+    for place, layer in enumerate(bins):
+        carried = reached | {0} if place else {0}
+        reached = {old + sign * int(each) for old in carried for each in layer for sign in (-1, 1)}
+    return reached
+
+
+def _filter_network(depth: int, seed: int) -> tuple[list[Tensor], Tensor]:
+    """A random multiplicative filter network whose filters have whole cycles on the line: these, and its values (N, 1)."""
+    family = Family.initialised(
+        functools.partial(builder("multiplicative_filters"), coordinates=1, width=_FILTER_WIDTH, depth=depth),
+        name="multiplicative filters",
+    )
+    network = family.draw(1, seed=seed, run=Run(device="cpu", precision="float64")).member(0)
+    generator = generator_for(CPU, seed, "filters", depth)
+    bins = [torch.randint(1, 50, (_FILTER_WIDTH,), generator=generator) for _ in range(depth + 1)]
+    whole = {f"filters.{place}.weight": 2 * torch.pi * each.double()[:, None] for place, each in enumerate(bins)}
+    at = torch.arange(_PERIOD, dtype=torch.float64)[:, None] / _PERIOD
+    return bins, network.with_params(dict(network.params) | whole)(at)
+
+
+def _drawn_filters(finding: Finding, dark: bool) -> Figure:
+    reading = (
+        "A dot is a frequency of one random network with two multiplications. Off the sums and differences of its filters' frequencies "
+        "there are rounding errors alone."
+    )
+    picture, colours = blank(3.2, reading), PALETTE[dark]
+    axes = panel(picture, dark, yscale="log", xlabel="cycles over the line", ylabel="share of the energy")
+    frequency, energy, reached = finding.arrays["spectrum"]
+    for chosen, words, colour in (
+        (reached > 0, "sums and differences of the filters", colours.lines[1]),
+        (reached == 0, "all other frequencies", colours.lines[0]),
+    ):
+        axes.scatter(
+            frequency[chosen], np.maximum(energy[chosen], 1e-36), s=10, color=colour, linewidths=0, label=words
+        )
+    legend_below(picture, axes, dark)
+    return picture
+
+
+@figure(
+    "Section 5.2",
+    title="Frequencies that multiplicative filter networks hold: sums and differences of those of their filters",
+    claims=[
+        Claim(
+            "Multiplicative filter networks have no energy outside the sums and differences of their filters' frequencies: largest "
+            "share.",
+            "largest_share_of_energy_outside_the_sums",
+            "at most",
+            "only able to express linear combinations of certain harmonics of their sinusoidal filters",
+            1e-12,
+            of="filter_networks_have_the_same_support",
+            kind="paper",
+        ),
+        Claim(
+            "The sums take all layers: median share of energy outside those of one layer less.",
+            "median_share_of_energy_outside_the_sums_of_one_layer_less",
+            "at least",
+            "linear combinations of certain harmonics",
+            1e-12,
+            of="filter_networks_have_the_same_support",
+            kind="check",
+        ),
+    ],
+    draw=_drawn_filters,
+)
+def section_52(effort: str, run: Run) -> Finding:
+    """Spectra of random networks against the set of sums."""
+    networks, deepest = _FILTERS[effort]
+    outside, shallow, shares = [], [], []
+    half = slice(1, _PERIOD // 2 + 1)
+    arrays: dict[str, np.ndarray] = {}
+    for depth in range(1, deepest + 1):
+        for seed in range(networks):
+            bins, values = _filter_network(depth, seed)
+            energy = energy_spectrum(values)
+            masks = []
+            for each in (bins, bins[1:]):
+                mask = torch.zeros(_PERIOD, dtype=torch.bool)
+                mask[[place % _PERIOD for place in filter_sums(each)]] = True
+                masks.append(mask)
+            outside.append(coverage(energy, ~masks[0]))
+            shallow.append(coverage(energy, ~masks[1]))
+            shares.append(float(masks[0][half].double().mean()))
+            if (depth, seed) == (_SHOWN_DEPTH, 0):
+                rows = [torch.arange(_PERIOD)[half], energy[half], masks[0][half]]
+                arrays["spectrum"] = torch.stack([each.double() for each in rows]).numpy()
+    table = np.array(shares).reshape(deepest, networks)
+    statistics = {
+        "largest_share_of_energy_outside_the_sums": Estimate.exact(max(outside)).named(
+            "largest share of energy outside the sums"
+        ),
+        "median_share_of_energy_outside_the_sums_of_one_layer_less": bootstrapped(
+            lambda shares: float(np.median(shares)), np.array(shallow)
+        ).named("median share of energy outside the sums of one layer less"),
+        **{
+            f"share_of_frequencies_reached_by_{depth}_multiplications": over_repeats(row, within=(0.0, 1.0)).named(
+                f"share of frequencies reached by {depth} multiplications"
+            )
+            for depth, row in enumerate(table, 1)
+        },
+    }
+    settings = {"networks of a depth": networks, "width": _FILTER_WIDTH, "samples": _PERIOD, "seed": 0}
+    notes = (
+        "Filters have whole cycles from 1 to 49 on the line, so that the discrete Fourier transform has no edges in it. All other "
+        "weights are random: an output is linear in the products of filters, so that generic weights show every frequency.",
+    )
+    return Finding(statistics, arrays, settings, notes)
 
 
 @figure(

@@ -22,11 +22,12 @@ from biascope.networks import builder
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import Estimate, Number, over_repeats, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.signal_pictures import atoms_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, SignalTask, psnr_of
-from biascope.training.fit import fit
+from biascope.training.fit import fit, joined
 from biascope.training.meta import META_LEARNING, PRE_TRAINING, meta_learned, pretrained
 from biascope.training.recipe import Recipe
 
@@ -164,6 +165,36 @@ def _slopes(images: Tensor) -> Tensor:
     return torch.stack([down[..., :-1] + down[..., 1:], right[..., :-1, :] + right[..., 1:, :]], -3) / 2
 
 
+def components(images: np.ndarray, count: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """Principal components of images ``(m, side, side)``, and the same upside down, rows of unit length."""
+    flat = (images - images.mean(0)).reshape(len(images), -1)
+    # Through the smaller of the two Gram matrices.
+    values, vectors = np.linalg.eigh(flat.T @ flat if flat.shape[1] <= len(flat) else flat @ flat.T)
+    rows = vectors.T if flat.shape[1] <= len(flat) else vectors.T @ flat
+    rows = rows[np.argsort(-values)[:count]]
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+    flipped = rows.reshape(-1, *images.shape[1:])[:, ::-1].reshape(rows.shape)
+    return rows, flipped
+
+
+def turned_dimensions(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """By how many dimensions the span of the first k atoms has turned, ``k − ‖U_kᵀV_k‖²`` for k = 1, 2, … n.
+
+    It is 0 where the two spans are the same, and k where they are orthogonal; for random atoms it is k(1 − k/n) on average.
+
+    Args:
+        before: U, the atoms as orthonormal rows, ``(n, n)``.
+        after: V, likewise.
+
+    Example:
+        >>> turned_dimensions(np.eye(4), np.eye(4)[[1, 0, 2, 3]]).tolist()  # the first two change places
+        [1.0, 0.0, 0.0, 0.0]
+    """
+    squares = (before @ after.T) ** 2
+    shared = squares.cumsum(0).cumsum(1)
+    return np.asarray(np.arange(1, len(before) + 1) - np.diagonal(shared))
+
+
 def _task(images: Tensor, held_out: float, run: Run) -> SignalTask:
     return SignalTask.of([Signal(image[..., None], "faces") for image in images], held_out=held_out, seed=0, run=run)
 
@@ -266,14 +297,25 @@ class _MetaLearned:
 
 
 def _meta_learned(
-    build: Callable[[], nn.Module], name: str, train: Tensor, effort: str, run: Run, **settings: Any
+    build: Callable[[], nn.Module],
+    name: str,
+    train: Tensor,
+    effort: str,
+    run: Run,
+    *,
+    networks: int | None = None,
+    seed: int = 0,
+    **settings: Any,
 ) -> _MetaLearned:
     plan, task = PLANS[effort], _task(train, 0.0, run)
+    count = networks or plan.networks
     recipe = dataclasses.replace(META_LEARNING, steps=plan.iterations, rate=plan.rate)
-    stack = Family.initialised(build, name=name).draw(plan.networks, seed=0, run=run)
-    before = [stack.member(index) for index in range(plan.networks)]
+    stack = Family.initialised(build, name=name).draw(count, seed=seed, run=run)
+    before = [stack.member(index) for index in range(count)]
     after = [
-        meta_learned(start, task, recipe=recipe, seed=index, run=run, **settings).require_finite().networks
+        meta_learned(start, task, recipe=recipe, seed=seed * count + index, run=run, **settings)
+        .require_finite()
+        .networks
         for index, start in enumerate(before)
     ]
     return _MetaLearned(before, after)
@@ -489,6 +531,216 @@ def figure_55_meta(effort: str, run: Run) -> Finding:
         "are hardly correlated with principal components of faces.",
     )
     return Finding(statistics, arrays, _settings(effort), notes)
+
+
+#: Networks of the meta-learned row of figure 5.6. Their seed is not 0: contours of networks from seed 0 had been seen.
+_ROW = {"smoke": 2, "laptop": 6, "paper": 6}
+_ROW_SEED = 1
+_ROW_MARKS = (1, 10, 50, 100)  # iterations on one face after which the turn is quoted too
+_RANDOM, _MAML, _ONE = "random", "MAML", "one face"
+
+
+@dataclass(frozen=True)
+class _Atoms:
+    """Whole dictionaries of networks on the pixels of faces.
+
+    Attributes:
+        rows: Atoms as rows (R, n, n).
+        large: How many of them have an eigenvalue of at least λ₁/1,000 (R,).
+    """
+
+    rows: np.ndarray
+    large: np.ndarray
+
+    def held(self, images: Tensor) -> np.ndarray:
+        """Share of the energy of faces, less their means, on the first atoms, mean over faces (R,)."""
+        flat = images.double().flatten(1).numpy()
+        flat = flat - flat.mean(1, keepdims=True)
+        shares = (np.einsum("rkn,mn->rmk", self.rows[:, :ATOMS], flat) ** 2).sum(-1) / (flat**2).sum(1)
+        return np.asarray(shares.mean(1))
+
+    def likeness(self, upright: np.ndarray, upside_down: np.ndarray) -> np.ndarray:
+        """Energy of the first atoms on components of faces, over that on the same upside down (R,)."""
+        first = self.rows[:, :ATOMS]
+        on, against = (((first @ each.T) ** 2).sum((1, 2)) for each in (upright, upside_down))
+        return np.asarray(on / against)
+
+    def contours(self, face: Tensor) -> np.ndarray:
+        """Contour alignment of the first atoms, mean over them (R,)."""
+        first = torch.from_numpy(self.rows[:, :ATOMS]).reshape(len(self.rows), -1, *face.shape)
+        return np.array([contour_alignment(each, face).mean().item() for each in first])
+
+
+def _atoms(networks: Sequence[Network], images: Tensor, run: Run) -> _Atoms:
+    total = images[0].numel()
+    each = [
+        dictionary(Family.point(network.as_module(), name="network"), images, atoms=total, run=run)
+        for network in networks
+    ]
+    values = np.stack([one.eigenvalues[0] for one in each])
+    large = (values >= 1e-3 * values[:, :1]).sum(1)
+    return _Atoms(np.stack([one.atoms.reshape(total, total) for one in each]), large)
+
+
+def _drawn_row(finding: Finding, dark: bool) -> Figure:
+    return atoms_figure(finding.arrays_of("atoms"), dark=dark)
+
+
+_LIKE = "the first eigenfunctions of the meta-learned NTK also look like faces"
+_RESHAPES = "meta-learning has the potential to reshape a much larger space of the NTK dictionary"
+
+
+@figure(
+    "5.6 meta-learned",
+    title="First atoms of a SIREN before and after meta-learning, and after training on one face",
+    claims=[
+        Claim(
+            "Faces correlate more with the first atoms after meta-learning: energy of faces on the first 10, MAML minus random.",
+            "energy_of_faces_on_the_first_10_atoms_maml_minus_random",
+            "at least",
+            "the eigenfunctions have a large correlation with the target images",
+            0.0,
+            of="meta_learned_atoms_look_like_images",
+            kind="paper",
+            trained=_fitted("SIREN MAML"),
+        ),
+        Claim(
+            "The first atoms after meta-learning are more like faces than like faces upside down: ratio of energies on their principal "
+            "components, above 1.",
+            "likeness_to_faces_maml",
+            "at least",
+            _LIKE,
+            1.0,
+            of="meta_learned_atoms_look_like_images",
+            kind="paper",
+            trained=_fitted("SIREN MAML"),
+        ),
+        Claim(
+            "Their contours run along those of faces more than before: contour alignment of the first 10 atoms, MAML minus random.",
+            "contour_alignment_maml_minus_random",
+            "at least",
+            _LIKE,
+            0.0,
+            of="meta_learned_atoms_look_like_images",
+            kind="paper",
+            trained=_fitted("SIREN MAML"),
+        ),
+        Claim(
+            "Meta-learning turns more of the eigenspaces than training on one face: dimensions turned among large eigenvalues, MAML "
+            "minus one face.",
+            "turned_dimensions_maml_minus_one_face",
+            "at least",
+            _RESHAPES,
+            0.0,
+            of="meta_learning_reshapes_more_than_training",
+            kind="paper",
+            trained=(*_fitted("SIREN MAML"), learned("error_removed_by_training_on_one_face")),
+        ),
+        Claim(
+            "The part is much larger: the same, MAML over one face.",
+            "turned_dimensions_maml_over_one_face",
+            "at least",
+            _RESHAPES,
+            2.0,
+            of="meta_learning_reshapes_more_than_training",
+            trained=(*_fitted("SIREN MAML"), learned("error_removed_by_training_on_one_face")),
+        ),
+    ],
+    draw=_drawn_row,
+    published=_PUBLISHED,
+)
+def figure_56_meta(effort: str, run: Run) -> Finding:
+    """The dictionaries of SIRENs before training, after MAML, and after as many iterations on one face each."""
+    images, run, plan, count = faces(effort, run), run.shared, PLANS[effort], _ROW[effort]
+    train, validation = images
+    found = _meta_learned(_siren(plan.width), "SIREN", train, effort, run, networks=count, seed=_ROW_SEED)
+    recipe = dataclasses.replace(PRE_TRAINING, steps=plan.iterations, rate=plan.rate)
+    marks = [mark for mark in _ROW_MARKS if mark < plan.iterations]
+    walk = pretrained(
+        joined(found.before, found.before[0]),
+        _task(train[:count], 0.0, run),
+        recipe=recipe,
+        keep_at=marks,
+        seed=_ROW_SEED,
+        run=run,
+    ).require_finite()
+    networks = {
+        _RANDOM: found.before,
+        _MAML: found.after,
+        _ONE: [walk.networks.member(index) for index in range(count)],
+    }
+    seen = {name: _atoms(several, validation, run) for name, several in networks.items()}
+    upright, upside_down = components(train.double().numpy())
+    face = train.double().mean(0)
+    held = {name: each.held(validation) for name, each in seen.items()}
+    likeness = {name: each.likeness(upright, upside_down) for name, each in seen.items()}
+    contours = {name: each.contours(face) for name, each in seen.items()}
+    start = seen[_RANDOM]
+
+    def most_turned(end: _Atoms) -> np.ndarray:
+        pairs = zip(start.rows, end.rows, start.large, strict=True)
+        return np.array([turned_dimensions(before, after)[:large].max() for before, after, large in pairs])
+
+    turned = {name: most_turned(seen[name]) for name in (_MAML, _ONE)}
+    statistics: dict[str, Number] = {
+        "atoms_with_large_eigenvalues": over_repeats(start.large).named("atoms with eigenvalues above λ₁/1,000, random")
+    }
+    for name, key in ((_RANDOM, "random"), (_MAML, "maml"), (_ONE, "one_face")):
+        for stem, words, values, within in (
+            (f"energy_of_faces_on_the_first_{ATOMS}_atoms", f"energy of faces on the first {ATOMS} atoms", held, 1.0),
+            ("likeness_to_faces", "likeness to faces", likeness, np.inf),
+            ("contour_alignment", "contour alignment", contours, 1.0),
+            ("turned_dimensions", "turned dimensions", turned, np.inf),
+        ):
+            if name in values:
+                statistics[f"{stem}_{key}"] = over_repeats(values[name], within=(0.0, within)).named(f"{words}, {name}")
+    for stem, words, values in (
+        (f"energy_of_faces_on_the_first_{ATOMS}_atoms", f"energy of faces on the first {ATOMS} atoms", held),
+        ("contour_alignment", "contour alignment", contours),
+    ):
+        statistics[f"{stem}_maml_minus_random"] = over_repeats(values[_MAML] - values[_RANDOM]).named(
+            f"{words}, MAML minus random"
+        )
+    for mark in marks:
+        early = _atoms([walk.at(mark).member(index) for index in range(count)], validation, run)
+        statistics[f"turned_dimensions_one_face_after_{mark}_iterations"] = over_repeats(most_turned(early)).named(
+            f"turned dimensions, one face after {mark} iterations"
+        )
+    statistics["turned_dimensions_maml_minus_one_face"] = over_repeats(turned[_MAML] - turned[_ONE]).named(
+        "turned dimensions, MAML minus one face"
+    )
+    statistics["turned_dimensions_maml_over_one_face"] = over_repeats(turned[_MAML] / turned[_ONE]).named(
+        "turned dimensions, MAML over one face"
+    )
+    statistics |= _error_removed("SIREN MAML", _finetuned(found.after, validation, FROM_META, run)[:, 0, 1].mean(-1))
+    level, end = (10 * np.log10(1 / np.maximum(walk.losses[each].double().numpy(), 1e-12)) for each in (0, -1))
+    statistics["error_removed_by_training_on_one_face"] = over_repeats(removed(level, end)).named(
+        "share of the error on its face that training removes", "%"
+    )
+    arrays = {f"atoms: {name}": each.rows[0, :ATOMS].reshape(-1, *face.shape) for name, each in seen.items()}
+    path = data_root(run.data_root) / "published" / "siren_maml_celeba.npz"
+    if effort != "smoke" and path.exists():
+        there = _atoms([published_siren(path).to(run.torch_device, torch.float32)], validation, run)
+        arrays["atoms: published"] = there.rows[0, :ATOMS].reshape(-1, *face.shape)
+        for stem, words, number in (
+            (
+                f"energy_of_faces_on_the_first_{ATOMS}_atoms",
+                "energy of faces on the first atoms",
+                there.held(validation),
+            ),
+            ("likeness_to_faces", "likeness to faces", there.likeness(upright, upside_down)),
+            ("contour_alignment", "contour alignment", there.contours(face)),
+        ):
+            statistics[f"published_weights_{stem}"] = Estimate(float(number[0])).named(f"published weights: {words}")
+    notes = (
+        "Claims were written after other networks had been seen: the published weights, and MAML from other seeds. These networks "
+        "have seeds of their own.",
+        "Training on one face has MAML's optimiser, rate and number of iterations, and starts from the same weights. Shorter "
+        "trainings were added after the first run, and decide no claim.",
+        "Turned dimensions are those by which the span of the first k atoms turns, the most over all k with eigenvalues above "
+        "λ₁/1,000. Eigenspaces of small eigenvalues are left out: they are nearly equal, and turn after any training.",
+    )
+    return Finding(statistics, arrays, {**_settings(effort), "networks": count, "seed": _ROW_SEED}, notes)
 
 
 @figure(

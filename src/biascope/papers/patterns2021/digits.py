@@ -149,6 +149,7 @@ def learned(
     scale: float = SMALL,
     rate: float = RATE,
     epochs: int = EPOCHS,
+    seed: int = 0,
     run: Run,
 ) -> Learned:
     """Train networks on nine coloured digits per image, each on images and from weights of its own (section G).
@@ -164,9 +165,11 @@ def learned(
         scale: σ_g.
         rate: Learning rate.
         epochs: At most.
+        seed: Random seed for training sets, weights and the order of images; test images are always the same.
         run: Device, and the folder that finished runs are kept in.
     """
     how: dict[str, Any] = {"size": size, "test": test, "k": k, "scale": scale, "rate": rate, "epochs": epochs}
+    how["seed"] = seed
     # On a GPU a stack holds so many images; on a CPU runs are trained one by one, a few between one writing and the next.
     slots = torch.get_num_threads()
     most = max(1, 40_000 // size) if device_type(run) == "cuda" else max(4 * slots, 200 // size)
@@ -194,22 +197,23 @@ def _trained(
     scale: float,
     rate: float,
     epochs: int,
+    seed: int,
 ) -> dict[str, Outcome]:
     """Train the networks of these numbers together, and look at each."""
     numbers, device = [int(key) for key in keys], run.torch_device
-    seeds = [seed_of(0, "training set", number) for number in numbers]
-    sets = [coloured_digits(digits, {"train": size}, seed=seed).splits["train"] for seed in seeds]
+    seeds = [seed_of(seed, "training set", number) for number in numbers]
+    sets = [coloured_digits(digits, {"train": size}, seed=each).splits["train"] for each in seeds]
     images, labels = (torch.stack(part).to(device) for part in zip(*sets, strict=True))
     task = OwnSamples(images, labels, master_dtype(run))
     fresh = coloured_digits(digits, {"test": test}, seed=seed_of(0, "test set")).to(run)
     patch = digits.shape[1:]
     settings = {"channels": 3, "image_size": tuple(3 * side for side in patch), "patch": patch, "k": k, "scale": scale}
     family = Family.initialised(functools.partial(builder("pattern_cnn"), **settings), name="pattern network")
-    networks = family.draws(seed=seed_of(0, "weights"), run=run).pick(numbers)
+    networks = family.draws(seed=seed_of(seed, "weights"), run=run).pick(numbers)
     done = torch.full((len(keys),), epochs)
     for start in range(0, epochs, PART):
         recipe = Recipe(rate=rate, schedule="constant", epochs=min(PART, epochs - start), batch=BATCH, loss="hinge")
-        networks = fit(networks, task, recipe, seed=seed_of(0, "order", start), run=run).networks
+        networks = fit(networks, task, recipe, seed=seed_of(seed, "order", start), run=run).networks
         now = evaluation(networks, task, "train", loss="hinge", run=run)
         done[(now.loss == 0) & (done == epochs)] = start + recipe.epochs
         if not bool(now.loss.any()):

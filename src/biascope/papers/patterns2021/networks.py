@@ -50,13 +50,15 @@ _SIZES: dict[str, tuple[tuple[int, int], tuple[int, ...], int, int]] = {
 # Figure 1c: n, P, m, k, every which of the published p, runs, epochs at most.
 _BIASES: dict[str, tuple[int, int, int, int, int, int, int]] = {
     "smoke": (4, 8, 40, 20, 14, 2, 200),
-    "laptop": (40, 60, 1000, 250, 3, 2, 2000),
+    "laptop": (40, 60, 1000, 250, 9, 3, 2000),
     "paper": (40, 60, 1000, 2500, 1, 4, 2000),
 }
 PUBLISHED_BIASES = (
     *(0.0, 0.01, 0.03, 0.05, 0.07, 0.1, 0.12, 0.2, 0.21, 0.28, 0.3, 0.4, 0.44, 0.5),
     *(0.51, 0.59, 0.6, 0.68, 0.7, 0.78, 0.8, 0.9, 0.91, 0.94, 0.95, 0.98, 0.99, 1.0),
 )
+#: Seed of figures 1b, 1c and 3. Runs from seed 0 had been seen when the claims that go by the paper's own words were written.
+SEED = 1
 RATE = (
     "The learning rate is max(0.001/k, 1e-7): the printed formula is damaged, and this is its best reading. Batches are of 20 "
     "samples from k = 10,000 on and of 100 below, which the paper says of 10,000 and 1,000 only."
@@ -65,11 +67,11 @@ STOP = "A training ends with the first epoch whose mean loss, taken batch by bat
 LIKELY = "c* is the largest of many ratios, so that its distribution is skewed: intervals of means are rough."
 
 
-def _trained(run: Run, quick: bool, **settings: Any) -> PatternStatistics:
+def _trained(run: Run, quick: bool, *, seed: int = 0, **settings: Any) -> PatternStatistics:
     """Networks as published; quick ones, with few channels, at a rate that takes seconds."""
     if quick:
         settings |= {"rate": 0.2 / settings["k"], "epochs": min(400, settings.get("epochs", 400)), "batch": 10}
-    return pattern_statistics(**settings, seed=0, run=run.shared)
+    return pattern_statistics(**settings, seed=seed, run=run.shared)
 
 
 def _gathered(found: Sequence[PatternStatistics]) -> dict[str, Number]:
@@ -189,18 +191,23 @@ def _how(widths: Sequence[int], epochs: int = 50_000) -> dict[str, Any]:
 def _swept(effort: str, run: Run, name: str, plan: tuple[tuple[int, int], tuple[int, ...], int, int]) -> Finding:
     (n, patterns), places, fixed, runs = plan
     other = "samples" if name == "k" else "k"
-    size = {"law": "uniform", "per_input": n, "patterns": patterns, "runs": runs, other: fixed}
-    found = [_trained(run, effort == "smoke", **size, **{name: place}) for place in places]
+    size: dict[str, Any] = {"law": "uniform", "per_input": n, "patterns": patterns, "runs": runs, other: fixed}
+    found = [_trained(run, effort == "smoke", seed=SEED, **size, **{name: place}) for place in places]
     rows = _rows(places, found)
     at, constants = np.repeat(rows[0][None], runs, 0), rows[1:]
     statistics = _gathered(found)
-    statistics["rank_correlation_of_c_star"] = bootstrapped(
-        lambda picked: spearman(np.log(at[picked]).ravel(), constants[picked].ravel()), np.arange(runs)
-    ).named("rank correlation of c*")
+
+    def together(picked: np.ndarray) -> float:
+        return spearman(at[picked].ravel(), constants[picked].ravel())
+
+    statistics["rank_correlation_of_c_star"] = bootstrapped(together, np.arange(runs)).named("rank correlation of c*")
+    statistics["share_of_the_variance_of_c_star_ranks_explained"] = bootstrapped(
+        lambda picked: together(picked) ** 2, np.arange(runs)
+    ).named(f"share of the variance of the ranks of c* that {'k' if name == 'k' else 'm'} explains")
     statistics["mean_c_star_at_the_largest"] = over_repeats(constants[:, -1]).named("mean c* at the largest")
     statistics["mean_c_star_at_the_smallest"] = over_repeats(constants[:, 0]).named("mean c* at the smallest")
     arrays = {"c*: D_u": rows, "epochs: D_u": np.stack([one.epochs for one in found], 1).astype(float)}
-    settings = {"n": n, "d": patterns, name: list(places), other: fixed, "runs": runs, "seed": 0}
+    settings = {"n": n, "d": patterns, name: list(places), other: fixed, "runs": runs, "seed": SEED}
     settings |= _how(places if name == "k" else [fixed])
     late = _stragglers({f"{name} = {place}": one for place, one in zip(places, found, strict=True)})
     return Finding(statistics, arrays, settings, (RATE, STOP, LIKELY, late))
@@ -215,6 +222,16 @@ def _swept_claims(what: str, of: str, low: str) -> list[Claim]:
             f"has low value for large {what}, where low is below 1",
             1.0,
             of=low,
+            kind="paper",
+            trained=CONVERGED,
+        ),
+        Claim(
+            f"c* is at most slightly correlated with {what}: {what} explains at most half of the variance of its ranks.",
+            "share_of_the_variance_of_c_star_ranks_explained",
+            "at most",
+            f"c* is at most slightly correlated with {what}",
+            0.5,
+            of=of,
             kind="paper",
             trained=CONVERGED,
         ),
@@ -332,8 +349,15 @@ def figure_1c(effort: str, run: Run) -> Finding:
     """D_p, in which two spurious patterns go with the labels as far as p says."""
     n, patterns, samples, k, every, runs, epochs = _BIASES[effort]
     biases = PUBLISHED_BIASES[::every]
-    size = {"law": "biased", "per_input": n, "patterns": patterns, "samples": samples, "k": k, "runs": runs}
-    found = [_trained(run, effort == "smoke", bias=p, epochs=epochs, **size) for p in biases]
+    size: dict[str, Any] = {
+        "law": "biased",
+        "per_input": n,
+        "patterns": patterns,
+        "samples": samples,
+        "k": k,
+        "runs": runs,
+    }
+    found = [_trained(run, effort == "smoke", seed=SEED, bias=p, epochs=epochs, **size) for p in biases]
     lean = np.concatenate([_leaning(one) for one in found])
     ratio = np.concatenate([one.positive for one in found])
     groups = {"p₁": [0], "p₃ and p₄": [2, 3], "other spurious": list(range(4, patterns))}
@@ -364,7 +388,7 @@ def figure_1c(effort: str, run: Run) -> Finding:
         "k": k,
         "p": list(biases),
         "runs": runs,
-        "seed": 0,
+        "seed": SEED,
     }
     late = _stragglers({f"p = {p:g}": one for p, one in zip(biases, found, strict=True)})
     notes = (RATE, STOP.replace("50,000", f"{epochs:,}"), late)
@@ -428,7 +452,7 @@ def figure_d(effort: str, run: Run) -> Finding:
     found: dict[str, PatternStatistics] = {}
     for law, shapes in laws.items():
         for n, patterns in shapes:
-            size = {
+            size: dict[str, Any] = {
                 "law": law,
                 "per_input": n,
                 "patterns": patterns,

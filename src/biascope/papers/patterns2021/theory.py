@@ -27,6 +27,7 @@ from biascope.tasks.pattern_ratios import (
     detection,
     detection_ratios,
     label_statistics,
+    leanings,
     network_outputs,
     sample_size_bound,
     smallest_constant,
@@ -777,3 +778,202 @@ def chance_below_third(samples: int) -> float:
     from scipy.stats import binom
 
     return float(binom.cdf(math.ceil(samples / 3) - 1, samples, 0.5))
+
+
+# Theorem 6.1, zero test error
+
+# Patterns of an input, training sets, by the number of patterns; and runs of SGD on the fewest patterns, with their k.
+_WORST: dict[str, tuple[dict[int, tuple[int, int]], int, int]] = {
+    "smoke": ({4: (2, 20)}, 4, 10),
+    "laptop": ({4: (2, 200), 5: (3, 250), 6: (3, 400), 8: (4, 800)}, 100, 20),
+    "paper": ({4: (2, 1000), 5: (3, 1000), 6: (3, 1000), 8: (4, 2000)}, 400, 20),
+}
+_EXACT = range(4, 51)  # patterns for which the chance of an error is computed
+
+
+def worst_networks(statistics: Tensor, samples: int, *, slope: float = 1.0, constant: float = 1.0) -> Tensor:
+    """Networks whose detection ratios are as large as PSI allows, one that errs on positive inputs if any does, one on negative.
+
+    The first has one channel for p_1 with response 1, and subtracts one channel for each ``i ∈ P_s ∪ P_+`` whose response is the
+    bound of PSI, ``b·max(−s_i/s_1, 0) + c/√m``; nothing else is added. Equation (3) is then an equality. The second is its mirror
+    image.
+
+    Args:
+        statistics: ``(r, P)``.
+        samples: m.
+        slope: b.
+        constant: c.
+
+    Returns:
+        Responses ``(r, 2, 2P, P)``: the channels of p_1, …, p_P that are added, then those that are subtracted.
+    """
+    allowed = leanings(statistics)
+    rest = constant / math.sqrt(samples)
+    size = statistics.shape[-1]
+    found = torch.zeros(len(statistics), 2, 2 * size, size, dtype=torch.float64)
+    for side, (lean, own, other) in enumerate(((allowed.positive, 0, 1), (allowed.negative, 1, 0))):
+        added, taken = (0, size) if side == 0 else (size, 0)
+        ratios = (slope * lean + rest).nan_to_num(0.0)
+        ratios[:, own], ratios[:, other] = (
+            rest,
+            1.0,
+        )  # the other label's pattern is detected too, and in no input of this label
+        found[:, side, added + own, own] = 1.0
+        found[:, side, torch.arange(size) + taken, torch.arange(size)] = ratios
+    return found
+
+
+def exact_chance_of_error(patterns: int) -> float:
+    """The chance that a training set of the theorem's m lets a worst network err, with n = P − 1.
+
+    Every spurious pattern is then in every input, and all statistics follow from the number of positive samples, which is binomial.
+    """
+    from scipy.stats import binom
+
+    samples = least_samples(patterns)
+    reach = math.ceil(40 * math.sqrt(samples))
+    positive = np.arange(max(1, samples // 2 - reach), min(samples - 1, samples // 2 + reach) + 1)
+    share, rest = positive / samples, 1 / math.sqrt(samples)
+    sums = [
+        rest + (patterns - 2) * (np.maximum(sign * (1 - 2 * share) / own, 0) + rest)
+        for sign, own in ((1, share), (-1, 1 - share))
+    ]
+    wrong = np.maximum(*sums) >= 1
+    outside = binom.cdf(positive[0] - 1, samples, 0.5) + binom.sf(positive[-1], samples, 0.5)
+    return float(binom.pmf(positive, samples, 0.5)[wrong].sum() + outside)
+
+
+def _drawn_worst(finding: Finding, dark: bool) -> Figure:
+    reading = (
+        "Ratios as large as PSI allows with b = c = 1, at the theorem's number of samples. A dot is the least y·N(x) over all inputs "
+        "of one training set; the theorem says that it is above 0, but for a share 4/P³."
+    )
+    picture, colours = blank(3.2, reading), PALETTE[dark]
+    axes = panel(picture, dark, xlabel="patterns, P", ylabel="least y·N(x) over all inputs")
+    margins = finding.arrays_of("margins")
+    for place, values in enumerate(margins.values()):
+        spread = place + 0.3 * np.linspace(-1, 1, len(values))
+        axes.scatter(spread, values, s=7, color=colours.lines[0], alpha=0.4, linewidths=0)
+    axes.axhline(0, color=colours.muted, linestyle="--", linewidth=1.2)
+    axes.set_xticks(range(len(margins)), list(margins))
+    axes.set_ylim(min(-0.05, *(float(values.min()) for values in margins.values())), 1)
+    return picture
+
+
+@figure(
+    "theorem 6.1 error",
+    title="Test error of networks that satisfy PSI, at the theorem's number of samples",
+    claims=[
+        *claims_of(
+            [
+                (
+                    "A(S) has 0 test error with probability 1 − 4/P³, whatever A",
+                    "largest_exact_chance_of_an_error_over_4_p3",
+                    "largest exact chance of an error over 4/P³, with n = P − 1",
+                    "at most",
+                    1.0,
+                ),
+                (
+                    "A(S) has 0 test error with probability 1 − 4/P³",
+                    "least_share_that_errs_nowhere_minus_1_minus_4_p3_points",
+                    "share of training sets without an error, minus 1 − 4/P³, least over P",
+                    "at least",
+                    0.0,
+                ),
+            ],
+            "psi_implies_zero_test_error",
+            "paper",
+        ),
+        *claims_of(
+            [
+                (
+                    "SGD has 0 test error where it satisfies PSI",
+                    "sgd_share_that_errs_nowhere_minus_1_minus_4_p3_points",
+                    "share of its runs with PSI that err nowhere, minus 1 − 4/P³",
+                    "at least",
+                    0.0,
+                )
+            ],
+            "psi_implies_zero_test_error",
+            "paper",
+            trained=(Trained("sgd_share_of_runs_that_converged", 0.0, 1.0),),
+        ),
+    ],
+    draw=_drawn_worst,
+)
+def theorem_61_error(effort: str, run: Run) -> Finding:
+    """The worst networks that PSI allows on drawn training sets, and SGD on the fewest patterns."""
+    sets, runs, k = _WORST[effort]
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    shares: list[Estimate] = []
+    for patterns, (n, many) in sets.items():
+        law, samples = PatternDistribution("uniform", n, patterns), least_samples(patterns)
+        most = max(1, _VALUES // (samples * patterns))
+        drawn = torch.cat(
+            [
+                label_statistics(
+                    law.draw(samples, seed=seed_of(SEED, "worst", patterns, done), runs=min(most, many - done))
+                )
+                for done in range(0, many, most)
+            ]
+        )
+        inputs = all_inputs(law)
+        outputs = network_outputs(worst_networks(drawn, samples), inputs.places) * inputs.labels
+        margins = outputs.flatten(1).amin(1)
+        arrays[f"margins: {patterns}"] = margins.numpy()
+        right = proportion(float((margins > 0).double().mean()), many)
+        shares.append(right.map_linear(100.0, -100 * (1 - 4 / patterns**3)))
+        statistics[f"p_{patterns}_training_sets_on_which_the_worst_network_errs_nowhere_percent"] = (
+            right.in_percent().named(f"P = {patterns}: training sets on which the worst network errs nowhere", "%")
+        )
+    chances = [exact_chance_of_error(patterns) * patterns**3 / 4 for patterns in _EXACT]
+    statistics["largest_exact_chance_of_an_error_over_4_p3"] = Estimate.exact(max(chances)).named(
+        "largest exact chance of an error over 4/P³"
+    )
+    statistics["least_share_that_errs_nowhere_minus_1_minus_4_p3_points"] = min(shares, key=lambda one: one.low).named(
+        "share of training sets without an error, minus 1 − 4/P³, least over P", "points"
+    )
+    fewest = min(sets)
+    training: dict[str, Any] = {
+        "law": "uniform",
+        "per_input": sets[fewest][0],
+        "patterns": fewest,
+        "samples": least_samples(fewest),
+        "k": k,
+        "runs": runs,
+        "slope": 1.0,
+        "rate": 0.2 / k,
+        "batch": 100,
+        "epochs": 400,
+        "test": 1000,
+        "seed": SEED,
+    }
+    found = pattern_statistics(**training, run=run)
+    held = found.constants() <= 1
+    statistics["sgd_share_of_runs_that_converged"] = Estimate.exact(float(found.converged.mean())).named(
+        "SGD: share of runs that converged"
+    )
+    statistics["sgd_runs_with_psi_at_b_1_and_c_1_percent"] = (
+        proportion(float(held.mean()), runs).in_percent().named("SGD: runs with PSI at b = c = 1", "%")
+    )
+    if held.any():
+        right = proportion(float((found.test_errors[held] == 0).mean()), int(held.sum()))
+        statistics["sgd_share_that_errs_nowhere_minus_1_minus_4_p3_points"] = right.map_linear(
+            100.0, -100 * (1 - 4 / fewest**3)
+        ).named("SGD: share of runs with PSI that err nowhere, minus 1 − 4/P³", "points")
+    settings = {
+        "training sets by P": {patterns: many for patterns, (_, many) in sets.items()},
+        "patterns of an input by P": {patterns: n for patterns, (n, _) in sets.items()},
+        "exact for P": [min(_EXACT), max(_EXACT)],
+        "b": 1,
+        "c": 1,
+        "seed": SEED,
+        "SGD": training,
+    }
+    notes = (
+        "The theorem is about every algorithm with PSI. The worst networks have ratios equal to PSI's bound, so that equation (3) is "
+        "an equality: where they are right, every network with PSI is.",
+        "All inputs are tried: there are 4 to 40 of them. SGD's 1,000 test inputs hold each of them many times.",
+    )
+    return Finding(statistics, arrays, settings, notes)
