@@ -113,7 +113,7 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
     images, labels = [], []
     for name, vectors in finding.arrays_of("first").items():
         for index, vector in enumerate(vectors[:4]):
-            images.append(vector.reshape(1, 32, 32))
+            images.append(vector.reshape(1, math.isqrt(vector.size), -1))
             labels.append(f"{name} {index + 1}")
     return drawn_directions(np.stack(images), labels, columns=4, dark=dark)  # a network in each row
 
@@ -417,6 +417,7 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
     return float(places[min(above[-1] + 1, len(places) - 1)]) if len(above) else float(places[0])
 
 
+_SMALL = (1, 16, 16)  # images at smoke effort: a mixed derivative has as many rows as pixels
 _MIXED: dict[str, dict[str, int]] = {
     "smoke": {"lenet": 2},
     "laptop": {"lenet": 32},
@@ -482,7 +483,8 @@ def figure_s17(effort: str, run: Run) -> Finding:
     """
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    chance = 10 / math.prod(SHAPE)  # mean similarity of two random ten-dimensional subspaces
+    shape = _SMALL if effort == "smoke" else SHAPE
+    chance = 10 / math.prod(shape)  # mean similarity of two random ten-dimensional subspaces
     pairs = 1 if effort == "smoke" else _SEEDS
     averages = ("operator",) if effort == "smoke" else ("operator", "gram")
     for name, count in _MIXED[effort].items():
@@ -490,9 +492,9 @@ def figure_s17(effort: str, run: Run) -> Finding:
         similar: dict[str, list[float]] = {average: [] for average in averages}
         agreement: dict[str, list[float]] = {each: [] for each in (*averages, "gradient")}
         for place in range(pairs):
-            known = directions_of(name, DRAWS[effort][name], run, seed=place).vectors[:10]
+            known = directions_of(name, DRAWS[effort][name], run, seed=place, shape=shape).vectors[:10]
             for average in (*averages, "gradient"):
-                sets = [_first_ten(name, average, count, place, 2 * place + half, run) for half in (0, 1)]
+                sets = [_first_ten(name, average, count, place, 2 * place + half, run, shape) for half in (0, 1)]
                 agreement[average].append(subspace_similarity(*sets))
                 if average != "gradient":
                     similar[average].append(float(np.mean([subspace_similarity(each, known) for each in sets])))
@@ -530,7 +532,9 @@ def figure_s17(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, notes)
 
 
-def _first_ten(name: str, average: str, draws: int, place: int, seed: int, run: Run) -> torch.Tensor:
+def _first_ten(
+    name: str, average: str, draws: int, place: int, seed: int, run: Run, shape: tuple[int, int, int]
+) -> torch.Tensor:
     """The first ten directions of a mixed derivative, averaged in a way, or of the gradient, at one of several inputs."""
     how: dict[str, Any] = {"estimator": "difference", "centred": True}
     if (
@@ -538,8 +542,8 @@ def _first_ten(name: str, average: str, draws: int, place: int, seed: int, run: 
     ):  # so many are kept that the whole matrix is formed, which is quicker than products with it
         how = {"estimator": "mixed_difference", "average": average, "keep": 64}
     found = anisotropy_directions(
-        family_of(name),
-        Probe.gaussian(SHAPE, seed=place),
+        family_of(name, image_size=shape[1]),
+        Probe.gaussian(shape, seed=place),
         step=100.0,
         draws=max(4, draws) if average == "gradient" else draws,
         seed=seed,

@@ -65,28 +65,36 @@ def training_run(family: Family, run: Run) -> Run:
     return dataclasses.replace(run.shared, precision="bfloat16" if half else run.precision)
 
 
-def directions_of(name: str, draws: int, run: Run, *, estimator: str = "difference", seed: int = 0) -> Basis:
+def directions_of(
+    name: str,
+    draws: int,
+    run: Run,
+    *,
+    estimator: str = "difference",
+    shape: tuple[int, int, int] = SHAPE,
+    seed: int = 0,
+) -> Basis:
     """The anisotropy directions of a network as published: one N(0, 1) input, differences of half width 100, centred.
 
     Large networks are drawn in half precision on a GPU, where 10,000 draws would otherwise take minutes.
     """
-    family = family_of(name)
+    family = family_of(name, image_size=shape[1])
     large = family.num_parameters > STACK_LIMIT and run.torch_device.type == "cuda" and estimator == "difference"
     chosen = dataclasses.replace(run.shared, precision="float16") if large else run.shared
     found = anisotropy_directions(
         family,
-        Probe.gaussian(SHAPE, seed=seed),
+        Probe.gaussian(shape, seed=seed),
         estimator=estimator,
         step=100.0,
         draws=draws,
         centred=True,
-        keep=1024,
+        keep=math.prod(shape),
         seed=seed,
         run=chosen,
     )
     return bases.ordered(
         torch.as_tensor(found.directions),
-        SHAPE,
+        shape,
         torch.as_tensor(found.eigenvalues),
         name=f"anisotropy ({TITLES[name]})",
     )
