@@ -573,6 +573,7 @@ def test_the_command_line_takes_its_settings() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow  # 12 s; the smoke run of figure S17 goes the same way every time
 def test_lenets_first_directions_by_differences_are_those_of_its_gradient_covariance(one_thread: None) -> None:
     """Two networks are enough to meet them: measured 0.23 for ten directions, where chance is 0.01."""
     family, probe = Family.initialised(builder("lenet"), name="lenet"), Probe.gaussian((1, 32, 32), seed=0)

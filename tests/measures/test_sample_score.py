@@ -316,7 +316,7 @@ def test_what_cannot_be_scored_is_a_sentence(folder: Path, words, message) -> No
 
 
 def test_scores_of_cifar10_are_those_of_its_own_images(data_root: Path, tmp_path: Path) -> None:
-    words = ["cifar10", "--split", "test", "--model", "logistic_regression", "--draws", "64", "--out", str(tmp_path)]
+    words = ["cifar10", "--split", "test", "--model", "logistic_regression", "--draws", "16", "--out", str(tmp_path)]
     done = invoke(*words, "--device", "cpu", "--data-root", str(data_root))
     assert done.exit_code == 0, done.output
     whole = data_sets.load("cifar10", root=data_root)
@@ -331,7 +331,7 @@ def test_scores_of_cifar10_are_those_of_its_own_images(data_root: Path, tmp_path
     family = family_of("logistic_regression", shape=(3, 32, 32))
     alone = Arrays({"test": (torch.from_numpy(few).float(), torch.zeros(2).long())})
     np.testing.assert_allclose(
-        table[[9, 5000], 2], sample_score(family, alone, draws=64, run=Run(device="cpu")).scores, rtol=1e-4
+        table[[9, 5000], 2], sample_score(family, alone, draws=16, run=Run(device="cpu")).scores, rtol=1e-4
     )
 
 
