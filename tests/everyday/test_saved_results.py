@@ -63,7 +63,6 @@ def told_or_opened(ask: Asking, what: str) -> None:
         assert lines[0].startswith("biascope: "), f"{what}: {answer.err}"
 
 
-@pytest.mark.usefixtures("without_pictures")  # a picture that fails is told in its place, which another test sees
 def test_a_document_with_anything_wrong_is_told(ask: Asking, result: Result) -> None:
     folder = result.save(ask.folder / "run" / "average_geometry")
     path = folder / "result.json"
