@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, flip, seen_through
+from biascope.derivatives import matrices
+from biascope.derivatives.matrices import DrawnMatrix, GramOfRows, correlation, data_covariance, flip, seen_through
+from biascope.derivatives.operators import Matrix
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -48,7 +50,7 @@ def test_rows_give_what_the_dense_matrix_gives(mixed: bool) -> None:
     assert drawn.correlation(other) == pytest.approx(correlation(drawn.dense(), other.dense()))
     assert drawn.correlations({"B": reference})["B"][1] == pytest.approx(correlation(drawn.dense(), reference))
     without = DrawnMatrix(left[1:], right[1:] if mixed else None)
-    assert float(drawn.left_out(reference)[0]) == pytest.approx(correlation(without.dense(), reference))
+    assert float(drawn.left_out({"B": reference})["B"][0]) == pytest.approx(correlation(without.dense(), reference))
     same_draws = DrawnMatrix(normal(5, 2, 7, seed=4))
     found, expected = drawn.correlation_left_out(same_draws), DrawnMatrix(same_draws.left[1:])
     assert float(found[0]) == pytest.approx(correlation(without.dense(), expected.dense()))
@@ -83,3 +85,29 @@ def test_data_seen_through_a_blind_direction_vanish_there() -> None:
     seen = seen_through(blind, covariance)
     assert float(seen[2].abs().max()) == 0
     assert float(seen[3, 3]) == pytest.approx(4 * float(covariance[3, 3]))
+
+
+def test_what_is_kept_as_rows_is_the_matrix_and_blocks_do_not_change_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry, x = Matrix(data_covariance(normal(9, 7, seed=2))), normal(12, 7, seed=5)
+    left, right = normal(5, 3, 7), normal(5, 3, 7, seed=1)
+    formed = matrices.references(geometry, x)
+    whole = DrawnMatrix(left, right)
+    expected = whole.correlations(formed), whole.leading(3, seed=0), whole.pairs(), whole.left_out(formed)
+    monkeypatch.setattr(matrices, "FORMED", 3)
+    monkeypatch.setattr(matrices, "_AT_ONCE", 40)
+    monkeypatch.setattr(GramOfRows, "dense", lambda self: pytest.fail("a matrix was formed"))
+    kept = matrices.references(geometry, x)
+    assert isinstance(kept["S"], GramOfRows)
+    assert isinstance(kept["GSG"], GramOfRows)
+    for name, (estimate, plain) in whole.correlations(kept).items():
+        assert estimate.value == pytest.approx(expected[0][name][0].value, nan_ok=True)
+        assert plain == pytest.approx(expected[0][name][1])
+        torch.testing.assert_close(whole.left_out(kept)[name], expected[3][name])
+    values, vectors = whole.leading(3, seed=0)
+    torch.testing.assert_close(values, expected[1][0])
+    torch.testing.assert_close((vectors.T @ expected[1][1]).abs(), torch.eye(3, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(whole.pairs(), expected[2])
+    for name in ("S", "GSG"):
+        matrix = formed[name]
+        assert isinstance(matrix, torch.Tensor)
+        assert matrices.correlation_with_identity(kept[name]) == pytest.approx(correlation(torch.eye(7), matrix))

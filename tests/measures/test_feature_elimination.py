@@ -190,8 +190,9 @@ def test_trainings_are_kept_and_more_shares_continue_them(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"draws": 7}, "draws must be at least 8 for 8 directions, got 7"),
-        ({"repeats": 0}, "repeats must be at least 1 for 8 directions, got 0"),
+        ({"draws": 1}, "draws must be at least 2, got 1"),
+        ({"draws": 7, "ridge": 0.0}, "ridge must be positive with fewer draws than directions, got 0"),
+        ({"repeats": 0}, "repeats must be at least 1, got 0"),
         ({"shares": (0.5, 0.2)}, r"shares must rise from 0 or more to less than 1, got \(0.5, 0.2\)"),
         ({"shares": (0.0, 1.0)}, "shares must rise"),
         ({"shares": (0.0,)}, "shares must rise"),
@@ -211,3 +212,9 @@ def test_wrong_data_are_told_in_one_sentence() -> None:
     five = Arrays({split: (x, torch.arange(len(x)) % 5) for split in ("train", "test")}, torch.float64)
     with pytest.raises(ValueError, match="small must have an output for each of 5 classes, got 2"):
         feature_elimination(FAMILY, five, **QUICK)
+
+
+def test_fewer_draws_than_directions_leave_directions_without_geometry_which_go_first() -> None:
+    result = feature_elimination(FAMILY, DATA, **{**QUICK, "draws": 4, "epochs": 1})
+    assert result.removed.tolist() == [0, 2, 4]
+    assert np.isfinite(result.accuracy).all()

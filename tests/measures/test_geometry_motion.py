@@ -111,3 +111,28 @@ def test_a_result_saved_without_the_velocity_of_single_runs_opens_with_an_unknow
 def test_more_classes_than_outputs_get_a_sentence() -> None:
     with pytest.raises(ValueError, match="two classes"):
         geometry_motion(LINEAR, data_of(3), **SMALL)
+
+
+def test_inputs_too_large_for_a_matrix_are_compared_by_their_rows() -> None:
+    """Beyond 4,096 numbers S, G and GSG are never formed; what the network does not see changes no correlation with GSG."""
+    x = torch.zeros(30, 5000, dtype=torch.float64)
+    x[:, :5] = data_of().splits["train"][0]
+    family = Family.initialised(lambda: nn.Linear(5000, 1, bias=False), name="wide")
+    result = geometry_motion(family, Arrays({"train": (x, (x[:, 0] > 0).long())}, torch.float64), **SMALL)
+    assert result.chance[REFERENCES.index("S")] == pytest.approx(
+        correlation(torch.eye(5), data_covariance(x[:, :5])) * (5 / 5000) ** 0.5
+    )
+    assert result.change("S").value > 0
+
+
+def test_any_recipe_is_followed() -> None:
+    recipe = Recipe("sgd", 0.3, schedule="linear", momentum=0.9, clip=0.5, weight_decay=5e-4, epochs=4, batch=8)
+    settings = {key: value for key, value in SMALL.items() if key != "epochs"} | {"checkpoints": 5}
+    result = geometry_motion(LINEAR, data_of(), **settings, recipe=recipe, even=True)
+    assert result.epochs.tolist() == [0, 1, 2, 3, 4]
+    own = seed_of(0, "trained")
+    ends = fit(LINEAR.draw(5, seed=own, run=CPU64), data_of(), recipe, seed=own, run=CPU64).networks.params["weight"]
+    geometry = ends[:, 0].T @ ends[:, 0]
+    assert result.plain[-1, REFERENCES.index("I")] == pytest.approx(correlation(geometry, torch.eye(5)))
+    with pytest.raises(ValueError, match="in epochs"):
+        geometry_motion(LINEAR, data_of(), **settings, recipe=Recipe("sgd", 0.3, steps=4))

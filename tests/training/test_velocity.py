@@ -108,7 +108,7 @@ def test_delta_of_a_perceptron_is_the_closed_form() -> None:
 def test_no_correlation_lies_beyond_its_bounds() -> None:
     zeros = np.zeros(4)
     result = GeometryEvolution(
-        np.array([-1.2, 1.2, 0.5, -0.9]), np.full(4, 0.1), zeros, zeros, zeros, zeros, zeros, 100
+        np.array([-1.2, 1.2, 0.5, -0.9]), np.full(4, 0.1), zeros, zeros, zeros, zeros, zeros, 100, 4
     )
     values = [result.with_reference(name) for name in ("S", "GSG", "G", "I")]
     assert [each.value for each in values] == [-1.0, 1.0, 0.5, -0.9]
@@ -188,3 +188,16 @@ def test_networks_with_attention_have_a_velocity() -> None:
     assert gradients.shape == moved.shape == (2, 24)
     assert bool(torch.isfinite(moved).all())
     assert float(moved.abs().max()) > 0
+
+
+def test_the_evolution_of_inputs_too_large_for_a_matrix() -> None:
+    """Beyond 4,096 numbers nothing of the size of a matrix is formed: Δ of linear models is still −2σ²S."""
+    x = torch.zeros(6, 4200, dtype=torch.float64)
+    x[:, :3] = normal(6, 3, seed=7) * torch.tensor([3.0, 2.0, 1.0])
+    family = Family.initialised(lambda: nn.Linear(4200, 1, bias=False), name="linear")
+    data = Arrays({"train": (x, torch.arange(6) % 2)}, torch.float64)
+    result = geometry_evolution(family, data, draws=200, probes=1, labels=False, geometry_draws=64, run=CPU64)
+    assert result.with_reference("S").value == pytest.approx(-1.0, abs=0.35)
+    assert len(result.eigenvalues) == 100
+    assert result.inputs == 4200
+    assert result.plots()["overlap_with_gsg"].axes[0].lines[1].get_ydata()[-1] == pytest.approx(100 / 4200)

@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from biascope.derivatives.operators import LinearOperator
 from biascope.results.estimate import Estimate, jackknife
+
+FORMED = 4096  # largest input whose matrices are formed
+_AT_ONCE = 2**24  # numbers in a block of products, 128 MB in float64
 
 
 def data_covariance(x: Tensor, *, at_once: int = 2**26) -> Tensor:
@@ -66,6 +71,92 @@ def seen_through(geometry: Tensor, covariance: Tensor) -> Tensor:
     return wide @ covariance.to(wide) @ wide
 
 
+class GramOfRows(LinearOperator):
+    """A positive matrix ``RᵀR`` known by its rows ``(r, D)``, never formed: for inputs too large for a matrix.
+
+    Example:
+        >>> seen = GramOfRows(torch.tensor([[1.0, 0.0], [2.0, 0.0]]))
+        >>> seen.norm(), seen.trace(), seen.matmul(torch.eye(2, dtype=torch.float64)).tolist()
+        (5.0, 5.0, [[5.0, 0.0], [0.0, 0.0]])
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows.flatten(1)
+        self.size, self.device = self.rows.shape[1], rows.device
+
+    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        image = torch.zeros(self.size, vectors.shape[1], dtype=torch.float64, device=self.device)
+        for part in torch.split(self.rows, max(1, _AT_ONCE // self.size)):
+            wide = part.double()
+            image.addmm_(wide.T, wide @ vectors)
+        return image
+
+    def factor(self) -> Tensor | None:  # noqa: D102
+        return self.rows.T.double()
+
+    @functools.cached_property
+    def _norm(self) -> float:
+        parts = torch.split(self.rows, max(1, min(2048, _AT_ONCE // self.size)))
+        total = 0.0
+        for place, one in enumerate(parts):
+            wide = one.double()
+            for other in parts[place:]:
+                square = float((wide @ other.double().T).square().sum())
+                total += square if other is one else 2 * square
+        return math.sqrt(total)
+
+    def norm(self) -> float:
+        """The Frobenius norm, from the products of pairs of rows."""
+        return self._norm
+
+    def trace(self) -> float:
+        """The trace, which is the sum of squares of the rows."""
+        return sum(float(part.double().square().sum()) for part in torch.split(self.rows, 1024))
+
+    def seen_through(self, geometry: LinearOperator) -> GramOfRows:
+        """``G RᵀR G``, by the rows ``RG``: their number does not change."""
+        parts = torch.split(self.rows, max(1, _AT_ONCE // self.size))
+        return GramOfRows(torch.cat([geometry.matmul(part.double().T).T.to(self.rows.dtype) for part in parts]))
+
+
+def norm_of(matrix: Tensor | GramOfRows) -> float:
+    """The Frobenius norm."""
+    return matrix.norm() if isinstance(matrix, GramOfRows) else float(matrix.double().norm())
+
+
+def correlation_with_identity(matrix: Tensor | GramOfRows) -> float:
+    """``Corr(I, B) = tr B/(√D ‖B‖)``: what a matrix without structure has in common with B.
+
+    Example:
+        >>> correlation_with_identity(torch.diag(torch.tensor([4.0, 0.0, 0.0, 0.0])))
+        0.5
+    """
+    if isinstance(matrix, GramOfRows):
+        return matrix.trace() / (math.sqrt(matrix.size) * matrix.norm())
+    return correlation(torch.eye(len(matrix), dtype=torch.float64, device=matrix.device), matrix)
+
+
+def references(geometry: LinearOperator, x: Tensor) -> dict[str, Tensor | GramOfRows | None]:
+    """What theory compares a geometry with: GSG, S of samples x, G, and the identity, which is ``None``.
+
+    Up to :data:`FORMED` numbers in an input they are matrices. Beyond, S and GSG are kept as one row for each sample.
+    """
+    factor = geometry.factor()
+    if geometry.size <= FORMED or factor is None:
+        matrix = geometry.dense()
+        assert matrix is not None  # either small, or kept as a matrix
+        if geometry.size <= FORMED:
+            covariance = data_covariance(x).to(matrix.device)
+            return {"GSG": seen_through(matrix, covariance), "S": covariance, "G": matrix, "I": None}
+    data = GramOfRows(x.to(geometry.device))
+    return {
+        "GSG": data.seen_through(geometry),
+        "S": data,
+        "G": matrix if factor is None else GramOfRows(factor.T),
+        "I": None,
+    }
+
+
 class DrawnMatrix:
     """A symmetric matrix known as a mean over draws, ``M = E_t mean_a ½(l_ta r_taᵀ + r_ta l_taᵀ)``, kept as its rows.
 
@@ -88,31 +179,78 @@ class DrawnMatrix:
         half = self.left.flatten(0, 1).double().T @ self.right.flatten(0, 1).double() / count
         return (half + half.T) / 2
 
-    def against(self, matrix: Tensor) -> Tensor:
+    def against(self, matrix: Tensor | GramOfRows) -> Tensor:
         """``⟨M_t, B⟩`` of each draw with a symmetric matrix, ``(T,)``."""
-        moved = self.right.double() @ matrix.to(self.right.device, torch.float64)
-        return (self.left.double() * moved).sum(2).mean(1)
+        some = max(1, _AT_ONCE // self.left[0].numel())
+        found = []
+        for left, right in _blocks_of(self, some):
+            if isinstance(matrix, GramOfRows):
+                moved = matrix.matmul(right.flatten(0, 1).double().T).T.reshape(right.shape)
+            else:
+                moved = right.double() @ matrix.to(right.device, torch.float64)
+            found.append((left.double() * moved).sum(2).mean(1))
+        return torch.cat(found)
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """The mean applied to columns ``(D, k)``, in float64; nothing of the size of a matrix is formed."""
+        image = torch.zeros(len(vectors), vectors.shape[1], dtype=torch.float64, device=vectors.device)
+        count = self.left.shape[0] * self.left.shape[1]
+        for left, right in _blocks_of(self, max(1, _AT_ONCE // self.left[0].numel())):
+            one, two = left.flatten(0, 1).double(), right.flatten(0, 1).double()
+            image += one.T @ (two @ vectors) + two.T @ (one @ vectors)
+        return image / (2 * count)
+
+    def leading(self, num: int, *, seed: int, rounds: int = 4) -> tuple[Tensor, Tensor]:
+        """Eigenvalues and eigenvectors (columns) of largest size, whatever the sign, from largest to smallest.
+
+        Up to :data:`FORMED` the matrix is decomposed. Beyond, a block of random vectors is multiplied several times.
+        """
+        size = self.left.shape[2]
+        if size <= FORMED:
+            values, vectors = torch.linalg.eigh(self.dense())
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            block = torch.randn(size, num + 32, generator=generator, dtype=torch.float64).to(self.left.device)
+            for _ in range(rounds):
+                block = torch.linalg.qr(self.matmul(block)).Q
+            inside = block.T @ self.matmul(block)
+            values, turned = torch.linalg.eigh((inside + inside.T) / 2)
+            vectors = block @ turned
+        order = values.abs().argsort(descending=True)[:num]
+        return values[order], vectors[:, order]
+
+    def along_identity(self) -> Tensor:
+        """``tr M_t`` of each draw, ``(T,)``."""
+        some = max(1, _AT_ONCE // self.left[0].numel())
+        return torch.cat([(left.double() * right.double()).sum(2).mean(1) for left, right in _blocks_of(self, some)])
 
     def pairs(self, other: DrawnMatrix | None = None) -> Tensor:
-        """``⟨M_t, M'_u⟩`` of every pair of draws, ``(T, U)``."""
+        """``⟨M_t, M'_u⟩`` of every pair of draws, ``(T, U)``; a block of draws at a time, since inputs multiply the products."""
         other = other or self
-        inputs = self.left.shape[1] * other.left.shape[1]
-
-        def products(one: Tensor, two: Tensor) -> Tensor:
-            return torch.einsum("tad,ubd->taub", one.double(), two.double())
-
-        straight = products(self.left, other.left)
-        straight = straight * (straight if self._plain(other) else products(self.right, other.right))
-        if self._plain(other):
-            return straight.sum((1, 3)) / inputs
-        crossed = products(self.left, other.right) * products(self.right, other.left)
-        return (straight + crossed).sum((1, 3)) / (2 * inputs)
+        each, plain = self.left.shape[1] * other.left.shape[1], self._plain(other)
+        some = max(1, math.isqrt(_AT_ONCE // each))
+        found = torch.empty(self.draws, other.draws, dtype=torch.float64, device=self.left.device)
+        for i, one in enumerate(_blocks_of(self, some)):
+            for j, two in enumerate(_blocks_of(other, some)):
+                if other is self and j < i:  # known from the other side of the diagonal
+                    continue
+                part = _products(one, two, plain)
+                found[i * some : (i + 1) * some, j * some : (j + 1) * some] = part
+                if other is self:
+                    found[j * some : (j + 1) * some, i * some : (i + 1) * some] = part.T
+        return found / (each if plain else 2 * each)
 
     def _plain(self, other: DrawnMatrix) -> bool:
         return self.left is self.right and other.left is other.right
 
-    def correlations(self, matrices: Mapping[str, Tensor], *, groups: int = 32) -> dict[str, tuple[Estimate, float]]:
+    def correlations(
+        self, matrices: Mapping[str, Tensor | GramOfRows | None], *, groups: int = 32
+    ) -> dict[str, tuple[Estimate, float]]:
         """The correlation with each of several matrices: without the bias of few draws, and as usually defined.
+
+        Args:
+            matrices: By name; ``None`` stands for the identity.
+            groups: Groups of draws over which the error is taken.
 
         Returns:
             For each name the estimate from pairs of distinct draws with its jackknife error over groups of draws, and the plain
@@ -126,7 +264,7 @@ class DrawnMatrix:
         plain = float(pairs.mean().clamp_min(0).sqrt())
         found = {}
         for name, matrix in matrices.items():
-            each, norm = self.against(matrix), float(matrix.double().norm())
+            each, norm = self._along(matrix), self._size_of(matrix)
             totals = torch.stack([each[rows].sum() for rows in blocks])
 
             def value(kept: Tensor, totals: Tensor = totals, norm: float = norm) -> float:
@@ -143,11 +281,20 @@ class DrawnMatrix:
             found[name] = estimate, float(each.mean()) / (plain * norm) if plain > 0 else float("nan")
         return found
 
-    def left_out(self, matrix: Tensor) -> Tensor:
-        """The plain ``Corr(M̂, B)`` without each of the draws in turn, ``(T,)``."""
-        pairs, each = self.pairs(), self.against(matrix)
+    def _along(self, matrix: Tensor | GramOfRows | None) -> Tensor:
+        return self.along_identity() if matrix is None else self.against(matrix)
+
+    def _size_of(self, matrix: Tensor | GramOfRows | None) -> float:
+        return math.sqrt(self.left.shape[2]) if matrix is None else norm_of(matrix)
+
+    def left_out(self, matrices: Mapping[str, Tensor | GramOfRows | None]) -> dict[str, Tensor]:
+        """The plain ``Corr(M̂, B)`` with each of several matrices, without each of the draws in turn, ``(T,)``."""
+        pairs = self.pairs()
         squares = (pairs.sum() - 2 * pairs.sum(1) + pairs.diagonal()).clamp_min(1e-300)
-        found: Tensor = (each.sum() - each) / (squares.sqrt() * matrix.to(each).norm())
+        found = {}
+        for name, matrix in matrices.items():
+            each = self._along(matrix)
+            found[name] = (each.sum() - each) / (squares.sqrt() * self._size_of(matrix))
         return found
 
     def correlation(self, other: DrawnMatrix) -> float:
@@ -163,6 +310,24 @@ class DrawnMatrix:
 
         norms = sums(self.pairs()) * sums(other.pairs())
         return sums(self.pairs(other)) / norms.clamp_min(1e-300).sqrt()
+
+
+def _blocks_of(drawn: DrawnMatrix, some: int) -> list[tuple[Tensor, Tensor]]:
+    """Left and right rows of some draws at a time."""
+    return list(zip(torch.split(drawn.left, some), torch.split(drawn.right, some), strict=True))
+
+
+def _products(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor], plain: bool) -> Tensor:
+    """Sums over inputs of the products of every pair of draws of two blocks."""
+
+    def products(first: Tensor, second: Tensor) -> Tensor:
+        return torch.einsum("tad,ubd->taub", first.double(), second.double())
+
+    straight = products(one[0], two[0])
+    straight = straight * (straight if plain else products(one[1], two[1]))
+    if plain:
+        return straight.sum((1, 3))
+    return (straight + products(one[0], two[1]) * products(one[1], two[0])).sum((1, 3))
 
 
 def _blocks(draws: int, groups: int) -> list[Tensor]:

@@ -219,6 +219,7 @@ def feature_elimination(
     ridge: float = 1e-6,
     epochs: int = 50,
     rate: float = 0.1,
+    recipe: Recipe | None = None,
     repeats: int = 5,
     seed: int = 0,
     run: Run | None = None,
@@ -237,12 +238,14 @@ def feature_elimination(
         data: Samples with splits ``train`` and ``test``.
         shares: Shares of all D directions to remove; 0 for the original data.
         positive: Classes that count as positive, against the rest; by default all classes are kept.
-        draws: Networks over which G is averaged, at least D; by default 4·D.
+        draws: Networks over which G is averaged; by default 4·D. Fewer than D leave directions in which G is zero. These come in
+            the order of their variance, largest first, which needs a ridge.
         scale: σ of the input, one for each network, at which gradients are taken.
         readout: Scalar to take of several outputs, for G.
         ridge: Added to the diagonals of G and S, in units of their mean eigenvalue: either may be singular.
         epochs: Passes over the training set, by SGD with momentum 0.9 in batches of 128 as published.
         rate: Initial learning rate; it falls linearly to 0.
+        recipe: Any recipe, in place of epochs and rate.
         repeats: Runs, each with its own weights.
         seed: Random seed.
         run: Folder (draws and trainings are saved), device, precision.
@@ -266,11 +269,12 @@ def feature_elimination(
     """
     run, size = run or Run(), math.prod(data.shape)
     draws, device = 4 * size if draws is None else draws, run.torch_device
-    for name, number, least in (("draws", draws, size), ("repeats", repeats, 1)):
-        if number < least:  # of fewer draws than directions, G would seem to be zero in some
-            raise ValueError(f"{name} must be at least {least} for {size} directions, got {number}. Leave it out.")
-    if not ridge >= 0:
-        raise ValueError(f"ridge must not be negative, got {ridge}. Pass ridge=1e-6.")
+    for name, number, least in (("draws", draws, 2), ("repeats", repeats, 1)):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}. Leave it out.")
+    if not ridge >= 0 or (ridge == 0 and draws < size):  # of fewer draws than directions, G is zero in some
+        needed = "positive with fewer draws than directions" if ridge == 0 else "0 or more"
+        raise ValueError(f"ridge must be {needed}, got {ridge}. Pass ridge=1e-6.")
     data = _checked(family, data, positive, shares)
     # Small eigenvalues of G drown in half precision, which is for trainings.
     whole = dataclasses.replace(run, precision="float32") if run.dtype.itemsize < 4 else run
@@ -288,7 +292,8 @@ def feature_elimination(
     )
     counts = np.array([round(share * size) for share in shares])
     alike = np.array([abs(at_random - gone[count]).argmin() for count in counts])
-    recipe = Recipe("sgd", rate, momentum=0.9, epochs=epochs, batch=128)
+    if recipe is None:
+        recipe = Recipe("sgd", rate, momentum=0.9, epochs=epochs, batch=128)
     chosen_by = (draws, scale, readout, ridge, seed)
     course = _Left(data, {"geometry": order, "random": random}, recipe, chosen_by)
     kinds = [[f"geometry {k}" for k in counts], [f"random {k}" if k else "geometry 0" for k in alike]]

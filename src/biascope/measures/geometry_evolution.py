@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
-from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
+from biascope.derivatives.matrices import FORMED, DrawnMatrix, GramOfRows, correlation_with_identity, references
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REFERENCES = ("S", "GSG", "G", "I")  # the data, the data as the network sees them, the network, and neither
-LARGEST = 4096  # input size up to which G and S are formed
+MOST_DIRECTIONS = 100  # leading directions that are looked at where matrices are too large to be formed
 STACKED, SMALL = 32, 20_000  # members of a stack, and weights of a network up to which stacks pay on a CPU
 
 
@@ -50,8 +50,10 @@ class GeometryEvolution(Result):
         chance: ``Corr(I, ·)`` of the same four: what a matrix without structure has in common with them.
         sizes: Numbers of leading directions k.
         overlap: Share of the k leading directions of Δ (by size, whatever the sign) within those of GSG.
-        eigenvalues: Eigenvalues of Δ, from the most negative to the most positive, relative to the largest in size.
+        eigenvalues: Eigenvalues of Δ, from the most negative to the most positive, relative to the largest in size; of inputs with
+            more than 4,096 numbers the 100 of largest size.
         draws: Networks.
+        inputs: Numbers in an input.
     """
 
     correlation: np.ndarray
@@ -62,12 +64,18 @@ class GeometryEvolution(Result):
     overlap: np.ndarray
     eigenvalues: np.ndarray
     draws: int
+    inputs: int
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **dict.fromkeys(("correlation", "correlation_error", "plain", "chance"), ("reference",)),
         **dict.fromkeys(("sizes", "overlap"), ("size",)),
         "eigenvalues": ("eigenvalue",),
     }
+
+    @classmethod
+    def from_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """An earlier file has all eigenvalues, as many as there are inputs."""
+        return {"inputs": len(values["eigenvalues"]), **values}
 
     def with_reference(self, name: str) -> Estimate:
         """``Corr(Δ, ·)`` with one of the matrices; of too few draws the plain one, its spread unknown."""
@@ -117,7 +125,7 @@ class GeometryEvolution(Result):
                 lines_figure(
                     {
                         "measured": (self.sizes, self.overlap),
-                        "by chance": (self.sizes, self.sizes / len(self.eigenvalues)),
+                        "by chance": (self.sizes, self.sizes / self.inputs),
                     },
                     x="number of leading directions",
                     y="share of the directions",
@@ -221,8 +229,6 @@ def geometry_evolution(
     ):
         if number is not None and number < (least := least_of[name]):
             raise ValueError(f"{name} must be at least {least}, got {number}. Pass {name}={8 * least}.")
-    if size > LARGEST:
-        raise ValueError(f"Samples must have at most {LARGEST} numbers each, got {size}. Pass smaller images.")
     if not labels and loss != "squared":
         raise ValueError(f"labels=False needs loss='squared', got {loss!r}. Pass labels=True.")
     sampler = gaussian_sampler(family, data.shape, probes=probes, scale=scale, readout=readout, seed=seed, run=run)
@@ -232,29 +238,36 @@ def geometry_evolution(
     x, y = data.to(run).whole("train")
     if not labels:
         y = x.new_zeros(len(x)) if outputs == 1 else x.new_zeros(len(x), outputs)
-    geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
-    assert geometry is not None  # up to LARGEST it is formed
+    geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry")
     how = {"loss": loss, "labels": labels, "batch": batch, "readout": readout}
     drawn = _drawn(family, x, y, sampler.probe, draws=draws, seed=seed, run=run, **how)
-    covariance = data_covariance(x).to(geometry.device)
-    seen, neutral = seen_through(geometry, covariance), torch.eye(size, dtype=torch.float64, device=geometry.device)
-    matrices = dict(zip(REFERENCES, (covariance, seen, geometry, neutral), strict=True))
+    known = references(geometry, x)
+    matrices = {name: known[name] for name in REFERENCES}
     found = drawn.correlations(matrices)
-    values, vectors = torch.linalg.eigh(drawn.dense())
-    sizes = [k for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if k < size] or [1]
-    leading = vectors[:, values.abs().argsort(descending=True)]
-    towards = eigenpairs(Matrix(seen), sizes[-1]).vectors.to(leading)
+    most = size if size <= FORMED else MOST_DIRECTIONS
+    sizes = [k for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if k < size and k <= most] or [1]
+    values, leading = drawn.leading(most, seed=seed)
+    towards = _directions(matrices["GSG"], sizes[-1]).to(leading)
     return GeometryEvolution(
         np.array([found[name][0].value for name in REFERENCES]),
         np.array([found[name][0].standard_error for name in REFERENCES]),
         np.array([found[name][1] for name in REFERENCES]),
-        np.array([correlation(neutral, matrix) for matrix in matrices.values()]),
+        np.array([1.0 if each is None else correlation_with_identity(each) for each in matrices.values()]),
         np.array(sizes),
         np.array([float((towards[:k] @ leading[:, :k]).square().sum() / k) for k in sizes]),
-        (values / values.abs().max()).cpu().numpy(),
+        (values.sort().values / values.abs().max()).cpu().numpy(),
         draws,
+        size,
         provenance={"outputs": outputs},
     )
+
+
+def _directions(seen: Tensor | GramOfRows | None, num: int) -> Tensor:
+    """The leading eigenvectors of GSG as rows, no more than its rank."""
+    assert seen is not None  # only the identity is left out
+    if isinstance(seen, GramOfRows):
+        return eigenpairs(seen, min(num, len(seen.rows))).vectors
+    return eigenpairs(Matrix(seen), num).vectors
 
 
 def _drawn(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.derivatives.gradients import input_gradient, plain_attention
-from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
+from biascope.derivatives.matrices import DrawnMatrix, correlation_with_identity, references
 from biascope.families.family import Family, Network
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import captioned
@@ -205,6 +205,7 @@ def geometry_motion(
     runs: int = 8,
     epochs: int = 100,
     checkpoints: int = 8,
+    even: bool = False,
     probes: int = 16,
     scale: float = 1e-3,
     geometry_draws: int = 1000,
@@ -213,6 +214,7 @@ def geometry_motion(
     momentum: float = 0.9,
     batch: int = 128,
     loss: str | None = None,
+    recipe: Recipe | None = None,
     readout: str = "mean",
     seed: int = 0,
     run: Run | None = None,
@@ -233,6 +235,7 @@ def geometry_motion(
         runs: Networks to train, each with its own weights, in one stack.
         epochs: Passes over the training samples.
         checkpoints: Number of checkpoints: at the start and at epochs in geometric progression.
+        even: Whether checkpoints are evenly spaced instead.
         probes: Inputs per network for the geometry, the same at every checkpoint.
         scale: Standard deviation of these inputs; 0.001 is published for smooth activations, 1 for ReLU.
         geometry_draws: Networks to estimate the initial geometry G from.
@@ -241,6 +244,7 @@ def geometry_motion(
         momentum: Momentum of gd and sgd.
         batch: Samples in an iteration, except for gd.
         loss: Training loss; logistic for one output and cross-entropy for several by default, ``"squared"`` as in theory.
+        recipe: Any recipe, in place of epochs, optimiser, rate, momentum, batch and loss.
         readout: Scalar to take of several outputs, for the geometry.
         seed: Random seed for weights, order of samples and probes.
         run: Folder (resumable), device, precision.
@@ -271,12 +275,14 @@ def geometry_motion(
     if sampler.outputs == 1:
         data = data.two_classes(positive)
     given = data.to(run)
-    recipe = Recipe(optimiser, rate, schedule="constant", momentum=momentum, epochs=epochs, batch=batch, loss=loss)
-    at = sorted({0, *np.geomspace(epochs, 1, checkpoints - 1).round().astype(int).tolist()})
+    if recipe is None:
+        recipe = Recipe(optimiser, rate, schedule="constant", momentum=momentum, epochs=epochs, batch=batch, loss=loss)
+    if recipe.steps is not None or recipe.stop:
+        raise ValueError("recipe must have a length in epochs, got one in steps or with stop=True. Pass epochs=100.")
+    spread = np.linspace if even else np.geomspace
+    at = sorted({0, *spread(recipe.epochs, 1, checkpoints - 1).round().astype(int).tolist()})
     steps = {epoch: epoch * recipe.steps_per_epoch(data.sizes["train"]) for epoch in at}
-    geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry").dense()
-    if geometry is None:
-        raise ValueError("Samples must have at most 4096 numbers each to form the matrices. Pass smaller images.")
+    geometry = gradient_covariance(sampler, draws=geometry_draws, seed=seed, label=f"{family.name}: geometry")
     own = seed_of(seed, "trained")
     walk: list[Trajectory] = []
 
@@ -306,19 +312,19 @@ def geometry_motion(
         probe=sampler.probe,
     )
     found = list(trials.outcomes([f"epoch {epoch}" for epoch in steps], looked_at))
-    covariance = data_covariance(given.whole("train")[0])
-    neutral = torch.eye(len(geometry), dtype=torch.float64, device=geometry.device)
-    matrices = dict(zip(REFERENCES, (seen_through(geometry, covariance), covariance, geometry, neutral), strict=True))
+    known = references(geometry, given.whole("train")[0])
+    matrices = {name: known[name] for name in REFERENCES}
     drawn = [DrawnMatrix(part["gradients"].to(geometry.device)) for part in found]
     each = [one.correlations(matrices) for one in drawn]
-    sizes = np.array([float(one.against(neutral).mean()) for one in drawn])
+    without = [one.left_out(matrices) for one in drawn]
+    sizes = np.array([float(one.along_identity().mean()) for one in drawn])
     return GeometryMotion(
         np.array(at),
         np.array([[row[name][0].value for name in REFERENCES] for row in each]),
         np.array([[row[name][0].standard_error for name in REFERENCES] for row in each]),
         np.array([[row[name][1] for name in REFERENCES] for row in each]),
-        np.array([[one.left_out(matrix).tolist() for matrix in matrices.values()] for one in drawn]),
-        np.array([correlation(neutral, matrix) for matrix in matrices.values()]),
+        np.array([[row[name].tolist() for name in REFERENCES] for row in without]),
+        np.array([1.0 if matrix is None else correlation_with_identity(matrix) for matrix in matrices.values()]),
         np.array([1 - later.correlation(earlier) for earlier, later in itertools.pairwise(drawn)]),
         np.array(
             [1 - later.correlation_left_out(earlier).cpu().numpy() for earlier, later in itertools.pairwise(drawn)]
