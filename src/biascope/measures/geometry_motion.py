@@ -292,10 +292,11 @@ def geometry_motion(
             trained = fit(start, given, recipe, seed=own, run=run, keep_at=list(steps.values()))
             walk.append(trained.require_finite())
         networks = walk[0].at(steps[int(key.split()[-1])])
+        fitted = evaluation(networks, given, "train", run=run).accuracy
         return {
             "gradients": _gradients(networks.read(readout), sampler.probe, run),
-            "accuracy": evaluation(networks, given, split, run=run).accuracy,
-            "train_accuracy": evaluation(networks, given, "train", run=run).accuracy,
+            "accuracy": fitted.clone() if split == "train" else evaluation(networks, given, split, run=run).accuracy,
+            "train_accuracy": fitted,
         }
 
     trials = Trials(

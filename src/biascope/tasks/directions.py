@@ -20,7 +20,7 @@ from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, Relabelled, Task, along_directions
 
-LABELLINGS = ("linear", "quadratic", "sinusoidal", "released sinusoidal")
+LABELLINGS = ("linear", "quadratic", "sinusoidal")
 _BLOCK = 4096  # samples whose label noise is drawn in one go; part of what a seed means
 
 
@@ -195,8 +195,8 @@ def isotropic(
         vectors: ``(m, D)`` unit vectors.
         shape: Shape of one input.
         labelling: One of ``LABELLINGS``.
-        epsilon: ε. The paper has 0.9 for linear, 2 for quadratic, and for sinusoidal labels 2.1 (MLP, LeNet) or 5 (ResNet-18,
-            ViT).
+        epsilon: ε, the spread along u and so the margin. The authors' code has 0.9 for linear, 2 for quadratic, and for sinusoidal
+            labels 2.2 (LeNet, ViT) or 5 (MLP, ResNet-18).
         draw: See :class:`NoisyDraw`.
 
     Returns:
@@ -230,8 +230,7 @@ def labelled_along(
 
     Definition:
         The class is told by ``(x + η)ᵀu`` through :func:`label_rule`, η being Gaussian noise with a share of each channel's
-        variance: it makes labels noisy, and the inputs are served without it. For ``"sinusoidal"`` the input is first
-        standardised, ``x̄ = (x − mean)/std`` channel by channel. Means, variances and the threshold are those of the
+        variance: it makes labels noisy, and the inputs are served without it. Variances and the threshold are those of the
         training split; all directions use the same η.
 
     Args:
@@ -262,18 +261,12 @@ def labelled_along(
     directions = vectors.to(device, torch.float64).reshape(-1, *inputs.shape)  # (m, C, …)
     x = inputs.whole("train")[0]
     axes = [axis for axis in range(x.dim()) if axis != 1]
-    mean, spread = (each.double() for each in (x.mean(axes, keepdim=True), x.std(axes, correction=0, keepdim=True)))
-    if labelling == "sinusoidal":
-        directions = directions / spread.clamp(min=1e-12)
-    else:
-        mean = torch.zeros_like(mean)
+    spread = x.std(axes, correction=0, keepdim=True).double()
     seen = {}
     for split, count in inputs.sizes.items():
         parts = []
         for block, start in enumerate(range(0, count, _BLOCK)):
-            rows = (
-                inputs.batch(split, torch.arange(start, min(count, start + _BLOCK), device=device))[0].double() - mean
-            )
+            rows = inputs.batch(split, torch.arange(start, min(count, start + _BLOCK), device=device))[0].double()
             if label_noise:
                 generator = generator_for(device, seed, "label noise", split, block)
                 noise = torch.randn(rows.shape, generator=generator, device=device, dtype=rows.dtype)
@@ -287,8 +280,8 @@ def labelled_along(
 def label_rule(labelling: str, sample: Tensor) -> Callable[[Tensor], Tensor]:
     """The class, 0 or 1, of numbers z = xᵀu, with a threshold b that balances the classes of a training sample.
 
-    ``linear``: sgn(z + b) · ``quadratic``: sgn(z² + b) · ``sinusoidal``: sgn(sin z + b) · ``released sinusoidal``, as the
-    authors' code has it, with as many waves along any direction: sgn(sin(π·(z − mean)/std) + b).
+    ``linear``: sgn(z + b) · ``quadratic``: sgn(z² + b) · ``sinusoidal``: sgn(sin(π·(z − mean)/std) + b), as the authors' code has
+    it. So there are as many waves along any direction, and the spread of z is the width of a wave.
 
     Args:
         labelling: Which.
@@ -309,8 +302,7 @@ def label_rule(labelling: str, sample: Tensor) -> Callable[[Tensor], Tensor]:
     inner: Callable[[Tensor], Tensor] = {
         "linear": lambda z: z,
         "quadratic": torch.square,
-        "sinusoidal": torch.sin,
-        "released sinusoidal": lambda z: torch.sin(math.pi * (z - mean) / spread),
+        "sinusoidal": lambda z: torch.sin(math.pi * (z - mean) / spread),
     }[labelling]
     # Between the two middle ones, so that exactly half of an even sample lies above; of an odd one, all but the middle.
     ordered = inner(sample).sort(-1).values
@@ -323,8 +315,8 @@ def random_labels(covariance: Tensor, shape: Sequence[int], **draw: Unpack[Draw]
     """Gaussian data of a given covariance with random labels, which can only be memorised (figure 3).
 
     Definition:
-        ``x ~ N(0, C/‖C‖₂)``, the class 0 or 1 by chance. With one seed, data of two covariances are the same noise seen through
-        two matrices.
+        ``x ~ N(0, C/‖C‖₂)``. Half of the samples have class 0 and half class 1, independent of the data. With one seed, data of
+        two covariances are the same noise seen through two matrices.
 
     Args:
         covariance: C, ``(D, D)``, symmetric and positive semi-definite.
@@ -356,10 +348,13 @@ def random_labels(covariance: Tensor, shape: Sequence[int], **draw: Unpack[Draw]
             "Pass a matrix like G or flip(G)."
         )
     root = (vectors * (values.clamp(min=0) / largest).sqrt()) @ vectors.T
-    # The first direction is not used: of the directional task only the noise and the labels are taken.
+    # The first direction is not used: of the directional task only the noise is taken.
     base = _noise_and_labels(vectors.T[:1], shape, draw)
-    seen = {split: (w.flatten(1).double() @ root).to(w).reshape(w.shape) for split, (w, _) in base.splits.items()}
-    return Arrays({split: (x, base.splits[split][1]) for split, x in seen.items()}, base.dtype, "random labels")
+    splits = {}
+    for split, (w, y) in base.splits.items():
+        halves = torch.arange(len(y), device=y.device) % 2  # independent of the data, whatever their order
+        splits[split] = (w.flatten(1).double() @ root).to(w).reshape(w.shape), halves.to(y.dtype)
+    return Arrays(splits, base.dtype, "random labels")
 
 
 def _noise_and_labels(vectors: Tensor, shape: Sequence[int], draw: Draw | NoisyDraw) -> Arrays:

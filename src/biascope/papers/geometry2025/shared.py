@@ -35,6 +35,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "vit": {},
 }
 PLAIN: dict[str, dict[str, Any]] = {"resnet18": {"batchnorm": False}, "vit": {"layernorm": False}}  # on real data
+SPREAD = 1e-3  # σ_P of the authors' scripts; 1 for figures 2 and 8, 1e-4 for circles
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10, which CIFAR-2 sets against the rest
 PROBES = 4  # inputs at which the gradient of each network is taken, for G
 PART = "cifar10-part"  # an .npz for machines that hold no more
@@ -50,8 +51,27 @@ PUBLISHED_LOOP: dict[str, Any] = {
 }
 
 
+def released_family(
+    name: str, shape: Sequence[int], activation: str, *, outputs: int = 2, plain: bool = False, **settings: Any
+) -> Family:
+    """A network as the authors' scripts build it.
+
+    Args:
+        name: Of the network.
+        shape: Of one input.
+        activation: "gelu" or "relu". Blocks of ResNet-18 have ReLU in all scripts.
+        outputs: Logits.
+        plain: Whether BatchNorm (ResNet-18) and LayerNorm (ViT) are left out, as on images and in figures 2, 3, 8, 12 and 13.
+        settings: Further ones of the network.
+    """
+    chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
+    chosen |= {"activation": "relu" if name == "resnet18" else activation}
+    chosen |= PLAIN.get(name, {}) if plain else {}
+    return Family.initialised(functools.partial(builder(name), **(chosen | settings)), name=TITLES[name])
+
+
 def family_of(name: str, shape: Sequence[int], *, outputs: int = 2, images: bool = False, **settings: Any) -> Family:
-    """One of the paper's networks; for ``images`` without normalising layers, as the paper has them on real data."""
+    """One of the paper's networks by its text: the MLP has ReLU, others GELU; on images without normalising layers."""
     chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
     chosen |= PLAIN.get(name, {}) if images else {}
     return Family.initialised(functools.partial(builder(name), **(chosen | settings)), name=TITLES[name])
@@ -116,8 +136,8 @@ def activations(names: Iterable[str]) -> dict[str, Any]:
     return for_each("activation", found)
 
 
-def published_activations(names: Iterable[str], activation: str) -> dict[str, Any]:
-    """The authors' activations: blocks of ResNet-18 have ReLU in all of their experiments."""
+def released_activations(names: Iterable[str], activation: str) -> dict[str, Any]:
+    """The authors' activations, as settings: blocks of ResNet-18 have ReLU in all of their experiments."""
     return for_each("activation", {name: "ReLU" if name == "resnet18" else activation for name in names})
 
 
@@ -209,6 +229,12 @@ def cifar_name(run: Run) -> tuple[str, Path]:
     """CIFAR-10, or the part of it that a machine holds, and its folder."""
     root = data_root(run.data_root)
     return (PART if (root / f"{PART}.npz").exists() else "cifar10"), root
+
+
+def halved(images: Arrays) -> Arrays:
+    """Images of half their side, for smoke: matrices of 3,072 numbers take seconds to decompose."""
+    splits = {split: (torch.nn.functional.avg_pool2d(x, 2), y) for split, (x, y) in images.splits.items()}
+    return dataclasses.replace(images, splits=splits, name=f"{images.name}, at half their size")
 
 
 def cifar_2(each: int, test: int, run: Run) -> Arrays:
