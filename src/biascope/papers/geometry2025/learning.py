@@ -395,7 +395,7 @@ class ImagesPlan:
 # Figure 4 by effort and network.
 _IMAGES: dict[str, dict[str, ImagesPlan]] = {
     "smoke": {"lenet": ImagesPlan(64, 32, 2, 1, 1, ("linear", "quadratic"))},
-    "laptop": {"lenet": ImagesPlan(10_000, 2000, 3, 50, 3)},
+    "laptop": {"lenet": ImagesPlan(10_000, 2000, 2, 30, 3, ("linear", "quadratic"))},
     "paper": {
         "lenet": ImagesPlan(10_000, 2000, 12, 50, 3),
         "resnet18": ImagesPlan(10_000, 2000, 2, 30, 3),
@@ -515,11 +515,11 @@ def figure_4(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings_4(effort) | {"samples": words}, notes)
 
 
-# Figure 10: places, repeats.
-_ISOTROPIC: dict[str, dict[str, tuple[int, int]]] = {
-    "smoke": {"lenet": (2, 1)},
-    "laptop": {"mlp": (6, 3), "lenet": (3, 3)},
-    "paper": {"mlp": (12, 3), "lenet": (16, 3), "resnet18": (2, 3), "vit": (2, 3)},
+# Figure 10: places, repeats, labellings.
+_ISOTROPIC: dict[str, dict[str, tuple[int, int, tuple[str, ...]]]] = {
+    "smoke": {"lenet": (2, 1, THREE)},
+    "laptop": {"mlp": (6, 3, THREE), "lenet": (2, 3, ("linear",))},
+    "paper": {"mlp": (12, 3, THREE), "lenet": (16, 3, THREE), "resnet18": (2, 3, THREE), "vit": (2, 3, THREE)},
 }
 
 
@@ -607,11 +607,11 @@ def figure_10(effort: str, run: Run) -> Finding:
     """Linear, quadratic and sinusoidal labels along the directions of each network's own geometry."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name, (count, repeats) in _ISOTROPIC[effort].items():
+    for name, (count, repeats, labellings) in _ISOTROPIC[effort].items():
         title, (family, course) = TITLES[name], _isotropic(name, effort, run)
         places = places_of(count, len(course.vectors))
-        found = accuracies(family, course, places, run, repeats=repeats)
-        tables = {labelling: found[labelling, RECIPE.rate, "test"] for labelling in THREE}
+        found = accuracies(family, course, places, run, labellings=labellings, repeats=repeats)
+        tables = {labelling: found[labelling, RECIPE.rate, "test"] for labelling in labellings}
         statistics |= _sharper(title, tables)
         for labelling, table in tables.items():
             subject = f"{title}, {labelling}"

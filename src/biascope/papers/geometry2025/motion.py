@@ -64,7 +64,7 @@ class Plan:
 # Figure 2 by effort and network. Full batches must fit on a device: large networks have fewer images.
 MOVING: dict[str, dict[str, Plan]] = {
     "smoke": {"lenet": Plan(12, 12, 2, 3, 16, 2)},
-    "laptop": {"mlp": Plan(1000, 1000, 8, 100, 10_000), "lenet": Plan(1000, 1000, 8, 100, 10_000)},
+    "laptop": {"mlp": Plan(1000, 1000, 8, 100, 10_000), "lenet": Plan(1000, 1000, 5, 100, 10_000)},
     "paper": {
         "mlp": Plan(5000, 2000, 25, 100, 10_000, 16),
         "lenet": Plan(5000, 2000, 25, 100, 10_000, 16),
@@ -74,7 +74,7 @@ MOVING: dict[str, dict[str, Plan]] = {
 }
 RANDOM: dict[str, dict[str, Plan]] = {  # figure 8
     "smoke": MOVING["smoke"],
-    "laptop": {"mlp": Plan(1000, 1000, 8, 200, 10_000), "lenet": Plan(1000, 1000, 8, 200, 10_000)},
+    "laptop": {"mlp": Plan(1000, 1000, 8, 200, 10_000), "lenet": Plan(250, 1000, 5, 300, 10_000)},
     "paper": {
         "mlp": Plan(5000, 2000, 25, 200, 10_000, 16),
         "lenet": Plan(5000, 2000, 25, 500, 10_000, 16),
@@ -372,7 +372,7 @@ class OnCovariance:
 
 _COVARIANCES: dict[str, dict[str, OnCovariance]] = {
     "smoke": {"lenet": OnCovariance(64, 2, 2, 16, 2, side=16)},
-    "laptop": {"mlp": OnCovariance(10_000, 5, 50, 4000, 10), "lenet": OnCovariance(10_000, 5, 100, 10_000, 20)},
+    "laptop": {"mlp": OnCovariance(10_000, 5, 50, 4000, 10), "lenet": OnCovariance(10_000, 3, 50, 4000, 10)},
     "paper": {
         "mlp": OnCovariance(10_000, 5, 50, 10_000, 50),
         "lenet": OnCovariance(10_000, 25, 100, 10_000, 100),

@@ -194,7 +194,7 @@ _THREE = ("lenet", "resnet18", "vit")
 # Images of each class to train on, test images, shares of directions removed, runs, epochs.
 _FEATURES: dict[str, dict[str, tuple[int, int, tuple[float, ...], int, int]]] = {
     "smoke": {"lenet": (32, 48, (0.0, 0.5), 2, 1)},
-    "laptop": {"lenet": (5000, 2000, (0.0, 0.5, 0.9), 3, 20)},
+    "laptop": {"lenet": (2000, 2000, (0.0, 0.5, 0.9), 3, 20)},
     "paper": {
         "lenet": (5000, 10_000, (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95), 5, 50),
         "resnet18": (5000, 10_000, (0.0, 0.5, 0.9), 3, 20),
