@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from biascope.derivatives.matrices import correlation
 from biascope.papers.geometry2025 import models
+from biascope.papers.geometry2025.models import halfspace_second_moment
 from biascope.results.estimate import jackknife
 
 AGREES, DISAGREES = 5.0, 20.0
@@ -317,12 +318,12 @@ def test_halfspace_second_moment():
     first, second, points = normal(4), normal(4), normal(200_000, 4)
     inside = ((points @ first > 0) & (points @ second > 0)).double()
     samples = inside[:, None, None] * points[:, :, None] * points[:, None, :]
-    right = forms.halfspace_second_moment(first.numpy(), second.numpy())
+    right = halfspace_second_moment(first.numpy(), second.numpy())
     printed = paper.halfspace_second_moment_as_printed(first.numpy(), second.numpy())
     assert standard_errors_away(samples, right) < AGREES
     assert standard_errors_away(samples, printed) > DISAGREES
-    np.testing.assert_allclose(forms.halfspace_second_moment(right[0], 2 * right[0]), np.eye(4) / 2, atol=1e-7)
-    np.testing.assert_allclose(forms.halfspace_second_moment(right[0], -right[0]), np.zeros((4, 4)), atol=1e-7)
+    np.testing.assert_allclose(halfspace_second_moment(right[0], 2 * right[0]), np.eye(4) / 2, atol=1e-7)
+    np.testing.assert_allclose(halfspace_second_moment(right[0], -right[0]), np.zeros((4, 4)), atol=1e-7)
 
 
 def test_halfspace_coefficients():
@@ -333,7 +334,7 @@ def test_halfspace_coefficients():
     inside = (points[:, 0] > 0) & (points @ other > 0)
     alpha, beta = points.unbind(dim=1)
     samples = torch.stack([alpha**2 - 1, beta**2 - 1, alpha * beta], dim=1) * inside[:, None]
-    moment = forms.halfspace_second_moment(np.array([1.0, 0.0]), other.numpy())
+    moment = halfspace_second_moment(np.array([1.0, 0.0]), other.numpy())
     rest = moment - (math.pi - math.acos(cosine)) / (2 * math.pi) * np.eye(2)
     assert standard_errors_away(samples, np.array([rest[0, 0], rest[1, 1], rest[0, 1]])) < AGREES
     printed = paper.halfspace_coefficients_as_printed(cosine)
@@ -347,7 +348,7 @@ def test_dropping_the_plane_of_the_halfspaces_is_wrong_in_every_dimension():
     """Entry by entry the difference vanishes with D; applied to the data vector it does not."""
     for size in (10, 1000):
         first, second = np.ones(size), np.tile([1.0, -1.0], size // 2)
-        right = forms.halfspace_second_moment(first, second)
+        right = halfspace_second_moment(first, second)
         printed = paper.halfspace_second_moment_as_printed(first, second)
         assert np.abs(right - printed).max() < 1 / size
         missing = np.linalg.norm((right - printed) @ second) / np.linalg.norm(printed @ second)
@@ -405,7 +406,7 @@ def test_mlp_evolution_coefficients(size):
 
     def averaged(angle: float) -> np.ndarray:
         probe = math.cos(angle) * data + math.sin(angle) * other
-        image = forms.halfspace_second_moment(probe, data) @ data  # in the plane of both; the rest by symmetry
+        image = halfspace_second_moment(probe, data) @ data  # in the plane of both; the rest by symmetry
         across = image[1] ** 2 / (size - 1)
         probability = (math.pi - angle) / (2 * math.pi)
         return math.sin(angle) ** (size - 2) * np.array([1.0, image[0] ** 2 - across, probability * image[0], across])

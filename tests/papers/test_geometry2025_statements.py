@@ -14,8 +14,8 @@ from torch import nn
 
 from biascope import papers
 from biascope.papers import reproduce as reproduction
-from biascope.papers.geometry2025 import circles, learning, motion, samples
-from biascope.papers.geometry2025.shared import least, over_trainings, released_family
+from biascope.papers.geometry2025 import circles, learning, motion, samples, shared
+from biascope.papers.geometry2025.shared import least, over_trainings
 from biascope.papers.geometry2025.statements import WITHOUT_CLAIM
 from biascope.results.estimate import Estimate, Number
 from biascope.runs.run import Run
@@ -25,7 +25,18 @@ PAPER = papers.find("geometry2025")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
 MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "withdrawn_runs_geometry2025.py"
 CPU = Run(device="cpu", progress=False)
-OF_UNTRAINED_NETWORKS = {"7", "9", "A.4", "A.12"}  # figures of networks at initialisation
+OF_UNTRAINED_NETWORKS = {
+    "3.1",
+    "7",
+    "9",
+    "15",
+    "A.4",
+    "A.5",
+    "A.11",
+    "A.12",
+    "A.12.1",
+    "proposition A.1",
+}  # figures of networks at initialisation
 
 
 def test_every_statement_has_a_claim_of_the_paper_or_a_reason() -> None:
@@ -51,6 +62,9 @@ def test_claims_of_the_paper_have_its_bounds() -> None:
         97.3,
     }  # random vectors, a constant matrix, a printed slope of −1, blindness to u₂
     near = {
+        1e-6,
+        0.01,
+        -0.99,
         0.05,
         0.1,
         0.95,
@@ -186,16 +200,25 @@ def test_pruning_is_within_classes_and_random_subsets_differ_by_run() -> None:
     assert at_random.places[0].tolist() != at_random.places[1].tolist()
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18", "vit"])
-def test_networks_are_the_released_ones(name: str) -> None:
-    """Blocks of ResNet-18 have ReLU whatever is asked, and normalising layers are dropped where the scripts drop them."""
-    shape = (1, 16, 16) if name != "vit" else (1, 32, 32)
-    kinds = {type(each) for each in released_family(name, shape, "gelu", plain=True).template.module.modules()}
-    assert (nn.ReLU in kinds) == (name == "resnet18")
-    assert (nn.GELU in kinds) == (name != "resnet18")
-    assert not kinds & {nn.BatchNorm2d, nn.LayerNorm}
-    whole = {type(each) for each in released_family(name, shape, "gelu").template.module.modules()}
-    assert bool(whole & {nn.BatchNorm2d, nn.LayerNorm}) == (name in ("resnet18", "vit"))
+def test_networks_are_the_released_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNet-18 has ReLU whatever is asked, and normalising layers are dropped where the scripts drop them."""
+    asked: list[dict[str, Any]] = []
+
+    def built(**settings: Any) -> nn.Module:
+        asked.append(settings)
+        return nn.Linear(2, 2)
+
+    monkeypatch.setattr(shared, "builder", lambda name: built)
+    for name, expected in {
+        "mlp": {"activation": "gelu", "hidden": (100, 100)},
+        "lenet": {"activation": "gelu", "pooling": "average"},
+        "resnet18": {"activation": "relu", "batchnorm": False},
+        "vit": {"activation": "gelu", "layernorm": False},
+    }.items():
+        shared.released_family(name, (1, 16, 16), "gelu", plain=True)
+        assert expected.items() <= asked[-1].items()
+        shared.released_family(name, (1, 16, 16), "gelu")
+        assert not {"batchnorm", "layernorm"} & asked[-1].keys(), "by default both networks have these layers"
 
 
 def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:

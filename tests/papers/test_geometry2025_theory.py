@@ -5,14 +5,21 @@ import functools
 import math
 from typing import Any
 
+import closed_forms_geometry as forms
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from biascope import papers
 from biascope.derivatives.matrices import correlation, data_covariance
 from biascope.families.family import Family
-from biascope.papers.geometry2025 import theory as theory
-from biascope.papers.geometry2025.models import mean_tap_matrix, pooled_convolution_evolution
+from biascope.papers.geometry2025 import probes, small_models, theory
+from biascope.papers.geometry2025.models import (
+    halfspace_probability_moments,
+    mean_tap_matrix,
+    pooled_convolution_evolution,
+)
 from biascope.papers.geometry2025.shared import family_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -135,8 +142,8 @@ def test_samples_chosen_anew_pull_as_all_do_on_average() -> None:
 
 def test_slopes_are_those_of_powers_with_their_error() -> None:
     widths = [2.0, 4.0, 8.0]
-    assert theory._slope(widths, [3 * n**-2 for n in widths]).value == pytest.approx(-2.0)
-    found = theory._slope(widths, [3 * n**-2 for n in widths], [0.3 * n**-2 for n in widths])
+    assert theory.slope_of(widths, [3 * n**-2 for n in widths]).value == pytest.approx(-2.0)
+    found = theory.slope_of(widths, [3 * n**-2 for n in widths], [0.3 * n**-2 for n in widths])
     assert found.standard_error == pytest.approx(0.1 / math.log(4) * math.sqrt(2))
 
 
@@ -149,3 +156,50 @@ def test_what_labels_add_cancels_between_a_network_and_its_mirror_image(name: st
     velocity = weight_velocity(network, x, y)
     moved = gradient_velocity(network.read("mean"), x[:1], velocity)[1]
     assert float(moved.abs().max()) > 0  # there is something to cancel
+
+
+def smoke(number: str) -> dict[str, Any]:
+    return papers.figure("geometry2025", number)("smoke", Run(device="cpu", progress=False)).statistics
+
+
+def test_the_example_of_three_inputs_has_the_printed_eigenvalues_and_half_the_printed_factor() -> None:
+    found = {key: number.value for key, number in smoke("15").items()}
+    assert found["first_over_second_eigenvalue"] == pytest.approx(3.0)
+    assert found["third_over_first_eigenvalue"] == pytest.approx(0.0, abs=1e-12)
+    assert found["first_entry"] == pytest.approx(0.25)
+    assert found["largest_slope_along_the_third_eigenvector"] < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("number", "key", "exact"),
+    [
+        ("3.1", "factor_of_s", -2.0),
+        ("A.11", "mean_overlap", 0.25),
+        ("A.11", "mean_squared_overlap", halfspace_probability_moments(16)[1]),
+        ("A.11", "normalised_moment_first_entry_times_d", 1.0),
+        ("A.5", "pooled_corr_diagonal_coverage", 1.0),
+        ("proposition A.1", "factor_of_delta_in_what_labels_add", 0.0),
+    ],
+)
+def test_small_models_have_their_closed_forms(number: str, key: str, exact: float) -> None:
+    found = smoke(number)[key]
+    assert abs(found.value - exact) < 4.5 * found.standard_error
+    assert found.standard_error < 0.6
+
+
+def test_normalised_kernels_lie_between_the_bounds_only_with_the_factor_of_the_sphere() -> None:
+    found = smoke("A.5")
+    exact = forms.normalised_second_moment(np.diag(small_models._PATCH)).diagonal() * small_models._PATCH
+    for key, value in (
+        ("least_moment_over_the_printed_lower", exact[0]),
+        ("largest_moment_over_the_printed_upper", exact[-1]),
+    ):
+        number = found[f"{key}_bound"]
+        assert abs(number.value - value) < 4.5 * number.standard_error
+    assert exact[0] < 1 < 4 * exact[0]
+
+
+def test_the_noise_of_groups_is_the_variance_of_their_mean() -> None:
+    truth = 3 * torch.eye(4, dtype=torch.float64)
+    groups = truth + normal(400, 4, 4)
+    assert probes.noise_of(groups, torch.arange(400)) == pytest.approx(16 / 36, rel=0.1)

@@ -23,6 +23,7 @@ NEED_NO_IMAGES = {
     if each.number not in ("7", "8", "3.13", "E", "D.1")
 }
 NEED_NO_IMAGES |= {("geometry2025", number) for number in ("1", "3", "5", "10", "12", "13", "14", "9", "A.12")}
+NEED_NO_IMAGES |= {("geometry2025", number) for number in ("3.1", "proposition A.1", "A.5", "15", "A.11", "A.12.1")}
 NEED_NO_IMAGES |= {
     ("patterns2021", each.number) for each in papers.find("patterns2021").figures if each.number not in ("2", "5-7")
 }

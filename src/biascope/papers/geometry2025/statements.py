@@ -284,17 +284,7 @@ STATEMENTS = (
 )
 
 #: Statements that no claim tests, and why.
-WITHOUT_CLAIM = {
-    "linear_regression_evolution": "no figure: the closed form is tested in tests/papers/test_geometry2025_models.py",
-    "change_of_curvature_follows_evolution": "no code",
-    "geometry_without_pooling_is_identity": "no figure: the closed form is tested in tests/papers/test_geometry2025_models.py",
-    "pooled_geometry_counts_coverage": "no figure: the closed form is tested in tests/papers/test_geometry2025_models.py",
-    "normalised_geometry_is_bounded": "no figure: the closed form is tested in tests/papers/test_geometry2025_models.py",
-    "example_of_three_inputs": "no figure: the closed form is tested in tests/papers/test_geometry2025_models.py",
-    "small_probe_lowers_variance": "no code",
-    "half_space_moments": "no figure: the closed form is tested in tests/papers/test_geometry2025_models.py",
-    "normalised_gaussian_moment": "no figure: the closed form is tested in tests/papers/test_geometry2025_models.py",
-}
+WITHOUT_CLAIM: dict[str, str] = {}
 
 _TEN_POINTS = (
     "The bound of 10 points was ours. The claim now has the paper's bound, 0, and needs networks that trained."

@@ -144,7 +144,7 @@ def periodic_share(groups: Tensor, shape: Sequence[int], period: int) -> Estimat
 def perceptron(shape: Sequence[int], width: int) -> nn.Module:
     """One hidden ReLU layer without biases, all weights from N(0, 1), as in theorem 3.1."""
     first = nn.Linear(math.prod(shape), width, bias=False)
-    return _gaussian(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, 1, bias=False))
+    return with_gaussian_weights(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, 1, bias=False))
 
 
 def pooled_convolution(shape: Sequence[int], width: int, kernel: int = 3) -> nn.Module:
@@ -154,10 +154,11 @@ def pooled_convolution(shape: Sequence[int], width: int, kernel: int = 3) -> nn.
     sees a window of the image.
     """
     pool, first = nn.AvgPool2d(shape[-1] - kernel + 1, stride=1), nn.Linear(shape[0] * kernel**2, width, bias=False)
-    return _gaussian(pool, nn.Flatten(), first, nn.Linear(width, 1, bias=False))
+    return with_gaussian_weights(pool, nn.Flatten(), first, nn.Linear(width, 1, bias=False))
 
 
-def _gaussian(*layers: nn.Module) -> nn.Module:
+def with_gaussian_weights(*layers: nn.Module) -> nn.Module:
+    """Layers in a row, all their weights from N(0, 1)."""
     module = nn.Sequential(*layers)
     for weight in module.parameters():
         nn.init.normal_(weight)
@@ -250,7 +251,7 @@ class Theorem:
         return found, max(apart)
 
 
-def _slope(widths: Sequence[float], values: Sequence[float], errors: Sequence[float] | None = None) -> Estimate:
+def slope_of(widths: Sequence[float], values: Sequence[float], errors: Sequence[float] | None = None) -> Estimate:
     """Of log value against log width; with standard errors of the values, with its own."""
     x, y = np.log(np.asarray(widths, float)), np.log(np.asarray(values, float))
     weights = (x - x.mean()) / np.square(x - x.mean()).sum()
@@ -459,10 +460,10 @@ def figure_7(effort: str, run: Run) -> Finding:
         if len(told := [row for row in told if row[1] > 4 * row[2]][-3:]) == 3:  # where noise does not bend it
             there = [row[0] for row in told]
             statistics |= {
-                f"{key}_slope_of_1_minus_abs_corr_measured": _slope(*zip(*told, strict=True)).named(
+                f"{key}_slope_of_1_minus_abs_corr_measured": slope_of(*zip(*told, strict=True)).named(
                     f"{title}: slope of 1 − abs Corr, measured"
                 ),
-                f"{key}_slope_of_1_minus_abs_corr_exact_there": _slope(there, [model.gap(n) for n in there]).named(
+                f"{key}_slope_of_1_minus_abs_corr_exact_there": slope_of(there, [model.gap(n) for n in there]).named(
                     f"{title}: slope of 1 − abs Corr, exact, there"
                 ),
             }
@@ -475,13 +476,13 @@ def figure_7(effort: str, run: Run) -> Finding:
         "mlp_exact_abs_corr_delta_s_at_width_220": Estimate.exact(1 - mlp.gap(_HUGE[-1])).named(
             "MLP: exact abs Corr(Δ, S) at width 2²⁰"
         ),
-        "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220": _slope(_HUGE, [mlp.gap(n) for n in _HUGE]).named(
+        "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220": slope_of(_HUGE, [mlp.gap(n) for n in _HUGE]).named(
             "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰"
         ),
-        "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096": _slope(_FAR, gaps).named(
+        "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096": slope_of(_FAR, gaps).named(
             "CNN: slope of 1 − abs Corr, exact, to width 4096"
         ),
-        "cnn_slope_of_the_angle_exact_to_width_4096": _slope(_FAR, [math.acos(1 - gap) for gap in gaps]).named(
+        "cnn_slope_of_the_angle_exact_to_width_4096": slope_of(_FAR, [math.acos(1 - gap) for gap in gaps]).named(
             "CNN: slope of the angle, exact, to width 4096"
         ),
     }

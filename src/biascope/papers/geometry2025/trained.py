@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch.func import grad, jvp, vmap
 from biascope.derivatives.gradients import input_gradient
 from biascope.derivatives.matrices import DrawnMatrix, data_covariance, seen_through
 from biascope.families.family import Network
+from biascope.families.weights import Params
 from biascope.papers.geometry2025.shared import TITLES, family_of, geometry_of, learned, probe_scale
 from biascope.papers.geometry2025.theory import (
     NAMES,
@@ -351,3 +354,101 @@ def figure_a3(effort: str, run: Run) -> Finding:
         "nothing makes the model's own curvature ℓ'∇²f vanish beside it.",
     )
     return Finding(statistics, {}, settings, notes)
+
+
+# Change of the curvature: network, side of the images, samples of each class, networks, epochs, inputs of a network.
+_CHANGING: dict[str, tuple[str, int, int, int, int, int]] = {
+    "smoke": ("mlp", 4, 32, 4, 1, 2),
+    "laptop": ("lenet", 16, 500, 16, 60, 4),
+    "paper": ("lenet", 16, 2000, 24, 60, 8),
+}
+_STEP = 1e-4  # length of a step of the weights, relative to their norm
+
+
+def change_of_curvature(network: Network, velocity: Params, x: Tensor, y: Tensor, loss: str) -> Tensor:
+    """``d/dt`` of :func:`curvature` along a velocity of the weights, by a central difference.
+
+    Example:
+        >>> one = Network.of(torch.nn.Linear(2, 1, bias=False).double())
+        >>> one = one.with_params({"weight": torch.tensor([[1.0, 0.0]], dtype=torch.float64)})
+        >>> moved, x = {"weight": torch.tensor([[0.0, 1.0]], dtype=torch.float64)}, torch.zeros(1, 2, dtype=torch.float64)
+        >>> change_of_curvature(one, moved, x, x[:, 0], "squared").round(decimals=6).tolist()  # of 2wwᵀ
+        [[0.0, 2.0], [2.0, 0.0]]
+    """
+    lengths = [torch.stack(torch._foreach_norm(list(each.values()))).norm() for each in (network.params, velocity)]
+    step = _STEP * float(lengths[0] / lengths[1])
+    ends = [
+        network.with_params({key: each + sign * step * velocity[key] for key, each in network.params.items()})
+        for sign in (1, -1)
+    ]
+    above, below = (curvature(each, x, y, loss) for each in ends)
+    return (above - below) / (2 * step)
+
+
+@figure(
+    "A.3, change",
+    title="Change of the loss curvature in input space against Δᵗ: LeNet on CIFAR-2",
+    claims=[
+        *claims_of(
+            [
+                (
+                    "the change of the curvature is proportional to Δᵗ",
+                    "trained_corr_change_of_curvature_delta",
+                    "squared loss, trained: Corr(change of curvature, Δᵗ)",
+                    "at least",
+                    0.02,
+                )
+            ],
+            of="change_of_curvature_follows_evolution",
+            kind="paper",
+            trained=(learned("training_accuracy_percent"),),
+        ),
+        *claims_of(
+            [
+                (
+                    "approximately",
+                    "trained_corr_change_of_curvature_delta",
+                    "squared loss, trained: Corr(change of curvature, Δᵗ), well above chance",
+                    "at least",
+                    0.5,
+                )
+            ],
+            of="change_of_curvature_follows_evolution",
+            trained=(learned("training_accuracy_percent"),),
+        ),
+    ],
+    draw=dots_figure,
+)
+def figure_a3_change(effort: str, run: Run) -> Finding:
+    """Squared loss, whose third derivative is zero; at training inputs, averaged over networks."""
+    name, side, each, runs, epochs, count = _CHANGING[effort]
+    exact = dataclasses.replace(run.shared, precision="float64")  # differences of second derivatives
+    data = small_images(side, each, run)
+    family = family_of(name, data.shape, outputs=1, images=True, **({"activation": "gelu"} if name == "mlp" else {}))
+    recipe = Recipe(rate=_RATES["squared"], momentum=0.9, epochs=epochs, loss="squared")
+    given, start = data.to(exact), family.draw(runs, seed=0, run=exact)
+    end = fit(start, given, recipe, seed=0, run=exact).networks
+    reached = over_repeats(
+        100 * evaluation(end, given, "train", loss="squared", run=exact).accuracy.cpu().numpy(), within=(0.0, 100.0)
+    )
+    x, y = given.whole("train")
+    statistics: dict[str, Number] = {}
+    bent: list[Tensor] = []
+    moved: list[Tensor] = []
+    for member in range(runs):
+        few = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), member, "few"))[:count].to(x.device)
+        network = end.member(member)
+        velocity = weight_velocity(network, x, y, loss="squared")
+        bent.append(change_of_curvature(network, velocity, x[few], y[few], "squared"))
+        slope, rate = gradient_velocity(network.read("mean"), x[few], velocity)
+        moved.append(DrawnMatrix(2 * rate[None], slope[None]).dense())
+    statistics["trained_corr_change_of_curvature_delta"] = corr(torch.stack(bent), torch.stack(moved)).named(
+        "squared loss, trained: Corr(change of curvature, Δᵗ)"
+    )
+    drawn = list(statistics)
+    statistics["training_accuracy_percent"] = reached.named("squared loss: training accuracy", "%")
+    settings = {"samples": data.name, "plan": list(_CHANGING[effort]), "rate": _RATES["squared"], "seed": 0}
+    notes = (
+        "For squared loss the change is 2(ġgᵀ + gġᵀ) plus the model's own curvature, weighted by residuals and their change.",
+    )
+    return Finding(statistics, {}, settings | {"drawn": drawn}, notes)
