@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GROUPS = 32  # independent estimates of one matrix
-GREY = (1, 32, 32)  # the images of figure 9
-NAMES = {"smoke": ("lenet",), "laptop": ("mlp", "lenet"), "paper": ("mlp", "lenet")}  # of A.4 and conjecture 2
+NAMES = {"smoke": ("mlp",), "laptop": ("mlp", "lenet"), "paper": ("mlp", "lenet")}  # of A.4 and conjecture 2
 Velocity = Callable[[Network, int], Params]
 
 
@@ -511,12 +510,16 @@ _DRAWS: dict[str, dict[str, int]] = {
 BAND, PERIOD, OTHER = 5, 8, 7  # pixels: side of LeNet's kernels; of a patch, and product of ResNet's strides; a control
 _NEAR = f"lenet_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"
 _PUBLISHED_GEOMETRIES = published_geometry(list(_DRAWS["paper"]), 1e-3)
-_PICTURE = slice(14 * 32, 18 * 32)  # four rows of pixels in the middle
 
 
-def geometries(name: str, probe: Probe, draws: int, run: Run, seed: int = 0) -> Tensor:
+def _grey(effort: str) -> tuple[int, int, int]:
+    """The images of figures 9 and A.12; at smoke a quarter of the pixels."""
+    return (1, 16, 16) if effort == "smoke" else (1, 32, 32)
+
+
+def geometries(name: str, probe: Probe, draws: int, run: Run, *, shape: tuple[int, int, int], seed: int = 0) -> Tensor:
     """Independent estimates ``(g, D, D)`` of the average geometry of one of the paper's networks, for grey images."""
-    family = family_of(name, GREY)
+    family = family_of(name, shape)
     how: dict[str, Any] = {"estimator": "exact", "step": 1.0, "readout": "mean", "seed": seed}
     sampler = GradientSampler(family, probe, **how, run=run_of(family, run))
     found = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
@@ -524,8 +527,8 @@ def geometries(name: str, probe: Probe, draws: int, run: Run, seed: int = 0) -> 
     return torch.stack([group.second.matmul(identity) / group.draws for group in found.groups])
 
 
-def _gaussian_probe(scale: float) -> Probe:
-    return Probe.gaussian(GREY, num=PROBES, std=scale, fresh=True, seed=0)
+def _gaussian_probe(scale: float, shape: tuple[int, int, int]) -> Probe:
+    return Probe.gaussian(shape, num=PROBES, std=scale, fresh=True, seed=0)
 
 
 def settings_of_geometries(effort: str) -> dict[str, Any]:
@@ -647,14 +650,17 @@ def figure_9(effort: str, run: Run) -> Finding:
     """Identity, band and period, each as a number free of the bias of few draws."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    place = torch.arange(math.prod(GREY))
-    steps = [(axis[:, None] - axis).abs() for axis in (place // GREY[-1], place % GREY[-1])]
+    shape = _grey(effort)
+    side = shape[-1]
+    middle = slice((side // 2 - 2) * side, (side // 2 + 2) * side)  # four rows of pixels
+    place = torch.arange(math.prod(shape))
+    steps = [(axis[:, None] - axis).abs() for axis in (place // side, place % side)]
     near = torch.maximum(*steps) <= BAND
     for name, draws in _DRAWS[effort].items():
         title, key = TITLES[name], snake(TITLES[name])
-        groups = geometries(name, _gaussian_probe(probe_scale(name)), draws, run)
+        groups = geometries(name, _gaussian_probe(probe_scale(name), shape), draws, run, shape=shape)
         identity = torch.eye(len(place))
-        one, two = (periodic_share(groups, GREY, period) for period in (PERIOD, OTHER))
+        one, two = (periodic_share(groups, shape, period) for period in (PERIOD, OTHER))
         statistics |= {
             f"{key}_corr_g_i": corr(groups, identity).named(f"{title}: Corr(G, I)"),
             f"{key}_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart": share_within(groups, near).named(
@@ -677,7 +683,7 @@ def figure_9(effort: str, run: Run) -> Finding:
         mean = groups.mean(0)
         values = torch.linalg.eigvalsh(mean).flip(0).clamp_min(1e-12)
         arrays[f"eigenvalues: {title}"] = (values / values[0]).cpu().numpy()
-        arrays[f"matrix: {title}"] = (mean / mean.diagonal().mean())[_PICTURE, _PICTURE].float().cpu().numpy()
+        arrays[f"matrix: {title}"] = (mean / mean.diagonal().mean())[middle, middle].float().cpu().numpy()
     control = Estimate.exact(float(near.double().mean()))
     statistics[f"a_constant_matrix_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"] = control.named(
         f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart"
@@ -730,14 +736,15 @@ def figure_a12(effort: str, run: Run) -> Finding:
     statistics: dict[str, Number] = {}
     for name, draws in _DRAWS[effort].items():
         title, key, scale = TITLES[name], snake(TITLES[name]), probe_scale(name)
-        still = geometries(name, Probe.fixed(torch.zeros(1, *GREY)), draws, run, seed=1)  # of other networks
-        moving = geometries(name, _gaussian_probe(scale), draws, run)
+        shape = _grey(effort)
+        still = geometries(name, Probe.fixed(torch.zeros(1, *shape)), draws, run, shape=shape, seed=1)  # other networks
+        moving = geometries(name, _gaussian_probe(scale, shape), draws, run, shape=shape)
         statistics |= {
             f"{key}_corr_g_0_g": corr(still, moving).named(f"{title}: Corr(G(0), G)"),
             f"{key}_corr_i_g": corr(moving, torch.eye(moving.shape[1])).named(f"{title}: Corr(I, G)"),
         }
         if scale < 1:
-            wide = geometries(name, _gaussian_probe(1.0), draws, run)
+            wide = geometries(name, _gaussian_probe(1.0, shape), draws, run, shape=shape)
             statistics[f"{key}_corr_g_0_g_with_sigma_p_1"] = corr(still, wide).named(
                 f"{title}: Corr(G(0), G) with σ_P = 1"
             )
@@ -749,7 +756,7 @@ def figure_a12(effort: str, run: Run) -> Finding:
 
 # Side of the images, samples of each class, samples of an instant, draws, draws of G.
 _LABELLED: dict[str, tuple[int, int, int, int, int]] = {
-    "smoke": (16, 32, 16, 24, 64),
+    "smoke": (8, 32, 16, 12, 32),
     "laptop": (16, 1000, 256, 2000, 2000),
     "paper": (32, 5000, 512, 12_000, 10_000),
 }

@@ -41,7 +41,7 @@ from biascope.training.velocity import gradient_velocity, weight_velocity
 
 # Side of the images, samples of each class, networks, epochs; draws of G, of Δ at the start; inputs for Δ, for the curvature.
 _TRAINED: dict[str, tuple[int, int, int, int, int, int, int, int]] = {
-    "smoke": (16, 32, 6, 1, 32, 24, 2, 1),
+    "smoke": (8, 32, 3, 1, 16, 12, 1, 1),
     "laptop": (16, 1000, 24, 30, 2000, 1920, 8, 8),
     "paper": (32, 5000, 24, 30, 10_000, 9600, 8, 16),
 }
@@ -310,8 +310,9 @@ def figure_a3(effort: str, run: Run) -> Finding:
     drawn: list[str] = []
     runs, count = _TRAINED[effort][2], _TRAINED[effort][7]
     for loss in _RATES:
-        data, start, end, accuracy = trained_networks("lenet", loss, effort, run)
-        (x, y), scale = data.to(run).whole("train"), probe_scale("lenet")
+        name = NAMES[effort][-1]  # LeNet, except at smoke
+        data, start, end, accuracy = trained_networks(name, loss, effort, run)
+        (x, y), scale = data.to(run).whole("train"), probe_scale(name)
         probes = Probe.gaussian(data.shape, num=4 * count, std=scale, fresh=True, seed=3).inputs(0, runs, run)
         for when, networks in (("initialised", start), ("trained", end)):
             bent: list[Tensor] = []
