@@ -96,7 +96,7 @@ def _data() -> tuple[Tensor, Tensor]:
             kind="check",
         ),
     ],
-    draw=dots_figure,
+    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def section_3_1(effort: str, run: Run) -> Finding:
     """Gaussian weights of variance 1, random labels."""
@@ -140,7 +140,7 @@ def _settings(effort: str, **more: Any) -> dict[str, Any]:
             kind="paper",
         )
     ],
-    draw=dots_figure,
+    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def proposition_a1(effort: str, run: Run) -> Finding:
     """The same networks on the same samples, with labels and with targets 0."""
@@ -272,7 +272,7 @@ _PATCH = np.geomspace(4.0, 0.25, 4)  # eigenvalues of the covariance of a patch
             of="normalised_geometry_is_bounded",
         ),
     ],
-    draw=dots_figure,
+    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def appendix_a5(effort: str, run: Run) -> Finding:
     """Networks without and with pooling, and a kernel that is divided by the deviation of what it gives."""
@@ -339,7 +339,7 @@ def appendix_a5(effort: str, run: Run) -> Finding:
         of="example_of_three_inputs",
         kind="paper",
     ),
-    draw=dots_figure,
+    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def figure_15(effort: str, run: Run) -> Finding:
     """Exact: the gradient is linear in the weights, and its derivative is taken by automatic differentiation."""

@@ -697,11 +697,11 @@ def figure_9(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, notes)
 
 
-def dots_figure(finding: Finding, dark: bool) -> Figure:
+def dots_figure(finding: Finding, dark: bool, x: str = "correlation") -> Figure:
     """The numbers themselves, with their intervals."""
     shown = [finding.statistics[snake(key)] for key in finding.settings["drawn"]]  # words, in findings before 0.2
     picture, colours = blank(0.9 + 0.36 * len(shown), "Dots with 95 % intervals."), PALETTE[dark]
-    view = panel(picture, dark, xlabel="correlation", yticks=[], ylim=(len(shown) - 0.4, -0.8))
+    view = panel(picture, dark, xlabel=x, yticks=[], ylim=(len(shown) - 0.4, -0.8))
     for row, one in enumerate(shown):
         ends = (one.low, one.high) if math.isfinite(one.low + one.high) else (one.value, one.value)
         view.plot(ends, (row, row), color=colours.lines[0], linewidth=2)
