@@ -372,7 +372,7 @@ class OnCovariance:
 
 _COVARIANCES: dict[str, dict[str, OnCovariance]] = {
     "smoke": {"lenet": OnCovariance(64, 2, 2, 16, 2, side=16)},
-    "laptop": {"mlp": OnCovariance(10_000, 5, 50, 4000, 10), "lenet": OnCovariance(10_000, 3, 50, 4000, 10)},
+    "laptop": {"mlp": OnCovariance(10_000, 3, 50, 4000, 5), "lenet": OnCovariance(10_000, 3, 50, 4000, 5)},
     "paper": {
         "mlp": OnCovariance(10_000, 5, 50, 10_000, 50),
         "lenet": OnCovariance(10_000, 25, 100, 10_000, 100),
