@@ -13,6 +13,7 @@ match   eight architectures on 8,000 samples of CIFAR-10's shape at the default 
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 import torch
 
 from biascope import Family, Run, network
-from biascope.measures.geometry_motion import geometry_motion
+from biascope.measures.geometry_motion import RECIPE, geometry_motion
 from biascope.tasks.task import Arrays
 from biascope.training.velocity import gradient_velocity, weight_velocity
 
@@ -143,10 +144,11 @@ def benchmark_motion(options, device):
     x, y = images(samples, shape, 2, "cpu")
     data, family, found = Arrays({"train": (x, y)}), lenet(shape, 2), {}
     draws = 64 if options.quick else 1000
+    recipe = dataclasses.replace(RECIPE, epochs=epochs)
     for looks in (8, 8 if options.quick else 400):  # in geometric order: 400 is nearly every epoch of 100
         begin = time.perf_counter()
         result = geometry_motion(
-            family, data, runs=runs, epochs=epochs, checkpoints=looks, geometry_draws=draws, run=run
+            family, data, recipe=recipe, runs=runs, checkpoints=looks, geometry_draws=draws, run=run
         )
         taken, seen = time.perf_counter() - begin, len(result.epochs)
         print(

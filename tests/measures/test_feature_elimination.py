@@ -46,7 +46,13 @@ def data_of(train: int = 60, test: int = 40) -> Arrays:
 
 FAMILY = Family.initialised(lambda: nn.Sequential(nn.Linear(SIZE, 6), nn.Tanh(), nn.Linear(6, 2)), name="small")
 DATA = data_of()
-QUICK = {"shares": (0.0, 0.25, 0.5), "draws": 64, "epochs": 3, "repeats": 2, "run": CPU64}
+
+
+def epochs(count: int, rate: float = 0.1) -> Recipe:
+    return Recipe("sgd", rate, momentum=0.9, epochs=count, batch=128)
+
+
+QUICK = {"shares": (0.0, 0.25, 0.5), "draws": 64, "recipe": epochs(3), "repeats": 2, "run": CPU64}
 
 
 def test_the_order_spans_the_generalised_eigenvectors_with_least_geometry_per_variance_first() -> None:
@@ -88,7 +94,9 @@ def test_random_directions_take_as_much_variance_as_nearly_as_whole_directions_c
     x = inputs(400, 60) * torch.linspace(0.5, 1.5, 60)
     data = Arrays({split: (x, torch.arange(400) % 2) for split in ("train", "test")}, torch.float64)
     family = Family.initialised(lambda: nn.Linear(60, 2), name="linear")
-    result = feature_elimination(family, data, **{**QUICK, "shares": (0.0, 0.3, 0.6), "draws": 600, "epochs": 1})
+    result = feature_elimination(
+        family, data, **{**QUICK, "shares": (0.0, 0.3, 0.6), "draws": 600, "recipe": epochs(1)}
+    )
     assert result.removed.tolist() == [0, 18, 36]
     assert result.removed_at_random[0] == 0
     assert result.variance[0] == 0
@@ -98,7 +106,7 @@ def test_random_directions_take_as_much_variance_as_nearly_as_whole_directions_c
 
 
 def test_accuracies_are_those_of_networks_trained_on_the_projected_data() -> None:
-    result = feature_elimination(FAMILY, DATA, **{**QUICK, "epochs": 20, "rate": 0.2})
+    result = feature_elimination(FAMILY, DATA, **{**QUICK, "recipe": epochs(20, 0.2)})
     geometry = torch.from_numpy(_geometry())
     columns = elimination_order(geometry, data_covariance(DATA.splits["train"][0]))
     seed = seed_of(0, "repeat", 0)
@@ -106,7 +114,7 @@ def test_accuracies_are_those_of_networks_trained_on_the_projected_data() -> Non
         start = FAMILY.draws(seed=seed, run=CPU64).pick([repeat]).member(0)
         for place, count in enumerate(result.removed):
             task = without(DATA, columns[:, : int(count)])
-            recipe = Recipe("sgd", 0.2, momentum=0.9, epochs=20, batch=128)
+            recipe = epochs(20, 0.2)
             trained = fit(start, task, recipe, seed=seed, run=CPU64).networks
             assert result.accuracy[repeat, place] == float(evaluation(trained, task, "test", run=CPU64).accuracy[0])
     np.testing.assert_array_equal(result.accuracy[:, 0], result.accuracy_at_random[:, 0])
@@ -136,7 +144,7 @@ def test_a_direction_that_the_network_cannot_see_is_not_missed() -> None:
     x, y = torch.cat([common + apart, common - apart], 1), (common[:, 0] > 0).long()
     data = Arrays({"train": (x[:200], y[:200]), "test": (x[200:], y[200:])}, torch.float64)
     family = Family.initialised(Sum, name="sum")
-    result = feature_elimination(family, data, **{**QUICK, "shares": (0.0, 0.5), "epochs": 30, "repeats": 3})
+    result = feature_elimination(family, data, **{**QUICK, "shares": (0.0, 0.5), "recipe": epochs(30), "repeats": 3})
     assert result.variance[1] == pytest.approx(25 / 26, abs=0.02)
     assert result.removed_at_random[1] >= 6
     assert result.accuracy[:, 1].min() > 0.95
@@ -215,6 +223,6 @@ def test_wrong_data_are_told_in_one_sentence() -> None:
 
 
 def test_fewer_draws_than_directions_leave_directions_without_geometry_which_go_first() -> None:
-    result = feature_elimination(FAMILY, DATA, **{**QUICK, "draws": 4, "epochs": 1})
+    result = feature_elimination(FAMILY, DATA, **{**QUICK, "draws": 4, "recipe": epochs(1)})
     assert result.removed.tolist() == [0, 2, 4]
     assert np.isfinite(result.accuracy).all()

@@ -1,5 +1,7 @@
 """Geometry in motion: correlations along a training, against gradients taken by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -25,16 +27,16 @@ def data_of(classes: int = 2) -> Arrays:
     return Arrays({"train": (x[:30], y[:30]), "test": (x[30:], y[30:])}, torch.float64)
 
 
-SMALL = {"runs": 5, "epochs": 6, "checkpoints": 3, "probes": 2, "geometry_draws": 64, "run": CPU64}
+SIX = Recipe("gd", 0.1, schedule="constant", momentum=0.9, epochs=6)
+SMALL = {"recipe": SIX, "runs": 5, "checkpoints": 3, "probes": 2, "geometry_draws": 64, "run": CPU64}
 
 
 def test_the_geometry_of_linear_models_is_that_of_their_weights() -> None:
     data = data_of()
     result = geometry_motion(LINEAR, data, **SMALL)
     own = seed_of(0, "trained")
-    recipe = Recipe("gd", 0.1, schedule="constant", momentum=0.9, epochs=6)
     start = LINEAR.draw(5, seed=own, run=CPU64)
-    walk = fit(start, data, recipe, seed=own, run=CPU64, keep_at=result.epochs.tolist())
+    walk = fit(start, data, SIX, seed=own, run=CPU64, keep_at=result.epochs.tolist())
     covariance = data_covariance(data.splits["train"][0])
     before = None
     for place, epoch in enumerate(result.epochs.tolist()):
@@ -59,12 +61,10 @@ def test_squared_loss_at_first_shrinks_what_the_data_show() -> None:
     result = geometry_motion(
         LINEAR,
         data,
-        loss="squared",
+        recipe=dataclasses.replace(SIX, rate=1e-3, epochs=1, loss="squared"),
         runs=60,
-        epochs=1,
         checkpoints=2,
         probes=1,
-        rate=1e-3,
         geometry_draws=400,
         run=CPU64,
     )
@@ -93,7 +93,11 @@ def test_a_run_folder_keeps_every_checkpoint(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"runs": 1}, "at least 2"), ({"checkpoints": 1}, "at least 2"), ({"rate": 1e30, "loss": "squared"}, "diverged")],
+    [
+        ({"runs": 1}, "at least 2"),
+        ({"checkpoints": 1}, "at least 2"),
+        ({"recipe": dataclasses.replace(SIX, rate=1e30, loss="squared")}, "diverged"),
+    ],
 )
 def test_wrong_settings_get_a_sentence(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -127,12 +131,12 @@ def test_inputs_too_large_for_a_matrix_are_compared_by_their_rows() -> None:
 
 def test_any_recipe_is_followed() -> None:
     recipe = Recipe("sgd", 0.3, schedule="linear", momentum=0.9, clip=0.5, weight_decay=5e-4, epochs=4, batch=8)
-    settings = {key: value for key, value in SMALL.items() if key != "epochs"} | {"checkpoints": 5}
-    result = geometry_motion(LINEAR, data_of(), **settings, recipe=recipe, even=True)
+    settings = {**SMALL, "recipe": recipe, "checkpoints": 5}
+    result = geometry_motion(LINEAR, data_of(), **settings, even=True)
     assert result.epochs.tolist() == [0, 1, 2, 3, 4]
     own = seed_of(0, "trained")
     ends = fit(LINEAR.draw(5, seed=own, run=CPU64), data_of(), recipe, seed=own, run=CPU64).networks.params["weight"]
     geometry = ends[:, 0].T @ ends[:, 0]
     assert result.plain[-1, REFERENCES.index("I")] == pytest.approx(correlation(geometry, torch.eye(5)))
     with pytest.raises(ValueError, match="in epochs"):
-        geometry_motion(LINEAR, data_of(), **settings, recipe=Recipe("sgd", 0.3, steps=4))
+        geometry_motion(LINEAR, data_of(), **{**settings, "recipe": Recipe("sgd", 0.3, steps=4)})

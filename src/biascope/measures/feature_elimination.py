@@ -36,6 +36,7 @@ from biascope.training.sweep import Course, Trial, trained
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RECIPE = Recipe("sgd", 0.1, momentum=0.9, epochs=50, batch=128)  # as published
 CONFIDENCE = 0.68  # of intervals over runs, as published
 
 
@@ -196,7 +197,12 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     x = torch.randn(90, 6, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
     data = Arrays({"train": (x[:60], y[:60]), "test": (x[60:], y[60:])})
-    return (family, data), {"shares": (0.0, 0.5), "epochs": 4, "repeats": 2, "draws": 64}
+    return (family, data), {
+        "shares": (0.0, 0.5),
+        "recipe": dataclasses.replace(RECIPE, epochs=4),
+        "repeats": 2,
+        "draws": 64,
+    }
 
 
 @measurement(
@@ -217,9 +223,7 @@ def feature_elimination(
     scale: float = 1e-3,
     readout: str = "mean",
     ridge: float = 1e-6,
-    epochs: int = 50,
-    rate: float = 0.1,
-    recipe: Recipe | None = None,
+    recipe: Recipe = RECIPE,
     repeats: int = 5,
     seed: int = 0,
     run: Run | None = None,
@@ -243,9 +247,7 @@ def feature_elimination(
         scale: σ of the input, one for each network, at which gradients are taken.
         readout: Scalar to take of several outputs, for G.
         ridge: Added to the diagonals of G and S, in units of their mean eigenvalue: either may be singular.
-        epochs: Passes over the training set, by SGD with momentum 0.9 in batches of 128 as published.
-        rate: Initial learning rate; it falls linearly to 0.
-        recipe: Any recipe, in place of epochs and rate.
+        recipe: Training recipe; by default 50 epochs of SGD in batches of 128 with momentum 0.9, as published.
         repeats: Runs, each with its own weights.
         seed: Random seed.
         run: Folder (draws and trainings are saved), device, precision.
@@ -260,7 +262,8 @@ def feature_elimination(
         >>> family = Family.initialised(lambda: nn.Linear(2, 2, bias=False), name="linear")
         >>> x = torch.tensor([[1.0, 3.0], [-1.0, 3.0], [1.0, -3.0], [-1.0, -3.0]])  # the first entry tells the class
         >>> data = Arrays({split: (x, (x[:, 0] > 0).long()) for split in ("train", "test")})
-        >>> found = feature_elimination(family, data, shares=(0.0, 0.5), draws=2000, epochs=20, repeats=2)
+        >>> recipe = dataclasses.replace(RECIPE, epochs=20)
+        >>> found = feature_elimination(family, data, shares=(0.0, 0.5), draws=2000, recipe=recipe, repeats=2)
         >>> found.accuracy.mean(0), found.variance.round(1)  # the second holds 0.9 of the variance, and is not missed
         (array([1., 1.]), array([0. , 0.9]))
 
@@ -292,8 +295,6 @@ def feature_elimination(
     )
     counts = np.array([round(share * size) for share in shares])
     alike = np.array([abs(at_random - gone[count]).argmin() for count in counts])
-    if recipe is None:
-        recipe = Recipe("sgd", rate, momentum=0.9, epochs=epochs, batch=128)
     chosen_by = (draws, scale, readout, ridge, seed)
     course = _Left(data, {"geometry": order, "random": random}, recipe, chosen_by)
     kinds = [[f"geometry {k}" for k in counts], [f"random {k}" if k else "geometry 0" for k in alike]]

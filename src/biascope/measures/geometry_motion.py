@@ -35,6 +35,7 @@ from biascope.training.recipe import Recipe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RECIPE = Recipe("gd", 0.1, schedule="constant", momentum=0.9, epochs=100, batch=128)  # full batches, as published
 REFERENCES = ("GSG", "S", "G", "I")  # the data as the network sees them, the data, the network at first, and neither
 
 
@@ -187,7 +188,8 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     x = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
     data = Arrays({"train": (x[:20], y[:20]), "test": (x[20:], y[20:])})
-    return (family, data), {"runs": 4, "epochs": 4, "checkpoints": 3, "probes": 2, "geometry_draws": 32}
+    recipe = Recipe("gd", 0.1, schedule="constant", momentum=0.9, epochs=4)
+    return (family, data), {"recipe": recipe, "runs": 4, "checkpoints": 3, "probes": 2, "geometry_draws": 32}
 
 
 @measurement(
@@ -202,19 +204,13 @@ def geometry_motion(
     data: Arrays,
     *,
     positive: tuple[int, ...] | None = None,
+    recipe: Recipe = RECIPE,
     runs: int = 8,
-    epochs: int = 100,
     checkpoints: int = 8,
     even: bool = False,
     probes: int = 16,
     scale: float = 1e-3,
     geometry_draws: int = 1000,
-    optimiser: str = "gd",
-    rate: float = 0.1,
-    momentum: float = 0.9,
-    batch: int = 128,
-    loss: str | None = None,
-    recipe: Recipe | None = None,
     readout: str = "mean",
     seed: int = 0,
     run: Run | None = None,
@@ -232,19 +228,13 @@ def geometry_motion(
         family: Networks and the distribution of their weights.
         data: With a split ``train``, and ``test`` if there is one.
         positive: Classes that count as positive; needed if the network has one output and there are more than two classes.
+        recipe: Training recipe, with a length in epochs; by default full batches at a constant rate.
         runs: Networks to train, each with its own weights, in one stack.
-        epochs: Passes over the training samples.
         checkpoints: Number of checkpoints: at the start and at epochs in geometric progression.
         even: Whether checkpoints are evenly spaced instead.
         probes: Inputs per network for the geometry, the same at every checkpoint.
         scale: Standard deviation of these inputs; 0.001 is published for smooth activations, 1 for ReLU.
         geometry_draws: Networks to estimate the initial geometry G from.
-        optimiser: ``"gd"`` (full batches), ``"sgd"``, ``"adam"`` or ``"adamw"``; a constant rate.
-        rate: Learning rate.
-        momentum: Momentum of gd and sgd.
-        batch: Samples in an iteration, except for gd.
-        loss: Training loss; logistic for one output and cross-entropy for several by default, ``"squared"`` as in theory.
-        recipe: Any recipe, in place of epochs, optimiser, rate, momentum, batch and loss.
         readout: Scalar to take of several outputs, for the geometry.
         seed: Random seed for weights, order of samples and probes.
         run: Folder (resumable), device, precision.
@@ -258,7 +248,10 @@ def geometry_motion(
     Example:
         >>> family = Family.initialised(lambda: nn.Linear(2, 1, bias=False), name="linear")
         >>> x, y = torch.tensor([[3.0, 0.0], [-3.0, 0.0]]), torch.tensor([1, 0])
-        >>> result = geometry_motion(family, Arrays({"train": (x, y)}), runs=6, epochs=40, probes=1, geometry_draws=400)
+        >>> recipe = Recipe("gd", 0.1, schedule="constant", momentum=0.9, epochs=40)
+        >>> result = geometry_motion(
+        ...     family, Arrays({"train": (x, y)}), recipe=recipe, runs=6, probes=1, geometry_draws=400
+        ... )
         >>> round(float(result.plain[-1, 1]), 1)  # all weights end along the one direction of the data
         1.0
 
@@ -275,8 +268,6 @@ def geometry_motion(
     if sampler.outputs == 1:
         data = data.two_classes(positive)
     given = data.to(run)
-    if recipe is None:
-        recipe = Recipe(optimiser, rate, schedule="constant", momentum=momentum, epochs=epochs, batch=batch, loss=loss)
     if recipe.steps is not None or recipe.stop:
         raise ValueError("recipe must have a length in epochs, got one in steps or with stop=True. Pass epochs=100.")
     spread = np.linspace if even else np.geomspace
