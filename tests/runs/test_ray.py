@@ -29,6 +29,7 @@ from biascope.runs import cluster
 from biascope.runs.run import Run
 from biascope.runs.trials import Group, Sweep
 from biascope.tasks.samples import samples_of
+from biascope.training.recipe import Recipe
 
 # Nodes started from this process leave files and processes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -275,7 +276,7 @@ def test_samples_travel_with_the_work(on_ray, tmp_path):
     data = samples_of(str(path))
     path.unlink()  # no node can read it any more
     family = Family.initialised(lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)), name="linear")
-    how = {"shares": (0.0, 0.5), "draws": 32, "epochs": 1, "repeats": 2}
+    how = {"shares": (0.0, 0.5), "draws": 32, "recipe": Recipe("sgd", 0.1, momentum=0.9, epochs=1), "repeats": 2}
     there = feature_elimination(family, data, **how, run=Run(device="cpu", on="ray", data_root=tmp_path / "none"))
     here = feature_elimination(family, data, **how, run=Run(device="cpu"))
     assert np.array_equal(there.accuracy, here.accuracy)
