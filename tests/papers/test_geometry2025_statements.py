@@ -16,7 +16,6 @@ from biascope import papers
 from biascope.papers import reproduce as reproduction
 from biascope.papers.geometry2025 import circles, learning, motion, samples, shared
 from biascope.papers.geometry2025.shared import least, over_trainings
-from biascope.papers.geometry2025.statements import WITHOUT_CLAIM
 from biascope.results.estimate import Estimate, Number
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -37,12 +36,6 @@ OF_UNTRAINED_NETWORKS = {
     "A.12.1",
     "proposition A.1",
 }  # figures of networks at initialisation
-
-
-def test_every_statement_has_a_claim_of_the_paper_or_a_reason() -> None:
-    tested = {claim.of for _, claim in CLAIMS if claim.kind == "paper" and not claim.post_hoc}
-    assert tested | WITHOUT_CLAIM.keys() == {each.key for each in PAPER.statements}
-    assert not tested & WITHOUT_CLAIM.keys()
 
 
 def test_every_claim_on_trained_networks_names_the_evidence_that_they_trained() -> None:

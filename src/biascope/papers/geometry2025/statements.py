@@ -16,6 +16,8 @@ STATEMENTS = (
         "mlp_learns_circles",
         "1",
         "An MLP learns two concentric circles in a plane of the input space, whatever the orientation of the plane.",
+        ruled_out="The same code reaches 99.9 % in both planes with radii 3 and 0.25: training works, and the radii "
+        "decide.",
     ),
     Statement(
         "resnet18_learns_aligned_circles",
@@ -36,6 +38,7 @@ STATEMENTS = (
         "linear_regression_evolution",
         "3.1",
         "Linear regression with independent Gaussian weights has G proportional to the identity and Δ = −σ²S.",
+        ruled_out="64,000 draws give the factor −2.002 ± 0.008, and the closed form by definition 2.2 is −2.",
     ),
     Statement(
         "mlp_evolution_is_covariance",
@@ -46,6 +49,7 @@ STATEMENTS = (
         "mlp_evolution_rate",
         "3.1, theorem 3.1",
         "That convergence has the rate 1/(n√D) for n hidden units and D inputs.",
+        ruled_out="Draws agree with the exact expression within 1.6 standard errors; its slope in n flattens.",
     ),
     Statement(
         "cnn_evolution_is_projection",
@@ -180,18 +184,23 @@ STATEMENTS = (
         "geometry_without_pooling_is_identity",
         "A.5, theorem A.2",
         "G is a multiple of the identity for every ReLU MLP or CNN without pooling and skip connections.",
+        ruled_out="The same code gives a multiple of the identity for an MLP and for circular padding; without padding "
+        "the border is read less often.",
     ),
     Statement(
         "pooled_geometry_counts_coverage",
         "A.5, theorem A.3",
         "For a linear convolution with global average pooling, G is diagonal, with entries that count how often a pixel "
         "is covered by the filter.",
+        ruled_out="The diagonal of the same estimate counts the coverage; the closed form has the same entries off the "
+        "diagonal.",
     ),
     Statement(
         "normalised_geometry_is_bounded",
         "A.5, corollary A.4",
         "With batch normalisation, each term of G lies between multiples of the overlap matrix, which the extreme "
         "eigenvalues of the patch covariances give.",
+        ruled_out="With the factor 1/d of lemma A.7 the lower bound holds for the same draws.",
     ),
     Statement(
         "mlp_geometry_is_identity",
@@ -258,6 +267,7 @@ STATEMENTS = (
         "A.10, figure 15",
         "For three inputs, a filter of two weights and average pooling, G is σ²/2 times a matrix of rank 2 with the "
         "eigenvalues 3, 1 and 0, and no decision boundary can form along the third eigenvector.",
+        ruled_out="The factor is exact, by automatic differentiation: pooling over two positions quarters G.",
     ),
     Statement(
         "small_probe_lowers_variance",
@@ -275,6 +285,7 @@ STATEMENTS = (
         "A.11.1, lemmas A.5 and A.6",
         "For a Gaussian vector and two half-spaces of random normals, the second moment restricted to both approaches a "
         "multiple of the identity in high dimension; the mean overlap is 1/2 and the mean squared overlap 1/3.",
+        ruled_out="64,000 draws agree with the exact moments: two half-spaces overlap in at most half of space.",
     ),
     Statement(
         "normalised_gaussian_moment",
@@ -282,9 +293,6 @@ STATEMENTS = (
         "The second moment of a Gaussian vector divided by its norm is the identity divided by the dimension.",
     ),
 )
-
-#: Statements that no claim tests, and why.
-WITHOUT_CLAIM: dict[str, str] = {}
 
 _TEN_POINTS = (
     "The bound of 10 points was ours. The claim now has the paper's bound, 0, and needs networks that trained."
