@@ -38,7 +38,7 @@ STATEMENTS = (
         "linear_regression_evolution",
         "3.1",
         "Linear regression with independent Gaussian weights has G proportional to the identity and Δ = −σ²S.",
-        ruled_out="64,000 draws give the factor −2.002 ± 0.008, and the closed form by definition 2.2 is −2.",
+        ruled_out="A Monte Carlo of 64,000 draws gives the factor −2.002 ± 0.008, and the closed form by definition 2.2 is −2.",
     ),
     Statement(
         "mlp_evolution_is_covariance",
@@ -285,7 +285,7 @@ STATEMENTS = (
         "A.11.1, lemmas A.5 and A.6",
         "For a Gaussian vector and two half-spaces of random normals, the second moment restricted to both approaches a "
         "multiple of the identity in high dimension; the mean overlap is 1/2 and the mean squared overlap 1/3.",
-        ruled_out="64,000 draws agree with the exact moments: two half-spaces overlap in at most half of space.",
+        ruled_out="A Monte Carlo of 64,000 draws agrees with the exact moments: two half-spaces overlap in at most half of space.",
     ),
     Statement(
         "normalised_gaussian_moment",
