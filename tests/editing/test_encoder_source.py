@@ -15,7 +15,7 @@ from biascope.derivatives.linearize import linearize
 from biascope.editing.encoder_source import VIT, encoder_of, headless_vit
 from biascope.editing.encoders.bert import BertShape, bert
 from biascope.editing.encoders.clip_vision import TowerShape, clip_vision
-from biascope.editing.encoders.efficientnet_lite0 import efficientnet_lite0
+from biascope.editing.encoders.efficientnet_lite import efficientnet_lite0
 from biascope.editing.encoders.image_input import ImageInput
 from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
