@@ -1,4 +1,4 @@
-"""Tables 6.1 to 6.3 and D.1, figures 6.2, 6.3, 6.7, D.1, D.3 and section D.2: tasks added to encoders, and taken away."""
+"""Tables 6.1 to 6.3 and D.1, figures 6.2, 6.3, 6.7, D.1 and section D.2: tasks added to encoders, and taken away."""
 
 # R seeds · W ways to edit · T tasks
 
@@ -559,7 +559,7 @@ def table_62(effort: str, run: Run) -> Finding:
 
 @figure(
     "table 6.3",
-    title="Task addition from random weights (with figure D.3)",
+    title="Task addition from random weights",
     claims=[
         Claim(
             f"{name}: adding {way} vectors helps less at random weights: gain from pre-trained minus gain from random weights, points.",

@@ -1,4 +1,4 @@
-"""Figure 6.5 of the thesis, and what it says of size elsewhere: one architecture in two sizes, on the same tasks."""
+"""Figures 6.5 and D.3 of the thesis, and what it says of size elsewhere: one architecture in two sizes, on the same tasks."""
 
 # R seeds · W ways to edit · B resamples
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from biascope.editing.pictures import map_figure
+from biascope.editing.pictures import accuracy_bars, map_figure
 from biascope.measures.disentanglement import Disentanglement
 from biascope.measures.task_addition import TaskAddition
 from biascope.papers.task_arithmetic2023.disentanglement import PLACE, THRESHOLD, mapped
@@ -167,3 +167,46 @@ def _of_sums(smaller: TaskAddition, larger: TaskAddition) -> dict[str, Number]:
 
 def _difference(values: list[np.ndarray], draws: list[np.ndarray]) -> Estimate:
     return over_seeds(100 * (values[1] - values[0]), 100 * (draws[1] - draws[0]))
+
+
+def _drawn_random(finding: Finding, dark: bool) -> Figure:
+    bars = {name: {"non-linear": finding.statistics[f"{snake(name)}_single_percent"]} for name in _BOTH}
+    reading = "Mean accuracy over tasks after non-linear fine-tuning from random weights."
+    return accuracy_bars(bars, y="single accuracy, %", reading=reading, dark=dark)
+
+
+@figure(
+    "D.3",
+    title="Single tasks from random weights, by size",
+    claims=[
+        Claim(
+            f"From random weights the larger network is less accurate on single tasks: {LARGER[CNN]} minus {CNN}, points.",
+            "single_task_accuracy_from_random_weights_larger_minus_smaller",
+            "at most",
+            "48.5 and 18.0 % for B/32 and L/14",
+            -AHEAD,
+            of="large_random_network_is_worse",
+            kind="paper",
+            trained=tuple(gate for name in _BOTH for gate in fine_tuned(name, "non-linear", start="random")),
+        )
+    ],
+    draw=_drawn_random,
+    published=PUBLISHED,
+)
+def figure_d3(effort: str, run: Run) -> Finding:
+    """Single-task accuracy after non-linear fine-tuning from random weights, for two sizes."""
+    statistics: dict[str, Number] = {}
+    singles = []
+    for name in _BOTH:
+        found = study(name, effort, run, random=True, tunings=("non-linear",))
+        statistics |= progress(found, run, start="random")
+        singles.append(added(found, effort, run, methods=("non-linear",)))
+        statistics[f"{snake(name)}_single_percent"] = over_seeds(
+            100 * singles[-1].single[:, 0].mean(-1), 100 * singles[-1].draws[:, 0, SINGLE]
+        ).named(f"{name}: single-task accuracy from random weights", "%")
+    statistics["single_task_accuracy_from_random_weights_larger_minus_smaller"] = _difference(
+        [each.single[:, 0].mean(-1) for each in singles], [each.draws[:, 0, SINGLE] for each in singles]
+    ).named("single-task accuracy from random weights, larger minus smaller")
+    arrays = {name: each.single for name, each in zip(_BOTH, singles, strict=True)}
+    settings = {**how(effort), "encoders": list(_BOTH), "tasks": list(PLANS[effort].random)}
+    return Finding(statistics, arrays, settings, NOTES)
