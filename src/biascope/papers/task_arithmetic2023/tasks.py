@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from biascope.editing.encoder_source import VIT as VIT_SETTINGS
 from biascope.editing.encoder_source import encoder_of
@@ -21,7 +21,6 @@ from biascope.editing.study import study_of
 from biascope.editing.tasks import TEXT_TASKS, tasks_of
 from biascope.editing.tuning import TUNINGS, tuning_recipe
 from biascope.families.family import Network
-from biascope.networks import builder
 from biascope.results.claim import Trained
 from biascope.results.estimate import Estimate, Number, over_repeats
 from biascope.results.wording import snake
@@ -225,9 +224,9 @@ def _encoder_and_tasks(
 
 
 def _small(name: str, random: bool, seed: int) -> Network:
-    """A ViT that takes no time, in place of an encoder."""
+    """A perceptron that takes no time, in place of an encoder."""
     with forked_rng(list(_NAMES).index(name) + 10 * random + 100 * seed):
-        module = builder("vit")(channels=1, image_size=8, patch=4, depth=1, heads=2, width=16, mlp=32, outputs=12)
+        module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 12))
     return Network.of(module)
 
 
