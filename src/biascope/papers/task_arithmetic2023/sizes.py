@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from biascope.papers.task_arithmetic2023.tasks import (
     NOTES,
     PLANS,
     PUBLISHED,
+    TEXTS,
     WAYS,
     fine_tuned,
     how,
@@ -99,6 +101,18 @@ def _claim(said: str, key: str, comparator: str, bound: float, printed: str, of:
             "gaps_fall_with_size",
         )
         for way in ("post-hoc", "linearised")
+    ]
+    + [
+        Claim(
+            f"Texts: the larger network has a larger region of low ξ, {way}: share of the grid, {TEXTS[1]} minus {TEXTS[0]}.",
+            f"texts_low_xi_share_{snake(way)}_larger_minus_smaller",
+            "at least",
+            "said of images",
+            PLACE,
+            of="low_error_grows_with_size",
+            trained=tuple(gate for name in TEXTS for gate in fine_tuned(name, "non-linear")),
+        )
+        for way in ("non-linear", "post-hoc")
     ],
     draw=_drawn,
     published=PUBLISHED | {"tasks": ["DTD", "SUN397"], "points": 2048, "grid": 20},
@@ -118,24 +132,31 @@ def figure_65(effort: str, run: Run) -> Finding:
         mean = np.mean([each.xi for each in maps[-1]], axis=0)
         arrays |= {f"{name}: {way}": mean[place] for place, way in enumerate(WAYS)}
         arrays["coefficients"] = maps[-1][0].alphas
-    statistics |= _of_maps(*maps) | _of_sums(*sums)
+    statistics |= _of_maps(_BOTH, maps) | _of_sums(*sums)
+    if PLANS[effort].texts:
+        pair, maps = (PLANS[effort].texts[0], PLANS[effort].texts[1]), []
+        for name in TEXTS:
+            found = study(name, effort, run, only=pair, tunings=("non-linear",))
+            statistics |= progress(found, run)
+            maps.append(mapped(found, pair, effort, run))
+        statistics |= _of_maps(TEXTS, maps, prefix="texts_")
     settings = {**how(effort), "encoders": list(_BOTH), "tasks": list(few), "points": PLANS[effort].points}
     return Finding(statistics, arrays, settings | {"grid": PLANS[effort].grid}, NOTES)
 
 
-def _of_maps(smaller: list[Disentanglement], larger: list[Disentanglement]) -> dict[str, Number]:
-    """Low-ξ shares by size, and their differences."""
+def _of_maps(names: Sequence[str], maps: Sequence[list[Disentanglement]], prefix: str = "") -> dict[str, Number]:
+    """Low-ξ shares by size, and their differences; the prefix is one of keys."""
     numbers = {}
-    low = [np.stack([(each.xi < THRESHOLD).mean((1, 2)) for each in seeds]) for seeds in (smaller, larger)]
-    area = [np.stack([each.area for each in seeds]) for seeds in (smaller, larger)]  # (R, W, B)
-    for place, way in enumerate(WAYS):
-        for name, share, drawn in zip(_BOTH, low, area, strict=True):
+    low = [np.stack([(each.xi < THRESHOLD).mean((1, 2)) for each in seeds]) for seeds in maps]
+    area = [np.stack([each.area for each in seeds]) for seeds in maps]  # (R, W, B)
+    for place, way in enumerate(maps[0][0].methods):
+        for name, share, drawn in zip(names, low, area, strict=True):
             numbers[f"{snake(name)}_low_xi_share_{snake(way)}"] = over_seeds(share[:, place], drawn[:, place]).named(
                 f"{name}: share of the grid with ξ < {THRESHOLD:g}, {way}"
             )
-        numbers[f"low_xi_share_{snake(way)}_larger_minus_smaller"] = over_seeds(
+        numbers[f"{prefix}low_xi_share_{snake(way)}_larger_minus_smaller"] = over_seeds(
             low[1][:, place] - low[0][:, place], area[1][:, place] - area[0][:, place]
-        ).named(f"low-ξ share, {way}, larger minus smaller")
+        ).named(f"low-ξ share, {way}, {names[1]} minus {names[0]}")
     return numbers
 
 

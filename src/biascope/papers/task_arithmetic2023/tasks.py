@@ -30,6 +30,7 @@ from biascope.tasks.task import Arrays
 
 CNN, VIT, TEXT = "EfficientNet-Lite0", "small ViT", "MiniLM-L6"
 LARGER = {CNN: "EfficientNet-Lite2"}  # of one architecture, for the effect of size
+TEXTS = ("MiniLM-L3", TEXT)  # encoders of texts, from small to large
 WAYS = ("non-linear", "post-hoc", "linearised")
 CONTROL = "cifar10"  # of negation: the task furthest from digits, signs, letters and textures
 SHOTS = 4  # samples of each class that a head is fitted on
@@ -38,6 +39,7 @@ _NAMES = {
     LARGER[CNN]: "efficientnet_lite2",
     VIT: "vit",
     TEXT: "minilm",
+    TEXTS[0]: "minilm_l3",
 }
 
 
@@ -92,7 +94,7 @@ PLANS = {
         pixels=8,
         sizes=(40, 20, 20),
         tasks=("mnist", "gtsrb", CONTROL),
-        texts=("sst2", "trec"),
+        texts=(),
         steps=2,
         batch=16,
         rate=1e-2,
@@ -174,7 +176,7 @@ def study(
         ValueError: If weights or data are missing.
     """
     plan = PLANS[effort]
-    names = plan.random if random else plan.texts if name == TEXT else plan.tasks
+    names = plan.random if random else plan.texts if name in TEXTS else plan.tasks
     names = tuple(task for task in names if only is None or task in only)
     encoder, tasks = _encoder_and_tasks(name, effort, names, run, random)
     recipe = tuning_recipe(steps=plan.steps, rate=rate or plan.rate, batch=plan.batch)
@@ -218,7 +220,7 @@ def _encoder_and_tasks(
     plan = PLANS[effort]
     if effort == "smoke":
         return _small(name, random, seed), {task: _clouds(task, plan.sizes) for task in names}
-    size = None if name in (VIT, TEXT) else plan.pixels
+    size = None if name in (VIT, *TEXTS) else plan.pixels
     encoder: Encoder = encoder_of(_NAMES[name], image_size=size, random=random, seed=seed, root=run.data_root)
     return encoder.network, tasks_of(names, encoder, sizes=plan.sizes, root=run.data_root)
 
