@@ -26,7 +26,7 @@ from biascope.runs.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_REPEATS = {"smoke": 2, "laptop": 15, "paper": 30}
+_REPEATS = {"smoke": 2, "laptop": 8, "paper": 30}
 _BATCH = {"smoke": 4, "laptop": 32, "paper": 128}
 _STEP = 1e-3  # size of a task vector's entries: the cost does not depend on it
 
