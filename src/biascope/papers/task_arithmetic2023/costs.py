@@ -148,10 +148,18 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
         numbers = [finding.statistics[_key(name, cost)] for cost in _SAID]
         at = np.arange(len(numbers)) + 0.25 * (place - (len(names) - 1) / 2)
         reach = [np.nan_to_num(number.high - number.value) for number in numbers]
-        axes.bar(at, [number.value for number in numbers], 0.22, yerr=reach, color=colours.lines[place], label=name)
+        axes.bar(
+            at,
+            [number.value for number in numbers],
+            0.22,
+            yerr=reach,
+            ecolor=colours.ink,
+            color=colours.lines[place],
+            label=name,
+        )
     for level in (1, 2, 3):
         axes.axhline(level, linestyle=":", linewidth=0.8, color=colours.ink)
-    axes.set(xticks=range(len(_SAID)), ylabel="linearised / plain")
+    axes.set(xticks=range(len(_SAID)), ylim=(0, 4), ylabel="linearised / plain")
     axes.set_xticklabels(list(_SAID))
     axes.legend(frameon=False, labelcolor=colours.ink)
     return picture

@@ -160,6 +160,8 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     waves, felt = finding.arrays["bumps"]
     bumps.plot(waves, felt, color=colours.lines[1], marker="o", markersize=3.5)
     bumps.set(xscale="log", yscale="log", xlabel="frequencies", ylabel="interference")
+    bumps.set_xticks(waves, [f"{count:.0f}" for count in waves])
+    bumps.minorticks_off()
     return picture
 
 

@@ -54,7 +54,10 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     _lines(left, finding, "rate", dark)
     left.set(xscale="log", xlabel="learning rate", ylabel="gain, points")
     _lines(right, finding, "tasks", dark)
-    right.set(xlabel="number of tasks")
+    right.set(
+        xlabel="number of tasks",
+        xticks=sorted({int(at) for each in finding.arrays_of("tasks").values() for at in each[0]}),
+    )
     legend_below(picture, right, dark)
     return picture
 

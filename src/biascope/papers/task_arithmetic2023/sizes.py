@@ -42,7 +42,11 @@ _GATES = tuple(gate for name in _BOTH for gate in fine_tuned(name, "non-linear",
 
 
 def _drawn(finding: Finding, dark: bool) -> Figure:
-    maps = {f"{name}, {way}": finding.arrays[f"{name}: {way}"] for name in _BOTH for way in ("non-linear", "post-hoc")}
+    maps = {
+        f"{name.partition('-')[2]}, {way}": finding.arrays[f"{name}: {way}"]  # short titles: "Lite0, post-hoc"
+        for name in _BOTH
+        for way in ("non-linear", "post-hoc")
+    }
     return map_figure(maps, finding.arrays["coefficients"], _PAIR, threshold=THRESHOLD, dark=dark)
 
 
