@@ -73,8 +73,8 @@ def searched_coefficients(count: int) -> Tensor:
     """Coefficients of a search: equidistant from 0 to 1, with four more inside the first step, where long sums have their best.
 
     Example:
-        >>> searched_coefficients(3)
-        tensor([0.0000, 0.1000, 0.2000, 0.3000, 0.4000, 0.5000, 1.0000], dtype=torch.float64)
+        >>> [round(each, 3) for each in searched_coefficients(3).tolist()]
+        [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]
     """
     even = torch.linspace(0, 1, count, dtype=torch.float64)
     return torch.cat([even[1] * torch.arange(5, dtype=torch.float64) / 5, even[1:]])
