@@ -188,22 +188,22 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
             kind="paper",
         ),
         Claim(
-            "So it is for infinitely many eigenfunctions: interference of two bumps on a ring in 256 frequencies.",
-            "interference_of_two_bumps_on_a_ring",
-            "at least",
+            "A counterexample with infinitely many eigenfunctions: slope at which the interference of two bumps on a ring falls.",
+            "slope_of_the_interference_of_two_bumps_on_a_ring",
+            "at most",
             "if and only if, with ρ over all natural numbers",
-            _ROUNDING,
+            -4.0,
             of="localisation_is_necessary_under_independence",
-            post_hoc=True,  # the bump was built as a counterexample
+            post_hoc=True,  # the bump was built to contradict; its whole series has no interference at all
         ),
         Claim(
-            "So it is for three tasks with equal coefficients: interference of three tasks that share an eigenfunction.",
+            "A counterexample with equal coefficients: interference of three tasks that share an eigenfunction.",
             "interference_of_three_cancelling_tasks",
-            "at least",
+            "at most",
             "if and only if, for one sum of all tasks",
             _ROUNDING,
             of="localisation_is_necessary_under_independence",
-            post_hoc=True,  # built as a counterexample too
+            post_hoc=True,  # built to contradict too
         ),
         Claim(
             "Eigenfunctions that are not localised may cancel outside a support: largest interference of two tasks.",
@@ -265,9 +265,9 @@ def propositions(effort: str, run: Run) -> Finding:
         "share_of_finite_cases_in_which_localisation_decides_percent": Estimate.exact(
             100 * float(np.mean([_agrees(case) for case in finite]))
         ).named("share of finite cases in which localisation decides", "%"),
-        "interference_of_two_bumps_on_a_ring": Estimate.exact(float(bumps[-1])).named(
-            f"interference of two bumps on a ring in {waves[-1]} frequencies"
-        ),
+        "slope_of_the_interference_of_two_bumps_on_a_ring": Estimate.exact(
+            float(np.diff(np.log(bumps))[-1] / np.diff(np.log(waves))[-1])
+        ).named(f"slope of the interference of two bumps on a ring up to {waves[-1]} frequencies, on logarithmic axes"),
         "interference_of_three_cancelling_tasks": Estimate.exact(cancelling_tasks().interference()).named(
             "interference of three cancelling tasks"
         ),
