@@ -247,11 +247,15 @@ def task_addition(
     alphas = searched_coefficients(coefficients)
     edited = EditedEncoder.on(tasks, encoder, heads, points=points, seed=seed, run=run)
 
+    sums = {
+        tuning: functools.reduce(lambda one, other: one + other, (vectors[tuning][task] for task in tasks))
+        for tuning in {METHODS[way][1] for way in ways}
+    }
+
     def right(way: str, task: str, split: str, rows: Tensor) -> np.ndarray:
         """Which samples are classified rightly, ``(G, n)``, by coefficients of the sum and of the task's own vector."""
-        own = vectors[METHODS[way][1]]
-        total = functools.reduce(lambda one, other: one + other, (own[each] for each in tasks))
-        return edited.right(way, task, split, [total, own[task]], rows)
+        tuning = METHODS[way][1]
+        return edited.right(way, task, split, [sums[tuning], vectors[tuning][task]], rows)
 
     zero = torch.zeros_like(alphas)
     tried = torch.cat([torch.stack([alphas, zero], 1), torch.tensor([[0.0, 1.0]], dtype=torch.float64)])
