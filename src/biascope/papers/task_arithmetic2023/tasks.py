@@ -124,7 +124,7 @@ PLANS = {
         targets=3,
         counts=(2, 4, 8),
         points=150,
-        grid=7,
+        grid=13,  # steps of a half: with steps of 1 only the origin is below ξ = 0.1
         random=("mnist", "gtsrb"),
     ),
     "paper": Plan(
