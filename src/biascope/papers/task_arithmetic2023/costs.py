@@ -17,7 +17,7 @@ from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
 from biascope.papers.task_arithmetic2023.tasks import CNN, TEXT, VIT, untrained_on_samples
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.draw import PALETTE, blank, panel
+from biascope.results.draw import PALETTE, blank, legend_below, panel
 from biascope.results.estimate import Estimate, Number, over_repeats
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
@@ -159,9 +159,9 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
         )
     for level in (1, 2, 3):
         axes.axhline(level, linestyle=":", linewidth=0.8, color=colours.ink)
-    axes.set(xticks=range(len(_SAID)), ylim=(0, 4), ylabel="linearised / plain")
+    axes.set(xticks=range(len(_SAID)), ylim=(0, None), ylabel="linearised / plain")
     axes.set_xticklabels(list(_SAID))
-    axes.legend(frameon=False, labelcolor=colours.ink)
+    legend_below(picture, axes, dark)
     return picture
 
 
