@@ -132,6 +132,7 @@ def test_a_verdict_a_report_and_the_next_command(folder):
     page = (folder / "biascope-runs" / "check-base" / "report.html").read_text(encoding="utf-8")
     captions = ("The merged model against each fine-tuned one", "Where two task vectors do not interfere")
     assert all(words in page for words in (*captions, "Effect of each task vector", "Cosine of task vectors"))
+    assert "with the base</th>" in page  # a column of the models; the words before are links to the glossary
     with (folder / "biascope-runs" / "check-base" / "layers.csv").open(encoding="utf-8") as file:
         assert [row["layer"] for row in csv.DictReader(file)] == ["first", "last"]
 
@@ -159,6 +160,20 @@ def test_conflicting_models_are_not_to_be_merged(folder, undrawn):
     assert [row["data"] for row in found["tables"]["models"]] == ["a (test)", "a (test)"]
     assert len(found["tables"]["coefficients"]) == 2 * 21
     assert found["provenance"]["settings"]["grid"] == 4
+
+
+def test_the_cosine_with_the_base_is_printed_and_weight_decay_is_told(folder, undrawn):
+    base = load_file("base.safetensors")
+    for name in ("a", "b"):
+        tuned = load_file(f"{name}.safetensors")
+        near = {key: 0.8 * (base[key] + 0.1 * (tuned[key] - base[key])) for key in base}
+        save_file(near, f"{name}.safetensors")
+    words = (*CHECK, "--data", "a.npz", "--data", "b.npz", *QUICK)
+    output = said(*words)
+    assert "cosine of the task vector of a with base: -0.9" in output
+    assert "Weight decay is part of the task vector of a" in output
+    rows = only(said(*words, "--json"))["tables"]["models"]
+    assert [round(row["base_cosine"]["value"], 1) for row in rows] == [-1.0, -1.0]
 
 
 def test_a_saved_vector_is_as_good_as_a_model_and_the_same_command_continues(folder, undrawn):

@@ -15,7 +15,7 @@ from biascope.derivatives.linearize import linearize
 from biascope.editing.encoder_source import VIT, encoder_of, headless_vit
 from biascope.editing.encoders.bert import BertShape, bert
 from biascope.editing.encoders.clip_vision import TowerShape, clip_vision
-from biascope.editing.encoders.efficientnet_lite0 import efficientnet_lite0
+from biascope.editing.encoders.efficientnet_lite import efficientnet_lite0
 from biascope.editing.encoders.image_input import ImageInput
 from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
@@ -371,7 +371,7 @@ def test_a_tokenizer_file_is_read_cut_and_filled_up(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="An encoder must be one of efficientnet_lite0, minilm, vit, or a folder"):
+    with pytest.raises(ValueError, match=r"An encoder must be one of efficientnet_lite0, .* vit, or a folder"):
         encoder_of("resnet50")
     with pytest.raises(ValueError, match=r"encoders/vit.safetensors, but are not there. Pass weights_file"):
         encoder_of("vit", root=tmp_path)

@@ -435,3 +435,29 @@ def test_a_model_that_does_not_predict_the_labels_of_its_samples_is_told() -> No
     (told,) = warned(wrong, first=1.0, second=0.9)
     assert "correctly, but its accuracy was given as 90 %. Check that second was trained on this scale" in told
     assert warned({model: torch.full((60,), -1) for model in MODELS}, first=0.5, second=0.5) == []  # no labels
+
+
+def test_cosines_with_the_base_are_the_definition(found: MergeCheck) -> None:
+    base = torch.cat([tensor.flatten() for tensor in ENCODER.params.values()])
+    for model, vector in VECTORS.items():
+        move = torch.cat([vector.deltas[name].flatten() for name in ENCODER.params])
+        cosine = float(base @ move / (base.norm() * move.norm()))
+        assert found.base_cosines[model] == pytest.approx(cosine, abs=1e-12)
+        assert found.headline()[f"base_cosine:{model}"].value == pytest.approx(cosine, abs=1e-12)
+    assert "warnings" not in found.provenance
+    assert dataclasses.replace(found, base_dots=None).base_cosines == {}  # a result of an older version
+
+
+def test_weight_decay_in_task_vectors_is_told() -> None:
+    decayed = {
+        model: TaskVector.between(
+            ENCODER.params, {name: 0.9 * vector.applied(ENCODER.params)[name] for name in ENCODER.params}
+        )
+        for model, vector in vectors_of(ENCODER, scale=0.02).items()
+    }
+    found = merge_check(ENCODER, HEADS, decayed, TASKS, grid=None, resamples=40, name="start", run=CPU64)
+    (warning,) = found.provenance["warnings"]
+    assert warning.startswith("Weight decay is part of the task vector of first (cosine −0.")
+    assert "it shrank start by 1" in warning
+    assert all(cosine < -0.5 for cosine in found.base_cosines.values())
+    assert found.weights.totals()["first and second"][0] > 0.5  # which is why the two vectors overlap

@@ -2,7 +2,14 @@
 
 import numpy as np
 import pytest
-from kernel_arithmetic import KernelTasks, bump_on_ring, cancelling_tasks, fourier_functions, ring
+
+from biascope.papers.task_arithmetic2023.kernel_tasks import (
+    KernelTasks,
+    bump_on_ring,
+    cancelling_tasks,
+    fourier_functions,
+    ring,
+)
 
 
 def two_arcs(points: int) -> np.ndarray:

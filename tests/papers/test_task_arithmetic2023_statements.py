@@ -1,9 +1,9 @@
 """Chapter 6: statements of the thesis against our claims, the evidence of fine-tuning, and the migration of its results."""
 
 import dataclasses
+import json
+import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,56 +11,38 @@ import pytest
 import torch
 
 from biascope import papers
-from biascope.papers import reproduce as reproduction
+from biascope.editing.tuning import TUNINGS
 from biascope.papers.reproduce import RESULTS
-from biascope.papers.task_arithmetic2023 import editing, tasks
+from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, tasks
 from biascope.runs.run import Run
 
 PAPER = papers.find("task_arithmetic2023")
-MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_task_arithmetic2023.py"
-WITHOUT_CODE = {
-    "post_hoc_sum_is_less_accurate_on_each_task",
-    "best_coefficient_below_one",
-    "small_rates_help_task_arithmetic",
-    "low_error_grows_with_size",
-    "sum_grows_with_size",
-    "control_accuracy_is_similar",
-    "linearised_lead_falls_with_size",
-    "linearised_inference_takes_two_to_three_times",
-    "linearised_gradient_takes_twice",
-    "linearised_training_needs_twice_the_memory",
-    "localised_eigenfunctions_suffice",
-    "localisation_is_necessary_under_independence",
-    "cancellation_may_replace_localisation",
-    "fourier_kernels_cannot",
-    "localisation_is_alike_for_all_classes",
-    "large_random_network_is_worse",
-    "gaps_fall_with_size",
-    "normalised_features_help",
-}
+WITHDRAWAL = Path(__file__).resolve().parents[2] / "migrations" / "withdrawn_runs_task_arithmetic2023.py"
+WITHOUT_TUNING = ("6.9", "propositions 6.1 and 6.2", "section 6.5")
 
 
-def test_every_statement_has_a_claim_or_is_listed_without_one() -> None:
+def test_every_statement_has_a_claim() -> None:
     named = {claim.of for figure in PAPER.figures for claim in figure.claims}
-    assert {each.key for each in PAPER.statements} - named == WITHOUT_CODE
-    assert "" not in named  # every claim of this chapter tests a statement
+    assert {each.key for each in PAPER.statements} == named  # and every claim of this chapter tests a statement
 
 
 def test_text_encoders_and_bounds_of_ours_do_not_count() -> None:
     for figure in PAPER.figures:
+        if figure.number in WITHOUT_TUNING[1:]:
+            continue  # zero up to rounding, and costs that the thesis prints
         assert figure.published
         for claim in figure.claims:
             if tasks.TEXT in claim.statement and "search box" not in claim.statement:
                 assert claim.kind == "ours", claim.statement
-            if claim.kind == "paper":
-                bound_of_a_comparison = (0.0, 0.5, 0.1, -0.1, 1 / 400)
+            if claim.kind == "paper" and claim.of != "control_accuracy_is_similar":
+                bound_of_a_comparison = (0.0, 0.5, 50.0, 0.1, -0.1, 1 / 400)
                 assert claim.tolerance in bound_of_a_comparison, claim.statement
 
 
 def test_claims_about_fine_tuned_encoders_ask_whether_they_were() -> None:
     for figure in PAPER.figures:
         for claim in figure.claims:
-            about_the_start = figure.number == "6.9" or claim.of == "random_weights_learn_single_tasks"
+            about_the_start = figure.number in WITHOUT_TUNING or claim.of == "random_weights_learn_single_tasks"
             assert bool(claim.trained) != about_the_start, claim.statement
 
 
@@ -75,7 +57,7 @@ def test_no_fine_tuning_is_no_progress(found: tasks.Study) -> None:
         for seed in found.vectors
     )
     numbers = tasks.progress(dataclasses.replace(found, vectors=idle), Run(device="cpu", progress=False))
-    assert list(numbers) == [each.statistic for each in tasks.fine_tuned(tasks.CNN, *tasks.RATES[tasks.CNN])]
+    assert list(numbers) == [each.statistic for each in tasks.fine_tuned(tasks.CNN, *TUNINGS)]
     assert all(number.value == 0 for number in numbers.values())
     evidence = tasks.fine_tuned(tasks.CNN, "non-linear")[0]
     assert not evidence.passes(numbers[evidence.statistic])
@@ -105,25 +87,90 @@ def test_one_seed_alone_has_no_spread_and_several_join_samples() -> None:
 
 
 def test_a_gain_is_compared_only_where_something_was_merged(found: tasks.Study) -> None:
-    result = editing.added(found, Run(device="cpu", progress=False))
+    result = editing.added(found, "smoke", Run(device="cpu", progress=False))
     nothing = dataclasses.replace(result, chosen=np.zeros_like(result.chosen))
     assert np.isnan(editing._gained(nothing, "non-linear").value)
     something = dataclasses.replace(result, chosen=np.ones_like(result.chosen))
     assert editing._gained(something, "non-linear") == editing._gain(result, "non-linear")
 
 
-def test_the_migration_of_results_is_done_and_changes_nothing_more(tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(RESULTS / PAPER.name, tmp_path / PAPER.name))
-    done = subprocess.run(
-        [sys.executable, MIGRATION, tmp_path], capture_output=True, text=True, timeout=120, check=True
+def test_runs_by_another_recipe_are_withdrawn_and_others_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / PAPER.name
+    folder.mkdir(parents=True)
+    old, new = {"settings": {"weight decay": 0.1}}, {"settings": {"weight decay pulls to": "pre-trained weights"}}
+    for name, efforts in {"6.2": {"paper": old}, "6.4": {"paper": old, "laptop": new}, "6.9": {"paper": old}}.items():
+        (folder / f"{name}.json").write_text(json.dumps({"efforts": efforts}))
+    withdrawn = runpy.run_path(str(WITHDRAWAL))["main"]
+    assert withdrawn(tmp_path / "results", tmp_path) == 2
+    assert withdrawn(tmp_path / "results", tmp_path) == 0
+    assert sorted(path.stem for path in folder.iterdir()) == ["6.4", "6.9"]
+    assert list(json.loads((folder / "6.4.json").read_text())["efforts"]) == ["laptop"]
+    shutil.copytree(RESULTS / PAPER.name, tmp_path / "committed" / PAPER.name)
+    assert withdrawn(tmp_path / "committed", tmp_path) == 0  # it was run on the committed results
+
+
+def test_all_methods_and_encoders_have_one_learning_rate() -> None:
+    for effort, plan in tasks.PLANS.items():
+        recorded = tasks.how(effort)
+        assert recorded["learning rate"] == plan.rate
+        assert recorded["weight decay pulls to"] == "pre-trained weights"
+        if effort != "smoke":
+            assert plan.rate in (1e-5, 3e-5, 1e-4)
+
+
+def test_the_gap_that_is_closed_needs_a_gap(found: tasks.Study) -> None:
+    result = editing.added(found, "smoke", Run(device="cpu", progress=False))
+    single, draws = result.single.copy(), result.draws.copy()
+    single[:, :, :] = np.array([0.9, 0.5, 0.8])[None, :, None]
+    draws[:, :, editing.SINGLE] = np.array([0.9, 0.5, 0.8])[None, :, None]
+    assert editing._closed(dataclasses.replace(result, single=single, draws=draws)).value == pytest.approx(0.75)
+    single[:, 1] = 0.9
+    assert np.isnan(editing._closed(dataclasses.replace(result, single=single, draws=draws)).value)
+
+
+def test_a_search_that_merges_nothing_has_no_best_coefficient() -> None:
+    assert editing._below_one(np.array([[0.5, 0.0, 1.0], [0.3, 0.2, 0.1]])).value == 75
+    assert np.isnan(editing._below_one(np.array([[0.0, 0.0, 0.0], [0.3, 0.2, 0.1]])).value)
+
+
+def test_short_linearised_vectors_are_not_compared(found: tasks.Study) -> None:
+    run = Run(device="cpu", progress=False)
+    pair = ("mnist", "gtsrb")
+    assert disentanglement.relative_lengths(found, pair) == pytest.approx(
+        [
+            np.mean([each["linearised"][task].norm / each["non-linear"][task].norm for task in pair])
+            for each in found.vectors
+        ]
     )
-    assert done.stdout.strip() == "0 files rewritten"
-    assert all(path.read_bytes() == (RESULTS / PAPER.name / path.name).read_bytes() for path in copy.glob("*.json"))
+    maps = disentanglement.mapped(found, pair, "smoke", run)
+    key = "pair_low_xi_share_linearised_minus_non_linear"
+    assert np.isfinite(disentanglement.map_numbers("pair", maps, np.array([0.9, 1.1]))[key].value)
+    assert np.isnan(disentanglement.map_numbers("pair", maps, np.array([0.9, 0.05]))[key].value)
 
 
-def test_records_name_their_learning_rates_among_the_differences() -> None:
-    figure = papers.figure(PAPER.name, "table 6.1")
-    differences = {each.setting: each for each in reproduction.committed(figure)["paper"].differences(figure)}
-    assert differences["rate: EfficientNet-Lite0, non-linear"].published == "1e-05"
-    assert differences["rate: EfficientNet-Lite0, non-linear"].ours == "0.001"
-    assert differences["steps"].ours == "500"
+def test_logits_that_are_alike_have_no_variance_between_them() -> None:
+    points = np.random.default_rng(0).random(50)
+    assert disentanglement._between_logits(np.stack([points] * 3)).value == pytest.approx(0)
+    assert disentanglement._between_logits(np.random.default_rng(1).random((40, 50))).value > 0.9
+
+
+def test_the_peak_of_memory_is_that_of_tensors_alive_at_once() -> None:
+    with costs.PeakMemory() as memory:
+        kept = [torch.zeros(100) for _ in range(3)]
+        kept.clear()
+        torch.ones(250).sum()
+    assert memory.peak == 3 * 400  # three at once; later one of 1,000 bytes and its sum
+
+
+def test_a_task_learned_by_a_localised_kernel_is_felt_nowhere_else() -> None:
+    for seed in range(3):
+        assert propositions.localised_case(seed).worst_interference() == 0
+        assert propositions.mixed_case(seed).worst_interference() < 1e-12
+        assert not propositions.mixed_case(seed).locally_independent()
+        assert propositions.finite_case(seed).locally_independent()
+        assert propositions.invariant_case(seed, torus=True).worst_interference() > 0.01
+    kernel, functions, _ = propositions.invariant_kernel(False)
+    spectrum = np.abs(np.fft.fft(functions, axis=1)) ** 2
+    strongest = np.sort(spectrum, axis=1)[:, -2:].sum(1) / spectrum.sum(1)
+    values = np.linalg.eigvalsh(kernel)
+    assert (strongest[values > 1e-6 * values.max()] > 0.99).all()  # each eigenfunction is one wave

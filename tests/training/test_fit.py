@@ -86,6 +86,31 @@ def test_a_stack_equals_plain_loops(recipe: Recipe, way: str) -> None:
         assert found.losses[:, member].tolist() == pytest.approx(losses, abs=1e-6)
 
 
+def test_weight_decay_pulls_to_the_start_where_asked() -> None:
+    # Without a gradient, weights that start at their anchor stay there, and with decay to zero they shrink.
+    still = Arrays(
+        {"train": (torch.zeros(8, 9, dtype=torch.float64), torch.zeros(8, dtype=torch.int64))}, torch.float64
+    )
+    network = Network.of(nn.Linear(9, 2, bias=False)).to(torch.device("cpu"), torch.float64)
+    for optimiser in ("sgd", "adamw"):
+        recipe = Recipe(optimiser, rate=0.1, schedule="constant", weight_decay=0.5, decay_to="start", steps=4, batch=8)
+        kept = fit(network, still, recipe, seed=0, run=CPU).networks.params
+        shrunk = fit(network, still, dataclasses.replace(recipe, decay_to="zero"), seed=0, run=CPU).networks.params
+        for name, start in network.params.items():
+            assert torch.equal(kept[name], start)
+            assert torch.allclose(shrunk[name], 0.95**4 * start)
+
+
+@pytest.mark.parametrize("way", ["loop", "stack"])
+def test_every_member_has_its_own_anchor_of_weight_decay(way: str) -> None:
+    networks, task = stack_and_task()
+    recipe = Recipe("adamw", rate=0.01, weight_decay=0.5, decay_to="start", steps=12, batch=32)
+    whole = fit(networks, task, recipe, seed=0, run=CPU, way=way).networks
+    alone = fit(networks.member(1), task.of_member(1), recipe, seed=0, run=CPU).networks
+    for name, tensor in alone.params.items():
+        assert torch.allclose(whole.params[name][1], tensor, atol=1e-9)
+
+
 @pytest.mark.parametrize("loss", ["logistic", "hinge", "squared"])
 def test_losses_of_one_output_equal_plain_loops(loss: str) -> None:
     networks, task = stack_and_task(outputs=1)

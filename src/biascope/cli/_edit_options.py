@@ -117,6 +117,9 @@ class TuningOptions(Group):
     tunings: Annotated[str, typer.Option(help="How to fine-tune: non-linear, linearised, or both.")] = (
         "non-linear,linearised"
     )
+    normalise: Annotated[
+        bool, typer.Option("--normalise/--plain", help="Divide features by their length before the head, as CLIP does.")
+    ] = True
     seeds: Annotated[
         int, typer.Option(help="Number of fine-tunings of each task, with different seeds, for intervals.")
     ] = 1
@@ -155,7 +158,7 @@ class EncoderOptions(Group):
     weights: Weights = None
     random: Annotated[bool, typer.Option("--random", help="Start from random weights.")] = False
     image_size: Annotated[
-        int | None, typer.Option(help="Height and width of the images for efficientnet_lite0; 96 by default.")
+        int | None, typer.Option(help="Height and width of the images for an EfficientNet; 96 by default.")
     ] = None
 
     def check(self, choice: Choice) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from biascope.results.result import Result
     from biascope.runs.run import Run
 
-ENCODER_HELP = "Encoder: efficientnet_lite0, minilm, vit, or the folder of a CLIP, T5 or BERT model."
+ENCODER_HELP = "Encoder: efficientnet_lite0, efficientnet_lite2, minilm, minilm_l3, vit, or the folder of a CLIP, T5 or BERT model."
 TASKS_HELP = "Tasks to fine-tune on, separated by commas: data sets (biascope data list), .npz files, image folders, text data sets."
 SAVE_HELP = "Also save base, task vectors, heads and coefficients, for biascope merge apply."
 
@@ -67,12 +67,22 @@ def edit(
     loaded = {label: task_of(each, found, sizes=three, root=data_root) for label, each in chosen.tasks.items()}
     make_writable(folder)
     seeds = range(work.seed, work.seed + tuning.seeds)
-    study = study_of(found.network, loaded, recipes=recipes, seeds=seeds, tuned=chosen.tuned, name=found.name, run=run)
+    study = study_of(
+        found.network,
+        loaded,
+        recipes=recipes,
+        seeds=seeds,
+        tuned=chosen.tuned,
+        normalise=tuning.normalise,
+        name=found.name,
+        run=run,
+    )
     how = {
         "tunings": list(recipes) if chosen.tuned else [],
         "steps": tuning.steps,
         "rates": {name: recipe.rate for name, recipe in recipes.items()},
         "seeds": tuning.seeds,
+        "features_normalised": tuning.normalise,
         "samples": list(three),
     }
     results: dict[str, Result] = {}

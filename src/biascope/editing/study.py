@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from biascope.editing.heads import Head, fitted_head, require_splits
-from biascope.editing.tuning import tuned_vectors
+from biascope.editing.tuning import TUNINGS, tuned_vectors
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
@@ -22,27 +23,23 @@ from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
 
-# The highest learning rate by how an encoder is tuned: of those tried, the best mean validation accuracy of single tasks (four of
-# images, three of texts) after 500 iterations with one seed. docs/edit.md lists what was tried.
-_RATES = {
-    "efficientnet_lite0": {"non-linear": 1e-3, "linearised": 3e-5},
-    "vit": {"non-linear": 3e-4, "linearised": 3e-4},
-    "minilm": {"non-linear": 3e-5, "linearised": 1e-4},
-}
-_PUBLISHED = {"non-linear": 1e-5, "linearised": 1e-5}  # for CLIP
+_RATE = 1e-4  # of the encoders below, for short fine-tunings; docs/edit.md says why
+_TRIED = ("efficientnet_lite0", "efficientnet_lite2", "vit", "minilm", "minilm_l3")
+_PUBLISHED = 1e-5  # for CLIP
 
 
 def usual_rates(encoder: str) -> dict[str, float]:
-    """The default learning rates of an encoder; those published for CLIP if none were tried.
+    """The default learning rates of an encoder, one for all methods; those published for CLIP if none were tried.
 
     Args:
         encoder: As :func:`biascope.editing.encoder_source.encoder_of` takes it.
 
     Example:
         >>> usual_rates("EfficientNet-Lite0"), usual_rates("models/clip")["linearised"]
-        ({'non-linear': 0.001, 'linearised': 3e-05}, 1e-05)
+        ({'non-linear': 0.0001, 'linearised': 0.0001}, 1e-05)
     """
-    return dict(_RATES.get(encoder.lower().replace("-", "_"), _PUBLISHED))
+    known = encoder.lower().replace("-", "_") in _TRIED
+    return dict.fromkeys(TUNINGS, _RATE if known else _PUBLISHED)
 
 
 @dataclass(frozen=True)
@@ -72,6 +69,7 @@ def study_of(
     seeds: Sequence[int],
     tuned: Collection[str] | None = None,
     normalise: bool = False,
+    shots: int | None = None,
     name: str = "encoder",
     run: Run | None = None,
 ) -> Study:
@@ -84,6 +82,7 @@ def study_of(
         seeds: Random seeds for the order of samples; heads do not depend on them.
         tuned: Names of the tasks to fine-tune on; all by default. The others have a head alone, as a control task needs it.
         normalise: Whether features are divided by their length before the head.
+        shots: Training samples of each class that heads are fitted on, the first ones; all by default. Fine-tuning uses all samples.
         name: Name of the encoder, for results.
         run: Folder (heads and fine-tunings are saved), device, precision.
 
@@ -108,7 +107,9 @@ def study_of(
         raise ValueError(
             f"tuned must name some of the tasks {', '.join(tasks)}, got {unknown[0]!r}. Pass names of tasks."
         )
-    heads = _kept_heads(encoder, tasks, normalise, run)
+    if shots is not None and shots < 1:
+        raise ValueError(f"shots must be at least 1, got {shots}. Pass shots=4.")
+    heads = _kept_heads(encoder, tasks, normalise, shots, run)
     chosen = {task: each for task, each in tasks.items() if tuned is None or task in tuned}
     vectors: list[dict[str, dict[str, TaskVector]]] = []
     with counted("fine-tunings", len(seeds) * len(recipes) * len(chosen)) as advance:
@@ -121,7 +122,16 @@ def study_of(
     return Study(name, encoder, dict(tasks), heads, tuple(vectors))
 
 
-def _kept_heads(encoder: Network, tasks: Mapping[str, Arrays], normalise: bool, run: Run) -> dict[str, Head]:
+def _first_of_each_class(task: Arrays, shots: int) -> Arrays:
+    """The task with that many training samples of each class."""
+    x, y = task.splits["train"]
+    rows = torch.cat([torch.nonzero(y == label)[:shots, 0] for label in torch.unique(y)]).sort().values
+    return dataclasses.replace(task, splits={**task.splits, "train": (x[rows], y[rows])})
+
+
+def _kept_heads(
+    encoder: Network, tasks: Mapping[str, Arrays], normalise: bool, shots: int | None, run: Run
+) -> dict[str, Head]:
     """The head of each task. Fine-tunings are known by their head, so that it is kept too: fitted again on a GPU it may differ."""
     any_task = next(iter(tasks.values()), None)
     trials = Trials("task head", run, code=_kept_heads, at=any_task, encoder=encoder, normalise=normalise)
@@ -135,6 +145,7 @@ def _kept_heads(encoder: Network, tasks: Mapping[str, Arrays], normalise: bool, 
     with run.tracked("heads", len(tasks)) as advance:
         for name, task in tasks.items():
             require_splits(task, ("train", "validation"), name)
+            task = task if shots is None else _first_of_each_class(task, shots)
             content = content_of({split: task.splits[split] for split in ("train", "validation")})
             found = next(trials.outcomes([content], lambda key, task=task: fitted(task)))  # type: ignore[misc]
             heads[name] = Head(found["weight"], found["bias"], normalise, *found["facts"].tolist())

@@ -26,7 +26,8 @@ def tuning_recipe(*, steps: int = 500, rate: float = 1e-5, batch: int = 128) -> 
     """The recipe of the published task vectors, with adjustable length and learning rate.
 
     AdamW with weight decay 0.1, gradients clipped to norm 1, a rate that rises over the first tenth of the iterations and then
-    falls along a cosine to 0; BatchNorm frozen. Published: 2,000 iterations at 1e-5.
+    falls along a cosine to 0; BatchNorm frozen. Published: 2,000 iterations at 1e-5. Weight decay pulls to the pre-trained weights
+    θ₀. The published one pulls to zero: it puts the same share of −θ₀ into every task vector, which grows with the rate.
 
     Example:
         >>> recipe = tuning_recipe(steps=100, rate=0.1)
@@ -39,6 +40,7 @@ def tuning_recipe(*, steps: int = 500, rate: float = 1e-5, batch: int = 128) -> 
         schedule="cosine",
         warmup=steps // 10,
         weight_decay=0.1,
+        decay_to="start",
         steps=steps,
         batch=batch,
         clip=1.0,

@@ -29,6 +29,7 @@ class Recipe:
         momentum: Momentum of SGD and GD.
         betas: Betas of Adam and AdamW.
         weight_decay: Weight decay. It is added to the gradient; AdamW subtracts it from the weights.
+        decay_to: The point that weight decay pulls to: ``"zero"``, or ``"start"`` for the weights that training starts from.
         epochs: Passes over the training data.
         steps: Number of iterations, instead of epochs.
         batch: Samples of an iteration; the last of an epoch may be smaller.
@@ -51,6 +52,7 @@ class Recipe:
     momentum: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    decay_to: str = "zero"
     epochs: int = 20
     steps: int | None = None
     batch: int = 128
@@ -66,6 +68,7 @@ class Recipe:
             ("schedule", self.schedule, SCHEDULES),
             ("loss", self.loss or "logistic", LOSSES),
             ("batchnorm", self.batchnorm, ("train", "eval")),
+            ("decay_to", self.decay_to, ("zero", "start")),
         ):
             if value not in known:
                 listed = ", ".join(repr(word) for word in known)
@@ -186,11 +189,17 @@ class Optimiser:
         self._adam = recipe.optimiser in ("adam", "adamw")
         self._first = [torch.zeros_like(p) for p in params] if self._adam or recipe.momentum else []
         self._second = [torch.zeros_like(p) for p in params] if self._adam else []
+        anchored = recipe.weight_decay and recipe.decay_to == "start"
+        self._anchor = [p.detach().clone() for p in params] if anchored else []
 
     @property
     def state(self) -> list[Tensor]:
         """What the rule remembers."""
-        return [*self._first, *self._second]
+        return [*self._first, *self._second, *self._anchor]
+
+    def _decaying(self) -> list[Tensor]:
+        """What weight decay shrinks."""
+        return list(torch._foreach_sub(self._params, self._anchor)) if self._anchor else self._params
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], scalars: Tensor) -> None:
@@ -200,7 +209,7 @@ class Optimiser:
             grads = self._clipped(grads, recipe.clip)
         rate, bias_first, bias_second = scalars.unbind()
         if recipe.weight_decay and recipe.optimiser != "adamw":
-            grads = list(torch._foreach_add(grads, self._params, alpha=recipe.weight_decay))
+            grads = list(torch._foreach_add(grads, self._decaying(), alpha=recipe.weight_decay))
         if self._adam:
             first, second = recipe.betas
             torch._foreach_lerp_(self._first, grads, 1 - first)
@@ -212,7 +221,7 @@ class Optimiser:
             grads = list(torch._foreach_div(self._first, root))
             torch._foreach_div_(grads, bias_first)
             if recipe.optimiser == "adamw" and recipe.weight_decay:
-                torch._foreach_add_(grads, self._params, alpha=recipe.weight_decay)
+                torch._foreach_add_(grads, self._decaying(), alpha=recipe.weight_decay)
         elif recipe.momentum:
             torch._foreach_mul_(self._first, recipe.momentum)
             torch._foreach_add_(self._first, grads)

@@ -24,6 +24,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
 from biascope.measures.merge_check.result import BOX, MergeCheck
+from biascope.measures.merge_check.verdict import doubts_of_decay
 from biascope.results.registry import measurement
 from biascope.results.wording import percent
 from biascope.runs.digest import fingerprint
@@ -95,6 +96,9 @@ def merge_check(
         - the disentanglement error ``ξ(α₁, α₂) = Σ_t E dist(f(x; θ₀ + α_tτ_t), f(x; θ₀ + α₁τ₁ + α₂τ₂))``;
         - the size and the cosine of the changes of outputs ``f(x; θ₀ + τ_s) − f(x; θ₀)`` on each task's samples;
         - the cosines of task vectors by layer.
+
+        For every model it has the cosine of its task vector with θ₀. Weight decay to zero makes it negative: it puts ``−s θ₀``, with
+        the same θ₀, into all vectors, so that they overlap. A warning is given below −0.1.
 
         If features are compared, dist is 1 − cosine of the two outputs, after the mean of the first outputs is subtracted.
 
@@ -177,6 +181,8 @@ def merge_check(
                 doubts += _doubts_of_inputs(model, samples[model], split, found_along[2], known)
         maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
         effects, cosines = look.effects(heads, few)
+    by_layer = _by_layer(encoder, vectors)
+    doubts += doubts_of_decay(by_layer["base_norms"], by_layer["task_norms"], by_layer["base_dots"], models, name)
     apart, expected = np.array(parts["apart"]), np.array(parts["expected"]) if parts["expected"] else None
     found = MergeCheck(
         base=name,
@@ -194,7 +200,7 @@ def merge_check(
         effects=effects,
         effect_cosines=cosines,
         **maps,
-        **_by_layer(encoder, vectors),
+        **by_layer,
         provenance={
             "encoder": content_of(encoder),
             "vectors": {model: fingerprint(each.deltas) for model, each in vectors.items()},
@@ -430,19 +436,22 @@ def _by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, 
         both = [signs[one] * signs[two] for one, two in pairs]
         row: list[float | Tensor] = [len(start), start @ start, *(delta @ delta for delta in deltas)]
         row += [sign.count_nonzero() for sign in signs]
+        row += [start @ delta for delta in deltas]
         row += [deltas[one] @ deltas[two] for one, two in pairs]
         row += [product.count_nonzero() for product in both] + [(product < 0).sum() for product in both]
         layer = weights.layer_of(name)
         more = np.array([float(number) for number in row])
         rows[layer] = rows[layer] + more if layer in rows else more
-    cuts = np.cumsum([1, 1, len(own), len(own), len(pairs), len(pairs)])
-    numbers, norms, moved, changed, dots, shared, conflicts = np.split(np.array(list(rows.values())), cuts, axis=1)
+    cuts = np.cumsum([1, 1, len(own), len(own), len(own), len(pairs), len(pairs)])
+    parts = np.split(np.array(list(rows.values())), cuts, axis=1)
+    numbers, norms, moved, changed, along, dots, shared, conflicts = parts
     return {
         "layers": tuple(rows),
         "numbers": numbers[:, 0].astype(int),
         "base_norms": np.sqrt(norms[:, 0]),
         "task_norms": np.sqrt(moved),
         "changed": changed.astype(int),
+        "base_dots": along,
         "dots": dots,
         "shared": shared.astype(int),
         "conflicts": conflicts.astype(int),

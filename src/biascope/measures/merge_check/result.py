@@ -14,7 +14,14 @@ from biascope.editing import pictures as merge_pictures
 from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_none
 from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
-from biascope.measures.merge_check.verdict import GRADES, best_place, graded, remarks_on, verdict_of
+from biascope.measures.merge_check.verdict import (
+    GRADES,
+    best_place,
+    cosines_with_base,
+    graded,
+    remarks_on,
+    verdict_of,
+)
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, proportion
 from biascope.results.result import Badge, Result, Statement, Step
@@ -57,6 +64,7 @@ class MergeCheck(Result):
         dots: ``(layer, pair)`` inner products of task vectors.
         shared: ``(layer, pair)`` numbers that both changed.
         conflicts: ``(layer, pair)`` those that they moved in opposite directions.
+        base_dots: ``(layer, model)`` inner products of θ₀ and the task vectors; ``None`` in results of versions before 0.2.
         control_data: What else was looked at; empty if nothing.
         control_points: How many samples of it.
         control: Distance from the base there of the merged model, then of each model alone.
@@ -89,6 +97,7 @@ class MergeCheck(Result):
     dots: np.ndarray
     shared: np.ndarray
     conflicts: np.ndarray
+    base_dots: np.ndarray | None = None
     control_data: str = ""
     control_points: int = 0
     control: np.ndarray | None = None
@@ -105,6 +114,7 @@ class MergeCheck(Result):
             "predicted_loss": "Changed by the merge, at most lost (95 % interval)",
             "expected_loss": "Expected drop in accuracy",
             "distance_from_base": "Different from the base",
+            "base_cosine": "Cosine of the task vector with the base",
         }
     }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -117,6 +127,7 @@ class MergeCheck(Result):
         "low": ("pair", "resample"),
         **dict.fromkeys(("effects", "effect_cosines"), ("model", "model")),
         **WEIGHT_AXES,
+        "base_dots": ("layer", "model"),
         "control": ("subject",),
     }
 
@@ -134,6 +145,13 @@ class MergeCheck(Result):
         """The task vectors against each other, layer by layer."""
         names = ("base", "models", "layers", *WEIGHT_AXES)
         return Difference(**{name: getattr(self, name) for name in names}, misfits=(), provenance=self.provenance)
+
+    @property
+    def base_cosines(self) -> dict[str, float]:
+        """Cosine of each task vector with θ₀, over all layers; far below 0 where weight decay shrank the base."""
+        if self.base_dots is None:
+            return {}
+        return dict(zip(self.models, cosines_with_base(self.base_norms, self.task_norms, self.base_dots), strict=True))
 
     @property
     def alpha(self) -> Estimate:
@@ -240,6 +258,10 @@ class MergeCheck(Result):
         for name, each in self.low_shares.items():
             numbers[f"low_xi_share:{name}"] = each.named(f"{name}, share of [0, 1]² with ξ < {self.threshold:g}", SHARE)
         numbers |= self.weights.headline()
+        for name, cosine in self.base_cosines.items():
+            numbers[f"base_cosine:{name}"] = Estimate.exact(cosine).named(
+                f"cosine of the task vector of {name} with {self.base}"
+            )
         if self.control is not None:
             merge, *alone = (
                 proportion(share, self.control_points) if classes else Estimate(float(share)) for share in self.control
@@ -275,6 +297,7 @@ class MergeCheck(Result):
                 "predicted_loss": numbers[f"predicted_loss:{name}"],
                 "expected_loss": numbers.get(f"expected_loss:{name}"),
                 "distance_from_base": numbers[f"distance_from_base:{name}"],
+                "base_cosine": numbers.get(f"base_cosine:{name}"),
             }
             for task, name in enumerate(names)
         ]

@@ -1,7 +1,4 @@
-"""The 2023 paper on task arithmetic in the tangent space, chapter 6 of the thesis: tables and figures with their claims.
-
-Figure 6.5 (size) has no code yet: it needs one architecture in several sizes.
-"""
+"""The 2023 paper on task arithmetic in the tangent space, chapter 6 of the thesis: tables and figures with their claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures 6.4, 6.5, 6.8 to 6.11 and D.2 of the thesis: where task vectors leave one another alone, and where eigenfunctions live."""
+"""Figures 6.4, 6.8 to 6.11 and D.2 of the thesis: where task vectors leave one another alone, and where eigenfunctions live."""
 
 # A coefficients along a side · W ways to edit · n points
 
@@ -31,17 +31,17 @@ from biascope.papers.task_arithmetic2023.tasks import (
     untrained,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, bootstrapped
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_THRESHOLD = 0.1  # ξ below which a place of the grid counts as disentangled; keys of numbers say it too
+THRESHOLD = 0.1  # ξ below which a place of the grid counts as disentangled; keys of numbers say it too
 # Of the grid. "Larger" has the bound 0, but a region counts as larger only from one place on. This was added after the first run, and
 # can only count against a claim.
-_PLACE = 1 / 400
+PLACE = 1 / 400
 _MAPS = {"points": 2048, "grid": 20}  # of the thesis
 _PAIRS = {
     "smoke": (("mnist", "gtsrb"),),
@@ -51,30 +51,48 @@ _PAIRS = {
 _TEXT_PAIRS = {"smoke": (("sst2", "trec"),), "laptop": (), "paper": (("sst2", "trec"),)}
 
 
-def _mapped(found: Study, pair: tuple[str, str], effort: str, run: Run) -> list[Disentanglement]:
+_ALIKE = (
+    0.5  # least length of linearised vectors, in units of the others: shorter ones interfere less by their length alone
+)
+
+
+def mapped(found: Study, pair: tuple[str, str], effort: str, run: Run) -> list[Disentanglement]:
     """ξ of two tasks with the vectors of every seed, and what changes on the control task beside it."""
     plan = PLANS[effort]
     control = found.tasks.get(CONTROL) if CONTROL not in pair else None
     return [
         disentanglement(
             found.encoder, found.heads, vectors, found.tasks, pair=pair, control=control, points=plan.points,
-            grid=plan.grid, threshold=_THRESHOLD, resamples=200, name=found.name, seed=0, run=run.shared,
+            grid=plan.grid, threshold=THRESHOLD, resamples=200, name=found.name, seed=0, run=run.shared,
         )
         for vectors in found.vectors
     ]  # fmt: skip
 
 
-def _numbers(title: str, seeds: Sequence[Disentanglement]) -> dict[str, Number]:
-    """Areas and errors by way to edit, and their differences, resampled alike; over seeds and samples."""
+def relative_lengths(found: Study, pair: Sequence[str]) -> np.ndarray:
+    """The length of linearised task vectors in units of that of non-linear ones, mean over a pair of tasks, by seed."""
+    return np.array(
+        [
+            np.mean([vectors["linearised"][task].norm / vectors["non-linear"][task].norm for task in pair])
+            for vectors in found.vectors
+        ]
+    )
+
+
+def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarray) -> dict[str, Number]:
+    """Areas and errors by way to edit, and their differences, resampled alike; over seeds and samples.
+
+    Linearised vectors are compared with non-linear ones only where they are not much shorter.
+    """
     stem, methods = snake(title), seeds[0].methods
     xi, area, box = (np.stack([getattr(each, name) for each in seeds]) for name in ("xi", "area", "box_error"))
     inside = seeds[0].inside
-    low, mean = (xi < _THRESHOLD).mean((2, 3)), xi[:, :, inside].mean(2)  # (seed, method)
+    low, mean = (xi < THRESHOLD).mean((2, 3)), xi[:, :, inside].mean(2)  # (seed, method)
     numbers: dict[str, Number] = {}
     for place, way in enumerate(methods):
         numbers |= {
             f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": over_seeds(low[:, place], area[:, place]).named(
-                f"{title}: share of the grid with ξ < {_THRESHOLD:g}, {way}"
+                f"{title}: share of the grid with ξ < {THRESHOLD:g}, {way}"
             ),
             f"{stem}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}": over_seeds(
                 mean[:, place], box[:, place]
@@ -82,10 +100,14 @@ def _numbers(title: str, seeds: Sequence[Disentanglement]) -> dict[str, Number]:
         }
     other = methods.index("non-linear")
     for way in ("post-hoc", "linearised"):
-        one = methods.index(way)
-        numbers[f"{stem}_low_xi_share_{snake(way)}_minus_non_linear"] = over_seeds(
-            low[:, one] - low[:, other], area[:, one] - area[:, other]
-        ).named(f"{title}: low-ξ share, {way} minus non-linear")
+        one, short = methods.index(way), way == "linearised" and lengths.min() < _ALIKE
+        ahead = over_seeds(low[:, one] - low[:, other], area[:, one] - area[:, other])
+        numbers[f"{stem}_low_xi_share_{snake(way)}_minus_non_linear"] = (Estimate(np.nan) if short else ahead).named(
+            f"{title}: low-ξ share, {way} minus non-linear"
+        )
+    numbers[f"{stem}_length_of_linearised_vectors"] = over_seeds(lengths).named(
+        f"{title}: length of linearised vectors, in units of the others"
+    )
     # Resamples are known for the search box alone: its error stands for that of the whole difference.
     plain, far = xi[:, other], seeds[0].alphas > 1
     whole, beyond = plain.mean((1, 2)), plain[:, far][:, :, far].mean((1, 2))
@@ -106,6 +128,11 @@ def _numbers(title: str, seeds: Sequence[Disentanglement]) -> dict[str, Number]:
             ).named(f"{title}: predictions changed on {CONTROL} there, {way}")
             for place, way in enumerate(methods)
         }
+        # As for ξ, the error of the box stands for that of the difference.
+        everywhere = np.stack([np.asarray(each.control)[other].mean() for each in seeds])
+        numbers[f"{stem}_predictions_changed_on_{snake(CONTROL)}_search_box_minus_grid"] = over_seeds(
+            moved[:, other] - everywhere, drawn[:, other]
+        ).named(f"{title}: predictions changed on {CONTROL}, non-linear, for coefficients from 0 to 1 minus the grid")
     return numbers
 
 
@@ -113,22 +140,28 @@ def _title(name: str, pair: Sequence[str]) -> str:
     return f"{name}, {pair[0]} and {pair[1]}"
 
 
-def _ahead(name: str, pair: tuple[str, str], way: str, said: str) -> Claim:
-    tested = {
-        (VIT, "linearised"): "linearised_is_more_disentangled",
-        (CNN, "linearised"): "cnn_is_more_disentangled_when_linearised",
-        (TEXT, "linearised"): "linearised_is_more_disentangled",
-    }
+def _ahead(name: str, pair: tuple[str, str], way: str, said: str, of: str, too: str = "") -> Claim:
     return Claim(
-        f"{_title(name, pair)}: the low-ξ region is larger, {way} minus non-linear, share of the grid.",
+        f"{_title(name, pair)}{too}: the low-ξ region is larger, {way} minus non-linear, share of the grid.",
         f"{snake(_title(name, pair))}_low_xi_share_{snake(way)}_minus_non_linear",
         "at least",
         said,
-        _PLACE,
-        "paper",
-        of=tested.get((name, way), "post_hoc_is_more_disentangled"),
+        PLACE,
+        of=of,
         kind="ours" if name == TEXT else "paper",
         trained=fine_tuned(name, *dict.fromkeys(("non-linear", METHODS[way][1]))),
+    )
+
+
+def _outside(name: str, pair: tuple[str, str]) -> Claim:
+    return Claim(
+        f"{_title(name, pair)}: so are changes outside both tasks: predictions changed on {CONTROL} in the search box minus the grid.",
+        f"{snake(_title(name, pair))}_predictions_changed_on_{snake(CONTROL)}_search_box_minus_grid",
+        "at most",
+        "f(x; θ₀) outside all supports (property 6.1)",
+        0.0,
+        of="low_error_near_pre_trained",
+        trained=fine_tuned(name, "non-linear"),
     )
 
 
@@ -139,7 +172,6 @@ def _near(name: str, pair: tuple[str, str]) -> Claim:
         "at most",
         "a minimal disentanglement error within a small region surrounding them",
         0.0,
-        "paper",
         of="text_network_is_disentangled_near_pre_trained" if name == TEXT else "low_error_near_pre_trained",
         kind="paper",
         trained=fine_tuned(name, "non-linear"),
@@ -153,7 +185,6 @@ def _beyond(name: str, pair: tuple[str, str]) -> Claim:
         "at least",
         "the error increases",
         0.0,
-        "paper",
         of="error_rises_beyond_one",
         kind="paper",
         trained=fine_tuned(name, "non-linear"),
@@ -166,7 +197,7 @@ def _drawn_maps(finding: Finding, dark: bool) -> Figure:
     ways = list(finding.settings["ways"])
     maps = dict(zip(ways, finding.arrays[first], strict=True))
     pair = first.partition(", ")[2].split(" and ")
-    return map_figure(maps, finding.arrays["coefficients"], (pair[0], pair[1]), threshold=_THRESHOLD, dark=dark)
+    return map_figure(maps, finding.arrays["coefficients"], (pair[0], pair[1]), threshold=THRESHOLD, dark=dark)
 
 
 def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...]], *, random: bool = False) -> Finding:
@@ -180,8 +211,8 @@ def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...
         )
         statistics |= progress(found, run, start="random" if random else "")
         for pair in pairs:
-            results = _mapped(found, pair, effort, run)
-            statistics |= _numbers(_title(name, pair), results)
+            results = mapped(found, pair, effort, run)
+            statistics |= map_numbers(_title(name, pair), results, relative_lengths(found, pair))
             arrays |= {_title(name, pair): results[0].xi, "coefficients": results[0].alphas}
     settings: dict[str, Any] = how(effort)
     maps = {"ways": list(WAYS), "points": PLANS[effort].points, "grid": PLANS[effort].grid}
@@ -192,15 +223,19 @@ def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...
     "6.4",
     title="Disentanglement error of two task vectors, non-linear, post-hoc and linearised (with figure 6.8)",
     claims=[
-        _ahead(name, pair, way, said)
+        _ahead(name, pair, way, said, of)
         for name in (VIT, CNN)
         for pair in _PAIRS["paper"]
-        for way, said in (
-            ("post-hoc", "linearized models exhibit greater disentanglement"),
-            ("linearised", "more weight disentangled than their non-linear counterparts"),
+        for way, said, of in (
+            ("post-hoc", "linearized models exhibit greater disentanglement", "post_hoc_is_more_disentangled"),
+            ("linearised", "remains as high as for the post-hoc linearized models", "linearised_is_more_disentangled"),
         )
     ]
-    + [claim(name, pair) for claim in (_near, _beyond) for name in (VIT, CNN) for pair in _PAIRS["paper"]],
+    + [
+        _ahead(CNN, pair, "linearised", "figure D.2", "cnn_is_more_disentangled_when_linearised", ", a CNN")
+        for pair in _PAIRS["paper"]
+    ]
+    + [claim(name, pair) for claim in (_near, _beyond, _outside) for name in (VIT, CNN) for pair in _PAIRS["paper"]],
     draw=_drawn_maps,
     published=PUBLISHED | _MAPS,
 )
@@ -219,19 +254,23 @@ def figure_64(effort: str, run: Run) -> Finding:
             "at least",
             "a notable region around the pre-trained checkpoint",
             0.05,
-            "paper",
             of="text_network_is_disentangled_near_pre_trained",
             trained=fine_tuned(TEXT, "non-linear"),
         ),
         _near(TEXT, _TEXT_PAIRS["paper"][0]),
-        _ahead(TEXT, _TEXT_PAIRS["paper"][0], "linearised", "not shown for text; as for images"),
+        _ahead(
+            TEXT,
+            _TEXT_PAIRS["paper"][0],
+            "linearised",
+            "not shown for text; as for images",
+            "linearised_is_more_disentangled",
+        ),
         Claim(
             f"{_title(CNN, _PAIRS['paper'][0])}: so it does for a CNN: non-linear share of the grid.",
             f"{snake(_title(CNN, _PAIRS['paper'][0]))}_share_of_the_grid_with_xi_below_0_1_non_linear",
             "at least",
             "a notable region around the pre-trained checkpoint",
             0.05,
-            "paper",
             of="low_error_near_pre_trained",
             trained=fine_tuned(CNN, "non-linear"),
         ),
@@ -254,7 +293,6 @@ def figure_d2(effort: str, run: Run) -> Finding:
             "at least",
             "the disentanglement error is much larger",
             0.0,
-            "paper",
             of="random_weights_are_entangled",
             kind="paper" if way == "non-linear" else "ours",  # the figure shows non-linear fine-tuning alone
             trained=(*fine_tuned(name, way), *fine_tuned(name, way, start="random")),
@@ -310,11 +348,27 @@ def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Number], dic
         )
         for state, each in weighted.items()
     }
-    trained, random = local.values()
-    numbers[f"{snake(name)}_{_LOCAL_KEY}_pre_trained_minus_random"] = trained.minus(random, len(results)).named(
-        f"{name}: {_LOCAL}, pre-trained minus random"
+    for key, words, (trained, random) in (
+        (_LOCAL_KEY, _LOCAL, local.values()),
+        ("the_same_by_singular_values", f"{_LOCAL}, by singular values", weighted.values()),
+    ):
+        numbers[f"{snake(name)}_{key}_pre_trained_minus_random"] = trained.minus(random, len(results)).named(
+            f"{name}: {words}, pre-trained minus random"
+        )
+    numbers[f"{snake(name)}_{_LOGITS_KEY}"] = _between_logits(results[0].energy[0]).named(
+        f"{name}: share of the variance of the local energy that is between logits"
     )
     return numbers, dict(zip(results[0].states, results[0].energy, strict=True)), results[0].points
+
+
+_LOGITS_KEY = "share_of_the_variance_of_the_local_energy_between_logits"
+
+
+def _between_logits(energy: np.ndarray) -> Estimate:
+    """The variance between logits at a point, mean over points, in units of that over all logits and points; over points."""
+    within = energy.var(0)
+    return bootstrapped(lambda points: float(points[:, 0].mean() / points[:, 1].mean()), np.stack([
+        within, ((energy - energy.mean()) ** 2).mean(0)], 1), resamples=400)  # fmt: skip
 
 
 def _of_states(results: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
@@ -355,6 +409,33 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
                 "concentrated in the points of the task",
                 0.75,
                 of="eigenfunctions_are_localised",
+            ),
+            Claim(
+                f"{name}: curves of all logits lie on one another: share of the variance of the local energy between logits.",
+                f"{snake(name)}_{_LOGITS_KEY}",
+                "at most",
+                "little variability among classes: all curves appear superimposed",
+                0.1,
+                of="localisation_is_alike_for_all_classes",
+                kind="paper",
+            ),
+            Claim(
+                f"{name}: weighted by singular values, they are less localised at random weights: pre-trained minus random.",
+                f"{snake(name)}_the_same_by_singular_values_pre_trained_minus_random",
+                "at least",
+                "poorer localisation",
+                0.0,
+                of="random_weights_are_less_localised",
+                post_hoc=True,  # the weights were introduced after the sum without them had been seen
+            ),
+            Claim(
+                f"{name}: weighted by singular values, they are localised at random weights too: {_LOCAL}.",
+                f"{snake(name)}_the_same_by_singular_values_random",
+                "at least",
+                "some localisation",
+                0.5,
+                of="random_weights_are_less_localised",
+                post_hoc=True,
             ),
             Claim(
                 f"{name}: at random weights they are less so: {_LOCAL}, pre-trained minus random.",

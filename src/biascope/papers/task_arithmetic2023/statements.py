@@ -255,4 +255,11 @@ DROPPED = (
         "reproduced (2 claims)",
         _VACUOUS,
     ),
+    Dropped(
+        "6.2",
+        "Three encoders: single-task accuracy of linearised fine-tuning is above that of post-hoc linearisation.",
+        "inconclusive: did not train (3 claims)",
+        "It holds by construction, as the thesis says: linearised fine-tuning minimises the loss of the network that is compared. "
+        "The new claim asks for the share of the gap that it closes, where there is a gap.",
+    ),
 )

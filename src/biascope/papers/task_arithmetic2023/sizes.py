@@ -1,0 +1,237 @@
+"""Figures 6.5 and D.3 of the thesis, and what it says of size elsewhere: one architecture in two sizes, on the same tasks."""
+
+# R seeds · W ways to edit · B resamples
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from biascope.editing.pictures import accuracy_bars, map_figure
+from biascope.measures.disentanglement import Disentanglement
+from biascope.measures.task_addition import TaskAddition
+from biascope.papers.task_arithmetic2023.disentanglement import PLACE, THRESHOLD, mapped
+from biascope.papers.task_arithmetic2023.editing import AHEAD, MERGED, SHARE, SINGLE, added
+from biascope.papers.task_arithmetic2023.tasks import (
+    CNN,
+    LARGER,
+    NOTES,
+    PLANS,
+    PUBLISHED,
+    TEXTS,
+    WAYS,
+    fine_tuned,
+    how,
+    over_seeds,
+    progress,
+    study,
+)
+from biascope.results.claim import Claim, Finding, figure
+from biascope.results.estimate import Estimate, Number
+from biascope.results.wording import snake
+from biascope.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PAIR = ("mnist", "gtsrb")
+_BOTH = (CNN, LARGER[CNN])
+_GATES = tuple(gate for name in _BOTH for gate in fine_tuned(name, "non-linear", "linearised"))
+
+
+def _drawn(finding: Finding, dark: bool) -> Figure:
+    maps = {
+        f"{name.partition('-')[2]}, {way}": finding.arrays[f"{name}: {way}"]  # short titles: "Lite0, post-hoc"
+        for name in _BOTH
+        for way in ("non-linear", "post-hoc")
+    }
+    return map_figure(maps, finding.arrays["coefficients"], _PAIR, threshold=THRESHOLD, dark=dark)
+
+
+def _claim(said: str, key: str, comparator: str, bound: float, printed: str, of: str) -> Claim:
+    return Claim(
+        f"{said}, {LARGER[CNN]} minus {CNN}.", key, comparator, printed, bound, of=of, kind="paper", trained=_GATES
+    )
+
+
+@figure(
+    "6.5",
+    title="Disentanglement error and task addition by size",
+    claims=[
+        _claim(
+            f"The larger network has a larger region of low ξ, {way}: share of the grid",
+            f"low_xi_share_{snake(way)}_larger_minus_smaller",
+            "at least",
+            PLACE,
+            "the size of the areas with a low disentanglement error grows with model scale",
+            "low_error_grows_with_size",
+        )
+        for way in ("non-linear", "post-hoc")
+    ]
+    + [
+        _claim(
+            f"The larger network keeps more of its single-task accuracy after addition, {way}: normalised accuracy, points",
+            f"normalised_accuracy_{snake(way)}_larger_minus_smaller",
+            "at least",
+            AHEAD,
+            f"{printed} % for B/32 and L/14",
+            "sum_grows_with_size",
+        )
+        for way, printed in (
+            ("non-linear", "76.5 and 88.8"),
+            ("post-hoc", "81.9 and 90.0"),
+            ("linearised", "85.4 and 93.5"),
+        )
+    ]
+    + [
+        _claim(
+            "The lead of linearised over non-linear fine-tuning after addition is smaller for the larger network: points",
+            "lead_of_linearised_fine_tuning_larger_minus_smaller",
+            "at most",
+            -AHEAD,
+            "5.1 and 3.4 points for B/32 and L/14",
+            "linearised_lead_falls_with_size",
+        )
+    ]
+    + [
+        _claim(
+            f"The single-task gap between non-linear and {way} is smaller for the larger network: points",
+            f"single_task_gap_{snake(way)}_larger_minus_smaller",
+            "at most",
+            -AHEAD,
+            "diminishes as the model size increases",
+            "gaps_fall_with_size",
+        )
+        for way in ("post-hoc", "linearised")
+    ]
+    + [
+        Claim(
+            f"Texts: the larger network has a larger region of low ξ, {way}: share of the grid, {TEXTS[1]} minus {TEXTS[0]}.",
+            f"texts_low_xi_share_{snake(way)}_larger_minus_smaller",
+            "at least",
+            "said of images",
+            PLACE,
+            of="low_error_grows_with_size",
+            trained=tuple(gate for name in TEXTS for gate in fine_tuned(name, "non-linear")),
+        )
+        for way in ("non-linear", "post-hoc")
+    ],
+    draw=_drawn,
+    published=PUBLISHED | {"tasks": ["DTD", "SUN397"], "points": 2048, "grid": 20},
+)
+def figure_65(effort: str, run: Run) -> Finding:
+    """ξ of a pair of tasks, and accuracies after addition, for two sizes; differences are paired by seed and test sample."""
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    few = PLANS[effort].tasks[: PLANS[effort].few]
+    sums: list[TaskAddition] = []
+    maps: list[list[Disentanglement]] = []
+    for name in _BOTH:
+        found = study(name, effort, run, only=few)
+        statistics |= progress(found, run)
+        sums.append(added(found, effort, run))
+        maps.append(mapped(found, _PAIR, effort, run))
+        mean = np.mean([each.xi for each in maps[-1]], axis=0)
+        arrays |= {f"{name}: {way}": mean[place] for place, way in enumerate(WAYS)}
+        arrays["coefficients"] = maps[-1][0].alphas
+    statistics |= _of_maps(_BOTH, maps) | _of_sums(*sums)
+    if PLANS[effort].texts:
+        pair, maps = (PLANS[effort].texts[0], PLANS[effort].texts[1]), []
+        for name in TEXTS:
+            found = study(name, effort, run, only=pair, tunings=("non-linear",))
+            statistics |= progress(found, run)
+            maps.append(mapped(found, pair, effort, run))
+        statistics |= _of_maps(TEXTS, maps, prefix="texts_")
+    settings = {**how(effort), "encoders": list(_BOTH), "tasks": list(few), "points": PLANS[effort].points}
+    return Finding(statistics, arrays, settings | {"grid": PLANS[effort].grid}, NOTES)
+
+
+def _of_maps(names: Sequence[str], maps: Sequence[list[Disentanglement]], prefix: str = "") -> dict[str, Number]:
+    """Low-ξ shares by size, and their differences; the prefix is one of keys."""
+    numbers = {}
+    low = [np.stack([(each.xi < THRESHOLD).mean((1, 2)) for each in seeds]) for seeds in maps]
+    area = [np.stack([each.area for each in seeds]) for seeds in maps]  # (R, W, B)
+    for place, way in enumerate(maps[0][0].methods):
+        for name, share, drawn in zip(names, low, area, strict=True):
+            numbers[f"{snake(name)}_low_xi_share_{snake(way)}"] = over_seeds(share[:, place], drawn[:, place]).named(
+                f"{name}: share of the grid with ξ < {THRESHOLD:g}, {way}"
+            )
+        numbers[f"{prefix}low_xi_share_{snake(way)}_larger_minus_smaller"] = over_seeds(
+            low[1][:, place] - low[0][:, place], area[1][:, place] - area[0][:, place]
+        ).named(f"low-ξ share, {way}, {names[1]} minus {names[0]}")
+    return numbers
+
+
+def _of_sums(smaller: TaskAddition, larger: TaskAddition) -> dict[str, Number]:
+    """Differences of accuracies in points; of merges, where both sizes merge something."""
+    both = (smaller, larger)
+    plain, linear = WAYS.index("non-linear"), WAYS.index("linearised")
+    numbers = {}
+    for place, way in enumerate(WAYS):
+        kept = _difference([each.normalised[:, place] for each in both], [each.draws[:, place, SHARE] for each in both])
+        merged = all((each.chosen[:, place] > 0).any() for each in both)
+        numbers[f"normalised_accuracy_{snake(way)}_larger_minus_smaller"] = (
+            kept if merged else Estimate(np.nan)
+        ).named(f"normalised accuracy, {way}, larger minus smaller")
+        if place != plain:
+            gaps = [each.single[:, plain].mean(-1) - each.single[:, place].mean(-1) for each in both]
+            drawn = [each.draws[:, plain, SINGLE] - each.draws[:, place, SINGLE] for each in both]
+            numbers[f"single_task_gap_{snake(way)}_larger_minus_smaller"] = _difference(gaps, drawn).named(
+                f"single-task gap, non-linear minus {way}, larger minus smaller"
+            )
+    leads = [each.absolute[:, linear] - each.absolute[:, plain] for each in both]
+    drawn = [each.draws[:, linear, MERGED] - each.draws[:, plain, MERGED] for each in both]
+    merged = all((each.chosen[:, [plain, linear]] > 0).any() for each in both)
+    numbers["lead_of_linearised_fine_tuning_larger_minus_smaller"] = (
+        _difference(leads, drawn) if merged else Estimate(np.nan)
+    ).named("lead of linearised fine-tuning, larger minus smaller")
+    return numbers
+
+
+def _difference(values: list[np.ndarray], draws: list[np.ndarray]) -> Estimate:
+    return over_seeds(100 * (values[1] - values[0]), 100 * (draws[1] - draws[0]))
+
+
+def _drawn_random(finding: Finding, dark: bool) -> Figure:
+    bars = {name: {"non-linear": finding.statistics[f"{snake(name)}_single_percent"]} for name in _BOTH}
+    reading = "Mean accuracy over tasks after non-linear fine-tuning from random weights."
+    return accuracy_bars(bars, y="single accuracy, %", reading=reading, dark=dark)
+
+
+@figure(
+    "D.3",
+    title="Single tasks from random weights, by size",
+    claims=[
+        Claim(
+            f"From random weights the larger network is less accurate on single tasks: {LARGER[CNN]} minus {CNN}, points.",
+            "single_task_accuracy_from_random_weights_larger_minus_smaller",
+            "at most",
+            "48.5 and 18.0 % for B/32 and L/14",
+            -AHEAD,
+            of="large_random_network_is_worse",
+            kind="paper",
+            trained=tuple(gate for name in _BOTH for gate in fine_tuned(name, "non-linear", start="random")),
+        )
+    ],
+    draw=_drawn_random,
+    published=PUBLISHED,
+)
+def figure_d3(effort: str, run: Run) -> Finding:
+    """Single-task accuracy after non-linear fine-tuning from random weights, for two sizes."""
+    statistics: dict[str, Number] = {}
+    singles = []
+    for name in _BOTH:
+        found = study(name, effort, run, random=True, tunings=("non-linear",))
+        statistics |= progress(found, run, start="random")
+        singles.append(added(found, effort, run, methods=("non-linear",)))
+        statistics[f"{snake(name)}_single_percent"] = over_seeds(
+            100 * singles[-1].single[:, 0].mean(-1), 100 * singles[-1].draws[:, 0, SINGLE]
+        ).named(f"{name}: single-task accuracy from random weights", "%")
+    statistics["single_task_accuracy_from_random_weights_larger_minus_smaller"] = _difference(
+        [each.single[:, 0].mean(-1) for each in singles], [each.draws[:, 0, SINGLE] for each in singles]
+    ).named("single-task accuracy from random weights, larger minus smaller")
+    arrays = {name: each.single for name, each in zip(_BOTH, singles, strict=True)}
+    settings = {**how(effort), "encoders": list(_BOTH), "tasks": list(PLANS[effort].random)}
+    return Finding(statistics, arrays, settings, NOTES)
