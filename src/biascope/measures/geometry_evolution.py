@@ -95,7 +95,7 @@ class GeometryEvolution(Result):
                 f"correlation:{name}": self.with_reference(name).named(f"correlation with {name}")
                 for name in REFERENCES
             },
-            "leading_overlap": Estimate.exact(float(self.overlap[place])).named(within, SHARE),
+            "leading_overlap": Estimate(float(self.overlap[place])).named(within, SHARE),
         }
 
     def sentence(self) -> str:  # noqa: D102
