@@ -160,10 +160,10 @@ def test_without_coefficients_none_are_written(tmp_path: Path) -> None:
 
 
 def test_rates_are_those_of_the_encoder() -> None:
-    assert usual_rates("vit") == {"non-linear": 3e-4, "linearised": 3e-4}
+    assert usual_rates("vit") == {"non-linear": 1e-4, "linearised": 1e-4}
     assert usual_rates("folder/of/clip") == {"non-linear": 1e-5, "linearised": 1e-5}
     usual_rates("vit").clear()
-    assert usual_rates("ViT")["non-linear"] == 3e-4
+    assert usual_rates("ViT")["non-linear"] == 1e-4
 
 
 def test_what_does_not_fit_is_told() -> None:

@@ -48,15 +48,19 @@ def test_the_recipe_is_the_published_one() -> None:
     assert (recipe.schedule, recipe.warmup, recipe.batch, recipe.batchnorm) == ("cosine", 200, 128, "eval")
 
 
+@pytest.mark.parametrize("decay_to", ["zero", "start"])
 @pytest.mark.parametrize("way", TUNINGS)
-def test_it_takes_the_steps_that_a_plain_loop_takes(way: str) -> None:
-    """AdamW with decoupled decay, clipped gradients, warm-up and cosine, as torch has them."""
+def test_it_takes_the_steps_that_a_plain_loop_takes(way: str, decay_to: str) -> None:
+    """AdamW with decoupled decay, clipped gradients, warm-up and cosine, as torch has them; decay may pull to the first weights."""
     encoder, task = tanh_encoder(), task_of(0.0)
     head = Head(3 * normal(2, 5, seed=1), torch.zeros(2, dtype=torch.float64))
-    recipe = dataclasses.replace(RECIPE, steps=7, warmup=2, batch=60)  # whole batches: no order of samples
+    recipe = dataclasses.replace(
+        RECIPE, steps=7, warmup=2, batch=60, decay_to=decay_to
+    )  # whole batches: no order of samples
     found = tuned(encoder, head, task, recipe, way=way, seed=0, run=CPU64)
     module = headed(linearize(encoder) if way == "linearised" else encoder, head).as_module()
-    optimiser = torch.optim.AdamW(module.parameters(), lr=1.0, weight_decay=0.1)
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1.0, weight_decay=0.1 if decay_to == "zero" else 0.0)
+    starts = [parameter.detach().clone() for parameter in module.parameters()]
     clipped = 0
     for step in range(7):
         share = (step + 1) / 2 if step < 2 else (1 + np.cos(np.pi * (step - 2) / 5)) / 2
@@ -64,6 +68,10 @@ def test_it_takes_the_steps_that_a_plain_loop_takes(way: str) -> None:
         optimiser.zero_grad()
         F.cross_entropy(module(task.splits["train"][0]), task.splits["train"][1]).backward()
         clipped += bool(torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0) > 1)
+        if decay_to == "start":
+            with torch.no_grad():
+                for parameter, start in zip(module.parameters(), starts, strict=True):
+                    parameter -= 0.02 * share * 0.1 * (parameter - start)
         optimiser.step()
     assert clipped  # the test can tell
     ends = found.applied(encoder.params)
