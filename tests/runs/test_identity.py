@@ -477,3 +477,14 @@ def test_weights_of_a_network_in_a_global_count():
 
     assert digest(1.0) == digest(1.0)
     assert digest(1.0) != digest(2.0)
+
+
+@pytest.mark.parametrize("module", ["biascope.families.source", "biascope.papers.linearized2021.shared"])
+def test_what_else_a_process_has_imported_does_not_change_the_digest_of_code(module):
+    def digest(*others: str) -> str:
+        names = [*others, module]
+        code = f"import importlib\nfor name in {names!r}: importlib.import_module(name)\n"
+        code += f"from biascope.runs.code import _modules_code\nprint(_modules_code(frozenset([{module!r}])))"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert digest() == digest("biascope.networks.vit", "biascope.data.text")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from biascope.results.result import Plane
 
 Bands = Mapping[str, np.ndarray | tuple[np.ndarray, np.ndarray]]  # standard errors, or lower and upper ends
-MARK = "frequency plane"  # what a picture of planes is told from others by: the live plane of a report stands for it
+MARK = "frequency plane"  # marks a picture of planes: a report shows its live plane instead
 _ORDINAL = {2: "nd", 3: "rd"}
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from biascope.runs.digest import digest
 
-_LARGEST_WALK = 200_000  # objects: whoever holds more than that is told apart by outputs alone
+_LARGEST_WALK = 200_000  # objects: of what holds more, the outputs alone count
 
 
 # ---- code of the user's own ---------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def code_of(*roots: Any) -> str:
     try:
         for root in roots:
             walk.root(root)
-    except RecursionError:  # what lies deeper is told apart by outputs alone
+    except RecursionError:  # of what lies deeper, the outputs alone count
         pass
     return walk.digest()
 
@@ -91,7 +91,7 @@ class _Walk:
         self._digest = hashlib.sha256()
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # an address may be used again once its owner is gone
-        self._stateless: set[int] = set()  # layers of the network itself, whose weights are told apart from its code
+        self._stateless: set[int] = set()  # layers of the network itself: their weights are no part of its code
 
     def digest(self) -> str:
         return self._digest.hexdigest()[:16]
@@ -595,8 +595,15 @@ def _modules_code(modules: frozenset[str]) -> str:
         if name in every:
             continue
         every.add(name)
-        waiting += [where for value in vars(sys.modules[name]).values() if (where := module_of(value)) in sys.modules]
+        waiting += [where for value in _held_by(name) if (where := module_of(value)) in sys.modules]
     return hashlib.sha256("".join(_module_code(name) for name in sorted(every)).encode()).hexdigest()
+
+
+def _held_by(name: str) -> Iterator[Any]:
+    """What a module holds, without the files of its own folder: Python adds each as soon as anybody imports it."""
+    for key, value in vars(sys.modules[name]).items():
+        if not (isinstance(value, types.ModuleType) and value.__name__ == f"{name}.{key}"):
+            yield value
 
 
 @functools.cache

@@ -111,7 +111,7 @@ def bayes_rule_after_pooling(
 ) -> tuple[np.ndarray, float]:
     """The best linear rule on pooled D(v_ℓ), (M,), and how far apart it sets the classes if ε = σ.
 
-    ``z = Px`` is N(yμ, Σ) with ``μ = εPv`` and ``Σ = σ²P(I − vvᵀ)Pᵀ``. Two Gaussians of one covariance are best told apart by
+    ``z = Px`` is N(yμ, Σ) with ``μ = εPv`` and ``Σ = σ²P(I − vvᵀ)Pᵀ``. The best rule for two Gaussians of one covariance is
     the sign of ``μᵀΣ⁺z``, right with probability ``Φ(√(μᵀΣ⁺μ))``. Where μ leaves the range of Σ, its part outside is a direction
     without noise, and the distance is infinite; where μ vanishes, both are zero.
     """

@@ -100,7 +100,7 @@ def basis_of(
 def eigenvectors(matrix: Callable[[], Tensor], run: Run, family: Family, at: Any, **parts: Any) -> Tensor:
     """Of a symmetric matrix, as rows ``(D, D)`` by falling eigenvalue; kept, since their rounding depends on the number of threads.
 
-    Trainings along them are told apart by their content: computed afresh, they would not be found again.
+    Trainings along them are stored under their content, so that vectors computed afresh would not find them again.
     """
 
     def work(key: str) -> Outcome:
