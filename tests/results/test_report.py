@@ -151,7 +151,7 @@ def test_it_says_what_was_found_with_intervals_and_estimator(
 ) -> None:
     text = Page(write_report([anisotropy, geometry], tmp_path / "report.html")).text
     for result in (anisotropy, geometry):
-        assert all(statement in text for statement, _ in result.statements()[:2])
+        assert all(statement in text for statement, _ in result.sentences()[:2])
         for number in result.headline().values():
             value, interval = report._in_words(number)
             shown = "–" if interval == "unknown" else interval
@@ -514,7 +514,7 @@ def test_the_headline_is_told_once_and_details_are_folded(
     before, _, after = whole.partition("<details")
     inside, _, behind = after.partition("</details>")
     headline = renamed(dataclasses.replace(mean, resolved=3), "net")
-    first = headline.statements()[0].text
+    first = headline.sentences()[0].text
     assert before.count(first) == 1
     assert first not in inside
     assert '<p class="finding">' not in before, "the summary says it"
@@ -538,7 +538,7 @@ def test_details_of_another_network_or_without_a_headline_are_not_folded(
         page = Page(write_report(results, tmp_path / "report.html"))
         assert [attributes["id"] for tag, attributes in page.elements if tag == "details"] == ["settings"]
         for result in results:
-            assert result.statements()[0].text in page.text
+            assert result.sentences()[0].text in page.text
 
 
 @pytest.mark.usefixtures("no_pictures")

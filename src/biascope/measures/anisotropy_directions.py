@@ -19,7 +19,7 @@ from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import measurement
-from biascope.results.result import Statement
+from biascope.results.result import Sentence
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -100,10 +100,10 @@ class Anisotropy(CovarianceResult):
             words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."
         return words
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         prefers = self.preference()
         words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
-        return [Statement(words, "spectrum"), *self.preference_statements(), *self.resolved_statement()]
+        return [Sentence(words, "spectrum"), *self.preference_sentences(), *self.resolved_sentence()]
 
     def meaning(self) -> str:  # noqa: D102
         return (

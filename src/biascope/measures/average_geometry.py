@@ -16,7 +16,7 @@ from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.results.draw import captioned
 from biascope.results.registry import measurement
-from biascope.results.result import Statement
+from biascope.results.result import Sentence
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -53,12 +53,12 @@ class Geometry(CovarianceResult):
         words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {rank.value:.0f} of {size} directions."
         return words + (f" The network prefers {prefers}." if prefers else "")
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         prefers = self.preference()
         words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
-        found = [Statement(words, "spectrum"), *self.preference_statements(), *self.resolved_statement()]
+        found = [Sentence(words, "spectrum"), *self.preference_sentences(), *self.resolved_sentence()]
         # A picture of directions belongs to other measurements; here the viewer shows them.
-        return [Statement(text, "directions" if key == "leading_directions" else key) for text, key in found]
+        return [Sentence(text, "directions" if key == "leading_directions" else key) for text, key in found]
 
     def meaning(self) -> str:  # noqa: D102
         return (

@@ -23,7 +23,7 @@ from biascope.results.draw import blank, captioned, panel
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Statement, Step
+from biascope.results.result import Result, Sentence, Step
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, master_dtype
@@ -121,10 +121,10 @@ class SampleScores(Result):
         whole = str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
         return re.sub(r"-[0-9a-f]{16}$", "", whole)  # without the digest that tells sets of one name apart
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
         found = [
-            Statement(
+            Sentence(
                 f"Along the samples of {self._data}, the output of {self.subject} changes {self.mean.value:.3g} times as much as along "
                 f"random inputs. The middle 90 % of the samples score from {low:.3g} to {high:.3g}.",
                 "scores",
@@ -135,7 +135,7 @@ class SampleScores(Result):
             between = self.class_share.value
             share = f" Classes explain {100 * between:.0f} % of the variance." if math.isfinite(between) else ""
             found.append(
-                Statement(
+                Sentence(
                     f"{_capital(means[0][0])} has the highest mean score ({means[0][1]:.3g}), {means[-1][0]} the lowest "
                     f"({means[-1][1]:.3g}).{share}",
                     "scores_by_class",
@@ -148,7 +148,7 @@ class SampleScores(Result):
                 else "The order still depends on the draws"
             )
             words = f"{settled}: the rankings from two halves of the draws have a rank correlation of {self.agreement.value:.2f}."
-            found.append(Statement(words, "extreme_samples"))
+            found.append(Sentence(words, "extreme_samples"))
         return found
 
     def meaning(self) -> str:  # noqa: D102

@@ -88,7 +88,7 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     said = {each["text"] for each in summary}
     meant: set[str] = set()
     for section, result in zip(sections, results, strict=True):
-        section["told"] = not any(text in said for text, _ in result.statements()) and not (trained and comparison)
+        section["told"] = not any(text in said for text, _ in result.sentences()) and not (trained and comparison)
         if section["meaning"] in meant:  # of several networks, the same words once
             section |= {"meaning": "", "steps": []}
         meant.add(section["meaning"])
@@ -283,7 +283,7 @@ def _linked(section: Mapping[str, Any], result: Result, several: bool) -> list[d
     places |= {item["key"]: (item["id"], item["title"]) for item in section["tables"]}
     usual = (f"numbers-{section['id']}", "Numbers")
     found = []
-    for text, shown_by in result.statements():
+    for text, shown_by in result.sentences():
         place, words = places.get(shown_by, usual)
         about = f"{section['subject']}, {section['title'].lower()}" if several else ""
         found.append({"text": text, "place": place, "words": f"→\u00a0{words}", "about": about})

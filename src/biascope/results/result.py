@@ -129,7 +129,7 @@ class Beside:
     number: Estimate
 
 
-class Statement(NamedTuple):
+class Sentence(NamedTuple):
     """A sentence of a report's summary, and what on the page shows it.
 
     Attributes:
@@ -203,9 +203,9 @@ class Result(ABC):
     def plots(self, dark: bool = False) -> dict[str, Figure]:
         """Every picture under a key in snake_case that no wording changes; figures carry their captions (``draw.captioned``)."""
 
-    def statements(self) -> list[Statement]:
+    def sentences(self) -> list[Sentence]:
         """What a summary says of it: one to five sentences, the most important first, each with what shows it."""
-        return [Statement(self.sentence())]
+        return [Sentence(self.sentence())]
 
     def meaning(self) -> str:
         """What the result means and what it does not, in plain words."""
@@ -223,7 +223,7 @@ class Result(ABC):
         """The title of a report on this result alone; by default the report's own."""
         return ""
 
-    def conclusions(self, group: Sequence[Any], labels: Sequence[str], trained: bool) -> list[Statement]:
+    def conclusions(self, group: Sequence[Any], labels: Sequence[str], trained: bool) -> list[Sentence]:
         """What a comparison concludes from several results of one measurement, kind and size; shown by :meth:`overlaid`.
 
         Args:

@@ -15,7 +15,7 @@ import numpy as np
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number, over_repeats, spearman
-from biascope.results.result import Result, Statement, Step
+from biascope.results.result import Result, Sentence, Step
 from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
@@ -336,10 +336,10 @@ class Advice(Result):
     def page_title(self) -> str:  # noqa: D102
         return f"Which network for {self.signal}?"
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         best, others = self.score(0), [name for name, level in zip(self.names, self.level, strict=True) if level][1:]
         found = [
-            Statement(
+            Sentence(
                 f"For {self.signal} and {self.iterations[-1]:,} iterations, use {self.names[0]}. Its predicted PSNR is "
                 f"{best.value:.1f} dB.",
                 "ranking",
@@ -348,12 +348,12 @@ class Advice(Result):
         if others:
             more = [f"{len(others) - LISTED} others"] if len(others) > LISTED + 1 else others[LISTED:]
             words = f"With other initial weights, {listed([*others[:LISTED], *more])} may rank first (marked =)."
-            found.append(Statement(words, "networks"))
+            found.append(Sentence(words, "networks"))
         if len(self.names) > 1:
-            found.append(Statement(self._on_stability(), "ranking"))
+            found.append(Sentence(self._on_stability(), "ranking"))
         if self.trained is None:
-            return [*found, Statement(CAVEAT, "psnr_along_training")]
-        return [*found, Statement(self._on_training(), "predicted_and_trained")]
+            return [*found, Sentence(CAVEAT, "psnr_along_training")]
+        return [*found, Sentence(self._on_training(), "predicted_and_trained")]
 
     def meaning(self) -> str:  # noqa: D102
         return (

@@ -15,7 +15,7 @@ import torch
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over_repeats, spearman
-from biascope.results.result import Result, Statement, Step
+from biascope.results.result import Result, Sentence, Step
 from biascope.results.wording import snake
 from biascope.tasks.pattern_ratios import detection, detection_ratios
 
@@ -265,16 +265,16 @@ class ChannelPatterns(Result):
     def page_title(self) -> str:  # noqa: D102
         return f"Which patterns the first layer of {self.subject} detects"
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         words = self.sentence()
         first, rest = words, ""
         if (at := words.find(" The votes of its channels")) >= 0:
             first, rest = words[:at], words[at + 1 :]
-        found = [Statement(first, "detected_patterns")]
-        found += [Statement(rest, "votes_by_statistic")] if rest else []
+        found = [Sentence(first, "detected_patterns")]
+        found += [Sentence(rest, "votes_by_statistic")] if rest else []
         selective = float(self.selectivity.mean())
         found.append(
-            Statement(
+            Sentence(
                 f"The channels are {'hardly' if selective < 0.2 else 'moderately' if selective < 0.6 else 'highly'} selective: mean "
                 f"selectivity {selective:.2f}, from 0 (all patterns alike) to 1 (one pattern alone).",
                 "responses",
@@ -282,7 +282,7 @@ class ChannelPatterns(Result):
         )
         unseen = len(self.names) - float((self.detectors > 0).sum(1).mean())
         found.append(
-            Statement(f"{unseen:.3g} of {len(self.names)} patterns are the favourite of no channel.", "patterns")
+            Sentence(f"{unseen:.3g} of {len(self.names)} patterns are the favourite of no channel.", "patterns")
         )
         return found
 

@@ -18,7 +18,7 @@ from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import noise_floor, side_by_side
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Beside, Result, Statement, Step
+from biascope.results.result import Beside, Result, Sentence, Step
 from biascope.results.wording import listed
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
@@ -203,36 +203,36 @@ class CovarianceResult(Result, ABC):
     def page_title(self) -> str:  # noqa: D102
         return f"Inductive bias of {self.subject}: what it finds easy to learn"
 
-    def preference_statements(self) -> list[Statement]:
+    def preference_sentences(self) -> list[Sentence]:
         """What stands out in frequency and in space, for a summary."""
         words = self._preferences()
         inside = [each for each in words if "middle of the image" in each]
         waves = [each for each in words if each not in inside]
         shown_by = "leading_directions" if self.resolved != 0 and len(self.input_shape) >= 2 else "directions"
-        found = [Statement(f"The network prefers {listed(waves)}.", shown_by)] if waves else []
-        return found + [Statement(f"The network prefers {each}.", "directions") for each in inside]
+        found = [Sentence(f"The network prefers {listed(waves)}.", shown_by)] if waves else []
+        return found + [Sentence(f"The network prefers {each}.", "directions") for each in inside]
 
-    def resolved_statement(self) -> list[Statement]:
+    def resolved_sentence(self) -> list[Sentence]:
         """How many directions the draws resolve, for a summary."""
         if self.resolved is None:
             return []
         if not self.resolved and self.effective_rank.contains(self.size):
             words = "No single direction stands out from noise, as is to be expected without a preference."
-            return [Statement(words, "agreement_of_halves")]
+            return [Sentence(words, "agreement_of_halves")]
         if not self.resolved:
             words = f"{self.draws} draws do not resolve single directions: the pictures of directions are noise. Pass more draws."
-            return [Statement(words, "agreement_of_halves")]
+            return [Sentence(words, "agreement_of_halves")]
         first = "The first direction is" if self.resolved == 1 else f"The first {self.resolved} directions are"
-        return [Statement(f"{first} resolved as a set by {self.draws} draws. Later ones are noise.", "directions")]
+        return [Sentence(f"{first} resolved as a set by {self.draws} draws. Later ones are noise.", "directions")]
 
     def conclusions(  # noqa: D102
         self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool
-    ) -> list[Statement]:
+    ) -> list[Sentence]:
         table = side_by_side(group)
         if trained:
             return table.along_training(labels)
-        found = [Statement(table.conclusion(labels), "spectra")]
-        return found + [Statement(words, "overlap") for words in table.overlaps_in_words(labels)]
+        found = [Sentence(table.conclusion(labels), "spectra")]
+        return found + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
 
     def next_steps(self) -> list[Step]:  # noqa: D102
         shape = "x".join(map(str, self.input_shape))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from biascope.derivatives.spectrum import subspace_similarity
-from biascope.results.result import Result, Statement
+from biascope.results.result import Result, Sentence
 from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Comparison:
             f"Chance is {percent(self.chance)}."
         ]
 
-    def along_training(self, labels: Sequence[str]) -> list[Statement]:
+    def along_training(self, labels: Sequence[str]) -> list[Sentence]:
         """How the results change from the first to the last, as checkpoints of one training."""
         ranks = [result.possible_rank for result in self.results]
         first, last, size = ranks[0], ranks[-1], self.results[0].size
@@ -133,7 +133,7 @@ class Comparison:
             way = "falls" if last.value < first.value else "rises"
         shown_by = "effective_rank_along_training"
         found = [
-            Statement(
+            Sentence(
                 f"From {labels[0]} to {labels[-1]}, the effective rank {way}: from {_counted(first.value)} (95 % CI "
                 f"{_counted(first.low)} to "
                 f"{_counted(first.high)}) to {_counted(last.value)} (95 % CI {_counted(last.low)} to {_counted(last.high)}) of "
@@ -145,7 +145,7 @@ class Comparison:
             values = np.array([rank.value for rank in ranks])
             step = int(np.abs(np.diff(values)).argmax())
             found.append(
-                Statement(
+                Sentence(
                     f"The largest change lies between {labels[step]} and {labels[step + 1]}: from {_counted(values[step])} to "
                     f"{_counted(values[step + 1])} directions.",
                     shown_by,
@@ -155,12 +155,12 @@ class Comparison:
         words = f"The last checkpoint shares {percent(kept)} of its {self.leading} leading directions with the first"
         words += f" (chance {percent(self.chance)})"
         words += "." if self.resolved[0, -1] else ", which is not distinguishable from noise."
-        found.append(Statement(words, "overlap"))
+        found.append(Sentence(words, "overlap"))
         trace = [result.trace.value for result in self.results]
         by = trace[-1] / trace[0] if trace[0] > 0 else math.nan
         if math.isfinite(by):
             found.append(
-                Statement(f"The mean squared gradient is multiplied by {by:.3g} from the first to the last checkpoint.")
+                Sentence(f"The mean squared gradient is multiplied by {by:.3g} from the first to the last checkpoint.")
             )
         return found
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over_repeats
-from biascope.results.result import Plane, Result, Statement, Step
+from biascope.results.result import Plane, Result, Sentence, Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,15 +152,15 @@ class DirectionalBias(Result):
         what = "frequencies" if self.is_fourier else "directions"
         return f"Directional bias of {self.subject}: which {what} it learns"
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         shown_by = "frequency_plane" if self.planes() else "accuracy_by_direction"
-        found = [Statement(self.sentence(), shown_by)]
+        found = [Sentence(self.sentence(), shown_by)]
         each = _mean_over_repeats(self._accuracy[-1, -1])
         known = np.flatnonzero(~np.isnan(each))
         if len(known) > 1 and each[known].max() > each[known].min():
             best, worst = known[each[known].argmax()], known[each[known].argmin()]
             found.append(
-                Statement(
+                Sentence(
                     f"It learns {self._direction(best)} best ({100 * each[best]:.0f} % test accuracy) and {self._direction(worst)} "
                     f"worst "
                     f"({100 * each[worst]:.0f} %; guessing gives 50 %).",
@@ -171,7 +171,7 @@ class DirectionalBias(Result):
         reached = ~np.isnan(speed)
         if reached.any():
             found.append(
-                Statement(
+                Sentence(
                     f"{int(reached.sum())} of {len(speed)} directions reach a training loss of {self.threshold:g}, the fastest after "
                     f"{speed[reached].min():.0f} iterations and the slowest after {speed[reached].max():.0f}.",
                     "training_loss",

@@ -11,7 +11,7 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Badge, Result, Statement, Step
+from biascope.results.result import Badge, Result, Sentence, Step
 from biascope.results.wording import listed, short, snake
 
 if TYPE_CHECKING:
@@ -202,18 +202,18 @@ class Match(Result):
             f"{closed} of {len(self.names)} can hardly change" if len(self.names) > 1 else "can hardly change", "bad"
         )
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         row = self.kinds.index(self.along)
-        found = [Statement(self.sentence().replace(f" {CAVEAT}", ""), "gains")]
+        found = [Sentence(self.sentence().replace(f" {CAVEAT}", ""), "gains")]
         if len(self.names) > 1:
             highest = int(np.argmax(self.overlap[row]))
             found.append(
-                Statement(
+                Sentence(
                     f"The highest gain along {_WHERE[self.along]} is {_in_words(self.gain(highest))}, for {self.names[highest]}.",
                     "architectures",
                 )
             )
-        return [*found, Statement(CAVEAT, "gain_by_size")]
+        return [*found, Sentence(CAVEAT, "gain_by_size")]
 
     def meaning(self) -> str:  # noqa: D102
         return (

@@ -15,7 +15,7 @@ from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.measures.mean_gradient.reference import placed
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
-from biascope.results.result import Statement
+from biascope.results.result import Sentence
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -66,14 +66,14 @@ class MeanGradient(CovarianceResult):
         prefers = self.preference()
         return f"{words} The network prefers {prefers}." if prefers else words
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         rank, size = self.effective_rank, self.size
         if self.unclear() or rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
-            return [Statement(self.sentence(), "spectrum"), *self.resolved_statement()]
+            return [Sentence(self.sentence(), "spectrum"), *self.resolved_sentence()]
         first, *_ = self.sentence().partition(". ")
-        where = Statement(placed(rank, self.input_shape, self.subject))
-        found = [Statement(f"{first}.", "spectrum"), *([where] if where.text else []), *self.preference_statements()]
-        return [*found, *self.resolved_statement()]
+        where = Sentence(placed(rank, self.input_shape, self.subject))
+        found = [Sentence(f"{first}.", "spectrum"), *([where] if where.text else []), *self.preference_sentences()]
+        return [*found, *self.resolved_sentence()]
 
     def meaning(self) -> str:  # noqa: D102
         return (

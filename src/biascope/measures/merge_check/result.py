@@ -24,7 +24,7 @@ from biascope.measures.merge_check.verdict import (
 )
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, proportion
-from biascope.results.result import Badge, Result, Statement, Step
+from biascope.results.result import Badge, Result, Sentence, Step
 from biascope.results.wording import listed
 
 if TYPE_CHECKING:
@@ -326,18 +326,18 @@ class MergeCheck(Result):
             self.grade, {"merge": "good", "merge with a loss": "fair", "do not merge": "bad"}.get(self.grade, "open")
         )
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         verdict, remarks = verdict_of(self), remarks_on(self)
         if self.grade == "undecided":
-            return [Statement(verdict, "agreement_by_coefficient"), *(Statement(each, "models") for each in remarks)]
+            return [Sentence(verdict, "agreement_by_coefficient"), *(Sentence(each, "models") for each in remarks)]
         # The verdict comes in sentences of their own: what to do, who changes most, how far the merge goes.
         parts = [f"{each.rstrip('.')}." for each in verdict.split(". ")]
         covered = [each for each in parts if each.startswith("The merge covers")]
         head, rest = parts[0], [each for each in parts[1:] if each not in covered]
-        found = [Statement(head, "agreement_by_coefficient")]
-        found += [Statement(" ".join(rest), "models")] if rest else []
-        found += [Statement(covered[0], "agreement_by_coefficient")] if covered else []
-        return found + [Statement(each, "cosines" if "task vectors" in each else "models") for each in remarks]
+        found = [Sentence(head, "agreement_by_coefficient")]
+        found += [Sentence(" ".join(rest), "models")] if rest else []
+        found += [Sentence(covered[0], "agreement_by_coefficient")] if covered else []
+        return found + [Sentence(each, "cosines" if "task vectors" in each else "models") for each in remarks]
 
     def meaning(self) -> str:  # noqa: D102
         return (

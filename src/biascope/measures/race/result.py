@@ -10,7 +10,7 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Badge, Result, Statement, Step
+from biascope.results.result import Badge, Result, Sentence, Step
 from biascope.results.wording import listed, percent, short
 
 if TYPE_CHECKING:
@@ -188,15 +188,15 @@ class Race(Result):
     def badge(self) -> Badge:  # noqa: D102
         return Badge("decided", "good") if self.decided else Badge("not decided", "fair")
 
-    def statements(self) -> list[Statement]:  # noqa: D102
-        found = [Statement(self.sentence().replace(f" {LIMIT}", ""), "probability_of_being_best")]
+    def sentences(self) -> list[Sentence]:  # noqa: D102
+        found = [Sentence(self.sentence().replace(f" {LIMIT}", ""), "probability_of_being_best")]
         losses = [row for row in self.tables()["candidates"] if row["held_out_loss"] is not None]
         if losses:
             best = min(losses, key=lambda row: float(row["held_out_loss"]))
             words = f"{best['candidate']} had the lowest held-out loss when it was last evaluated: {best['held_out_loss']:.3g}."
-            found.append(Statement(words, "losses"))
+            found.append(Sentence(words, "losses"))
         spent = f"All candidates together used {percent(self.work)} of the iterations that training each of them to the end would take"
-        return [*found, Statement(f"{spent}.", "candidates")]
+        return [*found, Sentence(f"{spent}.", "candidates")]
 
     def meaning(self) -> str:  # noqa: D102
         return (

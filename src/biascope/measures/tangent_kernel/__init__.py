@@ -22,7 +22,7 @@ from biascope.measures.tangent_kernel import pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over_repeats
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Statement, Step
+from biascope.results.result import Result, Sentence, Step
 from biascope.results.wording import percent
 from biascope.runs.randomness import generator_for
 from biascope.runs.rehearsal import counted
@@ -146,15 +146,15 @@ class TangentSpectrum(Result):
     def _data(self) -> str:
         return str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
 
-    def statements(self) -> list[Statement]:  # noqa: D102
+    def sentences(self) -> list[Sentence]:  # noqa: D102
         samples, leading = len(self.labels), self.eigenvalues.shape[1]
-        found = [Statement(self.sentence(), "label_energy")]
+        found = [Sentence(self.sentence(), "label_energy")]
         if not self.positive and len(self.targets) > 2:
             shares = self.energy[:, :, -1].mean(0)
             best, worst = int(shares.argmax()), int(shares.argmin())
             names = [self._target_name(place) for place in (best, worst)]
             found.append(
-                Statement(
+                Sentence(
                     f"Of the classes, {names[0]} fits the kernel best ({100 * shares[best]:.0f} % of its labels on these "
                     f"functions) and "
                     f"{names[1]} worst ({100 * shares[worst]:.0f} %).",
@@ -163,7 +163,7 @@ class TangentSpectrum(Result):
             )
         first = float((self.eigenvalues[:, 0] / self.trace).mean())
         found.append(
-            Statement(
+            Sentence(
                 f"The first eigenfunction alone holds {100 * first:.0f} % of the kernel and "
                 f"{percent(float(self.labels_energy[:, 0].mean()))} of the labels.",
                 "eigenfunction_samples" if self.thumbnails.size else "spectrum",
@@ -178,7 +178,7 @@ class TangentSpectrum(Result):
             )
         else:
             words = f"The alignment of the labels with the kernel is {over:.2g} times that of a random target."
-        return [*found, Statement(words, "spectrum")]
+        return [*found, Sentence(words, "spectrum")]
 
     @property
     def _alignment_over_random(self) -> float:
