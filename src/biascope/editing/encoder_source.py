@@ -29,6 +29,7 @@ NAMES = ("efficientnet_lite0", "efficientnet_lite2", "minilm", "minilm_l3", "vit
 EFFICIENTNET_SIZE = 96  # a fifth of the cost of the published 224 × 224; docs/encoders.md has accuracies
 EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD = (127 / 255,) * 3, (128 / 255,) * 3  # what its Lite versions were trained with
 VIT = {"channels": 3, "image_size": 32, "patch": 4, "depth": 6, "heads": 4, "width": 256, "mlp": 1024}
+VIT_FILE = "encoders/vit.safetensors"  # below the data folder
 VIT_MEAN, VIT_SPREAD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
 _EFFICIENTNETS: dict[str, tuple[str, Callable[[], nn.Module], tuple[str, str]]] = {

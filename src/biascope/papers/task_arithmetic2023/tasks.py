@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biascope import data
 from biascope.editing.encoder_source import VIT as VIT_SETTINGS
-from biascope.editing.encoder_source import encoder_of, has_weights
+from biascope.editing.encoder_source import VIT_FILE, encoder_of, has_weights
 from biascope.editing.encoders.bert import bert
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.outputs import edited_outputs, sampled
@@ -25,6 +26,7 @@ from biascope.editing.study import study_of
 from biascope.editing.tasks import TEXT_TASKS, tasks_of
 from biascope.editing.tuning import TUNINGS, tuning_recipe
 from biascope.editing.vectors import TaskVector
+from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
 from biascope.results.claim import Trained
 from biascope.results.estimate import Estimate, Number, over_repeats
@@ -227,7 +229,7 @@ def _study(
     seeds: tuple[int, ...],
 ) -> Study:
     plan = PLANS[effort]
-    encoder, tasks = _encoder_and_tasks(name, effort, names, run, random)
+    encoder, tasks = _encoder_and_tasks(name, effort, names, run.data_root, random)
     recipe = tuning_recipe(steps=plan.steps, rate=rate, batch=plan.batch)
     return study_of(
         encoder,
@@ -276,7 +278,7 @@ def _packed(result: Result) -> Outcome:
 
 def untrained(name: str, effort: str, run: Run, seed: int = 0) -> Network:
     """The same architecture at random weights."""
-    return _encoder_and_tasks(name, effort, (), run, random=True, seed=seed)[0]
+    return _encoder_and_tasks(name, effort, (), run.data_root, True, seed)[0]
 
 
 def untrained_on_samples(name: str, effort: str, run: Run, count: int) -> tuple[Network, Tensor]:
@@ -296,15 +298,16 @@ def untrained_on_samples(name: str, effort: str, run: Run, count: int) -> tuple[
     return network.to(device, torch.float32), x.to(device)
 
 
+@functools.lru_cache(maxsize=2)  # preparing the images of eight tasks takes seconds
 def _encoder_and_tasks(
-    name: str, effort: str, names: Sequence[str], run: Run, random: bool, seed: int = 0
+    name: str, effort: str, names: tuple[str, ...], root: Path | None, random: bool, seed: int = 0
 ) -> tuple[Network, dict[str, Arrays]]:
     plan = PLANS[effort]
     if effort == "smoke":
         return _small(name, random, seed), {task: _clouds(task, plan.sizes) for task in names}
     size = None if name in (VIT, *TEXTS) else plan.pixels
-    encoder: Encoder = encoder_of(_NAMES[name], image_size=size, random=random, seed=seed, root=run.data_root)
-    return encoder.network, tasks_of(names, encoder, sizes=plan.sizes, root=run.data_root)
+    encoder: Encoder = encoder_of(_NAMES[name], image_size=size, random=random, seed=seed, root=root)
+    return encoder.network, tasks_of(names, encoder, sizes=plan.sizes, root=root)
 
 
 def _small(name: str, random: bool, seed: int) -> Network:
@@ -440,13 +443,16 @@ def how(effort: str, run: Run | None = None, names: Sequence[str] | None = None)
     }
     if run is not None:
         settings["hash of the weights"] = {name: _hash_of(name, effort, run.data_root) for name in names}
+        if VIT in names and effort != "smoke":
+            file = data.data_root(run.data_root) / VIT_FILE
+            settings["pre-training of the small ViT"] = Checkpoint.open(file).metadata.get("trained_on", "unknown")
     return settings
 
 
 @functools.cache
 def _hash_of(name: str, effort: str, root: Path | None) -> str:
     """Digest of the pre-trained weights: which network it was that was fine-tuned."""
-    return content_of(_encoder_and_tasks(name, effort, (), Run(data_root=root), random=False)[0].params)
+    return content_of(_encoder_and_tasks(name, effort, (), root, False)[0].params)
 
 
 #: The settings of the thesis, appendix D.1, and of the released code where the text is silent.
