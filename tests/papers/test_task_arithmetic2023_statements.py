@@ -174,3 +174,46 @@ def test_a_task_learned_by_a_localised_kernel_is_felt_nowhere_else() -> None:
     strongest = np.sort(spectrum, axis=1)[:, -2:].sum(1) / spectrum.sum(1)
     values = np.linalg.eigvalsh(kernel)
     assert (strongest[values > 1e-6 * values.max()] > 0.99).all()  # each eigenfunction is one wave
+
+
+def test_a_region_of_low_error_counts_only_if_it_is_connected_with_the_start() -> None:
+    alphas = np.linspace(-3, 3, 6)
+    xi = np.ones((2, 6, 6))
+    xi[:, :2, :2] = 0.0  # a corner where the network answers with one class
+    xi[1, 2:4, 2:5] = 0.0
+    assert disentanglement.around(xi, alphas).tolist() == [0.0, 6 / 36]
+    xi[1, 1, 2] = 0.0  # now they touch
+    assert disentanglement.around(xi, alphas).tolist() == [0.0, 11 / 36]
+
+
+def test_what_is_kept_is_found_again(found: tasks.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(folder=tmp_path / "figure", device="cpu", progress=False)
+    first = editing.added(found, "smoke", run)
+    monkeypatch.setattr("biascope.measures.task_addition.EditedEncoder.on", None)  # computing anything again fails
+    again = editing.added(found, "smoke", run)
+    for name in ("alphas", "chosen", "curves", "pretrained", "single", "merged", "draws"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
+    assert (first.tasks, first.methods, first.samples) == (again.tasks, again.methods, again.samples)
+    assert first.table()["linearised"] == again.table()["linearised"]
+
+
+def test_shares_are_compared_only_where_both_ways_edit() -> None:
+    values, draws = np.array([[0.5, 0.6, 0.7]] * 2), np.ones((2, 3, 4))
+    edited = np.array([[True, False, True]] * 2)
+    one = editing._differences("net", values, draws, "share", "share", edited)
+    both = editing._differences("net", values, draws, "share", "share", edited, both=True)
+    assert np.isfinite(one["net_share_post_hoc_minus_non_linear"].value)
+    assert np.isnan(both["net_share_post_hoc_minus_non_linear"].value)
+    assert both["net_share_linearised_minus_non_linear"].value == pytest.approx(20)
+
+
+def test_encoders_without_weights_are_left_out_and_those_that_ran_are_recorded(tmp_path: Path) -> None:
+    run = Run(device="cpu", data_root=tmp_path)
+    (tmp_path / "encoders").mkdir()
+    (tmp_path / "encoders" / "efficientnet_lite0.safetensors").touch()
+    assert tasks.VIT not in tasks.encoders("paper", run)
+    (tmp_path / "encoders" / "vit.safetensors").touch()
+    assert set(tasks.encoders("paper", run, texts=False)) == {tasks.CNN, tasks.VIT}
+    recorded = tasks.how("smoke", run, (tasks.CNN,))
+    assert recorded["encoders"] == [tasks.CNN]
+    assert list(recorded["hash of the weights"]) == [tasks.CNN]

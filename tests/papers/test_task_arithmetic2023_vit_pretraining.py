@@ -1,5 +1,6 @@
 """Pre-training of the small ViT: what it sees, and that it learns."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from biascope.editing.encoder_source import encoder_of
+from biascope.families.checkpoint import Checkpoint
 from biascope.papers.task_arithmetic2023.glyphs import glyph_characters, rendered_glyphs
 from biascope.papers.task_arithmetic2023.views import Sources, random_views
 from biascope.papers.task_arithmetic2023.vit_pretraining import (
@@ -15,6 +17,7 @@ from biascope.papers.task_arithmetic2023.vit_pretraining import (
     pretraining_sources,
     save_glyphs,
     save_vit,
+    write_vit,
 )
 from biascope.runs.run import Run
 
@@ -105,3 +108,21 @@ def test_it_learns_and_is_read_back_by_name(tmp_path: Path) -> None:
     halved = encoder_of("vit", root=tmp_path).network.params
     assert all(torch.equal(halved[name], tensor.half().float()) for name, tensor in encoder.network.params.items())
     assert "head.weight" not in encoder.network.params
+
+
+def test_its_file_says_how_to_make_it_again(tmp_path: Path) -> None:
+    root, run = data_folder(tmp_path), Run(device="cpu", progress=False)
+    plan = Pretraining(characters=4, faces=3, views=40, steps=2, batch=8)
+    made = []
+    for _ in range(2):
+        path = write_vit(root, plan=plan, settings=TINY, seed=3, run=run)
+        made.append(
+            (encoder_of("vit", root=root).network.params, json.loads(Checkpoint.open(path).metadata["trained_on"]))
+        )
+    (first, facts), (again, others) = made
+    assert facts == others
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert facts["seed"] == 3
+    assert facts["plan"]["steps"] == 2
+    assert facts["sources"].startswith("4 characters, 3 faces")
+    assert len(facts["digest of the sources"]) == 16

@@ -29,6 +29,7 @@ NAMES = ("efficientnet_lite0", "efficientnet_lite2", "minilm", "minilm_l3", "vit
 EFFICIENTNET_SIZE = 96  # a fifth of the cost of the published 224 × 224; docs/encoders.md has accuracies
 EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD = (127 / 255,) * 3, (128 / 255,) * 3  # what its Lite versions were trained with
 VIT = {"channels": 3, "image_size": 32, "patch": 4, "depth": 6, "heads": 4, "width": 256, "mlp": 1024}
+VIT_FILE = "encoders/vit.safetensors"  # below the data folder
 VIT_MEAN, VIT_SPREAD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
 _EFFICIENTNETS: dict[str, tuple[str, Callable[[], nn.Module], tuple[str, str]]] = {
@@ -143,6 +144,20 @@ def encoder_of(
     )
 
 
+def has_weights(name: str, *, root: Path | str | None = None) -> bool:
+    """Whether the weights of a named encoder are in the data folder or in an installed package.
+
+    Args:
+        name: One of :data:`NAMES`.
+        root: Folder of data sets; see :func:`biascope.data.data_root`.
+    """
+    if name not in NAMES:
+        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name}. Check the spelling.")
+    package = _EFFICIENTNETS[name][2] if name in _EFFICIENTNETS else _MINILMS[name][1] if name in _MINILMS else None
+    loading = _Loading(random=False, seed=0, length=1, weights_file=None, root=data.data_root(root))
+    return any(place.exists() for place in loading.places(package, name if name in _MINILMS else f"{name}.safetensors"))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Loading:
     """How weights are found and put into a module."""
@@ -168,11 +183,16 @@ class _Loading:
             return f"{name} at random weights"
         return name if self.weights_file is None else f"{name} at {self.weights_file.stem}"
 
-    def place(self, package: tuple[str, str] | None, stored: str, remedy: str) -> Path:
-        """The file or folder of weights: the one given, in the data folder, or of an installed package, which is not run."""
+    def places(self, package: tuple[str, str] | None, stored: str) -> list[Path]:
+        """Where weights may be: the file given, or the data folder and an installed package, which is not run."""
         places = [self.root / "encoders" / stored] if self.weights_file is None else [self.weights_file]
         if package is not None and self.weights_file is None and (spec := importlib.util.find_spec(package[0])):
             places += [Path(each) / package[1] for each in spec.submodule_search_locations or ()]
+        return places
+
+    def place(self, package: tuple[str, str] | None, stored: str, remedy: str) -> Path:
+        """The first of these that exists."""
+        places = self.places(package, stored)
         if (found := next((place for place in places if place.exists()), None)) is None:
             raise ValueError(f"The weights must lie at {places[0]}, but are not there. {remedy}")
         return found

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import ndimage
 
 from biascope.editing.outputs import METHODS
 from biascope.editing.pictures import local_energy_figure, map_figure
@@ -23,8 +25,10 @@ from biascope.papers.task_arithmetic2023.tasks import (
     VIT,
     WAYS,
     Study,
+    encoders,
     fine_tuned,
     how,
+    kept,
     over_seeds,
     progress,
     study,
@@ -34,6 +38,7 @@ from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number, bootstrapped
 from biascope.results.wording import snake
 from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,14 +64,24 @@ _ALIKE = (
 def mapped(found: Study, pair: tuple[str, str], effort: str, run: Run) -> list[Disentanglement]:
     """ξ of two tasks with the vectors of every seed, and what changes on the control task beside it."""
     plan = PLANS[effort]
+    tasks = {task: tested(found.tasks[task]) for task in pair}
     control = found.tasks.get(CONTROL) if CONTROL not in pair else None
+    heads = {task: found.heads[task] for task in pair}
     return [
-        disentanglement(
-            found.encoder, found.heads, vectors, found.tasks, pair=pair, control=control, points=plan.points,
-            grid=plan.grid, threshold=THRESHOLD, resamples=200, name=found.name, seed=0, run=run.shared,
+        kept(
+            Disentanglement, disentanglement, found.encoder, heads,
+            {tuning: {task: each[task] for task in pair} for tuning, each in vectors.items()}, tasks,
+            at=tasks[pair[0]], pair=pair, control=None if control is None else tested(control), points=plan.points,
+            control_points=max(8, plan.points // 2), grid=plan.grid, threshold=THRESHOLD, resamples=200, name=found.name,
+            seed=0, run=run.shared,
         )
         for vectors in found.vectors
     ]  # fmt: skip
+
+
+def tested(task: Arrays) -> Arrays:
+    """The split that maps are made on."""
+    return dataclasses.replace(task, splits={"test": task.splits["test"]})
 
 
 def relative_lengths(found: Study, pair: Sequence[str]) -> np.ndarray:
@@ -98,12 +113,21 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
                 mean[:, place], box[:, place]
             ).named(f"{title}: mean ξ for coefficients from 0 to 1, {way}"),
         }
-    other = methods.index("non-linear")
+    other, near = methods.index("non-linear"), around(xi, seeds[0].alphas)  # (seed, method)
     for way in ("post-hoc", "linearised"):
         one, short = methods.index(way), way == "linearised" and lengths.min() < _ALIKE
-        ahead = over_seeds(low[:, one] - low[:, other], area[:, one] - area[:, other])
-        numbers[f"{stem}_low_xi_share_{snake(way)}_minus_non_linear"] = (Estimate(np.nan) if short else ahead).named(
-            f"{title}: low-ξ share, {way} minus non-linear"
+        # Resamples are known for the whole share: its error stands for that of the part around the pre-trained weights too.
+        for key, words, share in (
+            ("low_xi_share", "low-ξ share", low),
+            ("low_xi_region", "low-ξ region around θ₀", near),
+        ):
+            ahead = over_seeds(share[:, one] - share[:, other], area[:, one] - area[:, other])
+            numbers[f"{stem}_{key}_{snake(way)}_minus_non_linear"] = (Estimate(np.nan) if short else ahead).named(
+                f"{title}: {words}, {way} minus non-linear"
+            )
+    for place, way in enumerate(methods):
+        numbers[f"{stem}_low_xi_region_{snake(way)}"] = over_seeds(near[:, place], area[:, place]).named(
+            f"{title}: share of the grid in the low-ξ region around θ₀, {way}"
         )
     numbers[f"{stem}_length_of_linearised_vectors"] = over_seeds(lengths).named(
         f"{title}: length of linearised vectors, in units of the others"
@@ -136,6 +160,20 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
     return numbers
 
 
+def around(xi: np.ndarray, alphas: np.ndarray) -> np.ndarray:
+    """Share of the grid with low ξ that is connected with the pre-trained weights, for each map ``(…, A, A)``.
+
+    Far away a network may answer with one class whatever is added; there ξ is low too, and nothing is disentangled.
+    """
+    nearest = np.flatnonzero(np.abs(alphas) <= np.abs(alphas).min() + 1e-9)
+    shares = []
+    for each in xi.reshape(-1, *xi.shape[-2:]):
+        regions = ndimage.label(each < THRESHOLD)[0]
+        own = np.setdiff1d(regions[np.ix_(nearest, nearest)], [0])
+        shares.append(np.isin(regions, own).mean())
+    return np.reshape(shares, xi.shape[:-2])
+
+
 def _title(name: str, pair: Sequence[str]) -> str:
     return f"{name}, {pair[0]} and {pair[1]}"
 
@@ -149,6 +187,18 @@ def _ahead(name: str, pair: tuple[str, str], way: str, said: str, of: str, too: 
         PLACE,
         of=of,
         kind="ours" if name == TEXT else "paper",
+        trained=fine_tuned(name, *dict.fromkeys(("non-linear", METHODS[way][1]))),
+    )
+
+
+def _ahead_around(name: str, pair: tuple[str, str], way: str, of: str) -> Claim:
+    return Claim(
+        f"{_title(name, pair)}: the low-ξ region around the pre-trained weights is larger, {way} minus non-linear, share of the grid.",
+        f"{snake(_title(name, pair))}_low_xi_region_{snake(way)}_minus_non_linear",
+        "at least",
+        "larger regions with low error around the pre-trained weights",
+        PLACE,
+        of=of,
         trained=fine_tuned(name, *dict.fromkeys(("non-linear", METHODS[way][1]))),
     )
 
@@ -203,9 +253,9 @@ def _drawn_maps(finding: Finding, dark: bool) -> Figure:
 def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...]], *, random: bool = False) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name, pairs in wanted.items():
-        if name not in PLANS[effort].encoders:
-            continue
+    names = [name for name in wanted if name in encoders(effort, run)]
+    for name in names:
+        pairs = wanted[name]
         found = study(
             name, effort, run, random=random, only=sorted({task for pair in pairs for task in pair} | {CONTROL})
         )
@@ -214,7 +264,7 @@ def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...
             results = mapped(found, pair, effort, run)
             statistics |= map_numbers(_title(name, pair), results, relative_lengths(found, pair))
             arrays |= {_title(name, pair): results[0].xi, "coefficients": results[0].alphas}
-    settings: dict[str, Any] = how(effort)
+    settings: dict[str, Any] = how(effort, run, names)
     maps = {"ways": list(WAYS), "points": PLANS[effort].points, "grid": PLANS[effort].grid}
     return Finding(statistics, arrays, settings | maps, NOTES)
 
@@ -234,6 +284,15 @@ def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...
     + [
         _ahead(CNN, pair, "linearised", "figure D.2", "cnn_is_more_disentangled_when_linearised", ", a CNN")
         for pair in _PAIRS["paper"]
+    ]
+    + [
+        _ahead_around(name, pair, way, of)
+        for name in (VIT, CNN)
+        for pair in _PAIRS["paper"]
+        for way, of in (
+            ("post-hoc", "post_hoc_is_more_disentangled"),
+            ("linearised", "linearised_is_more_disentangled"),
+        )
     ]
     + [claim(name, pair) for claim in (_near, _beyond, _outside) for name in (VIT, CNN) for pair in _PAIRS["paper"]],
     draw=_drawn_maps,
@@ -310,7 +369,7 @@ def figure_610(effort: str, run: Run) -> Finding:
     finding, trained = _maps(effort, run, wanted, random=True), _maps(effort, run, wanted)
     statistics = dict(finding.statistics)
     statistics |= {key: each for key, each in trained.statistics.items() if key.endswith("_progress")}
-    for name in (each for each in (VIT, CNN) if each in PLANS[effort].encoders):
+    for name in finding.settings["encoders"]:
         for way in WAYS:
             mean = f"mean_xi_for_coefficients_from_0_to_1_{snake(way)}"
             here, there = (each.statistics[f"{snake(_title(name, pair))}_{mean}"] for each in (finding, trained))
@@ -325,7 +384,7 @@ _LOCAL, _LOCAL_KEY = "share of the local energy on the task", "share_of_the_loca
 
 def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Number], dict[str, np.ndarray], int]:
     pair = _PAIRS[effort][0]
-    found = study(name, effort, run, only=pair)
+    found = study(name, effort, run, only=pair, tunings=())
     task, control = (found.tasks[each] for each in pair)
     points = 12 if effort == "smoke" else 60 if effort == "laptop" else 200
     results = [
@@ -465,9 +524,10 @@ def figure_69(effort: str, run: Run) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     count = 0
-    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+    names = encoders(effort, run, texts=False)
+    for name in names:
         numbers, energies, count = _localised(name, effort, run)
         statistics |= numbers
         arrays |= {f"{name}: {state}": each for state, each in energies.items()}
-    settings: dict[str, Any] = how(effort)
+    settings: dict[str, Any] = how(effort, run, names)
     return Finding(statistics, arrays, settings | {"pair": list(_PAIRS[effort][0]), "points": count}, NOTES)

@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from biascope.editing.accuracies import SPLITS
 from biascope.editing.outputs import METHODS
 from biascope.editing.pictures import accuracy_bars, coefficient_panels, radar_figure
 from biascope.editing.results import repeated
-from biascope.editing.tuning import TUNINGS
+from biascope.editing.tuning import TUNINGS, Vectors
+from biascope.editing.vectors import TaskVector
 from biascope.measures.task_addition import TaskAddition, task_addition
 from biascope.measures.task_negation import TaskNegation, task_negation
 from biascope.papers.task_arithmetic2023.tasks import (
@@ -26,8 +29,10 @@ from biascope.papers.task_arithmetic2023.tasks import (
     VIT,
     WAYS,
     Study,
+    encoders,
     fine_tuned,
     how,
+    kept,
     over_seeds,
     progress,
     study,
@@ -36,6 +41,7 @@ from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number
 from biascope.results.wording import snake
 from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,11 +70,12 @@ def added(
         only: Tasks whose vectors are added; all by default.
         methods: Ways to edit; all that the vectors allow by default.
     """
-    tasks = {task: each for task, each in found.tasks.items() if only is None or task in only}
+    tasks = {task: _judged(each) for task, each in found.tasks.items() if only is None or task in only}
     return repeated(
         [
-            task_addition(
-                found.encoder, found.heads, vectors, tasks, methods=methods, coefficients=PLANS[effort].coefficients,
+            kept(
+                TaskAddition, task_addition, found.encoder, _of(tasks, found.heads), _parts(vectors, tasks, methods), tasks,
+                at=next(iter(tasks.values())), methods=methods, coefficients=PLANS[effort].coefficients,
                 resamples=_RESAMPLES, name=found.name, run=run.shared,
             )
             for vectors in found.vectors
@@ -76,13 +83,32 @@ def added(
     )  # fmt: skip
 
 
+def _judged(task: Arrays) -> Arrays:
+    """The splits that edits are chosen and judged on."""
+    return dataclasses.replace(task, splits={split: task.splits[split] for split in SPLITS})
+
+
+Item = TypeVar("Item")
+
+
+def _of(tasks: Iterable[str], items: Mapping[str, Item]) -> dict[str, Item]:
+    return {task: items[task] for task in tasks if task in items}
+
+
+def _parts(vectors: Vectors, tasks: Iterable[str], methods: Sequence[str] | None) -> dict[str, dict[str, TaskVector]]:
+    """The task vectors that a measurement needs: work is found again whatever others there are."""
+    needed = {METHODS[way][1] for way in methods or METHODS}
+    return {tuning: _of(tasks, each) for tuning, each in vectors.items() if tuning in needed}
+
+
 def _negated(found: Study, effort: str, run: Run) -> TaskNegation:
     targets = [task for task in found.tasks if task != CONTROL][: PLANS[effort].targets]
-    tasks = {task: found.tasks[task] for task in (*targets, CONTROL)}
+    tasks = {task: _judged(found.tasks[task]) for task in (*targets, CONTROL)}
     return repeated(
         [
-            task_negation(
-                found.encoder, found.heads, vectors, tasks, control=CONTROL, coefficients=PLANS[effort].coefficients,
+            kept(
+                TaskNegation, task_negation, found.encoder, _of(tasks, found.heads), _parts(vectors, targets, None), tasks,
+                at=tasks[CONTROL], control=CONTROL, coefficients=PLANS[effort].coefficients,
                 resamples=_RESAMPLES, name=found.name, run=run.shared,
             )
             for vectors in found.vectors
@@ -99,19 +125,26 @@ def _table(name: str, rows: dict[str, dict[str, Estimate]]) -> dict[str, Number]
 
 
 def _differences(
-    name: str, values: np.ndarray, draws: np.ndarray, stem: str, words: str, merged: np.ndarray | None = None
+    name: str,
+    values: np.ndarray,
+    draws: np.ndarray,
+    stem: str,
+    words: str,
+    edited: np.ndarray | None = None,
+    both: bool = False,
 ) -> dict[str, Number]:
     """Differences between ways to edit, paired by seed and by test sample, in points.
 
-    Values are (seed, way); draws (seed, way, resample) are the same on resampled test samples. Where a merge is asked for (``merged``,
-    like values) and every search of both ways ended at the coefficient 0, there is nothing to compare: the normalised accuracy of an
-    encoder that is not edited is the higher, the poorer its single tasks.
+    Values are (seed, way); draws (seed, way, resample) are the same on resampled test samples. Where an edit is asked for (``edited``,
+    like values) and every search of both ways ended at the coefficient 0, there is nothing to compare. Shares of single-task accuracy
+    need an edit of each way (``both``): the share of an encoder that is not edited is the higher, the poorer its single tasks.
     """
     pairs = (("linearised", "non-linear"), ("post-hoc", "non-linear"), ("linearised", "post-hoc"))
     found = {}
     for pair in pairs:
         one, other = (WAYS.index(way) for way in pair)
-        none = merged is not None and not merged[:, [one, other]].any()
+        enough = all if both else any
+        none = edited is not None and not enough(edited[:, way].any() for way in (one, other))
         points, drawn = (100 * (each[:, one] - each[:, other]) for each in (values, draws))
         difference = Estimate(np.nan) if none else over_seeds(points, drawn)
         found[f"{snake(name)}_{stem}_{snake(pair[0])}_minus_{snake(pair[1])}"] = difference.named(
@@ -243,7 +276,7 @@ def _compared(name: str, result: TaskAddition) -> dict[str, Number]:
     merged, draws = result.chosen > 0, result.draws
     found = _differences(name, result.absolute, draws[:, :, MERGED], "absolute_accuracy", "absolute accuracy", merged)
     found |= _differences(
-        name, result.normalised, draws[:, :, SHARE], "normalised_accuracy", "normalised accuracy", merged
+        name, result.normalised, draws[:, :, SHARE], "normalised_accuracy", "normalised accuracy", merged, both=True
     )
     return found | {
         f"{snake(name)}_absolute_accuracy_{snake(way)}_minus_pre_trained": _gain(result, way).named(
@@ -289,7 +322,8 @@ def table_61(effort: str, run: Run) -> Finding:
     """Absolute and normalised accuracy of encoders with the vectors of all tasks added."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name in PLANS[effort].encoders:
+    names = encoders(effort, run)
+    for name in names:
         found = study(name, effort, run)
         result = added(found, effort, run)
         statistics |= _table(name, result.table()) | _compared(name, result) | progress(found, run)
@@ -305,7 +339,7 @@ def table_61(effort: str, run: Run) -> Finding:
         for kind in ("pretrained", "single", "merged", "curves"):
             arrays[f"{name}: {kind}"] = getattr(result, kind)
         arrays["coefficients"] = result.alphas
-    return Finding(statistics, arrays, how(effort), NOTES)
+    return Finding(statistics, arrays, how(effort, run, names), NOTES)
 
 
 def _below_one(chosen: np.ndarray) -> Estimate:
@@ -367,7 +401,8 @@ def figure_63(effort: str, run: Run) -> Finding:
     """Accuracy of each task after addition."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+    names = encoders(effort, run, texts=False)
+    for name in names:
         found = study(name, effort, run)
         result = added(found, effort, run)
         statistics |= progress(found, run)
@@ -386,7 +421,7 @@ def figure_63(effort: str, run: Run) -> Finding:
                 for number, way in enumerate(result.methods)
             }
         arrays |= {f"{name}: pretrained": result.pretrained, f"{name}: merged": result.merged}
-    return Finding(statistics, arrays, how(effort), NOTES)
+    return Finding(statistics, arrays, how(effort, run, names), NOTES)
 
 
 @figure(
@@ -440,7 +475,8 @@ def figure_62(effort: str, run: Run) -> Finding:
     """Accuracy of each task with its own vector alone."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name in PLANS[effort].encoders:
+    names = encoders(effort, run)
+    for name in names:
         found = study(name, effort, run)
         result = added(found, effort, run)
         statistics |= progress(found, run)
@@ -459,7 +495,7 @@ def figure_62(effort: str, run: Run) -> Finding:
             result
         ).named(f"{name}: share of the non-linear advantage that linearised fine-tuning closes")
         arrays[f"{name}: single"] = result.single
-    return Finding(statistics, arrays, how(effort), NOTES)
+    return Finding(statistics, arrays, how(effort, run, names), NOTES)
 
 
 def _closed(result: TaskAddition) -> Estimate:
@@ -534,21 +570,23 @@ def table_62(effort: str, run: Run) -> Finding:
     """Target and control accuracy after a task vector is subtracted, CIFAR-10 being the control task."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+    names = encoders(effort, run, texts=False)
+    for name in names:
         found = study(name, effort, run)
         result = _negated(found, effort, run)
         retained = result.control.mean(-1), result.draws[:, :, 3]
-        statistics |= _differences(name, *retained, "control_accuracy", "control accuracy")
+        edited = np.asarray((result.chosen > 0).any(-1))
+        statistics |= _differences(name, *retained, "control_accuracy", "control accuracy", edited, both=True)
         statistics |= _table(name, result.table()) | progress(found, run)
         target, draws = result.target.mean(-1), result.draws[:, :, 1]
-        statistics |= _differences(name, target, draws, "target_accuracy", "target accuracy")
+        statistics |= _differences(name, target, draws, "target_accuracy", "target accuracy", edited)
         fall, drawn = target[:, 0] - result.pretrained.mean(-1), draws[:, 0] - result.draws[:, 0, 0]
         statistics[f"{snake(name)}_target_accuracy_non_linear_minus_pre_trained"] = over_seeds(
             100 * fall, 100 * drawn
         ).named(f"{name}: target accuracy, non-linear minus pre-trained")
         for kind in ("pretrained", "pretrained_control", "target", "control"):
             arrays[f"{name}: {kind}"] = getattr(result, kind)
-    settings: dict[str, Any] = how(effort)
+    settings: dict[str, Any] = how(effort, run, names)
     return Finding(
         statistics,
         arrays,
@@ -576,6 +614,19 @@ def table_62(effort: str, run: Run) -> Finding:
     ]
     + [
         Claim(
+            f"{name}: adding {way} vectors gains at most half as much at random as at pre-trained weights: difference, points.",
+            f"{snake(name)}_gain_{snake(way)}_random_minus_half_of_pre_trained",
+            "at most",
+            "no gain at all",
+            0.0,
+            of="random_weights_gain_nothing",
+            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start="random")),
+        )
+        for name in (VIT, CNN)
+        for way in ("non-linear", "linearised")
+    ]
+    + [
+        Claim(
             f"{name}: though each task is learned alone: single-task accuracy minus that of the start, {way}, points.",
             f"{snake(name)}_single_task_accuracy_{snake(way)}_minus_the_start",
             "at least",
@@ -596,7 +647,8 @@ def table_63(effort: str, run: Run) -> Finding:
     """The same from random weights, on three tasks, beside what the same tasks gain from pre-trained weights."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+    names = encoders(effort, run, texts=False)
+    for name in names:
         found = study(name, effort, run, random=True)
         trained = study(name, effort, run, only=PLANS[effort].random)
         result, pretrained = added(found, effort, run), added(trained, effort, run)
@@ -614,10 +666,13 @@ def table_63(effort: str, run: Run) -> Finding:
                 f"{snake(name)}_gain_{snake(way)}_pre_trained_minus_random": _gained(pretrained, way)
                 .minus(here, PLANS[effort].seeds)
                 .named(f"{name}: gain by {way} vectors, from pre-trained minus from random weights"),
+                f"{snake(name)}_gain_{snake(way)}_random_minus_half_of_pre_trained": here.minus(
+                    _gained(pretrained, way).map_linear(0.5), PLANS[effort].seeds
+                ).named(f"{name}: gain by {way} vectors, from random minus half of that from pre-trained weights"),
             }
         for kind in ("pretrained", "single", "merged"):
             arrays[f"{name}: {kind}"] = getattr(result, kind)
-    settings: dict[str, Any] = how(effort)
+    settings: dict[str, Any] = how(effort, run, names)
     return Finding(statistics, arrays, settings | {"tasks": list(PLANS[effort].random)}, (*NOTES, _PROBES))
 
 
@@ -654,7 +709,8 @@ def section_d2(effort: str, run: Run) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     few = PLANS[effort].tasks[: PLANS[effort].few]
-    for name in (each for each in PLANS[effort].encoders if each != TEXT):
+    names = encoders(effort, run, texts=False)
+    for name in names:
         results = []
         for normalise in (True, False):
             found = study(name, effort, run, only=few, normalise=normalise)
@@ -674,4 +730,4 @@ def section_d2(effort: str, run: Run) -> Finding:
                 for kind, value, drawn in rows
             }
         arrays[f"{name}: single"] = np.stack([each.single for each in results])
-    return Finding(statistics, arrays, {**how(effort), "tasks": list(few)}, NOTES)
+    return Finding(statistics, arrays, {**how(effort, run, names), "tasks": list(few)}, NOTES)

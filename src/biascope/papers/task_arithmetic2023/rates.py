@@ -1,25 +1,34 @@
-"""Section 6.4 of the thesis: what task addition gains, by the learning rate of fine-tuning and by the number of tasks."""
+"""Section 6.4 of the thesis: what task addition gains, by the learning rate of fine-tuning and by the number of tasks; and why."""
 
 # R seeds · W ways to edit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from biascope.editing.tuning import TUNINGS
+from biascope.editing.vectors import TaskVector
+from biascope.families.weights import Params
+from biascope.measures.disentanglement import Disentanglement, disentanglement
+from biascope.measures.task_addition import TaskAddition
+from biascope.papers.task_arithmetic2023.disentanglement import tested
 from biascope.papers.task_arithmetic2023.editing import AHEAD, MERGED, START_PLACE, added
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     NOTES,
     PLANS,
     PUBLISHED,
-    TEXT,
     VIT,
+    Study,
+    encoders,
     fine_tuned,
     how,
+    kept,
     over_seeds,
     progress,
     study,
@@ -40,25 +49,33 @@ LARGE = "large rate"  # the largest of the rates, in keys and words
 def _lines(axes: Axes, finding: Finding, kind: str, dark: bool) -> None:
     curves = finding.arrays_of(kind)
     for colour, (name, curve) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
-        reach = np.stack([curve[1] - curve[2], curve[3] - curve[1]])
-        axes.errorbar(curve[0], curve[1], np.nan_to_num(reach), color=colour, marker="o", markersize=4, label=name)
+        reach = np.maximum(0, np.nan_to_num(np.stack([curve[1] - curve[2], curve[3] - curve[1]])))
+        axes.errorbar(curve[0], curve[1], reach, color=colour, marker="o", markersize=4, label=name)
     axes.axhline(0, linewidth=0.8, linestyle=":", color="grey")
 
 
 def _drawn(finding: Finding, dark: bool) -> Figure:
     picture = blank(
-        3.2, "What adding all task vectors gains over the pre-trained encoder: mean test accuracy, in points."
+        6.2,
+        "Above: what adding all task vectors gains over the pre-trained encoder, mean test accuracy. "
+        "Below: the coefficient that is chosen, and ξ of two tasks with both coefficients 1.",
     )
-    grid = picture.add_gridspec(1, 2, wspace=0.25)
-    left, right = panel(picture, dark, grid[0, 0]), panel(picture, dark, grid[0, 1])
-    _lines(left, finding, "rate", dark)
-    left.set(xscale="log", xlabel="learning rate", ylabel="gain, points")
-    _lines(right, finding, "tasks", dark)
-    right.set(
+    grid = picture.add_gridspec(2, 2, wspace=0.25, hspace=0.35)
+    places = itertools.product(range(2), range(2))
+    by_rate, by_count, chosen, apart = (panel(picture, dark, grid[place]) for place in places)
+    for axes, kind, label in (
+        (by_rate, "rate", "gain, points"),
+        (chosen, "coefficient", "coefficient"),
+        (apart, "xi", "ξ at (1, 1)"),
+    ):
+        _lines(axes, finding, kind, dark)
+        axes.set(xscale="log", xlabel="learning rate", ylabel=label)
+    _lines(by_count, finding, "tasks", dark)
+    by_count.set(
         xlabel="number of tasks",
         xticks=sorted({int(at) for each in finding.arrays_of("tasks").values() for at in each[0]}),
     )
-    legend_below(picture, right, dark)
+    legend_below(picture, by_count, dark)
     return picture
 
 
@@ -82,46 +99,109 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     published=PUBLISHED,
 )
 def section_64(effort: str, run: Run) -> Finding:
-    """Merged accuracy for several learning rates on few tasks, and for the first tasks of the list at the usual rate."""
+    """Merged accuracy for several learning rates on few tasks, and for the first tasks of the list at the usual rate.
+
+    What may explain a gain, or that there is none, is measured beside it: how long task vectors are, how alike they are, how much they
+    point along the pre-trained weights, how far two of them interfere, and what is gained with heads that leave less to be learned.
+    """
     plan = PLANS[effort]
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    few = plan.tasks[: plan.few]
-    for name in (each for each in plan.encoders if each != TEXT):
+    few, names = plan.tasks[: plan.few], encoders(effort, run, texts=False)
+    for name in names:
         by_rate = {}
+        curves: dict[str, dict[float, Estimate]] = {kind: {} for kind in ("rate", "coefficient", "xi")}
         for rate in sorted({plan.rate, *plan.rates}):
             found = study(name, effort, run, only=few, rate=rate, tunings=("non-linear",))
             if rate in (plan.rate, max(plan.rates)):
                 statistics |= progress(found, run, start="" if rate == plan.rate else LARGE)
-            by_rate[rate] = added(found, effort, run, methods=("non-linear",))
-        small, large = (by_rate[rate] for rate in (plan.rate, max(plan.rates)))
-        statistics[f"{snake(name)}_absolute_accuracy_small_minus_large_rate"] = over_seeds(
-            100 * (small.absolute[:, 0] - large.absolute[:, 0]),
-            100 * (small.draws[:, 0, MERGED] - large.draws[:, 0, MERGED]),
+            result = by_rate[rate] = added(found, effort, run, methods=("non-linear",))
+            numbers = _geometry(found) | {
+                "gain": _gain(result, 0),
+                "coefficient": over_seeds(result.chosen[:, 0]),
+                "xi of two tasks": over_seeds(_interference(found, (few[0], few[1]), plan.points, run)),
+            }
+            statistics |= {
+                f"{snake(name)}_{snake(f'{words} at the rate {rate:g}')}": each.named(
+                    f"{name}: {words} at the rate {rate:g}{', points' if words == 'gain' else ''}"
+                )
+                for words, each in numbers.items()
+            }
+            for kind, words in (("rate", "gain"), ("coefficient", "coefficient"), ("xi", "xi of two tasks")):
+                curves[kind][rate] = numbers[words]
+            arrays[f"search: {name}, {rate:g}"] = np.stack([result.alphas, result.curves[:, 0].mean((0, 2))])
+        arrays |= {f"{kind}: {name}, non-linear": _curve(each) for kind, each in curves.items()}
+        statistics[f"{snake(name)}_absolute_accuracy_small_minus_large_rate"] = _compared(
+            by_rate[plan.rate], by_rate[max(plan.rates)]
         ).named(f"{name}: absolute accuracy, rate {plan.rate:g} minus {max(plan.rates):g}")
-        gains = {}
-        for rate, result in by_rate.items():
-            gains[rate] = over_seeds(
-                100 * (result.absolute[:, 0] - result.pretrained.mean(-1)),
-                100 * (result.draws[:, 0, MERGED] - result.draws[:, 0, START_PLACE]),
-            )
-            words = f"at the rate {rate:g}"
-            statistics[f"{snake(name)}_gain_{snake(words)}"] = gains[rate].named(f"{name}: gain {words}, points")
-        arrays[f"rate: {name}, non-linear"] = _curve(gains)
+        probed = study(name, effort, run, only=few, tunings=("non-linear",), shots=None)
+        statistics[f"{snake(name)}_gain_with_heads_of_all_samples"] = _gain(
+            added(probed, effort, run, methods=("non-linear",)), 0
+        ).named(f"{name}: gain with heads fitted on all samples, points")
         whole = study(name, effort, run)
         counted: dict[str, dict[float, Estimate]] = {way: {} for way in TUNINGS}
         for count in plan.counts:
             result = added(whole, effort, run, only=plan.tasks[:count], methods=TUNINGS)
             for place, way in enumerate(TUNINGS):
-                gain = over_seeds(
-                    100 * (result.absolute[:, place] - result.pretrained.mean(-1)),
-                    100 * (result.draws[:, place, MERGED] - result.draws[:, place, START_PLACE]),
-                ).named(f"{name}: gain of {count} tasks, {way}, points")
+                gain = _gain(result, place).named(f"{name}: gain of {count} tasks, {way}, points")
                 statistics[f"{snake(name)}_gain_of_{count}_tasks_{snake(way)}"] = gain
                 counted[way][count] = gain
         arrays |= {f"tasks: {name}, {way}": _curve(each) for way, each in counted.items()}
     rates = {"tasks": list(plan.tasks), "rates": sorted({plan.rate, *plan.rates}), "tasks of the rates": list(few)}
-    return Finding(statistics, arrays, {**how(effort), **rates}, NOTES)
+    return Finding(statistics, arrays, {**how(effort, run, names), **rates}, NOTES)
+
+
+def _gain(result: TaskAddition, place: int) -> Estimate:
+    return over_seeds(
+        100 * (result.absolute[:, place] - result.pretrained.mean(-1)),
+        100 * (result.draws[:, place, MERGED] - result.draws[:, place, START_PLACE]),
+    )
+
+
+def _compared(small: TaskAddition, large: TaskAddition) -> Estimate:
+    """Merged accuracy at a small minus that at a large rate; nothing where neither merged anything."""
+    if not (small.chosen > 0).any() and not (large.chosen > 0).any():
+        return Estimate(np.nan)
+    return over_seeds(
+        100 * (small.absolute[:, 0] - large.absolute[:, 0]),
+        100 * (small.draws[:, 0, MERGED] - large.draws[:, 0, MERGED]),
+    )
+
+
+def _geometry(found: Study) -> dict[str, Estimate]:
+    """Length of the task vectors in units of θ₀, cosines of pairs of them and with θ₀: means over tasks, by seed."""
+    rows = []
+    for vectors in found.vectors:
+        of = list(vectors["non-linear"].values())
+        pairs = [one.cosine(other) for one, other in itertools.combinations(of, 2)]
+        along = [_along(each, found.encoder.params) for each in of]
+        rows.append(
+            (np.mean([length for length, _ in along]), np.mean(pairs), np.mean([cosine for _, cosine in along]))
+        )
+    words = ("length of task vectors in units of the weights", "cosine of two task vectors", "cosine with the weights")
+    return dict(zip(words, map(over_seeds, np.array(rows).T), strict=True))
+
+
+def _along(vector: TaskVector, start: Params) -> tuple[float, float]:
+    """Length of a task vector in units of the weights that it changes, and its cosine with them."""
+    wide = [(delta.double(), start[name].cpu().double()) for name, delta in vector.deltas.items()]
+    length = sum(float(weights.square().sum()) for _, weights in wide) ** 0.5
+    product = sum(float(torch.sum(delta * weights)) for delta, weights in wide)
+    return vector.norm / length, product / max(vector.norm * length, 1e-300)
+
+
+def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) -> np.ndarray:
+    """ξ of two tasks with both coefficients 1, by seed."""
+    tasks = {task: tested(found.tasks[task]) for task in pair}
+    maps = [
+        kept(
+            Disentanglement, disentanglement, found.encoder, {task: found.heads[task] for task in pair},
+            {"non-linear": {task: vectors["non-linear"][task] for task in pair}}, tasks, at=tasks[pair[0]],
+            pair=pair, methods=("non-linear",), points=points, grid=3, reach=1.0, resamples=2, seed=0, run=run.shared,
+        )
+        for vectors in found.vectors
+    ]  # fmt: skip
+    return np.array([each.xi[0, -1, -1] for each in maps])
 
 
 def _curve(numbers: Mapping[float, Estimate]) -> np.ndarray:

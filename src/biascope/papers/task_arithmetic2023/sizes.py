@@ -22,6 +22,7 @@ from biascope.papers.task_arithmetic2023.tasks import (
     PUBLISHED,
     TEXTS,
     WAYS,
+    encoders,
     fine_tuned,
     how,
     over_seeds,
@@ -137,14 +138,19 @@ def figure_65(effort: str, run: Run) -> Finding:
         arrays |= {f"{name}: {way}": mean[place] for place, way in enumerate(WAYS)}
         arrays["coefficients"] = maps[-1][0].alphas
     statistics |= _of_maps(_BOTH, maps) | _of_sums(*sums)
-    if PLANS[effort].texts:
+    texts = bool(PLANS[effort].texts) and set(TEXTS) <= set(encoders(effort, run, also=TEXTS))
+    if texts:
         pair, maps = (PLANS[effort].texts[0], PLANS[effort].texts[1]), []
         for name in TEXTS:
             found = study(name, effort, run, only=pair, tunings=("non-linear",))
             statistics |= progress(found, run)
             maps.append(mapped(found, pair, effort, run))
         statistics |= _of_maps(TEXTS, maps, prefix="texts_")
-    settings = {**how(effort), "encoders": list(_BOTH), "tasks": list(few), "points": PLANS[effort].points}
+    settings = {
+        **how(effort, run, (*_BOTH, *(TEXTS if texts else ()))),
+        "tasks": list(few),
+        "points": PLANS[effort].points,
+    }
     return Finding(statistics, arrays, settings | {"grid": PLANS[effort].grid}, NOTES)
 
 
@@ -233,5 +239,5 @@ def figure_d3(effort: str, run: Run) -> Finding:
         [each.single[:, 0].mean(-1) for each in singles], [each.draws[:, 0, SINGLE] for each in singles]
     ).named("single-task accuracy from random weights, larger minus smaller")
     arrays = {name: each.single for name, each in zip(_BOTH, singles, strict=True)}
-    settings = {**how(effort), "encoders": list(_BOTH), "tasks": list(PLANS[effort].random)}
+    settings = {**how(effort, run, _BOTH), "tasks": list(PLANS[effort].random)}
     return Finding(statistics, arrays, settings, NOTES)

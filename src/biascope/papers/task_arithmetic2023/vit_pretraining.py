@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ import torch
 from torch import nn
 
 from biascope import data, networks
-from biascope.editing.encoder_source import VIT, VIT_MEAN, VIT_SPREAD, headless_vit, vit_input
+from biascope.editing.encoder_source import VIT, VIT_FILE, VIT_MEAN, VIT_SPREAD, headless_vit, vit_input
 from biascope.editing.encoders.encoder import Encoder
 from biascope.families import weights
 from biascope.families.family import Network
 from biascope.papers.task_arithmetic2023.glyphs import glyph_characters, rendered_glyphs
 from biascope.papers.task_arithmetic2023.views import Sources, random_views
+from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -156,6 +158,43 @@ def save_vit(
     sizes = json.dumps(VIT | (settings or {}))
     params = {name: tensor.half() if half else tensor for name, tensor in encoder.network.params.items()}
     weights.save(params, path, {"settings": sizes, "trained_on": source})
+
+
+def write_vit(
+    root: Path | str,
+    *,
+    plan: Pretraining | None = None,
+    settings: dict[str, int] | None = None,
+    seed: int = 0,
+    run: Run,
+) -> Path:
+    """Pre-train the small ViT and put it where :func:`biascope.editing.encoder_source.encoder_of` finds it.
+
+    The file says what it was trained on: sources with their digest, plan, seed, device, precision and versions.
+
+    Args:
+        root: Folder of data sets, with the sources; the weights go into its folder ``encoders``.
+        plan: How long.
+        settings: Sizes of the ViT.
+        seed: Random seed.
+        run: Device and precision.
+    """
+    plan = plan or Pretraining()
+    sources = pretraining_sources(plan, root=root)
+    encoder, trained = pretrained_vit(sources, plan, settings=settings, seed=seed, run=run)
+    facts = {
+        "sources": sources.name,
+        "digest of the sources": content_of((sources.glyphs, sources.photographs, sources.labels)),
+        "plan": dataclasses.asdict(plan),
+        "seed": seed,
+        "last loss": round(float(trained.losses[-100:].mean()), 4),
+        **run.describe(),
+        "torch": str(torch.__version__),
+    }
+    path = Path(root) / VIT_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_vit(encoder, path, settings=settings, source=json.dumps(facts))
+    return path
 
 
 def save_glyphs(num: int, root: Path | str) -> Path:
