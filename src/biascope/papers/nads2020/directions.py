@@ -25,6 +25,7 @@ from biascope.papers.nads2020.shared import (
     lowest_of,
     published_accuracies,
 )
+from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import directions as drawn_directions
 from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
@@ -681,7 +682,7 @@ _SIZES: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
     "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
     "paper": {
         "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
-        "resnet18": ([0, 289, 1023], (1000, 10_000, 60_000)),
+        "resnet18": ([0, 1023], (1000, 10_000, 60_000)),
     },
 }
 
@@ -749,7 +750,7 @@ def _lead_gate(name: str) -> tuple[Trained, ...]:
 )
 def figure_s22(effort: str, run: Run) -> Finding:
     """Accuracy for several sizes of the training set."""
-    plans = _SIZES[effort]
+    plans = chosen(_SIZES[effort])
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     test, repeats = PROTOCOL[effort]["test"], 1 if effort == "smoke" else 2
