@@ -92,9 +92,8 @@ def reproduce(
     folder = root / figure.paper / "-".join([figure.file_name, effort, *networks])
     make_writable(folder)
     circumstances: dict[str, Any] = run.describe()
-    with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds:
-        with selection.only(networks):
-            finding = figure(effort, dataclasses.replace(run, folder=folder))
+    with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds, selection.only(networks):
+        finding = figure(effort, dataclasses.replace(run, folder=folder))
     if networks:
         finding = dataclasses.replace(finding, settings={**finding.settings, selection.KEY: list(networks)})
     circumstances |= {"seconds": round(seconds[0], 1), "versions": software(), "date": now()}
@@ -418,7 +417,8 @@ def merge(source: Path | str, *, results: Path | None = None, gallery: Path | No
     """Take findings made elsewhere into the committed results.
 
     One entry per figure and effort is kept: a newer run replaces an older one of the same effort, and never one of
-    another effort. A run for some networks replaces their numbers alone (:func:`united`). The picture is drawn again from the arrays where the finding has the greatest effort of its figure.
+    another effort. A run for some networks replaces their numbers alone (:func:`united`). The picture is drawn again from
+    the arrays where the finding has the greatest effort of its figure.
 
     Args:
         source: A reproduce folder, or a ``.tar.gz`` of one; nothing but findings and arrays is read from it.
