@@ -21,7 +21,7 @@ from biascope.tasks import bases
 PAPER = papers.find("nads2020")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
 #: Figures about networks at initialisation, or about formulas.
-UNTRAINED = {"4", "5", "S17-S19", "D.1", "D.3", "Equations", "E"}
+UNTRAINED = {"4", "5", "S17-S19", "D.1", "D.3", "Equations", "E", "E channels"}
 
 
 def test_claims_about_trained_networks_ask_whether_they_trained() -> None:

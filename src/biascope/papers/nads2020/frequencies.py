@@ -80,12 +80,19 @@ Samples = Mapping[str, tuple[int, int]]
 
 
 def learned(
-    name: str, basis: Basis, effort: str, run: Run, *, network: dict[str, Any] | None = None, **settings: Any
+    name: str,
+    basis: Basis,
+    effort: str,
+    run: Run,
+    *,
+    network: dict[str, Any] | None = None,
+    plain: bool = False,
+    **settings: Any,
 ) -> DirectionalBias:
-    """One network on D(v) for every direction of a basis, by the published protocol."""
+    """One network on D(v) for every direction of a basis, by the published protocol; ``plain`` in the precision of the run."""
     family = family_of(name, outputs=2, **(network or {}))
-    chosen = {**PROTOCOL[effort], **settings}
-    return directional_bias(family, basis, run=training_run(family, run), **directional_bias.grouped(chosen))
+    how = run.shared if plain else training_run(family, run)
+    return directional_bias(family, basis, run=how, **directional_bias.grouped({**PROTOCOL[effort], **settings}))
 
 
 def trained_by(effort: str, run: Run, *networks: str) -> dict[str, Any]:
