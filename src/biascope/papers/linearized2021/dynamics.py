@@ -474,8 +474,8 @@ def rotation_targets(name: str, effort: str, *, single: bool) -> tuple[int, ...]
     return (targets[0], targets[-1]) if name == "lenet" else targets
 
 
-def rotation(name: str, effort: str, run: Run, target: int) -> KernelRotation:
-    """The rotation of a network's kernel towards one eigenfunction."""
+def rotation(name: str, effort: str, run: Run, target: int, repeats: int | None = None) -> KernelRotation:
+    """The rotation of a network's kernel towards one eigenfunction, for all seeds or the first of them."""
     sizes, epochs, leading, _, seeds = _ROTATION[effort]
     samples = images("cifar10", sizes, run)
     family = any_start(name, samples.shape)
@@ -487,7 +487,7 @@ def rotation(name: str, effort: str, run: Run, target: int) -> KernelRotation:
         energy=min(50, leading),
         checkpoints=2,
         epochs=epochs,
-        repeats=seeds,
+        repeats=repeats or seeds,
         seed=0,
         run=training_run(family, run),
     )
