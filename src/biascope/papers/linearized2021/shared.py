@@ -23,6 +23,7 @@ from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
+from biascope.kernels.plan import Sizes
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.networks import builder
 from biascope.results.claim import Trained
@@ -145,6 +146,15 @@ class Eigenfunctions:
         return {"train": signs[:, : self.train], "test": signs[:, self.train :]}
 
 
+def kernel_of(network: Network, x: Tensor, run: Run) -> Tensor:
+    """The tangent kernel of a network on samples, in memory that leaves room for other processes on the same GPU."""
+    sizes = None
+    if run.torch_device.type == "cuda" and sum(each.numel() for each in network.params.values()) > STACK_LIMIT:
+        numbers = torch.cuda.get_device_properties(run.torch_device).total_memory // run.dtype.itemsize
+        sizes = Sizes(128, int(0.12 * numbers), int(0.04 * numbers))
+    return tangent_gram(network, x, sizes=sizes, run=dataclasses.replace(run, folder=None)).matrix
+
+
 def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eigenfunctions:
     """Of the kernel of a point family; kept in the run folder."""
     chosen = training_run(family, run)
@@ -152,7 +162,7 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
 
     def work(key: str) -> Outcome:
         x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
-        kernel = tangent_gram(network, x, run=dataclasses.replace(chosen, folder=None)).matrix
+        kernel = kernel_of(network, x, chosen)
         pairs = eigenpairs(Matrix(kernel), count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
         return {
             "values": (pairs.values / len(x)).cpu(),
@@ -284,7 +294,7 @@ def _linear_model(
     """Coefficients a ``(n, k)`` of all targets, trained together; numbers by target."""
     device = run.torch_device
     x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
-    kernel = tangent_gram(network, x, run=dataclasses.replace(run, folder=None)).matrix.to(device)
+    kernel = kernel_of(network, x, run).to(device)
     count = samples.sizes["train"]
     start = torch.zeros(len(x), device=device, dtype=torch.float64)
     if biased:
