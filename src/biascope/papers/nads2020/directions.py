@@ -940,6 +940,7 @@ def figure_d3(effort: str, run: Run) -> Finding:
 # Draws of each set, inputs.
 _CHANNELS: dict[str, tuple[int, int]] = {"smoke": (4, 2), "laptop": (200, 3), "paper": (4000, 3)}
 _COLOURS = 3
+CHANNEL_SETS = ((1, 0), (_COLOURS, 1), (_COLOURS, 2))  # channels and number of each set of draws at an input
 
 
 @figure(
@@ -981,9 +982,8 @@ def figure_e_channels(effort: str, run: Run) -> Finding:
     side = _SMALL[1] if effort == "smoke" else SHAPE[1]
     predicted, again, shares = [], [], []
     for place in range(inputs):
-        single = first_directions(1, side, draws, place, 0, run)[:10]
+        single, one, two = (first_directions(colours, side, draws, place, half, run) for colours, half in CHANNEL_SETS)
         spanned = torch.cat([torch.kron(torch.eye(_COLOURS, dtype=single.dtype)[k], single) for k in range(_COLOURS)])
-        one, two = (first_directions(_COLOURS, side, draws, place, half, run)[:30] for half in (1, 2))
         predicted.append(float(np.mean([subspace_similarity(spanned, each) for each in (one, two)])))
         again.append(subspace_similarity(one, two))
         shares.append((one @ spanned.T).square().sum(1).numpy())
@@ -1005,8 +1005,8 @@ def figure_e_channels(effort: str, run: Run) -> Finding:
     return Finding(statistics, {"share: LeNet": np.mean(shares, 0)}, settings, notes)
 
 
-def first_directions(channels: int, side: int, draws: int, place: int, seed: int, run: Run) -> torch.Tensor:
-    """LeNet's first directions for images with some channels, as published, at one of several inputs."""
+def first_directions(channels: int, side: int, draws: int, place: int, half: int, run: Run) -> torch.Tensor:
+    """LeNet's first directions for images with some channels, ten for each, by a set of draws of its own at one of several inputs."""
     shape = (channels, side, side)
     found = anisotropy_directions(
         family_of("lenet", image_size=side, channels=channels),
@@ -1016,7 +1016,8 @@ def first_directions(channels: int, side: int, draws: int, place: int, seed: int
         draws=draws,
         centred=True,
         keep=10 * channels,
-        seed=seed,
+        seed=len(CHANNEL_SETS) * place
+        + half,  # with differences so wide, inputs alone would hardly change the directions
         run=run.shared,
     )
     return torch.as_tensor(found.directions).reshape(-1, math.prod(shape)).double()
