@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from biascope import papers
+from biascope.derivatives.linearize import linearize
+from biascope.families.family import Network
 from biascope.papers.linearized2021 import dynamics, eigenfunctions, shared
 from biascope.papers.reproduce import RESULTS
 from biascope.runs.run import Run
@@ -95,28 +97,61 @@ def test_a_linear_model_with_the_first_kernel_starts_at_zero_and_learns(tmp_path
     samples, run = blobs(), Run(device="cpu", folder=tmp_path / "figure", progress=False)
     recipe = dataclasses.replace(shared.RECIPE, epochs=4, batch=16)
     family = shared.start_of("mlp", (1, 4, 4))
-    kept = dynamics._checkpoints(family, samples, recipe, (0, 4), run)
+    network, kept = dynamics._followed(family, samples, recipe, (0, 4), run)
     start = family.draw(1, seed=0, run=run.shared).member(0)
     assert all(torch.equal(kept[0][name], tensor) for name, tensor in start.params.items())
     assert not all(torch.equal(kept[4][name], tensor) for name, tensor in start.params.items())
-    for epoch, params in kept.items():
-        line = dynamics._unbiased(family, params, epoch)
-        network = line.draw(1, seed=0, run=run.shared).member(0)
-        assert not network(samples.whole("test")[0]).any()
-        labels = {split: y[None] for split, (_, y) in samples.splits.items()}
-        found = shared.learned(line, samples, labels, recipe, run)
+    assert network.accuracy[0] > 0.9
+    labels = {split: y[None] for split, (_, y) in samples.splits.items()}
+    for params in kept.values():
+        found = shared.learned_by_kernel(family, samples, labels, recipe, run, at=params, biased=False)
         assert found.accuracy[0] > 0.9
         assert found.train_accuracy[0] > 0.9
+        assert found.curves[0, 0] == pytest.approx(math.log(2), abs=0.05), "it starts at zero"
 
 
-def test_a_kernel_of_trained_weights_has_batchnorm_as_it_was_at_first() -> None:
-    family = shared.start_of("resnet18", (1, 8, 8))
-    run = Run(device="cpu", progress=False)
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_a_linear_model_trains_by_its_kernel_as_by_its_weights(tmp_path: Path, name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(96, 1, 16, 16, generator=generator, dtype=torch.float64)
+    samples = Arrays(
+        {"train": (x[:64], torch.zeros(64).long()), "test": (x[64:], torch.zeros(32).long())}, name="noise"
+    )
+    run = Run(device="cpu", precision="float64", folder=tmp_path / "figure", progress=False)
+    rows = torch.randint(2, (3, 96), generator=generator)
+    labels = {"train": rows[:, :64], "test": rows[:, 64:]}
+    recipe = dataclasses.replace(shared.RECIPE, epochs=3, batch=24)  # the last batch of an epoch is smaller
+    family = shared.start_of(name, samples.shape)
+    by_weights = shared.learned(shared.linearised(family), samples, labels, recipe, run)
+    by_kernel = shared.learned_by_kernel(family, samples, labels, recipe, run)
+    for number in ("accuracy", "train_accuracy", "iterations", "steps"):
+        assert np.array_equal(getattr(by_weights, number), getattr(by_kernel, number)), number
+    for number in ("curves", "distance"):
+        assert getattr(by_kernel, number) == pytest.approx(getattr(by_weights, number), rel=1e-6), number
+
+
+def test_a_kernel_has_the_batchnorm_of_initialisation_whatever_its_weights(tmp_path: Path) -> None:
+    whole, family = blobs(), shared.start_of("resnet18", (1, 4, 4))
+    samples = dataclasses.replace(whole, splits={split: (x[:8], y[:8]) for split, (x, y) in whole.splits.items()})
+    run = Run(device="cpu", folder=tmp_path / "figure", progress=False)
     start = family.draw(1, seed=0, run=run).member(0)
-    moved = {name: tensor + 0.1 for name, tensor in start.params.items()}
-    line = dynamics._with_kernel_of(start, moved)
-    for name, tensor in start.buffers.items():
-        assert torch.equal(line.buffers[name], tensor)
+    moved = {name: tensor + 0.01 for name, tensor in start.params.items()}
+    recipe = dataclasses.replace(shared.RECIPE, epochs=1, batch=8)
+    labels = {split: y[None] for split, (_, y) in samples.splits.items()}
+    found = shared.learned_by_kernel(family, samples, labels, recipe, run, at=moved, biased=False)
+
+    def with_kernel(network: Network) -> Network:
+        point = {name: moved[name].expand_as(each) for name, each in network.params.items()}
+        return linearize(network, at=point, biased=False)
+
+    line = family.mapped(with_kernel, "line")
+    assert found.distance == pytest.approx(shared.learned(line, samples, labels, recipe, run).distance, rel=1e-3)
+
+
+def test_only_plain_descent_can_be_carried_out_by_a_kernel() -> None:
+    recipe = dataclasses.replace(shared.RECIPE, optimiser="adam")
+    with pytest.raises(ValueError, match="recipe must be SGD on the logistic loss"):
+        shared.learned_by_kernel(shared.start_of("mlp", (1, 4, 4)), blobs(), {}, recipe, Run(device="cpu"))
 
 
 def test_the_best_training_accuracy_is_recorded_and_divergence_is_no_accuracy() -> None:

@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from biascope.tasks import bases
 PAPER = papers.find("nads2020")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
 #: Figures about networks at initialisation, or about formulas.
-UNTRAINED = {"4", "5", "S17-S19", "D.1", "D.3", "Equations", "E"}
+UNTRAINED = {"4", "5", "S17-S19", "D.1", "D.3", "Equations", "E", "E channels"}
 
 
 def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
@@ -220,3 +221,19 @@ def test_settings_at_paper_effort_are_compared_with_the_published_ones() -> None
         key: value for key, value in frequencies.PUBLISHED.items() if key != "samples"
     }
     assert directions.found_by("paper", "lenet")["draws: LeNet"] == directions.PUBLISHED_DIRECTIONS["draws: LeNet"]
+
+
+def test_directions_for_three_channels_have_draws_of_their_own_at_every_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = []
+
+    def recorded(family: Any, probe: Any, **settings: Any) -> Any:
+        seeds.append(settings["seed"])
+        rows = np.eye(256 * settings["keep"] // 10)[: settings["keep"]]  # of as many channels as tens are kept
+        return SimpleNamespace(directions=rows)
+
+    monkeypatch.setattr(directions, "anisotropy_directions", recorded)
+    found = directions.figure_e_channels("smoke", Run(device="cpu"))
+    assert len(seeds) == len(set(seeds)) == 6
+    # Ten axes of one channel against the thirty first axes of three: those of the first channel are ten of them.
+    assert found.statistics["lenet_similarity_with_one_channel"].value == pytest.approx(1 / 3)
+    assert found.statistics["lenet_similarity_of_two_sets"].value == pytest.approx(1.0)

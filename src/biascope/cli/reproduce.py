@@ -44,6 +44,14 @@ def reproduce(
             autocompletion=_completion.words("smoke", "laptop", "paper"),
         ),
     ] = "laptop",
+    networks: Annotated[
+        list[str],
+        typer.Option(
+            "--network",
+            help="Run the figure for this network alone; may be repeated. Merging keeps the numbers of the others.",
+            autocompletion=_completion.networks,
+        ),
+    ] = [],  # noqa: B006 - typer copies it
     keep: Annotated[bool, typer.Option("--keep", help="Merge the findings into the committed results.")] = False,
     status: Annotated[
         bool, typer.Option("--status", help="Print how many statements of each paper are reproduced, and stop.")
@@ -75,10 +83,18 @@ def reproduce(
     elif not paper:
         _print_papers(results, work.as_json)
     else:
-        _reproduce(paper, figure, effort, results, keep, work)
+        _reproduce(paper, figure, effort, results, keep, work, networks)
 
 
-def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep: bool, work: Work) -> None:
+def _reproduce(
+    paper: str,
+    number: str,
+    effort: str,
+    results: Path | None,
+    keep: bool,
+    work: Work,
+    networks: Sequence[str] = (),
+) -> None:
     from biascope import papers
     from biascope.papers import reproduce as reproduction
     from biascope.results.claim import effort_rank
@@ -99,7 +115,7 @@ def _reproduce(paper: str, number: str, effort: str, results: Path | None, keep:
     with several as advance:
         for each in figures:
             try:
-                done.append(reproduction.reproduce(each.paper, each.number, effort=effort, run=run))
+                done.append(reproduction.reproduce(each.paper, each.number, effort=effort, run=run, networks=networks))
             except Exception as error:
                 if number or os.environ.get("BIASCOPE_TRACEBACK"):
                     raise

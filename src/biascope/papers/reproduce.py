@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import io
 import json
 import tarfile
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from biascope import papers
+from biascope.papers import selection
 from biascope.results import store
 from biascope.results.claim import (
     DOCUMENT,
@@ -63,7 +65,9 @@ class Reproduction:
         return judged(papers.figure(self.record.paper, self.record.figure), [self.record])
 
 
-def reproduce(paper: str, number: str, *, effort: str = "laptop", run: Run | None = None) -> Reproduction:
+def reproduce(
+    paper: str, number: str, *, effort: str = "laptop", run: Run | None = None, networks: Sequence[str] = ()
+) -> Reproduction:
     """Run a figure of a paper and judge its claims.
 
     The figure keeps its trials in ``FOLDER/PAPER/NUMBER-EFFORT``, so that an interrupted run goes on where it was; its
@@ -74,21 +78,24 @@ def reproduce(paper: str, number: str, *, effort: str = "laptop", run: Run | Non
         number: Of the figure.
         effort: ``"smoke"``, ``"laptop"`` or ``"paper"``.
         run: Device, precision, and FOLDER, which is ``biascope-runs/reproduce`` if it has none.
+        networks: Networks to run the figure for, if not for all. Merging then keeps the committed numbers of the others.
 
     Returns:
         The finding with its verdicts, and where it lies.
 
     Raises:
-        ValueError: If there is no such paper, figure or effort.
+        ValueError: If there is no such paper, figure, effort or network.
     """
     effort_rank(effort)
     figure, run = papers.figure(paper, number), run or Run()
     root = run.folder or FOLDER
-    folder = root / figure.paper / f"{figure.file_name}-{effort}"
+    folder = root / figure.paper / "-".join([figure.file_name, effort, *networks])
     make_writable(folder)
     circumstances: dict[str, Any] = run.describe()
-    with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds:
+    with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds, selection.only(networks):
         finding = figure(effort, dataclasses.replace(run, folder=folder))
+    if networks:
+        finding = dataclasses.replace(finding, settings={**finding.settings, selection.KEY: list(networks)})
     circumstances |= {"seconds": round(seconds[0], 1), "versions": software(), "date": now()}
     record = Record.of(figure, finding, effort, circumstances)
     finding = record.finding(finding.arrays)  # as it can be read back, so that a picture never rests on more
@@ -396,7 +403,8 @@ class Merged:
 
     Attributes:
         source: The file.
-        outcome: ``"new"``, ``"replaced"``, ``"kept"`` (what is committed is as good or newer) or ``"refused"``.
+        outcome: ``"new"``, ``"replaced"``, ``"added"`` (to the numbers of other networks), ``"kept"`` (what is committed is as good
+            or newer) or ``"refused"``.
         words: What happened and why.
     """
 
@@ -409,7 +417,8 @@ def merge(source: Path | str, *, results: Path | None = None, gallery: Path | No
     """Take findings made elsewhere into the committed results.
 
     One entry per figure and effort is kept: a newer run replaces an older one of the same effort, and never one of
-    another effort. The picture is drawn again from the arrays where the finding has the greatest effort of its figure.
+    another effort. A run for some networks replaces their numbers alone (:func:`united`). The picture is drawn again from
+    the arrays where the finding has the greatest effort of its figure.
 
     Args:
         source: A reproduce folder, or a ``.tar.gz`` of one; nothing but findings and arrays is read from it.
@@ -501,12 +510,17 @@ def _merge_one(
     entries = committed(figure, results=results)
     before = entries.get(record.effort)
     words = f"{figure.paper} {figure.number}, {record.effort}, {record.date} on {record.device}"
+    added = record.settings.get(selection.KEY)
     if before is not None and before.date >= record.date:
         same = "the same" if before.as_json() == record.as_json() else f"one of {before.date}, no older,"
         return "kept", f"{words}: {same} is committed"
     drawn = None
     if gallery is not None and all(effort_rank(effort) <= effort_rank(record.effort) for effort in entries):
         drawn = picture(figure, record.finding(_arrays(document, beside, name)))
+        if added and before is not None:
+            drawn = _below(gallery / f"{figure.paper}-{figure.file_name}.png", drawn)
+    if added:
+        record = united(figure, before, record)
     entries[record.effort] = record
     ordered = {effort: entries[effort].as_json() for effort in sorted(entries, key=effort_rank)}
     path = _committed_file(figure, results)
@@ -518,9 +532,73 @@ def _merge_one(
         write_atomically(gallery / f"{figure.paper}-{figure.file_name}.png", drawn)
     if before is None:
         return "new", words
+    if added:
+        return "added", f"{words}: {', '.join(map(str, added))}, to one of {before.date}"
     lost = ", ".join(sorted(before.statistics.keys() - record.statistics.keys()))
     remark = f"; no longer measured: {lost}" if lost else ""
     return "replaced", f"{words}, for one of {before.date} on {before.device}{remark}"
+
+
+def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Record:
+    """A run for some networks of a figure, together with the numbers that a committed run of the same effort has of others.
+
+    Both must have been run in the same way: with the same device and precision, and with the same value of every setting that both
+    record. The date is that of the later run, the seconds are those of both.
+
+    Args:
+        figure: The figure.
+        before: The committed run; ``None`` if there is none.
+        record: The run for some networks.
+
+    Raises:
+        ValueError: If the two were not run in the same way.
+    """
+    settings = {key: value for key, value in record.settings.items() if key != selection.KEY}
+    if before is None:
+        return dataclasses.replace(record, settings=settings)
+    pairs = {"device": (before.device, record.device), "precision": (before.precision, record.precision)}
+    pairs |= {key: (before.settings[key], value) for key, value in settings.items() if key in before.settings}
+    for key, (one, two) in pairs.items():
+        if one != two:
+            raise ValueError(
+                f"A run for some networks must have the settings of the committed one, but {key} is {two!r} and not {one!r}. "
+                "Run the figure as a whole."
+            )
+    numbers = {**before.statistics, **record.statistics}
+    stored = {pair[0].statement: pair for pair in before.claims}
+    claims = []
+    for claim, _ in record.claims:
+        needed = {claim.statistic, *(each.statistic for each in claim.trained)}
+        fresh = claim.judge(numbers, record.effort).verdict
+        known = stored.get(claim.statement)
+        # A claim on earlier numbers alone stays as it was when they were measured.
+        claims.append((claim, fresh) if known is None or needed & record.statistics.keys() else known)
+    names = ", ".join(map(str, record.settings[selection.KEY]))
+    note = f"The numbers of {names} were added on {record.date}; the others are of {before.date}."
+    return dataclasses.replace(
+        record,
+        statistics=numbers,
+        settings={**before.settings, **settings},
+        notes=tuple(dict.fromkeys((*before.notes, *record.notes, note))),
+        seconds=round(before.seconds + record.seconds, 1),
+        claims=tuple(claims),
+    )
+
+
+def _below(path: Path, drawn: bytes) -> bytes:
+    """A picture below the one in a file, if there is one: arrays of earlier runs are not kept."""
+    if not path.exists():
+        return drawn
+    from PIL import Image
+
+    with Image.open(path) as above, Image.open(io.BytesIO(drawn)) as below:
+        parts = [above.convert("RGB"), below.convert("RGB")]
+    whole = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), "white")
+    for number, part in enumerate(parts):
+        whole.paste(part, (0, number * parts[0].height))
+    held = io.BytesIO()
+    whole.save(held, "png", optimize=True)
+    return held.getvalue()
 
 
 def _arrays(document: Mapping[str, Any], beside: Mapping[str, bytes], name: str) -> dict[str, np.ndarray]:

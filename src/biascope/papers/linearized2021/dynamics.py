@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from biascope.derivatives.linearize import linearize
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
 from biascope.measures.kernel_rotation import KernelRotation, kernel_rotation
-from biascope.measures.linearized_training import linearized_training
+from biascope.measures.linearized_training import LinearizedTraining, linearized_training
 from biascope.papers.linearized2021.shared import (
     COMMON,
     ON_IMAGES,
@@ -23,7 +22,8 @@ from biascope.papers.linearized2021.shared import (
     any_start,
     eigenfunctions,
     images,
-    learned,
+    learned_along,
+    learned_by_kernel,
     linearised,
     over_seeds,
     ratio_over_seeds,
@@ -31,6 +31,7 @@ from biascope.papers.linearized2021.shared import (
     start_of,
     training_run,
 )
+from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import Estimate, Number, proportion, spearman
 from biascope.results.figures import lines_figure
@@ -38,6 +39,7 @@ from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.task import Arrays, Task
+from biascope.training.evaluation import evaluation
 from biascope.training.fit import fit
 from biascope.training.recipe import Recipe
 from biascope.training.sweep import Trial, trained
@@ -154,7 +156,8 @@ def figure_46(effort: str, run: Run) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     words = ""
-    for name, (sizes, repeats, steps) in _SIZES[effort].items():
+    plans = chosen(_SIZES[effort])
+    for name, (sizes, repeats, steps) in plans.items():
         title, key = TITLES[name], snake(TITLES[name])
         samples = images(
             "cifar10", (max(sizes), 2000 if effort == "laptop" else min(10_000, 5 * max(sizes))), run, halves=True
@@ -201,8 +204,8 @@ def figure_46(effort: str, run: Run) -> Finding:
                 f"{title}: distance at the largest over the smallest size"
             ),
         }
-    settings: dict[str, Any] = {"samples": words, **settings_of(RECIPE, list(_SIZES[effort])), "seed": 0}
-    for name, (sizes, repeats, steps) in _SIZES[effort].items():
+    settings: dict[str, Any] = {"samples": words, **settings_of(RECIPE, list(plans)), "seed": 0}
+    for name, (sizes, repeats, steps) in plans.items():
         largest_size = max(sizes)
         settings |= _per_network(
             (name,),
@@ -463,27 +466,42 @@ def _published_rotation(name: str, single: bool) -> dict[str, Any]:
     }
 
 
-def _rotated(name: str, effort: str, run: Run, *, single: bool) -> Finding:
-    sizes, epochs, leading, targets, seeds = _ROTATION[effort]
-    chosen = targets[-2:-1] if single and len(targets) > 2 else targets[-1:] if single else targets
-    samples, title = images("cifar10", sizes, run), TITLES[name]
+def rotation_targets(name: str, effort: str, *, single: bool) -> tuple[int, ...]:
+    """The eigenfunctions that a network learns in figure 4.8, or in figures 4.9 and 4.10; LeNet, which takes longest, two of three."""
+    targets = _ROTATION[effort][3]
+    if single:
+        return targets[-2:-1] if len(targets) > 2 else targets[-1:]
+    return (targets[0], targets[-1]) if name == "lenet" else targets
+
+
+def rotation(name: str, effort: str, run: Run, target: int, repeats: int | None = None) -> KernelRotation:
+    """The rotation of a network's kernel towards one eigenfunction, for all seeds or the first of them."""
+    sizes, epochs, leading, _, seeds = _ROTATION[effort]
+    samples = images("cifar10", sizes, run)
     family = any_start(name, samples.shape)
+    return kernel_rotation(
+        family,
+        samples,
+        target=target,
+        leading=leading,
+        energy=min(50, leading),
+        checkpoints=2,
+        epochs=epochs,
+        repeats=repeats or seeds,
+        seed=0,
+        run=training_run(family, run),
+    )
+
+
+def _rotated(name: str, effort: str, run: Run, *, single: bool) -> Finding:
+    sizes, epochs, leading, _, seeds = _ROTATION[effort]
+    targets = rotation_targets(name, effort, single=single)
+    samples, title = images("cifar10", sizes, run), TITLES[name]
     arrays: dict[str, np.ndarray] = {}
     against, highest, grown, kept, fitted = [], [], [], [], []
     rises: list[np.ndarray] = []  # by target, of each seed
-    for target in chosen:
-        found = kernel_rotation(
-            family,
-            samples,
-            target=target,
-            leading=leading,
-            energy=min(50, leading),
-            checkpoints=2,
-            epochs=epochs,
-            repeats=seeds,
-            seed=0,
-            run=training_run(family, run),
-        )
+    for target in targets:
+        found = rotation(name, effort, run, target)
         rises.append(found.target_growth[:, -1])
         for seed in range(seeds):
             others = np.delete(found.growth[seed, -1], target - 1)
@@ -526,7 +544,7 @@ def _rotated(name: str, effort: str, run: Run, *, single: bool) -> Finding:
             eigenfunctions=leading,
             seeds=seeds,
         ),
-        "targets": list(chosen),
+        "targets": list(targets),
     }
     notes = ("Means over targets and seeds, each with its own initial weights; ratios on a logarithmic scale.",)
     return Finding(statistics, arrays, settings, notes)
@@ -578,7 +596,7 @@ def figure_410(effort: str, run: Run) -> Finding:
 _ADAPTED: dict[str, tuple[str, tuple[int, int], int, int, tuple[int, ...], int]] = {
     "smoke": ("lenet", (96, 48), 2, 16, (1, 2), 2),
     "laptop": ("lenet", (3000, 1000), 30, 100, (1, 3, 30), 3),
-    "paper": ("resnet18", (8000, 2000), 20, 400, (1, 3, 20), 3),
+    "paper": ("resnet18", (8000, 4000), 100, 400, (1, 3, 100), 3),
 }
 
 
@@ -621,31 +639,44 @@ def _adapted(effort: str, run: Run) -> _Adapted:
     """Network and linear models on the same eigenfunction of the network's first kernel, for several initialisations."""
     name, sizes, epochs, target, taken, seeds = _ADAPTED[effort]
     samples = images("cifar10", sizes, run)
-    recipe = dataclasses.replace(RECIPE, epochs=epochs)
     network: list[Learned] = []
     lines: dict[int, list[Learned]] = {epoch: [] for epoch in (0, *taken)}
     for seed in range(seeds):
-        family = start_of(name, samples.shape, seed)
-        labels = eigenfunctions(family, samples, target, run).labels([target])
-        task = dataclasses.replace(
-            samples, splits={split: (x, labels[split][0]) for split, (x, _) in samples.splits.items()}
-        )
-        kept = _checkpoints(family, task, recipe, (0, *taken), run)
-        network.append(learned(family, samples, labels, recipe, run))
-        for epoch, found in lines.items():
-            found.append(learned(_unbiased(family, kept[epoch], epoch), samples, labels, recipe, run))
+        trained_network, linear_models = adapted(effort, run, seed)
+        network.append(trained_network)
+        for epoch, model in linear_models.items():
+            lines[epoch].append(model)
     settings = {
         "samples": samples.name,
-        **settings_of(recipe, (name,)),
+        **settings_of(RECIPE, (name,)),
         "network": TITLES[name],
         "training samples": samples.sizes["train"],
         "test samples": samples.sizes["test"],
         "epochs": epochs,
         "target": target,
         "kernels of epochs": list(lines),
+        "linear models": "trained by their kernel matrices",
         "seeds": seeds,
     }
     return _Adapted(network, lines, settings, samples.sizes["test"])
+
+
+def adapted(effort: str, run: Run, seed: int) -> tuple[Learned, dict[int, Learned]]:
+    """One initialisation of figures 4.11 and 4.12: the network, and the linear models by the epoch of their kernel."""
+    name, sizes, epochs, target, taken, _ = _ADAPTED[effort]
+    samples = images("cifar10", sizes, run)
+    recipe = dataclasses.replace(RECIPE, epochs=epochs)
+    family = start_of(name, samples.shape, seed)
+    labels = eigenfunctions(family, samples, target, run).labels([target])
+    task = dataclasses.replace(
+        samples, splits={split: (x, labels[split][0]) for split, (x, _) in samples.splits.items()}
+    )
+    network, kept = _followed(family, task, recipe, (0, *taken), run)
+    # As in the released code the models start at zero, and BatchNorm has its statistics of initialisation: kernels differ by weights.
+    return network, {
+        epoch: learned_by_kernel(family, samples, labels, recipe, run, at=params, biased=False)
+        for epoch, params in kept.items()
+    }
 
 
 _PUBLISHED_ADAPTED = {
@@ -659,10 +690,10 @@ _PUBLISHED_ADAPTED = {
 }
 
 
-def _checkpoints(
+def _followed(
     family: Family, task: Arrays, recipe: Recipe, taken: Sequence[int], run: Run
-) -> dict[int, dict[str, torch.Tensor]]:
-    """Weights of a training after some epochs, kept in the run folder."""
+) -> tuple[Learned, dict[int, dict[str, torch.Tensor]]]:
+    """A training, and its weights after some epochs, kept in the run folder."""
     chosen = training_run(family, run)
     per_epoch = recipe.steps_per_epoch(task.sizes["train"])
 
@@ -670,15 +701,15 @@ def _checkpoints(
         start = family.draw(1, seed=0, run=chosen).member(0)
         steps = [epoch * per_epoch for epoch in taken]
         walk = fit(start, task.to(chosen), recipe, seed=0, run=chosen, keep_at=steps)
-        found: Outcome = {}
+        numbers = dataclasses.asdict(learned_along(walk, task.to(chosen), recipe, chosen))
+        found: Outcome = {f"number/{name}": torch.from_numpy(np.array(values)) for name, values in numbers.items()}
         for epoch, step in zip(taken, steps, strict=True):
             found |= {f"{epoch}/{name}": tensor.cpu() for name, tensor in walk.at(step).params.items()}
         return found
 
-    kept = dataclasses.replace(run.shared, precision=chosen.precision)
     trials = Trials(
         "checkpoints of a training",
-        kept,
+        chosen,
         code=work,
         at=task,
         family=family,
@@ -687,27 +718,14 @@ def _checkpoints(
         epochs=list(taken),
     )
     stored = next(trials.outcomes(["weights"], work))
-    return {
-        epoch: {
-            name.removeprefix(f"{epoch}/"): tensor for name, tensor in stored.items() if name.startswith(f"{epoch}/")
+
+    def part(prefix: str) -> dict[str, torch.Tensor]:
+        return {
+            name.removeprefix(f"{prefix}/"): tensor for name, tensor in stored.items() if name.startswith(f"{prefix}/")
         }
-        for epoch in taken
-    }
 
-
-def _unbiased(family: Family, params: dict[str, torch.Tensor], epoch: int) -> Family:
-    """``(θ − θ₀)ᵀ∇_θ f(x; θ*)`` with the weights of an epoch as θ*.
-
-    BatchNorm has its statistics of initialisation, as the released code has it, so that the kernels differ by their weights alone.
-    """
-    return family.mapped(
-        functools.partial(_with_kernel_of, params=params), f"{family.name} with the kernel of epoch {epoch}"
-    )
-
-
-def _with_kernel_of(network: Network, params: dict[str, torch.Tensor]) -> Network:
-    point = {name: params[name].to(each).expand_as(each) for name, each in network.params.items()}
-    return linearize(network, point, biased=False)
+    numbers = {name: tensor.numpy() for name, tensor in part("number").items()}
+    return Learned(**numbers), {epoch: part(str(epoch)) for epoch in taken}
 
 
 @figure(
@@ -825,6 +843,7 @@ def figure_411(effort: str, run: Run) -> Finding:
     notes = (
         "Final loss: mean of the last twentieth of the iterations.",
         "The linear models start at zero, and their BatchNorm has the statistics of initialisation: as in the released code.",
+        "Linear models are trained by their kernel matrices, which gives the outputs of training their weights up to rounding.",
     )
     return Finding(statistics, arrays, found.settings, notes)
 
@@ -898,6 +917,23 @@ _ON_CLASSES: dict[str, dict[str, tuple[tuple[int, int], int, int]]] = {
 }
 
 
+def on_classes(name: str, effort: str, run: Run) -> LinearizedTraining:
+    """A network and linear models with its first and its last kernel, all trained on CIFAR-2."""
+    sizes, epochs, seeds = _ON_CLASSES[effort][name]
+    samples = images("cifar10", sizes, run)
+    family = any_start(name, samples.shape)
+    return linearized_training(
+        family,
+        samples,
+        positive=HALF,
+        at=("start", "trained"),
+        epochs=epochs,
+        repeats=seeds,
+        seed=0,
+        run=training_run(family, run),
+    )
+
+
 @figure(
     "4.4.3 text",
     title="Kernels of initialisation and of the trained network on CIFAR-2",
@@ -931,17 +967,7 @@ def rotation_on_classes(effort: str, run: Run) -> Finding:
     words = ("network", "kernel of initialisation", "kernel of the trained network")
     for name, (sizes, epochs, seeds) in _ON_CLASSES[effort].items():
         samples, title = images("cifar10", sizes, run), TITLES[name]
-        family = any_start(name, samples.shape)
-        found = linearized_training(
-            family,
-            samples,
-            positive=HALF,
-            at=("start", "trained"),
-            epochs=epochs,
-            repeats=seeds,
-            seed=0,
-            run=training_run(family, run),
-        )
+        found = on_classes(name, effort, run)
         accuracy = 100 * found.accuracy[:, 0, 0]  # (model, seed)
         error = float(100 * (0.5 / samples.sizes["test"]) ** 0.5)
         gains[title] = over_seeds(list(accuracy[2] - accuracy[1]), error)
@@ -984,3 +1010,176 @@ def _drawn_gains(finding: Finding, dark: bool) -> Figure:
     axes.set(ylabel="test accuracy, %", xlim=(-0.3, 2.3))
     axes.legend(frameon=False, labelcolor=draw.PALETTE[dark].ink)
     return picture
+
+
+# Training sizes, test samples, epochs, seeds.
+_PEAKS: dict[str, dict[str, tuple[tuple[int, ...], int, int, int]]] = {
+    "smoke": {"lenet": ((32, 64), 48, 4, 2)},
+    "laptop": {"mlp": ((500, 4000), 4000, 40, 3), "lenet": ((500, 4000), 4000, 40, 3)},
+    "paper": {"mlp": ((2000, 10_000, 50_000), 10_000, 50, 5), "lenet": ((2000, 10_000, 50_000), 10_000, 50, 5)},
+}
+_MARKS = 50  # times at which test accuracy is taken, evenly spread over a training
+
+
+@dataclasses.dataclass(frozen=True)
+class Course441:
+    """One training of section 4.4.1: test accuracy and mean training loss by mark, and the training accuracy at its end."""
+
+    accuracy: np.ndarray
+    loss: np.ndarray
+    fitted: float
+
+    def peak(self, test: int) -> int:
+        """The first mark, from 1, whose test accuracy is the best but for one standard error of the test sample."""
+        best = float(self.accuracy.max())
+        error = (best * (1 - best) / test) ** 0.5
+        return int(np.argmax(self.accuracy >= best - error)) + 1
+
+    def reaches(self, loss: float) -> int:
+        """The first mark, from 1, up to which the training loss has fallen to a value; the last if it never has."""
+        below = np.flatnonzero(self.loss <= loss)
+        return int(below[0]) + 1 if len(below) else len(self.loss)
+
+
+def course_441(name: str, size: int, repeat: int, line: bool, effort: str, run: Run) -> Course441:
+    """A network or its linearisation on CIFAR-2, followed through its training; kept in the run folder."""
+    _, test, epochs, _ = _PEAKS[effort][name]
+    samples = images("cifar10", (size, test), run, halves=True)
+    family = start_of(name, samples.shape, repeat)
+    family = linearised(family) if line else family
+    chosen_run = training_run(family, run)
+    recipe = dataclasses.replace(RECIPE, epochs=epochs)
+
+    def work(key: str) -> Outcome:
+        task = samples.to(chosen_run)
+        total = recipe.total_steps(size)
+        marks = sorted({max(1, total * (index + 1) // _MARKS) for index in range(_MARKS)})
+        accuracies = []
+
+        def observe(step: int, network: Any) -> None:
+            accuracies.append(float(evaluation(network, task, "test", loss=recipe.loss, run=chosen_run).accuracy[0]))
+
+        start = family.draw(1, seed=0, run=chosen_run).member(0)
+        walk = fit(start, task, recipe, seed=repeat, run=chosen_run, observe=observe, observe_at=marks)
+        edges = [0, *marks]
+        losses = [walk.losses[a:b].mean() for a, b in itertools.pairwise(edges)]
+        fitted = evaluation(walk.networks, task, "train", loss=recipe.loss, run=chosen_run).accuracy[0]
+        return {"accuracy": torch.tensor(accuracies), "loss": torch.stack(losses), "fitted": fitted.cpu()}
+
+    trials = Trials(
+        "course of a training",
+        chosen_run,
+        code=work,
+        at=samples,
+        family=family,
+        samples=samples,
+        recipe=recipe,
+        repeat=repeat,
+        marks=_MARKS,
+    )
+    found = next(trials.outcomes(["course"], work))
+    return Course441(found["accuracy"].double().numpy(), found["loss"].double().numpy(), float(found["fitted"]))
+
+
+@figure(
+    "4.4.1 text",
+    title="Epochs of the best test accuracy and of one training loss on CIFAR-2",
+    claims=[
+        claim
+        for name in ("mlp", "lenet")
+        for claim in (
+            # The thesis sets the two against each other: test accuracy peaks together, the training loss does not fall together.
+            Claim(
+                f"{TITLES[name]} and its linearisation differ less in the epoch of their best test accuracy than in the epoch at which "
+                "they reach one training loss: difference of the logarithms to base 2.",
+                f"{snake(TITLES[name])}_peaks_nearer_than_losses",
+                "at least",
+                "achieve their maximum test accuracy in roughly the same number of epochs",
+                0.0,
+                of="test_accuracy_peaks_together",
+                kind="paper",
+                trained=_trained(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+            Claim(
+                f"The linearisation of {TITLES[name]} reaches its best test accuracy within a factor of 2 of the network's epochs: "
+                "logarithm of the ratio to base 2.",
+                f"{snake(TITLES[name])}_logarithm_of_the_ratio_of_peaks",
+                "about",
+                0.0,
+                1.0,
+                of="test_accuracy_peaks_together",
+                trained=_trained(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+            Claim(
+                f"The linearisation of {TITLES[name]} takes longer to reach one training loss: logarithm of the ratio to base 2.",
+                f"{snake(TITLES[name])}_logarithm_of_the_ratio_of_losses",
+                "at least",
+                "take significantly more iterations to perfectly fit the training data",
+                0.0,
+                of="linearised_fit_slower",
+                kind="paper",
+                trained=_trained(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+        )
+    ],
+    draw=lambda finding, dark: _curves(finding, dark, "share of the epochs", "test accuracy, %"),
+    published={
+        **_PUBLISHED,
+        **_per_network(("mlp", "lenet", "resnet18"), activation=ON_IMAGES, largest_size=50_000, epochs=200, seeds=5),
+    },
+)
+def peaks(effort: str, run: Run) -> Finding:
+    """When networks and linearisations have their best test accuracy, and when they reach the loss that both of them reach."""
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    plans = chosen(_PEAKS[effort])
+    settings: dict[str, Any] = {**settings_of(RECIPE, list(plans)), "marks": _MARKS}
+    for name, (sizes, test, epochs, seeds) in plans.items():
+        title, key = TITLES[name], snake(TITLES[name])
+        ratios: dict[str, list[list[float]]] = {"peaks": [], "losses": []}  # by size, of each seed
+        fitted: dict[str, list[float]] = {}
+        for size in sizes:
+            rows: dict[str, list[float]] = {"peaks": [], "losses": []}
+            curves = []
+            for repeat in range(seeds):
+                network, line = (course_441(name, size, repeat, each, effort, run) for each in (False, True))
+                both = max(float(network.loss[-1]), float(line.loss[-1]))
+                rows["peaks"].append(float(np.log2(line.peak(test) / network.peak(test))))
+                rows["losses"].append(float(np.log2(line.reaches(both) / network.reaches(both))))
+                curves.append((network.accuracy, line.accuracy))
+                if size == max(sizes):
+                    fitted.setdefault(title, []).append(100 * network.fitted)
+                    fitted.setdefault(f"linearised {title}", []).append(100 * line.fitted)
+            for what, row in rows.items():
+                ratios[what].append(row)
+            marks = np.arange(1, len(curves[0][0]) + 1) / len(curves[0][0])
+            for place, subject in enumerate((title, f"linearised {title}")):
+                mean = np.mean([pair[place] for pair in curves], 0)
+                arrays[f"curve: {subject}, {size:,} samples"] = np.stack([marks, 100 * mean])
+        peak, loss = (np.array(ratios[what]) for what in ("peaks", "losses"))  # (size, seed)
+        statistics |= {
+            f"{key}_peaks_nearer_than_losses": over_seeds(list((loss - np.abs(peak)).mean(0))).named(
+                f"{title}: how much nearer the best test accuracies are than the losses, in powers of 2"
+            ),
+            f"{key}_logarithm_of_the_ratio_of_peaks": over_seeds(list(peak.mean(0))).named(
+                f"{title}: epochs to the best test accuracy, linearisation over network, logarithm to base 2"
+            ),
+            f"{key}_logarithm_of_the_ratio_of_losses": over_seeds(list(loss.mean(0))).named(
+                f"{title}: epochs to one training loss, linearisation over network, logarithm to base 2"
+            ),
+            **{
+                f"{snake(subject)}_training_accuracy": over_seeds(values).named(
+                    f"{subject}: training accuracy at the largest size", "%"
+                )
+                for subject, values in fitted.items()
+            },
+        }
+        settings |= _per_network(
+            (name,), sizes=list(sizes), largest_size=max(sizes), test_samples=test, epochs=epochs, seeds=seeds
+        )
+    notes = (
+        "The best test accuracy is reached at the first of 50 times at which it is the largest but for one standard error of the test "
+        "sample. The training loss is the larger of the two final ones, which both models reach.",
+        "Means over training sizes.",
+    )
+    return Finding(statistics, arrays, settings, notes)

@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from biascope import data
 from biascope.derivatives.linearize import linearize
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
-from biascope.families.family import Family
+from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
+from biascope.kernels.plan import Sizes
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.networks import builder
 from biascope.results.claim import Trained
@@ -32,9 +34,10 @@ from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays, Relabelled, Task
-from biascope.training.evaluation import STACK_LIMIT
+from biascope.training.evaluation import STACK_LIMIT, evaluation
+from biascope.training.fit import Trajectory, batches
 from biascope.training.recipe import Recipe
-from biascope.training.sweep import Course, Trial, trained
+from biascope.training.sweep import Course, Trial, trained, windows
 
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet-18"}
 # As in the released code: initial weights by the law of Flax, padded convolutions and average-pooling in LeNet, residual branches that
@@ -143,6 +146,15 @@ class Eigenfunctions:
         return {"train": signs[:, : self.train], "test": signs[:, self.train :]}
 
 
+def kernel_of(network: Network, x: Tensor, run: Run) -> Tensor:
+    """The tangent kernel of a network on samples, in memory that leaves room for other processes on the same GPU."""
+    sizes = None
+    if run.torch_device.type == "cuda" and sum(each.numel() for each in network.params.values()) > STACK_LIMIT:
+        numbers = torch.cuda.get_device_properties(run.torch_device).total_memory // run.dtype.itemsize
+        sizes = Sizes(128, int(0.12 * numbers), int(0.04 * numbers))
+    return tangent_gram(network, x, sizes=sizes, run=dataclasses.replace(run, folder=None)).matrix
+
+
 def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eigenfunctions:
     """Of the kernel of a point family; kept in the run folder."""
     chosen = training_run(family, run)
@@ -150,7 +162,7 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
 
     def work(key: str) -> Outcome:
         x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
-        kernel = tangent_gram(network, x, run=dataclasses.replace(chosen, folder=None)).matrix
+        kernel = kernel_of(network, x, chosen)
         pairs = eigenpairs(Matrix(kernel), count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
         return {
             "values": (pairs.values / len(x)).cpu(),
@@ -220,6 +232,115 @@ def learned(family: Family, samples: Arrays, labels: dict[str, Tensor], recipe: 
         gathered("turn"),
         gathered("curve"),
         steps,
+    )
+
+
+def learned_by_kernel(
+    family: Family,
+    samples: Arrays,
+    labels: dict[str, Tensor],
+    recipe: Recipe,
+    run: Run,
+    *,
+    at: dict[str, Tensor] | None = None,
+    biased: bool = True,
+) -> Learned:
+    """The linearisation of a point family trained on each of several targets, by its kernel matrix instead of its weights.
+
+    Stochastic gradient descent with momentum moves the weights of a linear model in the span of the gradients of the training samples:
+    ``θ − θ₀ = Jᵀa``. Its outputs are ``f₀ + K a``, and a step changes the coefficients a of past batches alone. So the trajectory is
+    that of the weights up to rounding, with the same batches, at the cost of one kernel matrix.
+
+    Args:
+        family: A point family at θ₀.
+        samples: Training and test samples.
+        labels: Rows of 0 and 1, by split.
+        recipe: Stochastic gradient descent on the logistic loss.
+        run: Folder, device, precision of the kernel.
+        at: The weights of the kernel, θ₀ by default.
+        biased: Whether the model starts at the network's outputs, or at zero.
+    """
+    chosen = training_run(family, run)
+    if (recipe.optimiser, recipe.loss, recipe.weight_decay, recipe.clip) != ("sgd", "logistic", 0.0, None):
+        raise ValueError(f"recipe must be SGD on the logistic loss without decay and clipping, got {recipe!r}.")
+
+    def work(key: str) -> Outcome:
+        network = family.draw(1, seed=0, run=chosen).member(0)
+        if at is not None:
+            network = network.with_params({name: at[name].to(each) for name, each in network.params.items()})
+        return _linear_model(network, samples, labels, recipe, chosen, biased)
+
+    trials = Trials(
+        "linear models by their kernel",
+        chosen,
+        code=_linear_model,
+        at=samples,
+        family=family,
+        samples=samples,
+        labels=labels,
+        recipe=recipe,
+        weights=at,
+        biased=biased,
+    )
+    found = next(trials.outcomes(["models"], work))
+    numbers = {name: tensor.double().numpy() for name, tensor in found.items()}
+    missing = np.full(len(labels["train"]), np.nan)
+    return Learned(turn=missing, **numbers)
+
+
+def _linear_model(
+    network: Network, samples: Arrays, labels: dict[str, Tensor], recipe: Recipe, run: Run, biased: bool
+) -> Outcome:
+    """Coefficients a ``(n, k)`` of all targets, trained together; numbers by target."""
+    device = run.torch_device
+    x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
+    kernel = kernel_of(network, x, run).to(device)
+    count = samples.sizes["train"]
+    start = torch.zeros(len(x), device=device, dtype=torch.float64)
+    if biased:
+        with torch.no_grad():
+            like = next(iter(network.params.values()))
+            start = torch.cat([network(part.to(like)).flatten() for part in torch.split(x, 500)]).double()
+    signs = {split: (2.0 * rows.T - 1).to(device, torch.float64) for split, rows in labels.items()}  # (n, k)
+    total = recipe.total_steps(count)
+    a = torch.zeros_like(signs["train"])
+    velocity = torch.zeros_like(a)
+    losses = torch.zeros(total, a.shape[1], device=device, dtype=torch.float64)
+    order = batches(count, recipe, total, seed_of(0, "repeat", 0), device)  # those of trainings in weights
+    for step, batch in enumerate(order):
+        margin = signs["train"][batch] * (start[batch, None] + kernel[batch, :count].double() @ a)
+        losses[step] = F.softplus(-margin).mean(0)
+        velocity *= recipe.momentum
+        velocity[batch] -= signs["train"][batch] * torch.sigmoid(-margin) / len(batch)
+        a -= recipe.rate_at(step, total) * velocity
+    fitted = torch.cat([part.double() @ a for part in torch.split(kernel[:, :count], 500)])
+    outputs = start[:, None] + fitted
+    below = losses < (recipe.threshold or 0.0)
+    first = torch.where(below.any(0), below.int().argmax(0) + 1, torch.full_like(below[0].int(), total))
+    curves, steps = windows(losses.cpu())
+    return {
+        "accuracy": (outputs[count:] * signs["test"] > 0).double().mean(0).cpu(),
+        "train_accuracy": (outputs[:count] * signs["train"] > 0).double().mean(0).cpu(),
+        "iterations": first.cpu(),
+        "distance": (a * fitted[:count]).sum(0).clamp_min(0).sqrt().cpu(),
+        "curves": curves.T.contiguous(),
+        "steps": steps,
+    }
+
+
+def learned_along(walk: Trajectory, task: Task, recipe: Recipe, run: Run) -> Learned:
+    """The numbers of one training that was followed."""
+    curve, steps = windows(walk.losses)
+    test, train = (evaluation(walk.networks, task, split, loss=recipe.loss, run=run) for split in ("test", "train"))
+    first = walk.first_below.double()
+    return Learned(
+        test.accuracy.double().cpu().numpy().reshape(-1),
+        train.accuracy.double().cpu().numpy().reshape(-1),
+        torch.where(first < 0, float(len(walk.losses)), first).numpy(),
+        walk.distance.double().numpy(),
+        walk.turn.double().numpy(),
+        curve.T.double().numpy(),
+        steps.numpy(),
     )
 
 

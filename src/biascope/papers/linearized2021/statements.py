@@ -103,7 +103,6 @@ STATEMENTS = (
         "kernel_not_rotation_invariant",
         "4.3.2, figure 4.4, right",
         "The alignment of linear targets with the kernels of LeNet and ResNet-18 depends strongly on the direction.",
-        untested="The thesis does not say how strong a dependence counts.",
     ),
     Statement(
         "kernel_directions_resemble_nads",
@@ -131,7 +130,6 @@ STATEMENTS = (
         "test_accuracy_peaks_together",
         "4.4.1",
         "Networks and linearisations reach their highest test accuracy after about the same number of epochs, at every sample size.",
-        untested="No code records the epoch of the best test accuracy.",
     ),
     Statement(
         "linearised_fit_slower",

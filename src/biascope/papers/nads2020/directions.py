@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from biascope.papers.nads2020.shared import (
     lowest_of,
     published_accuracies,
 )
+from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import directions as drawn_directions
 from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
@@ -681,7 +683,7 @@ _SIZES: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
     "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
     "paper": {
         "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
-        "resnet18": ([0, 289, 1023], (1000, 10_000, 60_000)),
+        "resnet18": ([0, 1023], (1000, 10_000, 60_000)),
     },
 }
 
@@ -749,7 +751,7 @@ def _lead_gate(name: str) -> tuple[Trained, ...]:
 )
 def figure_s22(effort: str, run: Run) -> Finding:
     """Accuracy for several sizes of the training set."""
-    plans = _SIZES[effort]
+    plans = chosen(_SIZES[effort])
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     test, repeats = PROTOCOL[effort]["test"], 1 if effort == "smoke" else 2
@@ -933,3 +935,162 @@ def figure_d3(effort: str, run: Run) -> Finding:
     )
     arrays = {"eigenvalues": values, "expected": expected}
     return Finding(statistics, arrays, {"draws": draws, "estimator": "exact", "seed": 0})
+
+
+# Draws of each set, inputs.
+_CHANNELS: dict[str, tuple[int, int]] = {"smoke": (4, 2), "laptop": (200, 3), "paper": (4000, 3)}
+_COLOURS = 3
+CHANNEL_SETS = ((1, 0), (_COLOURS, 1), (_COLOURS, 2))  # channels and number of each set of draws at an input
+
+
+@figure(
+    "E channels",
+    title="Directions of LeNet for images with three channels",
+    claims=[
+        # A second set of draws says how near the truth can come.
+        Claim(
+            "The first directions for three channels are those for one channel, in each channel on its own: their similarity minus "
+            "that of two sets of draws for three channels.",
+            "lenet_similarity_with_one_channel_minus_that_of_two_sets",
+            "at least",
+            "the NADs of the same architecture with K input channels are u_i ⊗ e_k",
+            0.0,
+            of="channels_share_directions",
+            kind="paper",
+        ),
+        Claim(
+            "The similarity of the first thirty directions for three channels with the first ten for one channel, in each channel.",
+            "lenet_similarity_with_one_channel",
+            "at least",
+            "the NADs of the same architecture with K input channels are u_i ⊗ e_k",
+            0.3,
+            "paper",
+            of="channels_share_directions",
+        ),
+    ],
+    draw=lambda finding, dark: lines_figure(
+        {name: (np.arange(1, len(values) + 1), values) for name, values in finding.arrays_of("share").items()},
+        x="direction for three channels",
+        y="share in the span of ten directions per channel",
+        dark=dark,
+    ),
+    published={"draws: LeNet": 10_000, "step": 100.0, "centred": True},
+)
+def figure_e_channels(effort: str, run: Run) -> Finding:
+    """The span of u_i ⊗ e_k for the first ten i and all k, against the first thirty directions for three channels."""
+    draws, inputs = _CHANNELS[effort]
+    side = _SMALL[1] if effort == "smoke" else SHAPE[1]
+    predicted, again, shares = [], [], []
+    for place in range(inputs):
+        single, one, two = (first_directions(colours, side, draws, place, half, run) for colours, half in CHANNEL_SETS)
+        spanned = torch.cat([torch.kron(torch.eye(_COLOURS, dtype=single.dtype)[k], single) for k in range(_COLOURS)])
+        predicted.append(float(np.mean([subspace_similarity(spanned, each) for each in (one, two)])))
+        again.append(subspace_similarity(one, two))
+        shares.append((one @ spanned.T).square().sum(1).numpy())
+    similarity, gap = over_repeats(predicted, within=(0.0, 1.0)), over_repeats(np.array(predicted) - np.array(again))
+    statistics = {
+        "lenet_similarity_with_one_channel": similarity.named("LeNet: similarity with the directions for one channel"),
+        "lenet_similarity_of_two_sets": over_repeats(again, within=(0.0, 1.0)).named(
+            "LeNet: similarity of two sets of draws for three channels"
+        ),
+        "lenet_similarity_with_one_channel_minus_that_of_two_sets": gap.named(
+            "LeNet: similarity with the directions for one channel minus that of two sets of draws"
+        ),
+    }
+    chance = 30 / (_COLOURS * side * side)
+    notes = (
+        f"A random pair of thirty-dimensional subspaces has similarity {chance:.4f}. Inputs differ, and so do the draws.",
+    )
+    settings = {"draws: LeNet": draws, "step": 100.0, "centred": True, "inputs": inputs, "image size": side}
+    return Finding(statistics, {"share: LeNet": np.mean(shares, 0)}, settings, notes)
+
+
+def first_directions(channels: int, side: int, draws: int, place: int, half: int, run: Run) -> torch.Tensor:
+    """LeNet's first directions for images with some channels, ten for each, by a set of draws of its own at one of several inputs."""
+    shape = (channels, side, side)
+    found = anisotropy_directions(
+        family_of("lenet", image_size=side, channels=channels),
+        Probe.gaussian(shape, seed=place),
+        estimator="difference",
+        step=100.0,
+        draws=draws,
+        centred=True,
+        keep=10 * channels,
+        seed=len(CHANNEL_SETS) * place
+        + half,  # with differences so wide, inputs alone would hardly change the directions
+        run=run.shared,
+    )
+    return torch.as_tensor(found.directions).reshape(-1, math.prod(shape)).double()
+
+
+# By setting: epochs and precision; repeats of each.
+_S21_SETTINGS: dict[str, tuple[str, list[int], dict[str, tuple[int, str]], int]] = {
+    "smoke": ("lenet", [1023], {"as in figure S21": (1, ""), "twice the epochs": (2, "")}, 2),
+    "laptop": ("lenet", [1000], {"as in figure S21": (20, ""), "twice the epochs": (40, "")}, 3),
+    "paper": (
+        "resnet18",
+        [1023],
+        {"as in figure S21": (20, ""), "twice the epochs": (40, ""), "float32 sums and tf32 products": (20, "tf32")},
+        3,
+    ),
+}
+
+
+@figure(
+    "S21 settings",
+    title="The last direction of figure S21 with other settings",
+    claims=[
+        Claim(
+            "ResNet-18 misses some test samples along its last direction whatever the settings (σ = 1): its highest mean accuracy.",
+            "highest_accuracy_over_settings",
+            "at most",
+            "almost 100 %",
+            97.0,
+            "paper",
+            of="all_generalise_at_low_noise",
+            trained=accuracy_gate("highest_accuracy_over_settings"),
+        )
+    ],
+    draw=lambda finding, dark: lines_figure(
+        {name: (np.arange(1, len(values) + 1), 100 * values) for name, values in finding.arrays_of("accuracy").items()},
+        x="repeat",
+        y="test accuracy, %",
+        dark=dark,
+    ),
+    published={"noise": 1.0, "samples": [10_000], "test": 10_000, "batch": 128, "rate": 0.5, "clip": 0.5},
+)
+def figure_s21_settings(effort: str, run: Run) -> Finding:
+    """Test accuracy along the last direction for several settings, each with the same seeds."""
+    name, places, variants, repeats = _S21_SETTINGS[effort]
+    title, test = TITLES[name], PROTOCOL[effort]["test"]
+    noise = 1.0 if name == "resnet18" else 0.5
+    basis = directions(name, effort, run).part(places)
+    arrays, found = {}, {}
+    for words, (epochs, precision) in variants.items():
+        how = dataclasses.replace(run, precision=precision) if precision else run
+        result = learned(
+            name,
+            basis,
+            effort,
+            how,
+            noise=(noise,),
+            threshold=0.05,
+            repeats=repeats,
+            epochs=epochs,
+            plain=bool(precision),
+        )
+        arrays[f"accuracy: {words}"] = result.accuracy[0, 0, :, 0]
+        found[words] = over_seeds(result.accuracy[0, 0, :, 0], test)
+    best = max(found, key=lambda words: found[words].value)
+    statistics: dict[str, Number] = {
+        "highest_accuracy_over_settings": found[best].named(f"{title}: highest accuracy, {best}", "%")
+    }
+    settings = {
+        **found_by(effort, name),
+        **trained_by(effort, run, *([name] if name == "resnet18" else [])),
+        "noise": noise,
+        f"directions: {title}": places,
+        "settings": {words: list(each) for words, each in variants.items()},
+        "repeats": repeats,
+    }
+    return Finding(statistics, arrays, settings, ("Intervals are those of seeds and of the test sample.",))

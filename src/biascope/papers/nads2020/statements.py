@@ -269,7 +269,6 @@ STATEMENTS = (
         "channels_share_directions",
         "E",
         "The directions for images with several channels are those for one channel, in each channel on its own.",
-        untested="There is no code for it.",
     ),
     Statement(
         "mlp_uses_linear_channel",

@@ -1,0 +1,150 @@
+"""A figure run for some of its networks, and added to the committed numbers of the others: on a paper that exists only here."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+
+from biascope import papers
+from biascope.papers import reproduce as reproduction
+from biascope.results import store
+from biascope.results.claim import DOCUMENT
+from biascope.runs.run import Run
+
+PAPER = '''
+"""A paper that exists only in tests."""
+import numpy as np
+
+from biascope.papers.selection import chosen
+from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.results.estimate import Estimate
+
+STATE = {"share": 50.0, "epochs": 9}
+
+
+def draw(finding, dark):
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(2, 1))
+    drawn.subplots().plot(finding.arrays["curve"])
+    return drawn
+
+
+@figure("2", title="Compared", draw=draw, claims=[Claim("One.", "one", "about", 1, 0)])
+def figure_2(effort, run):
+    return Finding({"one": Estimate.exact(1).named("one")}, {"curve": np.arange(3)}, {})
+
+
+@figure("3", title="By network", draw=draw, claims=[
+    Claim("LeNet.", "lenet", "about", 50.0, 5.0, trained=(Trained("lenet", 0, 100),)),
+    Claim("MLP.", "mlp", "about", 50.0, 5.0),
+])
+def figure_3(effort, run):
+    plans = chosen({"linear": 1, "lenet": 2, "mlp": 3}, always=("linear",))
+    share = Estimate(STATE["share"], 1.0, STATE["share"] - 2, STATE["share"] + 2)
+    settings = {"epochs": STATE["epochs"], **{f"seeds: {name}": plan for name, plan in plans.items()}}
+    return Finding({name: share.named(name) for name in plans}, {"curve": np.arange(3)}, settings, ("a note",))
+'''
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The only registered paper, in an empty folder and with no committed results."""
+    folder = tmp_path / "register"
+    folder.mkdir()
+    (folder / "fake2023.py").write_text(PAPER)
+    monkeypatch.setattr(papers, "__path__", [str(folder)])
+    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "committed")
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("biascope.papers.fake2023")
+    del sys.modules["biascope.papers.fake2023"], papers.fake2023
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source checkout with documentation; its results are those of the fixture above."""
+    (tmp_path / "checkout" / "docs").mkdir(parents=True)
+    monkeypatch.setattr(reproduction, "checkout", lambda: tmp_path / "checkout")
+    return tmp_path / "checkout"
+
+
+def outcomes(source: str) -> list[str]:
+    return [each.outcome for each in reproduction.merge(source)]
+
+
+def rewrite(done: reproduction.Reproduction, **changes: object) -> None:
+    """Change the record of a finding on disk, as if it had been written so."""
+    record = store.read(done.folder, DOCUMENT)["record"] | changes
+    store.write(done.folder, {"record": record}, done.finding.arrays, name=DOCUMENT)
+
+
+def dated(done: reproduction.Reproduction, date: str) -> None:
+    rewrite(done, date=date)
+
+
+def by_network(*networks: str, folder: str) -> reproduction.Reproduction:
+    run = Run(folder=Path(folder), device="cpu")
+    return reproduction.reproduce("fake2023", "3", run=run, networks=networks)
+
+
+def test_a_run_for_one_network_is_added_to_the_numbers_of_the_others(paper: ModuleType, checkout: Path) -> None:
+    dated(by_network("mlp", folder="first"), "2026-01-01 00:00:00 UTC")
+    assert outcomes("first") == ["new"]
+    figure = papers.figure("fake2023", "3")
+    (first,) = reproduction.committed(figure).values()
+    assert first.settings == {"epochs": 9, "seeds: linear": 1, "seeds: mlp": 3}, "the restriction is not a setting"
+    picture = checkout / "docs/gallery/fake2023-3.png"
+    height = png_height(picture)
+    paper.STATE["share"] = 60.0
+    second = by_network("lenet", folder="second")
+    dated(second, "2026-01-02 00:00:00 UTC")
+    (added,) = reproduction.merge("second")
+    assert added.outcome == "added"
+    assert "lenet, to one of 2026-01-01" in added.words
+    (both,) = reproduction.committed(figure).values()
+    assert {name: number.value for name, number in both.statistics.items()} == {"linear": 60, "mlp": 50, "lenet": 60}
+    assert both.settings == {"epochs": 9, "seeds: linear": 1, "seeds: mlp": 3, "seeds: lenet": 2}
+    assert both.notes[0] == "a note"
+    assert "lenet were added on 2026-01-02 00:00:00 UTC; the others are of 2026-01-01" in both.notes[1]
+    assert [(claim.statistic, verdict) for claim, verdict in both.claims] == [
+        ("lenet", "not reproduced"),
+        ("mlp", "reproduced"),
+    ]
+    assert both.seconds == round(first.seconds + second.record.seconds, 1)
+    assert png_height(picture) == 2 * height, "the picture of the earlier run stays above"
+    assert outcomes("second") == ["kept"]
+
+
+@pytest.mark.parametrize("change", ["epochs", "device"])
+def test_a_run_for_one_network_is_not_added_to_one_of_other_settings(
+    paper: ModuleType, checkout: Path, change: str
+) -> None:
+    dated(by_network("mlp", folder="first"), "2026-01-01 00:00:00 UTC")
+    reproduction.merge("first")
+    paper.STATE["epochs"] = 3 if change == "epochs" else 9
+    done = by_network("lenet", folder="second")
+    if change == "device":
+        rewrite(done, device="cuda (a GPU)")
+    (refused,) = reproduction.merge("second")
+    assert refused.outcome == "refused"
+    assert f"must have the settings of the committed one, but {change} is" in refused.words
+    assert "lenet" not in reproduction.committed(papers.figure("fake2023", "3"))["laptop"].statistics
+
+
+def test_a_figure_that_compares_its_networks_is_run_as_a_whole(paper: ModuleType) -> None:
+    run = Run(folder=Path("runs"), device="cpu")
+    with pytest.raises(ValueError, match="run as a whole only"):
+        reproduction.reproduce("fake2023", "2", run=run, networks=("lenet",))
+    with pytest.raises(ValueError, match="among those of the figure, linear, lenet, mlp, got vgg11"):
+        reproduction.reproduce("fake2023", "3", run=run, networks=("lenet", "vgg11"))
+    assert not list(Path("runs").rglob(DOCUMENT))
+    assert set(by_network(folder="runs").record.statistics) == {"linear", "lenet", "mlp"}
+
+
+def png_height(path: Path) -> int:
+    with Image.open(path) as image:
+        return image.height
