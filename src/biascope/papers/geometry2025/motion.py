@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from biascope.derivatives.matrices import flip
+from biascope.families.family import Family
 from biascope.measures.geometry_motion import GeometryMotion, geometry_motion
 from biascope.papers.geometry2025.shared import (
     PROBES,
@@ -35,6 +36,7 @@ from biascope.results.estimate import Estimate, Number, jackknife, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.directions import random_labels
 from biascope.tasks.task import Arrays
 from biascope.training.fit import DivergedError
@@ -422,17 +424,41 @@ def _covariance_claims(names: Sequence[str]) -> list[Claim]:
     return claims
 
 
+def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws: int, samples: int, run: Run) -> Arrays:
+    """Data of covariance G or flip(G) with random labels; kept, since the rounding of eigenvectors is not the same in all processes.
+
+    Trainings are stored under the content of their data, so that data computed afresh might not find them again.
+    """
+
+    def work(key: str) -> Outcome:
+        geometry = geometry_of(family, shape, draws, run, scale=SPREAD)
+        covariance = geometry if key == "G" else flip(geometry)
+        data = random_labels(covariance, shape, train=samples, test=16, seed=0, run=run)
+        return dict(zip(("x", "y"), (part.cpu() for part in data.splits["train"]), strict=True))
+
+    trials = Trials(
+        "Gaussian data",
+        run.shared,
+        code=(work, geometry_of),
+        at=shape,
+        family=family,
+        draws=draws,
+        samples=samples,
+        scale=SPREAD,
+    )
+    found = next(trials.outcomes([kind], work))
+    return Arrays({"train": (found["x"], found["y"])})
+
+
 def _on_covariances(name: str, plan: OnCovariance, run: Run) -> dict[str, GeometryMotion]:
     """A network trained on random labels of data made of its own geometry, and of the same turned over."""
     shape = (1, plan.side, plan.side)
     family = released_family(name, shape, "relu", plain=True)
-    geometry = geometry_of(family, shape, plan.draws, run, scale=SPREAD)
     found = {}
-    for kind, covariance in (("G", geometry), ("flip(G)", flip(geometry))):
-        data = random_labels(covariance, shape, train=plan.samples, test=16, seed=0, run=run)
+    for kind in ("G", "flip(G)"):
         found[kind] = geometry_motion(
             family,
-            Arrays({"train": tuple(part.cpu() for part in data.splits["train"])}),  # type: ignore[dict-item]
+            gaussian_data(family, shape, kind, plan.draws, plan.samples, run),
             runs=plan.runs,
             recipe=dataclasses.replace(COMMON, epochs=plan.epochs, batch=plan.batch),
             checkpoints=plan.checkpoints + 1,

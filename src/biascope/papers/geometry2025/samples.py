@@ -494,21 +494,27 @@ def _tell(
         )
 
 
+def _pruned(name: str, epochs: int, images: Arrays, effort: str, run: Run) -> tuple[Family, Pruned, Estimate]:
+    """A network, its trainings on what pruning leaves, and how well the scores are known: the two tables share all of it."""
+    draws = DRAWS[effort]
+    family = released_family(name, images.shape, "gelu", outputs=10)
+    train = dataclasses.replace(images, splits={"train": images.splits["train"]})
+    scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)
+    recipe = dataclasses.replace(RECIPE, epochs=1, steps=_length(epochs, effort))
+    scored_by = (family, draws, "standard deviation 1e-3", "mean")
+    return family, Pruned(images, scored.scores, recipe, scored_by), scored.agreement
+
+
 def _table(table: str, effort: str, run: Run) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    images, draws = _cifar(effort, run), DRAWS[effort]
+    images = _cifar(effort, run)
     for name, (columns, runs, epochs) in _TABLES[table][effort].items():
         title, key = TITLES[name], snake(TITLES[name])
-        family = released_family(name, images.shape, "gelu", outputs=10)
-        train = dataclasses.replace(images, splits={"train": images.splits["train"]})
-        scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)
-        statistics[f"{key}_rank_agreement_of_the_scores_of_two_halves_of_the_draws"] = scored.agreement.named(
+        family, course, agreement = _pruned(name, epochs, images, effort, run)
+        statistics[f"{key}_rank_agreement_of_the_scores_of_two_halves_of_the_draws"] = agreement.named(
             f"{title}: rank agreement of the scores of two halves of the draws"
         )
-        recipe = dataclasses.replace(RECIPE, epochs=1, steps=_length(epochs, effort))
-        scored_by = (family, draws, "standard deviation 1e-3", "mean")
-        course = Pruned(images, scored.scores, recipe, scored_by)
         _tell(title, columns, _accuracies(family, course, columns, runs, run), statistics, arrays)
         sizes = {"runs": runs, "test": images.sizes["test"], "epochs": epochs}
         statistics |= over_cells(name, key, title, statistics, **sizes)
