@@ -18,6 +18,7 @@ from biascope.papers.geometry2025 import circles, learning, motion, samples, sha
 from biascope.papers.geometry2025.shared import least, over_trainings
 from biascope.results.estimate import Estimate, Number
 from biascope.runs.run import Run
+from biascope.tasks.directions import labelled_along
 from biascope.tasks.task import Arrays
 
 PAPER = papers.find("geometry2025")
@@ -103,12 +104,16 @@ def test_no_threshold_on_the_first_axis_beats_the_bound_for_blindness_to_the_sec
     assert 100 * best == pytest.approx(circles._without_the_second_axis(radii), abs=0.15)
 
 
-def moved(accuracy: list[float]) -> Any:
+def moved(accuracy: list[float], size: float = 0.8) -> Any:
     runs = len(accuracy)
     velocity = np.array([0.1, 0.3])
     left_out = velocity[:, None] + 0.01 * np.arange(runs)
     return SimpleNamespace(
-        velocity=velocity, velocity_left_out=left_out, train_accuracy=np.array([accuracy]), runs=runs
+        velocity=velocity,
+        velocity_left_out=left_out,
+        train_accuracy=np.array([accuracy]),
+        runs=runs,
+        size=np.array([1.0, size]),
     )
 
 
@@ -122,6 +127,29 @@ def test_a_network_with_one_answer_for_all_samples_is_found_by_its_accuracy(
     assert found["lenet_runs_on_flip_g_with_more_than_one_answer_percent"].value == pytest.approx(expected)
     assert found["lenet_velocity_on_g_over_flip_g"].value == pytest.approx(1.0)
     assert math.isfinite(found["lenet_velocity_on_g_over_flip_g"].standard_error)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(0.8, "reproduced"), (0.0, "inconclusive")], ids=["blind", "units died"])
+def test_one_answer_on_flipped_data_counts_unless_the_networks_died(size: float, verdict: str) -> None:
+    claims = [each for each in motion.figure_3.claims if "lenet_training" in each.statistic]
+    on_g, flipped = [0.99, 0.98, 0.99], [0.5, 0.5, 0.5]
+    found = motion._compared("LeNet", {"G": moved(on_g), "flip(G)": moved(flipped, size)})
+    assert [each.judge(found, "paper").verdict for each in claims] == [verdict]
+    untrained = motion._compared("LeNet", {"G": moved(flipped), "flip(G)": moved(flipped)})
+    assert "did not train" in claims[0].judge(untrained, "paper").reason
+
+
+def test_the_best_possible_accuracy_is_that_of_noisy_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20_000, 2, 1, generator=generator, dtype=torch.float64) * torch.tensor([[2.0], [0.5]])
+    given = Arrays({"train": (x, torch.zeros(len(x))), "test": (x[:5000], torch.zeros(5000))}, dtype=torch.float64)
+    direction = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
+    task = labelled_along(given, direction, labelling="linear", label_noise=learning.LABEL_NOISE, seed=1)
+    knowing = ((x[:5000].flatten(1) @ direction[0]) > 0) == (task.labels["test"][0] == 1)
+    best = learning.best_possible(given, direction, "linear")
+    assert best[0] == pytest.approx(100 * float(knowing.double().mean()), abs=1.5)
+    for labelling in learning.THREE:
+        assert 50 <= learning.best_possible(given, direction, labelling)[0] <= 100
 
 
 def cells() -> dict[str, Number]:
@@ -139,6 +167,7 @@ def test_claims_on_tables_take_the_worst_cell() -> None:
     found = samples.over_cells("lenet", "lenet", "LeNet", cells(), epochs=50, **sizes)
     assert found["lenet_least_lead_of_the_score"].value == -4
     assert found["lenet_largest_lead_of_the_score"].value == 1
+    assert found["lenet_largest_difference_of_score_and_random"].value == 4, "a score that loses has no modest lead"
     assert found["lenet_least_lead_of_the_score"].standard_error > 0.5, "test images have an error too"
     assert found["lenet_largest_distance_from_the_published_accuracies"].value == pytest.approx(4.0)
     assert found["lenet_lowest_accuracy"].value == pytest.approx(58.5 - 4)

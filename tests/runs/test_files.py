@@ -87,7 +87,7 @@ def test_what_a_dead_process_left_goes_at_the_first_write_beside_it(tmp_path):
 def test_only_what_is_ours_and_abandoned_goes(tmp_path):
     here = partial_name(tmp_path / "a.txt").name
     elsewhere = here.replace(
-        f".{os.getpid()}-{files._MACHINE}-", f".{DEAD}-{'0' * 8}-"
+        f".{os.getpid()}-{files._machine}-", f".{DEAD}-{'0' * 8}-"
     )  # of a machine that shares the disk
     others = [here, elsewhere, ".download.partial", f".a.{DEAD}.partial"]
     for name in others:

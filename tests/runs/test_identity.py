@@ -21,7 +21,7 @@ from biascope.families.source import family_of
 from biascope.kernels.gram import tangent_gram
 from biascope.networks.lenet import lenet
 from biascope.results.registry import find
-from biascope.runs import code, identity
+from biascope.runs import code, files, identity
 from biascope.runs.code import code_of
 from biascope.runs.digest import digest
 from biascope.runs.identity import DERIVED, content_of, described, identity_of
@@ -488,3 +488,11 @@ def test_what_else_a_process_has_imported_does_not_change_the_digest_of_code(mod
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert digest() == digest("biascope.networks.vit", "biascope.data.text")
+
+
+def test_making_a_folder_does_not_change_the_digest_of_code(tmp_path: Path) -> None:
+    """The process that makes the run folder must find the same work again as those that come later."""
+    digested = code._module_code.__wrapped__
+    before = digested(files.__name__)
+    files.make_writable(tmp_path / "new" / "folder")
+    assert digested(files.__name__) == before

