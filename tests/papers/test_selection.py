@@ -1,6 +1,7 @@
 """A figure run for some of its networks, and added to the committed numbers of the others: on a paper that exists only here."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ def figure_2(effort, run):
     return Finding({"one": Estimate.exact(1).named("one")}, {"curve": np.arange(3)}, {})
 
 
-@figure("3", title="By network", draw=draw, claims=[
+@figure("3", networks={"laptop": ("linear", "lenet", "mlp")}, title="By network", draw=draw, claims=[
     Claim("LeNet.", "lenet", "about", 50.0, 5.0, trained=(Trained("lenet", 0, 100),)),
     Claim("MLP.", "mlp", "about", 50.0, 5.0),
 ])
@@ -137,12 +138,19 @@ def test_a_run_for_one_network_is_not_added_to_one_of_other_settings(
 
 def test_a_figure_that_compares_its_networks_is_run_as_a_whole(paper: ModuleType) -> None:
     run = Run(folder=Path("runs"), device="cpu")
-    with pytest.raises(ValueError, match="run as a whole only"):
+    with pytest.raises(ValueError, match=r"is run for all of its networks together\. Leave --network out"):
         reproduction.reproduce("fake2023", "2", run=run, networks=("lenet",))
-    with pytest.raises(ValueError, match="among those of the figure, linear, lenet, mlp, got vgg11"):
+    with pytest.raises(ValueError, match=r"has linear, lenet, mlp at laptop effort, got vgg11\. Pass --network mlp"):
         reproduction.reproduce("fake2023", "3", run=run, networks=("lenet", "vgg11"))
-    assert not list(Path("runs").rglob(DOCUMENT))
+    assert not Path("runs").exists(), "what is refused leaves nothing behind and has done nothing"
+    assert by_network("mlp", "mlp", folder="twice").folder.name == "3-laptop-mlp"
     assert set(by_network(folder="runs").record.statistics) == {"linear", "lenet", "mlp"}
+
+
+def test_every_figure_that_can_be_restricted_names_its_networks() -> None:
+    for each in (figure for name in papers.names() for figure in papers.find(name).figures):
+        source = inspect.getsource(each.function)
+        assert bool(each.networks) == ("chosen(" in source or "accuracies(effort" in source), each.number
 
 
 def png_height(path: Path) -> int:

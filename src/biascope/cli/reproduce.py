@@ -101,6 +101,10 @@ def _reproduce(
     from biascope.runs.rehearsal import counted
 
     effort_rank(effort)
+    if networks and not number:
+        raise ValueError(
+            f"--network needs a figure, got {paper} alone. Type biascope reproduce {paper} NUMBER --network {networks[0]}."
+        )
     figures = (papers.figure(paper, number),) if number else papers.find(paper).figures
     run = work.run(work.out)
     if keep:  # a destination that is not there is told before any work

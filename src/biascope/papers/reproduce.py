@@ -88,6 +88,7 @@ def reproduce(
     """
     effort_rank(effort)
     figure, run = papers.figure(paper, number), run or Run()
+    networks = selection.require(figure, networks, effort)
     root = run.folder or FOLDER
     folder = root / figure.paper / "-".join([figure.file_name, effort, *networks])
     make_writable(folder)

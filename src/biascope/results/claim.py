@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -384,6 +384,7 @@ class FigureOfPaper:
         function: What measures it.
         draw: Its picture from a finding, on a light or a dark background.
         published: The authors' settings, under the keys that :attr:`Finding.settings` has; empty if they are not listed yet.
+        networks: By effort, the networks that it can be run for one by one; empty if it compares them with one another.
     """
 
     paper: str
@@ -393,6 +394,7 @@ class FigureOfPaper:
     function: Work = field(repr=False)
     draw: Drawing = field(repr=False)
     published: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    networks: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, hash=False)
 
     def __call__(self, effort: str, run: Run) -> Finding:
         """Measure it."""
@@ -431,6 +433,7 @@ def figure(
     claims: Sequence[Claim],
     draw: Drawing,
     published: Mapping[str, Any] | None = None,
+    networks: Mapping[str, Iterable[str]] | None = None,
 ) -> Callable[[Work], FigureOfPaper]:
     """Make a function of a file in ``papers/`` a figure of that paper.
 
@@ -440,6 +443,7 @@ def figure(
         claims: What the paper reads from it, at least one.
         draw: Its picture from a finding, ``draw(finding, dark)``.
         published: The authors' settings, under the keys that the finding's settings have.
+        networks: By effort, the networks that it can be run for one by one (:func:`biascope.papers.selection.chosen`).
 
     Raises:
         ValueError: If there is no claim, or two claims say the same.
@@ -461,7 +465,8 @@ def figure(
         # A paper's file or folder is called by its id, which ends in the year.
         parts = function.__module__.split(".")
         paper = next((part for part in parts if re.fullmatch(r"[a-z]\w*\d{4}", part)), parts[-1])
-        return FigureOfPaper(paper, number, title, tuple(claims), function, draw, plain(dict(published or {})))
+        alone = {effort: tuple(names) for effort, names in (networks or {}).items()}
+        return FigureOfPaper(paper, number, title, tuple(claims), function, draw, plain(dict(published or {})), alone)
 
     return register
 

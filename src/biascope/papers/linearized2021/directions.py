@@ -68,6 +68,7 @@ def _directions(name: str, effort: str, run: Run, seed: int = 0) -> Basis:
 
 @figure(
     "4.4",
+    networks=_ALONG,
     title="Learning linear targets along the directions of the tangent kernel (σ = 1)",
     claims=[
         claim
@@ -180,6 +181,7 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
 
 @figure(
     "4.5",
+    networks=_ALONG,
     title="First anisotropy directions by the tangent kernel",
     claims=[
         Claim(

@@ -93,6 +93,7 @@ class _Sizes(Targets):
 
 @figure(
     "4.6",
+    networks=_SIZES,
     title="The advantage of non-linear networks on CIFAR-2 against the number of training samples",
     claims=[
         claim
@@ -1083,6 +1084,7 @@ def course_441(name: str, size: int, repeat: int, line: bool, effort: str, run: 
 
 @figure(
     "4.4.1 text",
+    networks=_PEAKS,
     title="Epochs of the best test accuracy and of one training loss on CIFAR-2",
     claims=[
         claim

@@ -275,6 +275,7 @@ def drawn_accuracies(finding: Finding, dark: bool) -> Figure:
 
 @figure(
     "4.2",
+    networks=PLANS,
     title="Networks and their linearisations on the binarised eigenfunctions of the tangent kernel (CIFAR-10)",
     claims=order_claims(
         ("mlp", "lenet", "resnet18"),
@@ -293,6 +294,7 @@ def figure_42(effort: str, run: Run) -> Finding:
 
 @figure(
     "B.1",
+    networks=ADAM_PLANS,
     title="The same with Adam",
     claims=order_claims(("mlp", "lenet"), "adam_accuracy_falls", lead="adam_linearised_better"),
     draw=drawn_accuracies,
@@ -309,8 +311,12 @@ def figure_b1(effort: str, run: Run) -> Finding:
     return dataclasses.replace(found, notes=("The thesis does not give Adam's rate; 0.001 was chosen.",))
 
 
+_SMALL_NETWORKS = {effort: [name for name in plans if name != "resnet18"] for effort, plans in PLANS.items()}
+
+
 @figure(
     "B.2",
+    networks=_SMALL_NETWORKS,
     title="The same on MNIST",
     claims=[
         *order_claims(("mlp", "lenet"), "mnist_accuracy_falls"),

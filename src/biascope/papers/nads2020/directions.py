@@ -694,6 +694,7 @@ def _lead_gate(name: str) -> tuple[Trained, ...]:
 
 @figure(
     "S22",
+    networks=_SIZES,
     title="Test accuracy against the number of training samples, along early and late directions (σ = 3)",
     claims=[
         *(

@@ -396,6 +396,7 @@ _SPEED: dict[str, Samples] = {
 
 @figure(
     "2",
+    networks=_SPEED,
     title="Iterations to a small training loss along every frequency (σ = 0.5)",
     claims=[
         *(
@@ -511,6 +512,7 @@ def _both_trained(name: str) -> Any:
 
 @figure(
     "3",
+    networks=_UNPOOLED,
     title="Test accuracy along every frequency without pooling",
     claims=[
         *(
@@ -817,6 +819,7 @@ _NOISY: dict[str, Samples] = {
 
 @figure(
     "S11",
+    networks=_NOISY,
     title="Test accuracy along frequencies at σ = 0, 1, 3",
     claims=[
         Claim(

@@ -364,6 +364,7 @@ def _flip_claims(name: str) -> list[Claim]:
 
 @figure(
     "8",
+    networks=_FLIPPED,
     title="CIFAR-10 and its flipped version, by network",
     claims=[claim for name in CNNS for claim in _flip_claims(name)],
     draw=lambda finding, dark: _drawn(finding, dark, "0 original, 1 flipped"),
@@ -490,6 +491,7 @@ def _choice_claims(name: str) -> list[Claim]:
 
 @figure(
     "3.13",
+    networks=_MIXTURE,
     title="Which of two sources each network learns: images, or a linearly separable channel",
     claims=[
         Claim(
