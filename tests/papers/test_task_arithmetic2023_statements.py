@@ -233,4 +233,5 @@ def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
     assert (chosen.low, chosen.high) == (pytest.approx(0.0), pytest.approx(0.2))  # the wider of the steps beside it
     none = disentanglement._share(np.zeros(3), np.zeros((3, 5)), 400)
     assert (none.value, none.low, none.high) == (0.0, 0.0, 1 / 400)
+    assert disentanglement._share(np.zeros(3), np.zeros((3, 5)), 400, least=-1.0).low == -1 / 400
     assert np.isnan(editing._below_one(np.full((1, 3), 0.2)).low)  # one seed tells no spread

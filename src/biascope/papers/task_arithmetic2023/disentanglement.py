@@ -121,7 +121,7 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
             ("low_xi_share", "low-ξ share", low),
             ("low_xi_region", "low-ξ region around θ₀", near),
         ):
-            ahead = over_seeds(share[:, one] - share[:, other], area[:, one] - area[:, other])
+            ahead = _share(share[:, one] - share[:, other], area[:, one] - area[:, other], xi[0, 0].size, least=-1.0)
             numbers[f"{stem}_{key}_{snake(way)}_minus_non_linear"] = (Estimate(np.nan) if short else ahead).named(
                 f"{title}: {words}, {way} minus non-linear"
             )
@@ -160,12 +160,15 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
     return numbers
 
 
-def _share(shares: np.ndarray, draws: np.ndarray, places: int) -> Estimate:
-    """A share of the grid, by seed and on resampled points. Where all agree, the interval reaches one place of the grid."""
+def _share(shares: np.ndarray, draws: np.ndarray, places: int, least: float = 0.0) -> Estimate:
+    """A share of the grid, by seed and on resampled points, or a difference of two (least −1).
+
+    Where all agree, the interval reaches one place of the grid: nothing finer is seen.
+    """
     found = over_seeds(shares, draws)
-    if found.low == found.high:
+    if found.high - found.low < 1e-9:
         found = Estimate(found.value, 0.5 / places, found.value - 1 / places, found.value + 1 / places)
-    return found.within(0.0, 1.0)
+    return found.within(least, 1.0)
 
 
 def around(xi: np.ndarray, alphas: np.ndarray) -> np.ndarray:
