@@ -14,6 +14,7 @@ from biascope import papers
 from biascope.editing.tuning import TUNINGS
 from biascope.papers.reproduce import RESULTS
 from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, tasks
+from biascope.results.estimate import proportion
 from biascope.runs.run import Run
 
 PAPER = papers.find("task_arithmetic2023")
@@ -217,3 +218,20 @@ def test_encoders_without_weights_are_left_out_and_those_that_ran_are_recorded(t
     recorded = tasks.how("smoke", run, (tasks.CNN,))
     assert recorded["encoders"] == [tasks.CNN]
     assert list(recorded["hash of the weights"]) == [tasks.CNN]
+
+
+def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
+    merged = np.array([[[1.0, 1.0, 0.0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]] * 3)  # (seed, way, task)
+    shares = editing._ahead(merged, np.ones((3, 3)), "non-linear", "post-hoc")
+    assert shares == proportion(2 / 3, 3).in_percent()  # of three tasks, whatever the number of seeds
+    below = editing._below_one(np.full((3, 3), 0.2))
+    assert (below.value, below.high) == (100.0, 100.0)
+    assert 60 < below.low < 80  # nine searches
+    accuracy = editing._accuracy(np.full(3, 0.5), 100)
+    assert accuracy.standard_error == pytest.approx(5.0)
+    chosen = tasks.searched(np.full(3, 0.1), np.array([0.0, 0.05, 0.1, 0.2, 0.3]))
+    assert (chosen.low, chosen.high) == (pytest.approx(0.0), pytest.approx(0.2))  # the wider of the steps beside it
+    none = disentanglement._share(np.zeros(3), np.zeros((3, 5)), 400)
+    assert (none.value, none.low, none.high) == (0.0, 0.0, 1 / 400)
+    assert disentanglement._share(np.zeros(3), np.zeros((3, 5)), 400, least=-1.0).low == -1 / 400
+    assert np.isnan(editing._below_one(np.full((1, 3), 0.2)).low)  # one seed tells no spread

@@ -35,10 +35,13 @@ from biascope.papers.task_arithmetic2023.tasks import (
     kept,
     over_seeds,
     progress,
+    searched,
+    share_of,
     study,
+    with_errors,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, proportion
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 START = "pre-trained"
+_RANDOM = "random start"  # of table 6.3
 _RESAMPLES = 200
 # Points. "Higher" has the bound 0, but no difference at all is not an advantage, as where every search ends at the coefficient 0. This
 # was added after the first run, and can only count against a claim.
@@ -328,7 +332,7 @@ def table_61(effort: str, run: Run) -> Finding:
         result = added(found, effort, run)
         statistics |= _table(name, result.table()) | _compared(name, result) | progress(found, run)
         statistics |= {
-            f"{snake(name)}_coefficient_{snake(way)}": over_seeds(result.chosen[:, place]).named(
+            f"{snake(name)}_coefficient_{snake(way)}": searched(result.chosen[:, place], result.alphas).named(
                 f"{name}: coefficient, {way}"
             )
             for place, way in enumerate(result.methods)
@@ -347,15 +351,23 @@ def _below_one(chosen: np.ndarray) -> Estimate:
     merged = chosen > 0
     if not merged.any(1).all():
         return Estimate(np.nan)
-    return over_seeds(100 * (merged & (chosen < 1)).sum(1) / merged.sum(1))
+    shares = (merged & (chosen < 1)).sum(1) / merged.sum(1)
+    return share_of(float(shares.mean()), int(merged.sum()), len(chosen))
 
 
 def _ahead(merged: np.ndarray, chosen: np.ndarray, one: str, other: str) -> Estimate:
-    """Percentage of tasks on which one way merges better than another; nothing where nothing was merged."""
+    """Percentage of tasks on which one way merges better than another, mean over seeds; nothing where nothing was merged."""
     places = [WAYS.index(one), WAYS.index(other)]
     if not (chosen[:, places] > 0).any():
         return Estimate(np.nan)
-    return over_seeds(100 * (merged[:, places[0]] > merged[:, places[1]]).mean(-1))
+    ahead = merged[:, places[0]] > merged[:, places[1]]
+    return share_of(float(ahead.mean()), ahead.shape[1], len(ahead))
+
+
+def _accuracy(values: np.ndarray, samples: int) -> Estimate:
+    """Accuracy on one task in percent, of each seed on the same test samples, whose error is joined with that of seeds."""
+    errors = np.array([proportion(value, samples).standard_error for value in values])
+    return with_errors(100 * values, 100 * errors).within(0.0, 100.0)
 
 
 def _drawn_63(finding: Finding, dark: bool) -> Figure:
@@ -411,12 +423,13 @@ def figure_63(effort: str, run: Run) -> Finding:
                 result.merged, result.chosen, one, other
             ).named(f"{name}: tasks on which {one} is ahead of {other}", "%")
         for place, task in enumerate(result.tasks):
-            statistics[f"{snake(name)}_{snake(task)}_pre_trained_percent"] = over_seeds(
-                100 * result.pretrained[:, place]
+            samples = len(found.tasks[task].splits["test"][1])
+            statistics[f"{snake(name)}_{snake(task)}_pre_trained_percent"] = _accuracy(
+                result.pretrained[:, place], samples
             ).named(f"{name}: {task}, pre-trained", "%")
             statistics |= {
-                f"{snake(name)}_{snake(task)}_{snake(way)}_percent": over_seeds(
-                    100 * result.merged[:, number, place]
+                f"{snake(name)}_{snake(task)}_{snake(way)}_percent": _accuracy(
+                    result.merged[:, number, place], samples
                 ).named(f"{name}: {task}, {way}", "%")
                 for number, way in enumerate(result.methods)
             }
@@ -639,7 +652,11 @@ def table_62(effort: str, run: Run) -> Finding:
         for way in ("non-linear", "linearised")
     ],
     draw=lambda finding, dark: _drawn_bars(
-        finding, dark, "absolute", "Mean accuracy over three tasks with all vectors added, from random weights."
+        finding,
+        dark,
+        "absolute",
+        "Mean accuracy over three tasks with all vectors added, from random weights.",
+        (_RANDOM, *WAYS),
     ),
     published=PUBLISHED,
 )
@@ -652,7 +669,8 @@ def table_63(effort: str, run: Run) -> Finding:
         found = study(name, effort, run, random=True)
         trained = study(name, effort, run, only=PLANS[effort].random)
         result, pretrained = added(found, effort, run), added(trained, effort, run)
-        statistics |= _table(name, result.table())
+        rows = result.table()
+        statistics |= _table(name, {_RANDOM if way == START else way: each for way, each in rows.items()})
         statistics |= progress(found, run, start="random") | progress(trained, run)
         for way in ("non-linear", "linearised"):
             here = _gain(result, way)

@@ -31,7 +31,9 @@ from biascope.papers.task_arithmetic2023.tasks import (
     kept,
     over_seeds,
     progress,
+    searched,
     study,
+    with_errors,
 )
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import blank, legend_below, line_colours, panel
@@ -60,7 +62,7 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
         "Above: what adding all task vectors gains over the pre-trained encoder, mean test accuracy. "
         "Below: the coefficient that is chosen, and ξ of two tasks with both coefficients 1.",
     )
-    grid = picture.add_gridspec(2, 2, wspace=0.25, hspace=0.35)
+    grid = picture.add_gridspec(2, 2, wspace=0.05, hspace=0.05)
     places = itertools.product(range(2), range(2))
     by_rate, by_count, chosen, apart = (panel(picture, dark, grid[place]) for place in places)
     for axes, kind, label in (
@@ -73,6 +75,7 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     _lines(by_count, finding, "tasks", dark)
     by_count.set(
         xlabel="number of tasks",
+        ylabel="gain, points",
         xticks=sorted({int(at) for each in finding.arrays_of("tasks").values() for at in each[0]}),
     )
     legend_below(picture, by_count, dark)
@@ -118,8 +121,8 @@ def section_64(effort: str, run: Run) -> Finding:
             result = by_rate[rate] = added(found, effort, run, methods=("non-linear",))
             numbers = _geometry(found) | {
                 "gain": _gain(result, 0),
-                "coefficient": over_seeds(result.chosen[:, 0]),
-                "xi of two tasks": over_seeds(_interference(found, (few[0], few[1]), plan.points, run)),
+                "coefficient": searched(result.chosen[:, 0], result.alphas),
+                "xi of two tasks": _interference(found, (few[0], few[1]), plan.points, run),
             }
             statistics |= {
                 f"{snake(name)}_{snake(f'{words} at the rate {rate:g}')}": each.named(
@@ -190,8 +193,11 @@ def _along(vector: TaskVector, start: Params) -> tuple[float, float]:
     return vector.norm / length, product / max(vector.norm * length, 1e-300)
 
 
-def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) -> np.ndarray:
-    """ξ of two tasks with both coefficients 1, by seed."""
+def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) -> Estimate:
+    """ξ of two tasks with both coefficients 1, over seeds and samples.
+
+    ξ is the sum of a share of changed predictions for each task. Its variance over samples is greatest where both shares are ξ / 2.
+    """
     tasks = {task: tested(found.tasks[task]) for task in pair}
     maps = [
         kept(
@@ -201,7 +207,8 @@ def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) ->
         )
         for vectors in found.vectors
     ]  # fmt: skip
-    return np.array([each.xi[0, -1, -1] for each in maps])
+    xi = np.array([each.xi[0, -1, -1] for each in maps])
+    return with_errors(xi, np.sqrt(2 * (xi / 2) * (1 - xi / 2) / points))
 
 
 def _curve(numbers: Mapping[float, Estimate]) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
 from biascope.results.claim import Trained
-from biascope.results.estimate import Estimate, Number, over_repeats
+from biascope.results.estimate import Estimate, Number, over_repeats, proportion
 from biascope.results.result import Result
 from biascope.results.wording import snake
 from biascope.runs.identity import content_of
@@ -345,6 +346,35 @@ def over_seeds(values: np.ndarray, draws: np.ndarray | None = None) -> Estimate:
     return over_repeats(flat) if draws is None else over_seeds_and_samples(flat, draws)
 
 
+def with_errors(values: np.ndarray, errors: np.ndarray) -> Estimate:
+    """A number of each seed with the standard error of each by its samples, which seeds share.
+
+    Args:
+        values: The number of each seed.
+        errors: Their standard errors.
+    """
+    return over_seeds(values, np.stack([values - errors, values + errors], 1))  # resamples whose deviation is the error
+
+
+def searched(chosen: np.ndarray, alphas: np.ndarray) -> Estimate:
+    """The coefficient that searches of all seeds choose. A search tells nothing finer than a step of its grid, even if seeds agree.
+
+    Args:
+        chosen: The coefficient of each seed.
+        alphas: The coefficients that are searched, in rising order.
+    """
+    steps = np.diff(alphas)
+    beside = np.concatenate([steps[:1], steps, steps[-1:]])  # (before each coefficient, and after the last)
+    places = np.abs(alphas[:, None] - chosen).argmin(0)
+    step = float(np.maximum(beside[places], beside[places + 1]).max())
+    return with_errors(chosen, np.full(len(chosen), step / 1.96))
+
+
+def share_of(share: float, samples: int, seeds: int) -> Estimate:
+    """A share of tasks or searches in percent, its interval by their number: seeds may well agree. One seed tells no spread."""
+    return proportion(share, samples).in_percent() if seeds > 1 else Estimate(100 * share)
+
+
 _LOOKED_AT = 300  # training samples of a task, at most, on which fine-tuning is checked
 
 
@@ -362,20 +392,21 @@ def progress(found: Study, run: Run, *, start: str = "") -> dict[str, Number]:
     numbers = {}
     samples = {task: sampled(each, "train", _LOOKED_AT, seed=0) for task, each in found.tasks.items()}
     for tuning in found.vectors[0]:
-        shares = [
-            _progress_of(found, samples, vectors[tuning], tuning == "linearised", run) for vectors in found.vectors
-        ]
+        rows = [_progress_of(found, samples, vectors[tuning], tuning == "linearised", run) for vectors in found.vectors]
+        shares = np.array([share for share, _ in rows])
+        spread = [proportion(share / 100, round(count)).in_percent().standard_error for share, count in rows]
         words = f"{found.name}: share of the training errors that {tuning} fine-tuning removes"
-        numbers[_progress_key(found.name, tuning, start)] = over_seeds(np.array(shares)).named(
-            f"{words}, from {start} weights" if start else words, "%"
+        origin = f"{words}, from random weights" if start == "random" else f"{words}, {start}"
+        numbers[_progress_key(found.name, tuning, start)] = (
+            with_errors(shares, np.array(spread)).within(-math.inf, 100.0).named(origin if start else words, "%")
         )
     return numbers
 
 
 def _progress_of(
     found: Study, samples: Mapping[str, Arrays], vectors: Mapping[str, TaskVector], linearised: bool, run: Run
-) -> float:
-    """The share of one seed, in percent; one piece of work."""
+) -> tuple[float, float]:
+    """The share of one seed, in percent, and the number of errors at the start; one piece of work."""
     looked = {task: (samples[task].splits["train"], found.heads[task], vectors[task].deltas) for task in vectors}
     trials = Trials(
         "progress of fine-tuning",
@@ -398,7 +429,8 @@ def _progress_of(
         return {"accuracies": torch.stack(rights)}
 
     before, after = next(trials.outcomes(["accuracies"], accuracies))["accuracies"].mean(0).tolist()
-    return float(100 * (after - before) / max(1 - before, 1 / _LOOKED_AT))
+    wrong = max(1 - before, 1 / _LOOKED_AT)
+    return 100 * (after - before) / wrong, wrong * sum(len(samples[task].splits["train"][1]) for task in vectors)
 
 
 def _progress_key(name: str, tuning: str, start: str) -> str:
