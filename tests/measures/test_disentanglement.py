@@ -135,6 +135,21 @@ def test_tasks_on_separate_inputs_and_weights_are_disentangled() -> None:
     assert mixed.xi.max() > 0.2  # and the test can tell
 
 
+def test_methods_are_ranked_in_the_search_box_and_not_by_corners_where_networks_collapse() -> None:
+    encoder = network_of(functools.partial(nn.Linear, 4, 5), readout=None)
+    found = disentanglement(encoder, HEADS, vectors_of(encoder), TASKS, grid=5, run=CPU64)
+    alike = np.broadcast_to(found.box_error[:1], found.box_error.shape).copy()
+    corner = found.area.copy()
+    corner[0] += 0.3  # one method is below the threshold on more of the grid
+    collapsed = dataclasses.replace(found, area=corner, box_error=alike)
+    assert "The methods do not differ significantly." in collapsed.sentence()
+    terms, better = found.terms.copy(), alike.copy()
+    terms[1][:, found.inside] -= 0.05  # each of two
+    better[1] -= 0.1
+    ranked = dataclasses.replace(found, terms=terms, box_error=better).sentence()
+    assert f"from 0 to 1, {found.methods[1]} editing interferes less than" in ranked
+
+
 def test_a_network_linear_in_its_weights_is_edited_alike_by_both_ways() -> None:
     encoder = network_of(functools.partial(nn.Linear, 4, 5), readout=None)
     result = disentanglement(encoder, HEADS, vectors_of(encoder), TASKS, grid=5, run=CPU64)

@@ -126,13 +126,18 @@ class Disentanglement(EditingResult):
     def sentence(self) -> str:  # noqa: D102
         first, second = self.tasks
         shares = [f"{100 * each.value:.0f} % ({name})" for name, each in self.areas.items()]
-        order = np.argsort([each.value for each in self.areas.values()])
-        # All ways saw the same samples, resampled alike: differences are certain where single areas are not.
-        ahead = float((self.area[order[-1]] > self.area[order[0]]).mean())
+        # Not by the areas: far from the pre-trained weights a network may answer one class for everything, and ξ is low there too.
+        means = [each.value for each in self.box_errors.values()]
+        best, worst = int(np.argmin(means)), int(np.argmax(means))
+        # All methods saw the same samples, resampled alike: differences are certain where single means are not.
         verdict = "The methods do not differ significantly."
-        if ahead >= 0.975:
-            best, worst = self.methods[order[-1]], self.methods[order[0]]
-            verdict = f"{best[0].upper()}{best[1:]} editing separates the tasks better than {worst} editing."
+        if float((self.box_error[best] < self.box_error[worst]).mean()) >= 0.975:
+            low, high = self.box
+            name = self.methods[best]
+            verdict = (
+                f"For coefficients from {low:g} to {high:g}, {name} editing interferes less than {self.methods[worst]} editing "
+                f"(mean ξ {means[best]:.2f} and {means[worst]:.2f})."
+            )
         ending = "" if len(self.methods) == 1 else f" {verdict}"
         return (
             f"Task vectors of {first} and {second} on {self.subject} do not interfere (ξ < {self.threshold:g}) on "
@@ -143,7 +148,8 @@ class Disentanglement(EditingResult):
         return (
             "Where ξ is small, adding both task vectors changes each task as its own vector alone would. A large area "
             "means that coefficients can be chosen freely. It is measured on the outputs for these samples, not on "
-            "accuracy."
+            "accuracy. Far from the pre-trained weights, a network can give one answer to all samples: ξ is low there, "
+            "and the edit is useless."
         )
 
     def next_steps(self) -> list[Step]:  # noqa: D102
