@@ -492,8 +492,8 @@ def figure_2(effort: str, run: Run) -> Finding:
         "threshold": 0.01,
     }
     notes = (
-        "Slowest over fastest is the ratio of the 95th to the 5th percentile over frequencies. A sample of frequencies bounds it from below "
-        "alone, so its interval is open above.",
+        "Slowest over fastest is the ratio of the 95th to the 5th percentile over frequencies. A sample of frequencies bounds it from "
+        "below alone, so its interval is open above.",
         "The loss is that of a batch; the paper does not say how small a small loss is, 0.01 was chosen here.",
         SAMPLED,
     )
