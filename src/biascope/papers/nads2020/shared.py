@@ -152,6 +152,8 @@ def bounded_below(found: Estimate) -> Estimate:
         >>> bounded_below(Estimate(7.0, 1.9, 2.1, 8.6))
         7 ± 2.5 (95 % CI 2.1 to inf)
     """
+    if math.isnan(found.low):
+        return found
     return Estimate(found.value, (found.value - found.low) / 1.96, found.low, math.inf, found.confidence)
 
 
