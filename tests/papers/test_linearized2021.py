@@ -200,3 +200,9 @@ def test_runs_that_do_not_record_their_initial_weights_are_withdrawn(tmp_path: P
     left = {path.stem: json.loads(path.read_text())["efforts"] for path in folder.glob("*.json")}
     assert left == {"4.4": {"paper": new}, "theorem-4.1": {"laptop": old}}
     assert {path.stem for path in gallery.iterdir()} == {"linearized2021-4.4", "linearized2021-theorem-4.1"}
+
+
+def test_figure_412_asks_whether_the_linear_models_of_its_claims_trained() -> None:
+    wanted = {"first_kernel_taken_training_accuracy", "second_kernel_taken_training_accuracy"}
+    for claim in dynamics.figure_412.claims:
+        assert wanted <= {gate.statistic for gate in claim.trained}

@@ -15,7 +15,7 @@ from biascope import papers
 from biascope.papers.nads2020 import directions, frequencies, images, shared, theory
 from biascope.papers.reproduce import RESULTS
 from biascope.results.claim import Finding
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, bootstrapped
 from biascope.runs.run import Run
 from biascope.tasks import bases
 
@@ -237,3 +237,26 @@ def test_directions_for_three_channels_have_draws_of_their_own_at_every_input(mo
     # Ten axes of one channel against the thirty first axes of three: those of the first channel are ten of them.
     assert found.statistics["lenet_similarity_with_one_channel"].value == pytest.approx(1 / 3)
     assert found.statistics["lenet_similarity_of_two_sets"].value == pytest.approx(1.0)
+
+
+def test_few_frequencies_limit_a_ratio_of_extremes_from_below_alone() -> None:
+    generator = np.random.default_rng(0)
+
+    def ratio(iterations: np.ndarray) -> float:
+        return float(np.quantile(iterations, 0.95) / np.quantile(iterations, 0.05))
+
+    truth = ratio(generator.uniform(10, 110, 100_000))
+    plain = [bootstrapped(ratio, generator.uniform(10, 110, 8), resamples=200) for _ in range(100)]
+    limited = [shared.bounded_below(each) for each in plain]
+    assert np.mean([each.contains(truth) for each in plain]) < 0.5
+    assert np.mean([each.contains(truth) for each in limited]) > 0.95
+    assert [each.value for each in limited] == [each.value for each in plain]
+    assert math.isnan(shared.bounded_below(Estimate(3.0)).low)
+
+
+def test_error_of_a_ratio_of_deviations_fits_its_interval() -> None:
+    with_pooling = np.array([50.4, 50.9, 93.0, 95.0, 96.0, 97.0, 99.9, 99.9])
+    without = np.array([98.6, 98.8, 98.9, 99.6, 99.7, 99.8, 99.9, 100.0])
+    found = shared.ratio_of_deviations(without, with_pooling)
+    assert found.low < found.value < found.high < 1
+    assert found.standard_error < found.high - found.low

@@ -232,7 +232,7 @@ def measure(
     on: On = None,
     work: SeededWork,
 ) -> None:
-    """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 4.
+    """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 3.
 
     By default, 2,000 training and 1,000 test samples of a data set are used, or one input with standard deviation 1; for the mean
     gradient, 64 fresh inputs per network. If a measurement uses no data set or no such inputs, then --samples, --inputs and --scale

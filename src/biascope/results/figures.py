@@ -132,7 +132,7 @@ def plane_figure(planes: Mapping[str, Plane], *, dark: bool = False) -> Figure:
     side = 3.0 if alone else 1.55  # inches
     tall = min(max(side * height / width, 0.6), 1.2 * side)
     bars = 0 if alone else 1 if one_scale else down
-    figure = blank(0.5 + down * (tall + 0.35) + 0.5 * bars, _reading(planes.values()))
+    figure = blank((0.5 if alone else 0.7) + down * (tall + 0.35) + 0.5 * bars, _reading(planes.values()))
     figure.set_gid(MARK)
     grid = figure.add_gridspec(down, across)
     panels = [panel(figure, dark, grid[divmod(place, across)]) for place in range(len(planes))]

@@ -972,7 +972,7 @@ CHANNEL_SETS = ((1, 0), (_COLOURS, 1), (_COLOURS, 2))  # channels and number of 
     draw=lambda finding, dark: lines_figure(
         {name: (np.arange(1, len(values) + 1), values) for name, values in finding.arrays_of("share").items()},
         x="direction for three channels",
-        y="share in the span of ten directions per channel",
+        y="share in the one-channel span",
         dark=dark,
     ),
     published={"draws: LeNet": 10_000, "step": 100.0, "centred": True},
