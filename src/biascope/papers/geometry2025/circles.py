@@ -521,12 +521,19 @@ def figure_5(effort: str, run: Run) -> Finding:
         for part, table in alone.items():
             arrays[f"{title}, {part} alone"] = np.stack([np.array(places, float), table.mean(0)])
             for word, index in (("first", 0), ("last", -1)):
-                value = over_trainings(table[:, index], within=(0.0, 100.0))
+                # Each training has its own test samples.
+                own = error_of_test_samples(float(table[:, index].mean()), course.test)
+                value = over_trainings(table[:, index], own=own, within=(0.0, 100.0))
                 statistics[f"{key}_{part}_alone_{word}_u1"] = value.named(f"{title}: {part} alone, {word} u₁", "%")
-        last = difference(alone["circles"][:, -1], alone["linear"][:, -1])
+        last = difference(alone["circles"][:, -1], alone["linear"][:, -1], own=course.test)
         both, fitted = (found["both", RECIPE.rate, split] for split in ("test", "train"))
         lowest, of_both = (
-            over_trainings(table[:, table.mean(0).argmin()], within=(0.0, 100.0)) for table in (alone["linear"], both)
+            over_trainings(
+                table[:, table.mean(0).argmin()],
+                own=error_of_test_samples(float(table.mean(0).min()), course.test),
+                within=(0.0, 100.0),
+            )
+            for table in (alone["linear"], both)
         )
         for word, index in (("first", 0), ("last", -1)):
             statistics[f"{key}_training_accuracy_{word}_u1"] = over_trainings(
