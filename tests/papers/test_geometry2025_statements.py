@@ -192,6 +192,8 @@ def test_claims_on_tables_take_the_worst_cell() -> None:
     assert found["lenet_largest_difference_of_score_and_random"].value == 4, "a score that loses has no modest lead"
     assert found["lenet_least_lead_of_the_score"].standard_error > 0.5, "test images have an error too"
     assert found["lenet_largest_distance_from_the_published_accuracies"].value == pytest.approx(4.0)
+    assert found["lenet_largest_distance_from_the_published_accuracies_at_random"].value == 0
+    assert found["lenet_largest_distance_from_the_published_accuracies_by_score"].value == pytest.approx(4.0)
     assert found["lenet_lowest_accuracy"].value == pytest.approx(58.5 - 4)
     short = samples.over_cells("lenet", "lenet", "LeNet", cells(), epochs=20, **sizes)
     assert not any("published" in key for key in short), "shorter trainings are not compared with the paper's"
