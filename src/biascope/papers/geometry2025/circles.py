@@ -36,6 +36,7 @@ from biascope.papers.geometry2025.shared import (
     error_of_test_samples,
     for_each,
     geometry_settings,
+    inputs_of,
     learned,
     least,
     loop_of,
@@ -142,7 +143,7 @@ def _on_circles(title: str, effort: str, run: Run) -> Outcome:
         recipe=recipe,
         **sizes,
     )
-    return next(trials.outcomes(["all planes"], work))
+    return {**next(trials.outcomes(["all planes"], work)), "planes": planes}
 
 
 def _on_grid(network: Network, plane: Tensor, grid: Tensor, shape: Sequence[int]) -> Tensor:
@@ -363,6 +364,9 @@ def figure_1(effort: str, run: Run) -> Finding:
                 ),
                 f"{key}_train_accuracy_u2_{word}": over_trainings(train[part], within=(0.0, 100.0)).named(
                     f"{title}: train accuracy, u₂ {word}", "%"
+                ),
+                f"{key}_inputs_that_u2_{word}_is_spread_over": inputs_of(found["planes"][part.start, 1]).named(
+                    f"{title}: inputs that u₂ {word} is spread over"
                 ),
             }
             arrays[f"values: {title}, u₂ = {place}"] = found["values"][part].float().numpy()

@@ -29,6 +29,7 @@ from biascope.papers.geometry2025.shared import (
     geometry_of,
     geometry_settings,
     halved,
+    inputs_of,
     learned,
     least,
     loop_of,
@@ -930,6 +931,10 @@ def figure_14(effort: str, run: Run) -> Finding:
     found = accuracies(family, course, places, run, labellings=labellings, rates=RATES, repeats=repeats)
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
+    for index, word in zip(places, ("early", "late"), strict=True):
+        statistics[f"inputs_that_the_{word}_direction_is_spread_over"] = inputs_of(course.vectors[index]).named(
+            f"inputs that the {word} direction is spread over"
+        )
     for labelling in labellings:
         tables = {rate: found[labelling, rate, "test"] for rate in RATES}
         each = [error_of_test_samples(float(value), course.test) for r in (0.1, 0.001) for value in tables[r].mean(0)]

@@ -212,6 +212,17 @@ def over_trainings(
     return Estimate(seeds.value, math.hypot(error, common), low, high)
 
 
+def inputs_of(direction: Tensor) -> Estimate:
+    """Over how many inputs a direction is spread: ``1/Σu⁴`` for a unit vector, 1 for a single pixel, D for equal entries.
+
+    Example:
+        >>> inputs_of(torch.tensor([0.6, 0.8, 0.0]))
+        1.855
+    """
+    unit = direction.double() / direction.double().norm()
+    return Estimate.exact(float(1 / unit.pow(4).sum()))
+
+
 def least(numbers: Iterable[Estimate]) -> Estimate:
     """The smallest of several numbers, for a claim about all of them.
 
