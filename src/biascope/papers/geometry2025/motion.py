@@ -578,7 +578,7 @@ def _compared(title: str, found: dict[str, GeometryMotion], samples: int) -> dic
     """The two kinds of data side by side, each of so many samples."""
     key, last = snake(title), {kind: 100 * motion.train_accuracy[-1] for kind, motion in found.items()}
     gap = 100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1])
-    own = error_of_a_difference(*(float(each.mean()) for each in last.values()), samples)
+    own = error_of_a_difference(float(last["G"].mean()), float(last["flip(G)"].mean()), samples)
     # With one answer for all samples, accuracy is the share of a class: a half.
     answers = 100.0 * ~np.isclose(last["flip(G)"], 50.0, rtol=0, atol=1e-4)
     responds = 100.0 * (found["flip(G)"].size[-1] > ALIVE)
