@@ -92,6 +92,28 @@ def test_joined_intervals_stay_where_the_number_can_lie() -> None:
     assert found.low < 99.9
 
 
+def test_trainings_that_happen_to_agree_have_the_error_of_their_test_samples() -> None:
+    leads = learning.difference(np.array([68.6, 71.2]), np.array([48.75, 51.35]), own=2000)
+    assert leads.standard_error == pytest.approx(math.hypot(1.03, 1.12) / math.sqrt(2), abs=0.01)
+    assert leads.low < leads.value - 1.96 * leads.standard_error + 1e-9
+    flat = learning.difference(np.array([90.0, 91.0]), np.array([90.5, 90.0]), own=2000, within=(0.0, 100.0))
+    assert flat.low == 0
+
+
+def test_directions_in_perfect_order_have_an_interval() -> None:
+    found = learning.falling_order(np.arange(10.0)[::-1], range(10))
+    assert found.value == found.low == -1
+    assert -1 < found.high < -0.9
+    assert math.isnan(learning.falling_order(np.arange(6.0), range(6)).low)
+    nearly = learning.falling_order(np.array([9.0, 8, 7, 6, 5, 4, 3, 2, 0, 1]), range(10))
+    assert nearly.value < nearly.high < -0.5
+
+
+def test_the_least_of_numbers_has_the_error_of_all_that_could_be_the_least() -> None:
+    found = least([Estimate(3.3, 5.5, -66.0, 73.0), Estimate(-3.3, 0.1, -4.9, -1.7), Estimate(28.0, 99.0, 9.0, 48.0)])
+    assert (found.value, found.standard_error, found.low, found.high) == (-3.3, 5.5, -66.0, -1.7)
+
+
 def test_the_least_of_numbers_is_unknown_if_one_of_them_is() -> None:
     assert math.isnan(least([Estimate(5.0, 1.0, 3.0, 7.0), Estimate(6.0)]).low)
 
@@ -123,7 +145,7 @@ def moved(accuracy: list[float], size: float = 0.8) -> Any:
 def test_a_network_with_one_answer_for_all_samples_is_found_by_its_accuracy(
     on_flipped: list[float], expected: float
 ) -> None:
-    found = motion._compared("LeNet", {"G": moved([0.9, 0.8, 0.7]), "flip(G)": moved(on_flipped)})
+    found = motion._compared("LeNet", {"G": moved([0.9, 0.8, 0.7]), "flip(G)": moved(on_flipped)}, 1000)
     assert found["lenet_runs_on_flip_g_with_more_than_one_answer_percent"].value == pytest.approx(expected)
     assert found["lenet_velocity_on_g_over_flip_g"].value == pytest.approx(1.0)
     assert math.isfinite(found["lenet_velocity_on_g_over_flip_g"].standard_error)
@@ -133,9 +155,9 @@ def test_a_network_with_one_answer_for_all_samples_is_found_by_its_accuracy(
 def test_one_answer_on_flipped_data_counts_unless_the_networks_died(size: float, verdict: str) -> None:
     claims = [each for each in motion.figure_3.claims if "lenet_training" in each.statistic]
     on_g, flipped = [0.99, 0.98, 0.99], [0.5, 0.5, 0.5]
-    found = motion._compared("LeNet", {"G": moved(on_g), "flip(G)": moved(flipped, size)})
+    found = motion._compared("LeNet", {"G": moved(on_g), "flip(G)": moved(flipped, size)}, 1000)
     assert [each.judge(found, "paper").verdict for each in claims] == [verdict]
-    untrained = motion._compared("LeNet", {"G": moved(flipped), "flip(G)": moved(flipped)})
+    untrained = motion._compared("LeNet", {"G": moved(flipped), "flip(G)": moved(flipped)}, 1000)
     assert "did not train" in claims[0].judge(untrained, "paper").reason
 
 
@@ -170,6 +192,8 @@ def test_claims_on_tables_take_the_worst_cell() -> None:
     assert found["lenet_largest_difference_of_score_and_random"].value == 4, "a score that loses has no modest lead"
     assert found["lenet_least_lead_of_the_score"].standard_error > 0.5, "test images have an error too"
     assert found["lenet_largest_distance_from_the_published_accuracies"].value == pytest.approx(4.0)
+    assert found["lenet_largest_distance_from_the_published_accuracies_at_random"].value == 0
+    assert found["lenet_largest_distance_from_the_published_accuracies_by_score"].value == pytest.approx(4.0)
     assert found["lenet_lowest_accuracy"].value == pytest.approx(58.5 - 4)
     short = samples.over_cells("lenet", "lenet", "LeNet", cells(), epochs=20, **sizes)
     assert not any("published" in key for key in short), "shorter trainings are not compared with the paper's"

@@ -19,12 +19,14 @@ from biascope.papers.geometry2025.shared import (
     SPREAD,
     TITLES,
     cifar_2,
+    error_of_a_difference,
     for_each,
     geometry_of,
     geometry_settings,
     halved,
     learned,
     loop_of,
+    over_trainings,
     published_geometry,
     released_activations,
     released_family,
@@ -547,7 +549,7 @@ def figure_3(effort: str, run: Run) -> Finding:
     arrays: dict[str, np.ndarray] = {}
     for name, plan in _COVARIANCES[effort].items():
         found, title = _on_covariances(name, plan, run), TITLES[name]
-        statistics |= _compared(title, found)
+        statistics |= _compared(title, found, plan.samples)
         for kind, motion in found.items():
             arrays[f"accuracy: {title}, {kind}"] = np.stack(
                 [motion.epochs.astype(float), motion.train_accuracy.mean(1)]
@@ -572,9 +574,11 @@ def _velocity_ratio(found: dict[str, GeometryMotion]) -> Estimate:
     return Estimate.from_error(value, error, one.runs)
 
 
-def _compared(title: str, found: dict[str, GeometryMotion]) -> dict[str, Number]:
+def _compared(title: str, found: dict[str, GeometryMotion], samples: int) -> dict[str, Number]:
+    """The two kinds of data side by side, each of so many samples."""
     key, last = snake(title), {kind: 100 * motion.train_accuracy[-1] for kind, motion in found.items()}
     gap = 100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1])
+    own = error_of_a_difference(float(last["G"].mean()), float(last["flip(G)"].mean()), samples)
     # With one answer for all samples, accuracy is the share of a class: a half.
     answers = 100.0 * ~np.isclose(last["flip(G)"], 50.0, rtol=0, atol=1e-4)
     responds = 100.0 * (found["flip(G)"].size[-1] > ALIVE)
@@ -592,7 +596,7 @@ def _compared(title: str, found: dict[str, GeometryMotion]) -> dict[str, Number]
             )
             for kind, accuracy in last.items()
         },
-        f"{key}_training_accuracy_on_g_minus_flip_g": over_repeats(gap).named(
+        f"{key}_training_accuracy_on_g_minus_flip_g": over_trainings(gap, own=own).named(
             f"{title}: training accuracy on G minus flip(G)", "points"
         ),
     }
@@ -619,7 +623,7 @@ def _gap_by_size(effort: str, run: Run, *, growing_batch: bool) -> Finding:
     gaps, accuracies, reached = [], [], []
     for size in sizes:
         found = _on_covariances(name, _plan_of(size, effort, growing_batch), run)
-        statistics |= _compared(f"{TITLES[name]}, {size:,} samples", found)
+        statistics |= _compared(f"{TITLES[name]}, {size:,} samples", found, size)
         gaps.append(100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1]))
         accuracies.append([found[kind].train_accuracy[-1].mean() for kind in ("G", "flip(G)")])
         reached.append(over_repeats(100 * found["G"].train_accuracy[-1], within=(0, 100)))

@@ -179,6 +179,7 @@ def over_trainings(
     values: Sequence[float] | np.ndarray,
     *,
     common: float = 0.0,
+    own: float = 0.0,
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> Estimate:
     """Mean over trainings, with the errors of seeds and of test samples joined.
@@ -186,6 +187,8 @@ def over_trainings(
     Args:
         values: One for each training.
         common: Standard error of what all trainings share, such as test samples; 0 if each training has its own.
+        own: Standard error of one training's value by its own test samples. The error of the mean is not less, even if two or
+            three trainings happen to agree.
         within: Where the number can lie.
 
     Returns:
@@ -196,33 +199,47 @@ def over_trainings(
         60 ± 1.0 (95 % CI 58.0 to 62.0)
         >>> over_trainings([60.0], common=1.0)
         60 (spread unknown)
+        >>> over_trainings([60.0, 60.0, 60.0, 60.0], own=1.0)
+        60.0 ± 0.50 (95 % CI 59.02 to 60.98)
     """
-    seeds = over_repeats(values, within=within)
+    seeds = over_repeats(values)
     if not math.isfinite(seeds.standard_error):
         return seeds
-    shared = 1.96 * common
-    low, high = (math.hypot(seeds.value - seeds.low, shared), math.hypot(seeds.high - seeds.value, shared))
-    return Estimate(
-        seeds.value,
-        math.hypot(seeds.standard_error, common),
-        max(within[0], seeds.value - low),
-        min(within[1], seeds.value + high),
-    )
+    sampled = own / math.sqrt(len(values))
+    error, reach = max(seeds.standard_error, sampled), max(seeds.high - seeds.value, 1.96 * sampled)
+    reach = math.hypot(reach, 1.96 * common)
+    low, high = max(within[0], seeds.value - reach), min(within[1], seeds.value + reach)
+    return Estimate(seeds.value, math.hypot(error, common), low, high)
+
+
+def inputs_of(direction: Tensor) -> Estimate:
+    """Over how many inputs a direction is spread: ``1/Σu⁴`` for a unit vector, 1 for a single pixel, D for equal entries.
+
+    Example:
+        >>> inputs_of(torch.tensor([0.6, 0.8, 0.0]))
+        1.855
+    """
+    unit = direction.double() / direction.double().norm()
+    return Estimate.exact(float(1 / unit.pow(4).sum()))
 
 
 def least(numbers: Iterable[Estimate]) -> Estimate:
-    """The smallest of several numbers, for a claim about all of them; the ends of its interval are the smallest ends.
+    """The smallest of several numbers, for a claim about all of them.
+
+    The ends of its interval are the smallest ends. Each number whose interval reaches down to the smallest could be the smallest,
+    and the largest of their standard errors is that of the result.
 
     Example:
         >>> least([Estimate(5.0, 1.0, 3.0, 7.0), Estimate(4.0, 0.1, 3.8, 4.2)])
-        4.0 ± 0.10 (95 % CI 3.00 to 4.20)
+        4 ± 1.0 (95 % CI 3.0 to 4.2)
     """
     given = list(numbers)
     smallest = min(given, key=lambda each: each.value)
     if any(math.isnan(each.low) for each in given):  # one of unknown spread could be the smallest
         return Estimate(smallest.value)
     ends = min(each.low for each in given), min(each.high for each in given)
-    return Estimate(smallest.value, smallest.standard_error, *ends, smallest.confidence)
+    error = max(each.standard_error for each in given if each.low <= smallest.value)
+    return Estimate(smallest.value, error, *ends, smallest.confidence)
 
 
 def cifar_name(run: Run) -> tuple[str, Path]:
