@@ -15,6 +15,27 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_blocks() -> Iterator[None]:
+    """Members of a family are drawn in blocks of 2²² numbers at most in place of 2²⁶: most tests draw a few networks."""
+    from biascope.families import family, tape
+
+    def block_size(numbers: int, device: torch.device) -> int:
+        return min(tape.block_size(numbers, device), max(1, 2**22 // max(1, numbers)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(family, "block_size", block_size)
+        yield
+
+
+@pytest.fixture
+def whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks as users have them."""
+    from biascope.families import family, tape
+
+    monkeypatch.setattr(family, "block_size", tape.block_size)
+
+
 @pytest.fixture
 def data_root() -> Path:
     """The folder of real data; tests that need it skip, saying why, where it is not set."""
