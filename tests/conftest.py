@@ -1,3 +1,4 @@
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,19 @@ def small_blocks() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(family, "block_size", block_size)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_line() -> Iterator[None]:
+    """The options of all commands are read once for all tests, in place of once for each command line that is tried."""
+    import typer.main
+    import typer.testing
+
+    known = functools.cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", known)
+        patch.setattr(typer.testing, "_get_command", known)
         yield
 
 
