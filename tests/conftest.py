@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from markupsafe import Markup
 
 # Two workers with two threads each would fight for two cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -71,3 +72,9 @@ def one_thread() -> Iterator[None]:
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without pictures, which take seconds: for tests of what stands around them."""
     monkeypatch.setattr("biascope.results.report._pictures", lambda *args, **kwargs: [])
+
+
+@pytest.fixture
+def unrendered_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whose pictures are put together but not rendered, which takes seconds and is tested in tests/results."""
+    monkeypatch.setattr("biascope.results.report._embedded", lambda figure, salt: Markup("<svg></svg>"))
