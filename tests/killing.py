@@ -11,19 +11,20 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
+import pytest
+
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
-    [
-        "torch._dynamo",
-        "scipy.stats",
-        "matplotlib.figure",
-        "biascope.cli",
-        "biascope.scanning",
-        "biascope.results.report",
-    ]
-)
+_FORKING.set_forkserver_preload(["preloaded"])
+
+
+def _start_forking() -> None:
+    """Start the process that others are forked from; what it imports it looks for where this process does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def started(
     told, log = folder / "told.txt", folder / "writes.jsonl"
     for path in (told, log):
         path.unlink(missing_ok=True)
+    _start_forking()
     process = _FORKING.Process(target=_command, args=(words, folder, kill_at, by))
     process.start()
     process.join(120)
@@ -67,6 +69,7 @@ class Script:
     """Python code that runs in a process of its own, with arguments as a script has them."""
 
     def __init__(self, code: str, *arguments: str) -> None:
+        _start_forking()
         self._process = _FORKING.Process(target=_script, args=(code, arguments))
         self._process.start()
 
