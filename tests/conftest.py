@@ -1,4 +1,5 @@
 import functools
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than there are cores: many tests wait for a process of their own to start, or for a signal."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not among the thousands of tests themselves."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
