@@ -8,6 +8,8 @@ STAMP := .venv/.installed
 scan: $(STAMP)
 	$(BIN)/biascope scan
 
+# Compiled files are kept: every worker would compile all tests again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --dist worksteal
 

@@ -1,9 +1,12 @@
+import functools
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from markupsafe import Markup
 
 # Two workers with two threads each would fight for two cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -13,6 +16,46 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than there are cores: many tests wait for a process of their own to start, or for a signal."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not among the thousands of tests themselves."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_blocks() -> Iterator[None]:
+    """Members of a family are drawn in blocks of 2²² numbers at most in place of 2²⁶: most tests draw a few networks."""
+    from biascope.families import family, tape
+
+    def block_size(numbers: int, device: torch.device) -> int:
+        return min(tape.block_size(numbers, device), max(1, 2**22 // max(1, numbers)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(family, "block_size", block_size)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_line() -> Iterator[None]:
+    """The options of all commands are read once for all tests, in place of once for each command line that is tried."""
+    import typer.main
+    import typer.testing
+
+    known = functools.cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", known)
+        patch.setattr(typer.testing, "_get_command", known)
+        yield
+
+
+@pytest.fixture
+def whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks as users have them."""
+    from biascope.families import family, tape
+
+    monkeypatch.setattr(family, "block_size", tape.block_size)
 
 
 @pytest.fixture
@@ -36,3 +79,9 @@ def one_thread() -> Iterator[None]:
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without pictures, which take seconds: for tests of what stands around them."""
     monkeypatch.setattr("biascope.results.report._pictures", lambda *args, **kwargs: [])
+
+
+@pytest.fixture
+def unrendered_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whose pictures are put together but not rendered, which takes seconds and is tested in tests/results."""
+    monkeypatch.setattr("biascope.results.report._embedded", lambda figure, salt: Markup("<svg></svg>"))

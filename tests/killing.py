@@ -1,4 +1,4 @@
-"""A command in a process of its own that sends itself a signal, as ``kill`` would, in the middle of a write.
+"""A command or a script in a process of its own that sends itself a signal, as ``kill`` would, in the middle of a write.
 
 Processes are forked from one that has imported the package, so that a start costs a fraction of a second.
 """
@@ -11,19 +11,20 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
+import pytest
+
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
-    [
-        "torch._dynamo",
-        "scipy.stats",
-        "matplotlib.figure",
-        "biascope.cli",
-        "biascope.scanning",
-        "biascope.results.report",
-    ]
-)
+_FORKING.set_forkserver_preload(["preloaded"])
+
+
+def _start_forking() -> None:
+    """Start the process that others are forked from; what it imports it looks for where this process does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,32 @@ def started(
     told, log = folder / "told.txt", folder / "writes.jsonl"
     for path in (told, log):
         path.unlink(missing_ok=True)
+    _start_forking()
     process = _FORKING.Process(target=_command, args=(words, folder, kill_at, by))
     process.start()
     process.join(120)
     assert process.exitcode is not None, f"{words} does not end"
     writes = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return Started(process.exitcode, told.read_text(), writes)
+
+
+class Script:
+    """Python code that runs in a process of its own, with arguments as a script has them."""
+
+    def __init__(self, code: str, *arguments: str) -> None:
+        _start_forking()
+        self._process = _FORKING.Process(target=_script, args=(code, arguments))
+        self._process.start()
+
+    def status(self) -> int | None:
+        """The exit status once it has ended, negative for a signal; ``None`` if it does not end."""
+        self._process.join(60)
+        return self._process.exitcode
+
+
+def _script(code: str, arguments: tuple[str, ...]) -> None:
+    sys.argv = ["-c", *arguments]
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def _command(words: list[str], folder: Path, kill_at: int | str | None, by: signal.Signals) -> None:

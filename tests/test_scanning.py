@@ -32,6 +32,8 @@ from biascope.scanning import (
     scan,
 )
 
+pytestmark = pytest.mark.usefixtures("unrendered_pictures")
+
 CPU = Run(device="cpu", progress=False)
 
 MODEL = """
@@ -173,7 +175,7 @@ def tables_of(words: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "whole_blocks")
 def test_overlaps_of_networks_without_directions_are_not_resolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unrendered_pictures")
 
 
 def doubts(build, shape: tuple[int, ...], *derivatives: str, seed: int = 0, **settings) -> list[str]:

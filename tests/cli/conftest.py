@@ -70,3 +70,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a command may take longer than half a minute, after which it prints a line."""
     monkeypatch.setattr("biascope.runs.progress.LINE_EVERY", float("inf"))
+
+
+@pytest.fixture(autouse=True)
+def short_look_at_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run measures for 0.2 s how busy the machine is, which tests/runs/test_progress.py tests."""
+    monkeypatch.setattr("biascope.runs.rehearsal._SPIN", 0.002)

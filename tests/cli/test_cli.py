@@ -11,6 +11,8 @@ from test_scanning import MODEL
 
 from biascope import __version__, cli
 
+pytestmark = pytest.mark.usefixtures("unrendered_pictures")
+
 Call = Callable[..., tuple[int, str, str]]
 
 

@@ -120,6 +120,7 @@ def test_all_four_measurements_in_one_report(folder: Path) -> None:
     assert float(rows[-1]["control"]) == pytest.approx(negated.control[0, 2, 1], abs=1e-4)
 
 
+@pytest.mark.usefixtures("unrendered_pictures")
 def test_saved_vectors_merge_into_the_encoder_that_was_measured(folder: Path) -> None:
     output = said("vit", "--tasks", "one,two.npz", "--save-vectors", *SMALL, "--out", "run")
     found = measurement.load("run/task_addition")
@@ -143,6 +144,7 @@ def test_saved_vectors_merge_into_the_encoder_that_was_measured(folder: Path) ->
     assert fingerprint(start.params) == fingerprint(encoder_of("vit", weights_file="tiny.safetensors").network.params)
 
 
+@pytest.mark.usefixtures("unrendered_pictures")
 def test_the_same_command_goes_on_and_seeds_are_added(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = (word for word in SMALL if word not in ("--linearised-rate", "0.01"))
     words = ("vit", "--tasks", "one,two", "--tunings", "non-linear", *own, "--out", "run", "--json")

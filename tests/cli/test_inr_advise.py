@@ -15,6 +15,8 @@ from biascope.measures.advise.result import Advice
 from biascope.tasks.signal_files import save_signal
 from biascope.tasks.signals import Signal
 
+pytestmark = pytest.mark.usefixtures("unrendered_pictures")
+
 QUICK = ["--points", "64", "--draws", "2", "--width", "16", "--device", "cpu"]
 
 

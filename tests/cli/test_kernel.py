@@ -15,7 +15,7 @@ from biascope.kernels.gram import tangent_gram
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unrendered_pictures")
 MODEL = """
 from torch import nn
 def build():

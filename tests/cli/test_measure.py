@@ -18,6 +18,8 @@ from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.probe import Probe
 
+pytestmark = pytest.mark.usefixtures("unrendered_pictures")
+
 SHAPE = (1, 6, 6)
 
 

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from biascope.cli import app
 from biascope.results.registry import find, names
 
+pytestmark = pytest.mark.usefixtures("unrendered_pictures")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -75,6 +75,7 @@ def test_models_are_added_with_weights_of_their_own_or_one_for_all(folder):
     assert Merge.load(folder / "biascope-runs" / "merge-out" / "result").models == ("a", "b")
 
 
+@pytest.mark.usefixtures("unrendered_pictures")
 def test_numbers_as_json_and_shards(folder):
     words = (
         "apply",
@@ -96,6 +97,7 @@ def test_numbers_as_json_and_shards(folder):
     assert (folder / "page" / "report.html").exists()
 
 
+@pytest.mark.usefixtures("unrendered_pictures")
 def test_existing_output_is_replaced_only_on_demand(folder):
     words = ("apply", "base.safetensors", "a.safetensors=1", "--out", "b.safetensors")
     refused(
@@ -107,6 +109,7 @@ def test_existing_output_is_replaced_only_on_demand(folder):
     assert Checkpoint.open("b.safetensors").fingerprint() == Checkpoint.open("a.safetensors").fingerprint()
 
 
+@pytest.mark.usefixtures("unrendered_pictures")
 def test_paths_with_an_equals_sign(folder):
     shutil.copy("a.safetensors", "lr=0.1.safetensors")
     said("apply", "base.safetensors", "lr=0.1.safetensors=1", "--out", "one.safetensors")

@@ -20,6 +20,8 @@ from biascope.families import weights
 from biascope.measures.merge_check.result import MergeCheck
 from biascope.runs.randomness import forked_rng
 
+pytestmark = pytest.mark.usefixtures("unrendered_pictures")
+
 BUILDER = """
 from torch import nn
 

@@ -19,7 +19,7 @@ from biascope.measures.channel_patterns import channel_patterns
 from biascope.runs.run import Run
 from biascope.tasks.patch_files import patches_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unrendered_pictures")
 MODEL = """
 from torch import nn
 def build(outputs=1):

@@ -157,9 +157,13 @@ def assert_alike(one: Any, other: Any, place: str) -> None:
 
 
 def files(folder: Path) -> dict[str, Path]:
-    """What a run left, by name; arrays are named by their digest, and a report tells the time."""
+    """What a run left, by name; arrays are named by their digest, and a report and compiled Python tell the time."""
     left_out = ("seconds.json", "report.html", "told.txt", "writes.jsonl")
-    every = [path for path in folder.rglob("*") if path.is_file() and path.name not in left_out]
+    every = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in left_out and path.parent.name != "__pycache__"
+    ]
     return {re.sub(r"arrays-\w+", "arrays", str(path.relative_to(folder))): path for path in every}
 
 

@@ -255,6 +255,7 @@ def test_members_and_seeds_and_blocks_differ():
     assert float(torch.corrcoef(torch.cat([weights, other]))[:20, 20:].abs().max()) < 6 / math.sqrt(1000)
 
 
+@pytest.mark.usefixtures("whole_blocks")
 def test_the_size_of_a_block_depends_on_the_numbers_of_a_member_alone():
     family = Family.initialised(lambda: nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300)))
     numbers = 300 * 300 + 300 + 2 * 300 + 2 * 300 + 1  # weights and buffers

@@ -606,6 +606,7 @@ def test_a_mean_that_is_noise_is_told_and_kinks_are_named() -> None:
     assert words(kinked, 400).endswith("The alignments leave out the effect of the kinks of ReLU.")
 
 
+@pytest.mark.usefixtures("unrendered_pictures")
 def test_directions_of_one_network_from_the_command_line(tmp_path: Path) -> None:
     words = ["measure", "anisotropy_directions", "lenet", "--estimator", "tangent", "--input", "1x16x16", "--json"]
     words += ["--set", "activation=gelu", "--set", "pooling=average", "--set", "padding=same", "--set", "hidden=20,10"]

@@ -25,7 +25,7 @@ from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unrendered_pictures")
 
 
 class Seen(nn.Module):

@@ -25,7 +25,7 @@ from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unrendered_pictures")
 RECIPE = Recipe("adam", rate=1e-2, schedule="cosine", epochs=20, batch=16)
 
 

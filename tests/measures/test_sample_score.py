@@ -23,7 +23,7 @@ from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unrendered_pictures")
 CPU64 = Run(device="cpu", precision="float64")
 SHAPE = (2, 4, 4)
 

@@ -9,7 +9,7 @@ from networks_under_test import CPU64, network_of, normal
 from torch import Tensor, nn
 
 from biascope.derivatives.linearize import linearize
-from biascope.editing.heads import fitted_head
+from biascope.editing.heads import Head, fitted_head
 from biascope.editing.pictures import radar_figure
 from biascope.editing.results import repeated
 from biascope.editing.tuning import tuned_vectors, tuning_recipe
@@ -30,17 +30,21 @@ def task_of(shift: float, seed: int) -> Arrays:
 
 
 TASKS = {"up": task_of(2.0, 1), "down": task_of(-2.0, 2), "here": task_of(0.0, 3)}
-HEADS = {name: fitted_head(ENCODER, task, run=CPU64) for name, task in TASKS.items()}
+
+
+@functools.cache
+def heads() -> dict[str, Head]:
+    return {name: fitted_head(ENCODER, task, run=CPU64) for name, task in TASKS.items()}
 
 
 @functools.cache
 def vectors(seed: int = 0) -> dict[str, dict[str, TaskVector]]:
-    return tuned_vectors(ENCODER, HEADS, TASKS, tuning_recipe(steps=60, rate=0.03, batch=40), seed=seed, run=CPU64)
+    return tuned_vectors(ENCODER, heads(), TASKS, tuning_recipe(steps=60, rate=0.03, batch=40), seed=seed, run=CPU64)
 
 
 @functools.cache
 def measured(seed: int = 0) -> TaskAddition:
-    return task_addition(ENCODER, HEADS, vectors(seed), TASKS, resamples=100, run=CPU64)
+    return task_addition(ENCODER, heads(), vectors(seed), TASKS, resamples=100, run=CPU64)
 
 
 def accuracy(method: str, weights: dict[str, float], task: str, split: str) -> float:
@@ -49,7 +53,7 @@ def accuracy(method: str, weights: dict[str, float], task: str, split: str) -> f
     total = sum((alpha * own[name] for name, alpha in weights.items()), start=0.0 * own["up"])
     network: Network = ENCODER if method == "non-linear" else linearize(ENCODER)
     x, y = TASKS[task].splits[split]
-    return float((HEADS[task](network(x, total.applied(ENCODER.params))).argmax(1) == y).double().mean())
+    return float((heads()[task](network(x, total.applied(ENCODER.params))).argmax(1) == y).double().mean())
 
 
 def test_it_is_the_definition() -> None:
@@ -133,7 +137,7 @@ def test_intervals_are_over_samples_of_one_seed_and_over_samples_and_seeds_of_se
 
 def test_the_test_samples_are_seen_at_three_edits_alone(tmp_path: Path) -> None:
     run = dataclasses.replace(CPU64, folder=tmp_path)
-    task_addition(ENCODER, HEADS, vectors(), TASKS, methods=("non-linear",), run=run)
+    task_addition(ENCODER, heads(), vectors(), TASKS, methods=("non-linear",), run=run)
     from safetensors.torch import load_file
 
     sizes = sorted(load_file(path)["outputs"].shape[0] for path in tmp_path.rglob("outputs.safetensors"))
@@ -168,17 +172,17 @@ def test_the_sentence() -> None:
 )
 def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:
     with pytest.raises(ValueError, match=words):
-        task_addition(ENCODER, HEADS, vectors(), TASKS, run=CPU64, **change)
+        task_addition(ENCODER, heads(), vectors(), TASKS, run=CPU64, **change)
 
 
 def test_what_is_missing_is_told_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="'down' has none"):
-        task_addition(ENCODER, {"up": HEADS["up"]}, vectors(), TASKS, run=CPU64)
+        task_addition(ENCODER, {"up": heads()["up"]}, vectors(), TASKS, run=CPU64)
     with pytest.raises(ValueError, match="'down' has none"):
-        task_addition(ENCODER, HEADS, {"non-linear": {"up": vectors()["non-linear"]["up"]}}, TASKS, run=CPU64)
+        task_addition(ENCODER, heads(), {"non-linear": {"up": vectors()["non-linear"]["up"]}}, TASKS, run=CPU64)
     unsplit = {name: dataclasses.replace(task, splits={"test": task.splits["test"]}) for name, task in TASKS.items()}
     with pytest.raises(ValueError, match="Task 'up' must have the splits 'validation', 'test', but lacks 'validation'"):
-        task_addition(ENCODER, HEADS, vectors(), unsplit, run=CPU64)
+        task_addition(ENCODER, heads(), vectors(), unsplit, run=CPU64)
 
 
 @pytest.mark.parametrize(("tasks", "polar"), [(2, False), (3, True)])

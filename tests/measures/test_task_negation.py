@@ -27,18 +27,22 @@ def task_of(shift: float, seed: int) -> Arrays:
 
 
 TASKS = {"up": task_of(2.0, 1), "down": task_of(-2.0, 2), "control": task_of(0.0, 3)}
-HEADS = {name: fitted_head(ENCODER, task, run=CPU64) for name, task in TASKS.items()}
+
+
+@functools.cache
+def heads() -> dict[str, Head]:
+    return {name: fitted_head(ENCODER, task, run=CPU64) for name, task in TASKS.items()}
 
 
 @functools.cache
 def vectors() -> dict[str, dict[str, TaskVector]]:
     targets = {name: TASKS[name] for name in ("up", "down")}
-    return tuned_vectors(ENCODER, HEADS, targets, tuning_recipe(steps=60, rate=0.1, batch=40), run=CPU64)
+    return tuned_vectors(ENCODER, heads(), targets, tuning_recipe(steps=60, rate=0.1, batch=40), run=CPU64)
 
 
 @functools.cache
 def measured(kept: float = 0.95) -> TaskNegation:
-    return task_negation(ENCODER, HEADS, vectors(), TASKS, control="control", kept=kept, resamples=100, run=CPU64)
+    return task_negation(ENCODER, heads(), vectors(), TASKS, control="control", kept=kept, resamples=100, run=CPU64)
 
 
 def accuracy(method: str, target: str, alpha: float, task: str, split: str) -> float:
@@ -47,7 +51,7 @@ def accuracy(method: str, target: str, alpha: float, task: str, split: str) -> f
     network: Network = ENCODER if method == "non-linear" else linearize(ENCODER)
     x, y = TASKS[task].splits[split]
     edited = (-alpha * vector).applied(ENCODER.params)
-    return float((HEADS[task](network(x, edited)).argmax(1) == y).double().mean())
+    return float((heads()[task](network(x, edited)).argmax(1) == y).double().mean())
 
 
 @pytest.mark.parametrize("kept", [0.95, 0.5])
@@ -135,11 +139,11 @@ def test_the_table_and_repeats() -> None:
 )
 def test_wrong_settings_are_told_in_one_sentence(change, words) -> None:
     with pytest.raises(ValueError, match=words):
-        task_negation(ENCODER, HEADS, vectors(), TASKS, **{"control": "control", "run": CPU64, **change})
+        task_negation(ENCODER, heads(), vectors(), TASKS, **{"control": "control", "run": CPU64, **change})
 
 
 def test_what_is_missing_is_told_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="'control' has none"):
-        task_negation(ENCODER, {n: HEADS[n] for n in ("up", "down")}, vectors(), TASKS, control="control", run=CPU64)
+        task_negation(ENCODER, {n: heads()[n] for n in ("up", "down")}, vectors(), TASKS, control="control", run=CPU64)
     with pytest.raises(ValueError, match="Every target must have a task vector for non-linear, but 'control' has none"):
-        task_negation(ENCODER, HEADS, vectors(), TASKS, control="up", run=CPU64)
+        task_negation(ENCODER, heads(), vectors(), TASKS, control="up", run=CPU64)

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import tempfile
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
+from figures_at_smoke import checked
 
 from biascope.papers.dictionaries2022 import failures as failures
 from biascope.results.claim import FigureOfPaper, Finding
@@ -19,16 +21,14 @@ FIGURES = [each for each in vars(failures).values() if isinstance(each, FigureOf
 
 @functools.cache
 def at_smoke(figure: FigureOfPaper) -> Finding:
-    return figure("smoke", dataclasses.replace(CPU, data_root=Path("nowhere")))
+    with tempfile.TemporaryDirectory() as folder:
+        return checked(figure, dataclasses.replace(CPU, folder=Path(folder), data_root=Path("nowhere")))
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.number)
 def test_every_figure_runs_and_draws_without_data(figure: FigureOfPaper) -> None:
     assert figure.paper == "dictionaries2022"
-    finding = at_smoke(figure)
-    assert {claim.statistic for claim in figure.claims} & finding.statistics.keys()
-    for dark in (False, True):
-        assert figure.draw(finding, dark).axes
+    assert at_smoke(figure).statistics
 
 
 def test_structural_claims_hold_at_any_effort() -> None:

@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from figures_at_smoke import checked
 
 from biascope.families.family import Family
 from biascope.networks import builder
@@ -203,7 +204,6 @@ def test_smoke_of_figure_2_has_its_numbers_and_no_digit_in_them(data_root: Path,
     if not (data_root / "MNIST").exists():
         pytest.skip("BIASCOPE_DATA has no MNIST")
     run = dataclasses.replace(CPU, folder=tmp_path / "2", data_root=data_root)
-    finding = digits2021.figure_2("smoke", run)
+    finding = checked(digits2021.figure_2, run)
     assert finding.statistics["k_1_made_by_hand_test_accuracy"].value == 100.0
     assert all(array.ndim == 1 for array in finding.arrays.values())
-    assert digits2021.figure_2.draw(finding, True).axes

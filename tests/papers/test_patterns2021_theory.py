@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from figures_at_smoke import checked
 
 from biascope.papers.patterns2021 import models as pattern_theory
 from biascope.papers.patterns2021 import theory as theory
@@ -41,9 +42,7 @@ def verdicts(figure: FigureOfPaper, finding: Finding) -> dict[str, str]:
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.number)
 def test_a_figure_runs_draws_and_agrees_with_what_is_known(figure: FigureOfPaper, tmp_path: Path) -> None:
     run = dataclasses.replace(CPU, folder=tmp_path)
-    finding = figure("smoke", run)
-    for dark in (False, True):
-        assert figure.draw(finding, dark).axes
+    finding = checked(figure, run)
     found = verdicts(figure, finding)
     wrong = {
         "theorem 5.1": set(),

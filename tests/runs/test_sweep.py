@@ -1,14 +1,12 @@
 """Sweeps: planned once, kept group by group, and the same bit for bit however often they were killed."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from killing import Script
 
 from biascope.runs.files import partial_name
 from biascope.runs.run import Run
@@ -58,10 +56,9 @@ safetensors.torch.save_file({key: outcome["weights"] for key, outcome in found.i
 """
 
 
-def start(folder: Path, name: str, kill_at: str = "", pause: float = 0.0) -> subprocess.Popen[bytes]:
+def start(folder: Path, name: str, kill_at: str = "", pause: float = 0.0) -> Script:
     result, log = folder.parent / f"{name}.safetensors", folder.parent / f"{folder.name}.log"
-    arguments = [str(folder), str(log), str(result), kill_at, str(pause)]
-    return subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return Script(COMMAND, str(folder), str(log), str(result), kill_at, str(pause))
 
 
 def result_of(folder: Path, name: str) -> bytes:
@@ -76,16 +73,16 @@ def test_a_sweep_killed_twice_ends_like_an_uninterrupted_one_bit_for_bit(tmp_pat
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     uninterrupted = start(whole, "whole")
     assert (
-        start(killed, "killed", kill_at="work of trial 06").wait(60) == -signal.SIGKILL
+        start(killed, "killed", kill_at="work of trial 06").status() == -signal.SIGKILL
     )  # in the third of five groups
     assert runs_of(killed) == ["trial 00", "trial 03", "trial 06"]
     plan = next(killed.glob("trials/*/plan.json")).read_bytes()
-    assert start(killed, "killed", kill_at="rename 3").wait(60) == -signal.SIGKILL  # its file written, not yet renamed
+    assert start(killed, "killed", kill_at="rename 3").status() == -signal.SIGKILL  # its file written, not yet renamed
     assert runs_of(killed)[3:] == ["trial 06", "trial 09"]  # nothing finished is computed again
     assert len(list(killed.glob("trials/*/.*.partial"))) == 1
-    assert start(killed, "killed").wait(60) == 0
+    assert start(killed, "killed").status() == 0
     assert runs_of(killed)[5:] == ["trial 09", "trial 12"]
-    assert uninterrupted.wait(60) == 0
+    assert uninterrupted.status() == 0
     assert runs_of(whole) == ["trial 00", "trial 03", "trial 06", "trial 09", "trial 12"]
     assert result_of(killed, "killed") == result_of(whole, "whole")
     assert next(killed.glob("trials/*/plan.json")).read_bytes() == plan
@@ -97,7 +94,7 @@ def test_a_sweep_killed_twice_ends_like_an_uninterrupted_one_bit_for_bit(tmp_pat
 def test_two_processes_on_one_folder_leave_every_trial_once(tmp_path):
     folder = tmp_path / "shared"
     processes = [start(folder, name, pause=0.05) for name in ("first", "second")]
-    assert [process.wait(60) for process in processes] == [0, 0]
+    assert [process.status() for process in processes] == [0, 0]
     assert result_of(folder, "first") == result_of(folder, "second")
     planned = json.loads(next(folder.glob("trials/*/plan.json")).read_text())["groups"]
     assert [key for row in planned for key in row["keys"]] == [f"trial {index:02d}" for index in range(14)]

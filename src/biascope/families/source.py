@@ -8,6 +8,7 @@ import difflib
 import functools
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import math
@@ -15,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -168,6 +169,14 @@ def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:
     return file if attribute == "build" else attribute, found
 
 
+class _Anew(importlib.machinery.SourceFileLoader):
+    """Compiles a file whenever it is loaded: to Python's cache, two edits of one length within a second are one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def _module_of(location: str) -> ModuleType:
     if not location.endswith(".py"):
         with _first_on_path(Path.cwd()):
@@ -184,7 +193,7 @@ def _module_of(location: str) -> ModuleType:
     _refuse_namesakes(path.resolve())
     # Files of one name in two folders are two modules: sources are looked up by the module's name.
     name = f"biascope_user_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Anew(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

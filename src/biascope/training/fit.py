@@ -226,18 +226,16 @@ class _Walk:
                 observe(step, self._all())
 
         look(0)
-        scalars = torch.tensor(
-            [recipe.scalars_at(step, total) for step in range(steps)], dtype=first.dtype, device=device
-        )
         done = self._restored(losses, advance)
-        for step, indices in enumerate(batches(self._task.sizes["train"], recipe, steps, self._seed, device)):
+        drawn = batches(self._task.sizes["train"], recipe, steps, self._seed, device)
+        for step, (indices, scalars) in enumerate(zip(drawn, _scalars(recipe, total, steps, first), strict=True)):
             if not self._members:
                 break
             if step < done:
                 continue
             if self.pause is not None and isinstance(self._stepper, Single) and step > done:
                 self.pause.note(step, self._stepper.state, losses)
-            loss = self._stepper.step(indices, scalars[step])
+            loss = self._stepper.step(indices, scalars)
             if len(self._members) == size:
                 losses[step] = loss
             else:
@@ -367,6 +365,13 @@ def batches(samples: int, recipe: Recipe, total: int, seed: int, device: torch.d
             yield order[start : start + size]
             done += 1
         epoch += 1
+
+
+def _scalars(recipe: Recipe, total: int, steps: int, like: Tensor) -> Iterator[Tensor]:
+    """Learning rate and bias corrections of each iteration, some at a time: a training may be stopped long before its end."""
+    for start in range(0, steps, 1024):
+        rows = [recipe.scalars_at(step, total) for step in range(start, min(steps, start + 1024))]
+        yield from torch.tensor(rows, dtype=like.dtype, device=like.device)
 
 
 def joined(networks: Sequence[Network], like: Network) -> Network:

@@ -80,9 +80,9 @@ class Comparison:
         """
         count = len(self.results)
         ranks = np.array([(each.effective_rank.value, each.effective_rank.standard_error) for each in self.results])
-        from scipy.stats import norm
+        from scipy.special import ndtri
 
-        reach = float(norm.isf(0.025 / max(1, count * (count - 1) // 2)))
+        reach = -float(ndtri(0.025 / max(1, count * (count - 1) // 2)))
         gaps = np.abs(ranks[:, None, 0] - ranks[None, :, 0])
         with np.errstate(invalid="ignore"):
             return np.asarray(gaps > reach * np.hypot(ranks[:, None, 1], ranks[None, :, 1]))
@@ -223,9 +223,9 @@ def noise_floor(leading: int, size: int, exceeded: float = 0.001) -> float:
     mean = leading / size
     variance = 2 * (size - leading) ** 2 / (size**2 * (size - 1) * (size + 2))
     total = mean * (1 - mean) / variance - 1
-    from scipy.stats import beta
+    from scipy.special import betainccinv
 
-    return float(beta.isf(exceeded, mean * total, (1 - mean) * total))
+    return float(betainccinv(mean * total, (1 - mean) * total, exceeded))
 
 
 def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comparison:

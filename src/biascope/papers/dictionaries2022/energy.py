@@ -22,7 +22,7 @@ from biascope.networks import builder
 from biascope.papers.dictionaries2022.meta import components, learned, published_siren, removed
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import PALETTE, blank, panel
-from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, of_rows, over_repeats, spearman
 from biascope.results.signal_pictures import atoms_figure, energy_figure, psnr_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
@@ -241,18 +241,17 @@ def over_draws_and_images(
     if any(len(each) < 2 for table in tables for each in table):
         return Estimate(value)
     generator = np.random.default_rng(0)
-    found = []
+    means: list[list[list[float]]] = []  # (resample, table, network)
     for _ in range(resamples):
         images = generator.integers(0, min(each.shape[1] for table in tables for each in table), tables[0][0].shape[1])
-        found.append(
-            statistic(
-                *(
-                    np.array([each[generator.integers(0, len(each), len(each))][:, images].mean() for each in table])
-                    for table in tables
-                )
-            )
+        means.append(
+            [
+                [each[generator.integers(0, len(each), len(each))][:, images].mean() for each in table]
+                for table in tables
+            ]
         )
-    return Estimate.from_draws(value, np.array(found))
+    found = of_rows(statistic, [np.array(rows) for rows in zip(*means, strict=True)])
+    return Estimate.from_draws(value, found)
 
 
 def study(names: Sequence[str], effort: str, run: Run, *, long: bool) -> Study:
