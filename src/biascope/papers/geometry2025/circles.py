@@ -169,7 +169,7 @@ def _drawn_circles(finding: Finding, dark: bool) -> Figure:
 def _without_the_second_axis(radii: tuple[float, float]) -> float:
     """The best accuracy, in percent, of a classifier that does not see u₂.
 
-    It can only compare ``|xᵀu₁|`` with the small radius r. Points of the large circle R beyond it are told apart, and so are all
+    It can only compare ``|xᵀu₁|`` with the small radius r. Points of the large circle R beyond it are separated, and so are all
     of the small circle: ``1 − arcsin(r/R)/π`` of both classes together.
 
     Example:

@@ -72,7 +72,7 @@ def small_images(side: int, each: int, run: Run) -> Arrays:
 
 
 def difference(one: Estimate, two: Estimate, samples: int = GROUPS) -> Estimate:
-    """The difference, with the error of independent numbers; nan where one of them is not told from noise."""
+    """The difference, with the error of independent numbers; nan where one of them is within its noise."""
     found = one.minus(two, samples)
     return found if math.isfinite(found.standard_error) else Estimate(math.nan)
 

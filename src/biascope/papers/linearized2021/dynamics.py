@@ -1219,7 +1219,7 @@ def peaks(effort: str, run: Run) -> Finding:
 
 
 def _drawn_courses(finding: Finding, dark: bool) -> Figure:
-    """The largest training set alone: eight curves cannot be told from one another."""
+    """The largest training set alone: eight curves on one plot are unreadable."""
     sizes = {name: name.removesuffix(" samples").rsplit(", ", 1) for name in finding.curves_of("curve")}
     largest = max((size for _, size in sizes.values()), key=lambda size: int(size.replace(",", "")))
     curves = {sizes[name][0]: each for name, each in finding.curves_of("curve").items() if sizes[name][1] == largest}

@@ -583,6 +583,6 @@ def figure_313(effort: str, run: Run) -> Finding:
     settings = {**planned(plans, images, run), "clip": 0.5, "noise": 1.0, "epsilon": 1.0}
     notes = (
         "The thesis does not give σ of the linear channel; 1 was chosen, with ε = 1. Gradients are clipped at 0.5.",
-        "The classes 0–4 are told from 5–9.",
+        "Classes 0–4 form one class, 5–9 the other.",
     )
     return Finding(statistics, arrays, settings, notes)
