@@ -139,7 +139,8 @@ class Estimate:
         form = f".{digits}f" if digits <= 8 else ".3e"  # the squared gradients of deep networks can be tiny
         shown = [f"{number:{form}}" for number in (self.standard_error, self.low, self.high)]
         value = f"{self.value:.{max(digits - 1, 0)}f}" if digits <= 8 else f"{self.value:{form}}"
-        interval = f"({100 * self.confidence:.0f} % CI {shown[1]} to {shown[2]})"
+        ends = f"{shown[1]} or more" if self.high == math.inf else f"{shown[1]} to {shown[2]}"
+        interval = f"({100 * self.confidence:.0f} % CI {ends})"
         return f"{value} ± {shown[0]}{unit} {interval}"
 
 

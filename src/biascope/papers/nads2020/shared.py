@@ -150,7 +150,7 @@ def bounded_below(found: Estimate) -> Estimate:
 
     Example:
         >>> bounded_below(Estimate(7.0, 1.9, 2.1, 8.6))
-        7 ± 2.5 (95 % CI 2.1 to inf)
+        7 ± 2.5 (95 % CI 2.1 or more)
     """
     if math.isnan(found.low):
         return found
