@@ -477,8 +477,11 @@ def test_merge_needs_findings_and_a_place(paper: ModuleType, monkeypatch: pytest
     monkeypatch.setattr(reproduction, "checkout", lambda: None)
     with pytest.raises(ValueError, match=r"installed without one\. Pass --results FOLDER"):
         reproduction.merge("empty")
-    for source in ("broken.tar.gz", "absent"):
-        with pytest.raises(ValueError, match=f"{source} must be a folder or a whole"):
+    for source, told in {
+        "broken.tar.gz": "must be a folder or a whole",
+        "absent": "does not exist. Check the path",
+    }.items():
+        with pytest.raises(ValueError, match=f"{source} {told}"):
             reproduction.merge(source, results=tmp_path / "mine")
     with pytest.raises(ValueError, match=r"empty must hold findings, and has no finding\.json"):
         reproduction.merge("empty", results=tmp_path / "mine")

@@ -479,6 +479,10 @@ def _findings(source: Path) -> Iterator[tuple[str, bytes, Mapping[str, bytes]]]:
                 {each.name: each.read_bytes() for each in path.parent.glob("arrays*.npz")},
             )
         return
+    if not source.exists():
+        raise ValueError(
+            f"--merge needs a folder of findings or a .tar.gz of one, and {source} does not exist. Check the path."
+        )
     try:
         with tarfile.open(source) as archive:
             members = [member for member in archive if member.isfile() and _wanted(Path(member.name).name)]
