@@ -28,7 +28,8 @@ _NO_END = re.compile(r"\b(?:e\.g|i\.e|et al|cf|vs|Fig|Eq|Sec|No|St)\.$")
 
 def pages() -> list[Path]:
     """The README and every page of the documentation that is written by hand."""
-    written = (path for path in (ROOT / "docs").glob("*.md") if path.name != "command_line.md")
+    folders = (ROOT / "docs", ROOT / "docs" / "papers")
+    written = (path for folder in folders for path in folder.glob("*.md") if path.name != "command_line.md")
     return [ROOT / "README.md", *sorted(written)]
 
 

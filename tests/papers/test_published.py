@@ -54,7 +54,7 @@ def test_logistic_regression_has_the_published_trace_and_no_preferred_direction(
 
 
 def test_resnet18_is_at_chance_on_a_quarter_of_the_published_frequencies(data_root: Path) -> None:
-    """What docs/reproduce.md says of the authors' map, and that our sample sees all three kinds of frequencies."""
+    """What docs/papers/nads2020.md says of the authors' map, and that our sample sees all three kinds of frequencies."""
     accuracies = published_accuracies("resnet18", Run(device="cpu", data_root=data_root))
     if accuracies is None:
         pytest.skip(f"{data_root / 'published'} has no dft_accuracies.csv: no published accuracies to read")
@@ -66,7 +66,7 @@ def test_resnet18_is_at_chance_on_a_quarter_of_the_published_frequencies(data_ro
     assert multiples_of_4.min() > 99.6
     assert [one.min(), one.max()] == pytest.approx([93.7, 99.9], abs=0.05)
     assert [both.min(), both.max()] == pytest.approx([49.9, 52.6], abs=0.05)
-    said = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    said = (Path(__file__).parents[2] / "docs" / "papers" / "nads2020.md").read_text(encoding="utf-8")
     assert f"lie at {both.min():.0f} to {both.max():.0f} % (mean {both.mean():.1f} %)" in said
     assert np.mean(list(accuracies.values())) == pytest.approx(86.4, abs=0.05)
     sample = frequencies(MAPS["paper"]["resnet18"])
