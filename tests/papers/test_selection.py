@@ -1,9 +1,11 @@
 """A figure run for some of its networks, and added to the committed numbers of the others: on a paper that exists only here."""
 
+import dataclasses
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +14,10 @@ from PIL import Image
 
 from biascope import papers
 from biascope.papers import reproduce as reproduction
+from biascope.papers import selection
 from biascope.results import store
-from biascope.results.claim import DOCUMENT
+from biascope.results.claim import DOCUMENT, Record
+from biascope.results.estimate import Estimate
 from biascope.runs.run import Run
 
 PAPER = '''
@@ -118,6 +122,47 @@ def test_a_run_for_one_network_is_added_to_the_numbers_of_the_others(paper: Modu
     assert both.seconds == round(first.seconds + second.record.seconds, 1)
     assert png_height(picture) == 2 * height, "the picture of the earlier run stays above"
     assert outcomes("second") == ["kept"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("second", ["2026-01-02 00:00:00 UTC", "2026-01-01 00:00:00 UTC"])
+def test_runs_for_one_network_each_are_added_whichever_ended_first(
+    paper: ModuleType, checkout: Path, packed: bool, second: str
+) -> None:
+    dated(by_network("mlp", folder="runs"), "2026-01-01 00:00:00 UTC")  # the last by its name
+    dated(by_network("lenet", folder="runs"), second)
+    if packed:
+        with tarfile.open("runs.tar.gz", "w:gz") as archive:
+            archive.add("runs")
+    assert sorted(outcomes("runs.tar.gz" if packed else "runs")) == ["added", "new"]
+    (both,) = reproduction.committed(papers.figure("fake2023", "3")).values()
+    assert set(both.statistics) == {"linear", "lenet", "mlp"}
+    assert both.date == second
+
+
+def test_settings_of_a_network_change_only_with_all_of_its_numbers(paper: ModuleType, checkout: Path) -> None:
+    def record(*networks: str, keys: Sequence[str], date: str, **settings: object) -> Record:
+        made = by_network("mlp", folder="one").record
+        numbers = {key: Estimate.exact(1).named(key) for key in keys}
+        return dataclasses.replace(
+            made, statistics=numbers, date=date, settings={**settings, selection.KEY: list(networks)}
+        )
+
+    figure = papers.figure("fake2023", "3")
+    old = record(
+        "mlp", keys=("mlp_gap", "mlp_lead"), date="1", **{"runs: MLP": 2, "networks": ["MLP"], "by": {"mlp": 1}}
+    )
+    two = {"runs: LeNet": 3, "networks": ["LeNet"], "by": {"lenet": 2}}
+    both = reproduction.united(figure, old, record("lenet", keys=("lenet_gap",), date="2", **two))
+    assert both.settings["networks"] == ["MLP", "LeNet"]
+    assert both.settings["by"] == {"mlp": 1, "lenet": 2}
+    again = reproduction.united(
+        figure, old, record("mlp", keys=("mlp_gap", "mlp_lead", "mlp_new"), date="2", **{"runs: MLP": 5})
+    )
+    assert again.settings["runs: MLP"] == 5
+    for changed in ({"runs: MLP": 5}, {"by": {"mlp": 4}}):
+        with pytest.raises(ValueError, match=f"but {next(iter(changed))} is"):
+            reproduction.united(figure, old, record("mlp", keys=("mlp_gap",), date="2", **changed))
 
 
 @pytest.mark.parametrize("change", ["epochs", "device"])

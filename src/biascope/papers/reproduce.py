@@ -435,7 +435,8 @@ def merge(source: Path | str, *, results: Path | None = None, gallery: Path | No
     results, drawn_into = destination(results)
     gallery = gallery or drawn_into
     outcomes = []
-    for name, finding, beside in _findings(Path(source)):
+    # Oldest first: of several networks that were run one after the other, none is then older than what is committed.
+    for name, finding, beside in sorted(_findings(Path(source)), key=lambda each: _date_of(each[1])):
         try:
             outcomes.append(Merged(name, *_merge_one(name, finding, beside, results, gallery)))
         except Exception as error:  # a damaged file or a picture that fails must not keep the others out
@@ -498,6 +499,14 @@ def _findings(source: Path) -> Iterator[tuple[str, bytes, Mapping[str, bytes]]]:
             yield f"{source}:{name}", content[name], beside
 
 
+def _date_of(finding: bytes) -> str:
+    """When a finding was made; nothing for a damaged one, which is refused later."""
+    try:
+        return str(json.loads(finding)["record"]["date"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
 def _wanted(name: str) -> bool:
     return name == DOCUMENT or (name.startswith("arrays") and name.endswith(".npz"))
 
@@ -516,7 +525,8 @@ def _merge_one(
     before = entries.get(record.effort)
     words = f"{figure.paper} {figure.number}, {record.effort}, {record.date} on {record.device}"
     added = record.settings.get(selection.KEY)
-    if before is not None and before.date >= record.date:
+    fresh = added and before is not None and record.statistics.keys() - before.statistics.keys()  # of another network
+    if before is not None and before.date >= record.date and not fresh:
         same = "the same" if before.as_json() == record.as_json() else f"one of {before.date}, no older,"
         return "kept", f"{words}: {same} is committed"
     drawn = None
@@ -548,7 +558,9 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     """A run for some networks of a figure, together with the numbers that a committed run of the same effort has of others.
 
     Both must have been run in the same way: with the same device and precision, and with the same value of every setting that both
-    record. The date is that of the later run, the seconds are those of both.
+    record. There are two exceptions. Settings that list networks, or have an entry for each, are joined. A setting of one network
+    (``"epochs: LeNet"``) may change if all numbers of this network are measured again. The date is that of the later run, the seconds
+    are those of both.
 
     Args:
         figure: The figure.
@@ -562,8 +574,13 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     if before is None:
         return dataclasses.replace(record, settings=settings)
     pairs = {"device": (before.device, record.device), "precision": (before.precision, record.precision)}
-    pairs |= {key: (before.settings[key], value) for key, value in settings.items() if key in before.settings}
-    for key, (one, two) in pairs.items():
+    settings |= _joined(before, record)
+    pairs |= {
+        key: (before.settings[key], record.settings[key])
+        for key in settings.keys() & before.settings.keys() - _joined(before, record).keys()
+        if not _measured_again(key.rpartition(": ")[2] if ": " in key else "", before, record)
+    }
+    for key, (one, two) in sorted(pairs.items()):
         if one != two:
             raise ValueError(
                 f"A run for some networks must have the settings of the committed one, but {key} is {two!r} and not {one!r}. "
@@ -585,9 +602,34 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
         statistics=numbers,
         settings={**before.settings, **settings},
         notes=tuple(dict.fromkeys((*before.notes, *record.notes, note))),
+        date=max(before.date, record.date),
         seconds=round(before.seconds + record.seconds, 1),
         claims=tuple(claims),
     )
+
+
+def _joined(before: Record, record: Record) -> dict[str, Any]:
+    """Settings that list networks, or have an entry for each, as they are of both runs together. An empty one says nothing."""
+    networks = {selection.letters(str(name)) for name in record.settings[selection.KEY]}
+    found: dict[str, Any] = {}
+    for key in (record.settings.keys() & before.settings.keys()) - {selection.KEY}:
+        known, value = before.settings[key], record.settings[key]
+        if known in ([], {}) and type(value) is type(known):
+            found[key] = value
+        elif isinstance(value, list) and isinstance(known, list):
+            if networks.issuperset(selection.letters(str(each)) for each in value):
+                found[key] = list(dict.fromkeys((*known, *value)))
+        elif isinstance(value, dict) and isinstance(known, dict):
+            agree = all(known.get(each, entry) == entry for each, entry in value.items())
+            if agree and networks.issuperset(selection.letters(str(each)) for each in value):
+                found[key] = known | value
+    return found
+
+
+def _measured_again(title: str, before: Record, record: Record) -> bool:
+    """Whether a run has every number that an earlier one has of a network."""
+    own = [key for key in before.statistics if title and key.startswith(f"{snake(title)}_")]
+    return bool(own) and record.statistics.keys() >= set(own)
 
 
 def _below(path: Path, drawn: bytes) -> bytes:
