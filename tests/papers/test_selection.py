@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +119,20 @@ def test_a_run_for_one_network_is_added_to_the_numbers_of_the_others(paper: Modu
     assert both.seconds == round(first.seconds + second.record.seconds, 1)
     assert png_height(picture) == 2 * height, "the picture of the earlier run stays above"
     assert outcomes("second") == ["kept"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_runs_for_one_network_each_are_added_in_the_order_of_their_dates(
+    paper: ModuleType, checkout: Path, packed: bool
+) -> None:
+    dated(by_network("mlp", folder="runs"), "2026-01-01 00:00:00 UTC")  # the last by its name
+    dated(by_network("lenet", folder="runs"), "2026-01-02 00:00:00 UTC")
+    if packed:
+        with tarfile.open("runs.tar.gz", "w:gz") as archive:
+            archive.add("runs")
+    assert outcomes("runs.tar.gz" if packed else "runs") == ["new", "added"]
+    (both,) = reproduction.committed(papers.figure("fake2023", "3")).values()
+    assert set(both.statistics) == {"linear", "lenet", "mlp"}
 
 
 @pytest.mark.parametrize("change", ["epochs", "device"])
