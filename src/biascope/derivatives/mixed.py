@@ -183,7 +183,7 @@ class MixedDerivative:
         self, drawn: Sequence[tuple[Network, list[Any]]], like: Tensor, begin: int, end: int
     ) -> Iterator[tuple[int, Tensor]]:
         """Columns ``begin … end−1`` of ``Σ_θ M_θ``, some ``(k, p)`` at a time."""
-        chunk = max(1, self._fitting)
+        chunk = max(1, self._fitting // 2)  # their sum lies beside them
         for first in range(begin, end, chunk):
             axes = self._axes(like, first, min(end, first + chunk))
             total = like.new_zeros(len(axes), self.parameters)
