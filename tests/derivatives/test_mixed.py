@@ -597,6 +597,18 @@ def test_results_draw_themselves(keep: int | None, monkeypatch: pytest.MonkeyPat
     assert caption_of(result.plots()["spectrum"]).startswith("Squared mixed derivative")
 
 
+@pytest.mark.parametrize("numbers", [2**25, 600])  # one block of columns, and many
+@pytest.mark.parametrize("probe", [Probe.gaussian((1, 8, 8)), Probe.gaussian((1, 8, 8), num=2, fresh=True)])
+def test_the_gram_matrix_of_summed_columns_is_that_of_the_products(probe: Probe, numbers: int) -> None:
+    run = Run(device="cpu", precision="float64")
+    derivative = MixedDerivative(family_of(relu_convnet), probe, estimator="difference", step=3.0, run=run)
+    derivative.numbers = numbers
+    spans, axes = [(0, 2), (2, 5)], torch.eye(64, dtype=torch.float64)
+    columns = derivative.sum_along(spans, axes)
+    torch.testing.assert_close(derivative.gram_of_sum(spans), columns @ columns.T)
+    assert not MixedDerivative(family_of(relu_convnet), probe, run=run).holds(5), "exact products are cheap"
+
+
 def test_a_failure_of_the_device_is_not_blamed_on_the_network() -> None:
     derivative = MixedDerivative(
         Family.initialised(lambda: nn.Linear(3, 1)), Probe.gaussian((3,)), run=Run(device="cpu")

@@ -10,14 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from biascope import papers
+from biascope.derivatives.spectrum import subspace_similarity
+from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.papers.nads2020 import directions, frequencies, images, shared, theory
 from biascope.papers.reproduce import RESULTS
+from biascope.papers.selection import only
 from biascope.results.claim import Finding
 from biascope.results.estimate import Estimate, bootstrapped
 from biascope.runs.run import Run
 from biascope.tasks import bases
+from biascope.tasks.probe import Probe
 
 PAPER = papers.find("nads2020")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
@@ -260,3 +265,48 @@ def test_error_of_a_ratio_of_deviations_fits_its_interval() -> None:
     found = shared.ratio_of_deviations(without, with_pooling)
     assert found.low < found.value < found.high < 1
     assert found.standard_error < found.high - found.low
+
+
+def test_a_mixed_derivative_has_the_directions_that_its_measure_finds() -> None:
+    shape, run = (1, 16, 16), Run(device="cpu", precision="float64")
+    for average in ("operator", "gram"):
+        ours = directions._first_ten("lenet", average, 3, 1, 5, run, shape)
+        found = anisotropy_directions(
+            shared.family_of("lenet", image_size=16),
+            Probe.gaussian(shape, seed=1),
+            estimator="mixed_difference",
+            average=average,
+            step=100.0,
+            draws=3,
+            seed=5,
+            run=run,
+        )
+        theirs = torch.as_tensor(found.directions).reshape(-1, 256)[:10].double()
+        assert subspace_similarity(ours, theirs) == pytest.approx(1.0)
+
+
+def test_the_largest_size_may_have_fewer_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = directions.Growth([0, 1023], (32, 64), at_largest=[1023])
+    monkeypatch.setitem(directions._SIZES, "smoke", {"lenet": plan})
+    found = directions.figure_s22("smoke", Run(device="cpu", folder=tmp_path / "S22"))
+    assert [len(found.arrays[f"accuracy: LeNet {place}"][0]) for place in (0, 1023)] == [1, 2]
+    lowest = found.statistics["lenet_lowest_accuracy_at_the_largest_size"]
+    assert lowest.value == pytest.approx(100 * found.arrays["accuracy: LeNet 1023"][1, 1])
+    assert found.settings["directions at the largest size: LeNet"] == [1023]
+    assert "From 64 samples LeNet learned the directions [1023] alone" in found.notes[1]
+
+
+def test_networks_of_figure_5_are_compared_only_if_all_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("lenet", "mlp", "logistic_regression")
+    monkeypatch.setattr(directions, "CNNS", names)
+    monkeypatch.setattr(directions, "_COMPARED", names)
+    monkeypatch.setitem(directions.DRAWS, "smoke", dict.fromkeys(names, 16))
+    monkeypatch.setattr(directions, "published_accuracies", lambda *_: None)
+    named = Estimate.exact(3.0).named("networks")
+    monkeypatch.setattr(directions, "_extremes", lambda found, among: {"over": named} if len(among) == 3 else {})
+    run = Run(device="cpu", folder=tmp_path / "5")
+    with only(["lenet", "mlp"]):
+        assert "over" not in directions.figure_5("smoke", run).statistics
+    assert directions.figure_5("smoke", run).statistics["over"] == named

@@ -133,6 +133,70 @@ class MixedDerivative:
         """``Σ_θ M_θᵀ U`` over draws as columns ``(D, k)``, for rows ``(k, p)``."""
         return self._summed(self._against, spans, cotangents, self.size).T
 
+    def holds(self, draws: int) -> bool:
+        """Whether :meth:`gram_of_sum` takes that many draws: it keeps their weights, and takes differences."""
+        return self.step is not None and draws * self.parameters <= self.numbers
+
+    def gram_of_sum(self, spans: Sequence[Span], advance: Callable[[int], None] | None = None) -> Tensor:
+        """By differences, ``(Σ_θ M_θ)ᵀ(Σ_θ M_θ)`` over draws ``(D, D)``.
+
+        Each column is summed over all draws before its products are taken, in blocks on and above the diagonal. So no column is
+        computed again for every other one, as in products with single vectors.
+        """
+        drawn = list(self._one_by_one(spans))
+        while True:
+            try:
+                with self.run.products(), plain_attention(), ConvolutionAsProduct():
+                    gram = self._gram_of_sum(drawn, advance)
+            except (RuntimeError, NotImplementedError) as error:
+                self._give_way(error, 1)
+                continue
+            self._check_finite(gram)
+            return gram
+
+    def _one_by_one(self, spans: Sequence[Span]) -> Iterator[tuple[Network, list[Any]]]:
+        """Every network of some draws with its inputs."""
+        for start, stop in spans:
+            stack, inputs = self._draws[start:stop].read(self.readout), self.probe.inputs(start, stop, self.run)
+            for index in range(stop - start):
+                own = tree_map(lambda leaf: leaf[index], inputs) if self.probe.fresh else inputs  # noqa: B023
+                yield stack.member(index), [_input(own, place, False) for place in range(self.probe.num)]
+
+    def _gram_of_sum(self, drawn: Sequence[tuple[Network, list[Any]]], advance: Callable[[int], None] | None) -> Tensor:
+        size, like = self.size, torch.zeros((), device=self.device, dtype=self.run.dtype)
+        block = max(1, 4 * self.numbers // self.parameters)
+        gram = torch.zeros(size, size, dtype=torch.float64, device=self.device)
+        for begin in range(0, size, block):
+            end = min(size, begin + block)
+            held = like.new_empty(end - begin, self.parameters)
+            for first, columns in self._summed_columns(drawn, like, begin, end):
+                last = first + len(columns)
+                held[first - begin : last - begin] = columns
+                gram[begin:last, first:last] = (held[: last - begin] @ columns.T).double()
+                if advance is not None:
+                    advance(len(columns))
+            for first, columns in self._summed_columns(drawn, like, end, size):
+                gram[begin:end, first : first + len(columns)] = (held @ columns.T).double()
+        return gram.triu() + gram.triu(1).T
+
+    def _summed_columns(
+        self, drawn: Sequence[tuple[Network, list[Any]]], like: Tensor, begin: int, end: int
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Columns ``begin … end−1`` of ``Σ_θ M_θ``, some ``(k, p)`` at a time."""
+        chunk = max(1, self._fitting // 2)  # their sum lies beside them
+        for first in range(begin, end, chunk):
+            axes = self._axes(like, first, min(end, first + chunk))
+            total = like.new_zeros(len(axes), self.parameters)
+            for network, inputs in drawn:
+                for x in inputs:
+                    total += mixed_jvp(network, x, axes, step=self.step)
+            yield first, total / self.probe.num
+
+    def _axes(self, like: Tensor, begin: int, end: int) -> Tensor:
+        axes = like.new_zeros(end - begin, self.size)
+        axes[:, begin:end].fill_diagonal_(1)
+        return axes
+
     def _summed(self, work: Work, spans: Sequence[Span], rows: Tensor, length: int) -> Tensor:
         total = torch.zeros(len(rows), length, dtype=torch.float64, device=self.device)
         for start, stop in spans:
@@ -147,7 +211,7 @@ class MixedDerivative:
         if self.step is None:
             return mixed_jvp(stack, x, rows, paired=paired)
         parts = self._columns(stack, x, rows, paired)
-        if self._are_axes(rows):
+        if self.are_axes(rows):
             return torch.cat([columns for _, columns in parts], dim=-2)
         first, columns = next(parts)
         total = rows[:, : columns.shape[-2]] @ columns
@@ -162,7 +226,7 @@ class MixedDerivative:
 
     def _gram_of_columns(self, stack: Network, x: Any, rows: Tensor, paired: bool) -> Tensor:
         """By differences: products of all columns with one another, in blocks on and above the diagonal."""
-        if not self._are_axes(rows):
+        if not self.are_axes(rows):
             return self._against(stack, x, self._along(stack, x, rows, paired), paired)
         lead, size = (stack.members,) if stack.members else (), self.size
         block = max(1, 4 * self.numbers // (self.parameters * (stack.members or 1)))
@@ -178,7 +242,8 @@ class MixedDerivative:
                 gram[..., begin:end, first : first + columns.shape[-2]] = held @ columns.mT
         return gram.triu() + gram.triu(1).mT
 
-    def _are_axes(self, rows: Tensor) -> bool:
+    def are_axes(self, rows: Tensor) -> bool:
+        """Whether rows are all unit vectors of the input space in their order."""
         return len(rows) == self.size and torch.equal(rows, torch.eye(self.size, dtype=rows.dtype, device=rows.device))
 
     def _columns(
@@ -188,8 +253,7 @@ class MixedDerivative:
         end = self.size if end is None else end
         chunk = max(1, self._fitting // (stack.members or 1))
         for first in range(begin, end, chunk):
-            axes = like.new_zeros(min(chunk, end - first), self.size)
-            axes[:, first : first + chunk].fill_diagonal_(1)
+            axes = self._axes(like, first, min(end, first + chunk))
             yield first, mixed_jvp(stack, x, axes, step=self.step, paired=paired)
 
     def _mapped(self, work: Work, rows: Tensor, start: int, stop: int) -> Iterator[tuple[int, Tensor]]:
@@ -206,11 +270,7 @@ class MixedDerivative:
             except (RuntimeError, NotImplementedError) as error:
                 self._give_way(error, last - start)
                 continue
-            if not bool(torch.isfinite(part).all()):
-                raise ValueError(
-                    f"{self.family.name} must have finite second derivatives, but some are infinite or NaN. "
-                    "Check its initialisation, or try a smaller input or precision='float64'."
-                )
+            self._check_finite(part)
             yield first, part
             first += columns
             if first >= len(rows):
@@ -230,6 +290,13 @@ class MixedDerivative:
                 total += work(stack, _input(inputs, index, paired), rows, paired)
         mean = total / self.probe.num if self.probe.num > 1 else total
         return mean[None] if alone else mean
+
+    def _check_finite(self, part: Tensor) -> None:
+        if not bool(torch.isfinite(part).all()):
+            raise ValueError(
+                f"{self.family.name} must have finite second derivatives, but some are infinite or NaN. "
+                "Check its initialisation, or try a smaller input or precision='float64'."
+            )
 
     @property
     def _fitting(self) -> int:

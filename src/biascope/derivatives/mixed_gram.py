@@ -166,6 +166,8 @@ class MixedDerivativeGram(EstimatedOperator):
             return total / self.draws
         done = []
         with run.tracked(self._label, vectors.shape[1]) as advance:
+            if derivative.holds(self.draws) and derivative.are_axes(vectors.T):
+                return derivative.gram_of_sum(self.groups, advance) / self.draws**2
             for some in torch.split(vectors, max(1, _SUM_NUMBERS // derivative.parameters), dim=1):
                 mean = derivative.sum_along(self.groups, some) / self.draws
                 done.append(derivative.sum_against(self.groups, mean) / self.draws)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from biascope.derivatives.spectrum import subspace_similarity
+from biascope.derivatives.mixed import MixedDerivative
+from biascope.derivatives.mixed_gram import mixed_gram
+from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.papers.nads2020.frequencies import PROTOCOL, PUBLISHED, learned, trained_by
@@ -45,6 +48,7 @@ DRAWS: dict[str, dict[str, int]] = {
     "laptop": {"lenet": 2000},
     "paper": {"mlp": 2000, "lenet": 10_000, "vgg11": 2000, "resnet18": 2000, "densenet121": 1100},
 }
+_COMPARED = ("lenet", "vgg11", "resnet18")  # figure 5 has numbers over all networks only if it runs for these together
 _SEEDS = 3  # sets of draws, each at an input of its own, where directions are compared
 EXACT = "The directions of DenseNet-121 are those of the exact gradient, not of differences of half width 100."
 
@@ -122,6 +126,7 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
 
 @figure(
     "5",
+    networks={effort: [name for name in draws if name in CNNS] for effort, draws in DRAWS.items()},
     title="First anisotropy directions (figures S13–S16 show more of them)",
     claims=[
         Claim(
@@ -186,16 +191,15 @@ def figure_5(effort: str, run: Run) -> Finding:
     """The first directions of each network, and how alike those of two networks and of two sets of draws are."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    combs: dict[str, Estimate] = {}
     tens: dict[str, list[torch.Tensor]] = {}
-    names = [name for name in DRAWS[effort] if name in CNNS]
-    draws = {name: max(4, DRAWS[effort][name] // 4) for name in names}  # a quarter for each set
+    draws = chosen({name: max(4, count // 4) for name, count in DRAWS[effort].items() if name in CNNS})  # of each set
+    names = list(draws)
     for name in names:
         title = TITLES[name]
         first = directions(name, effort, run).vectors[:20].numpy()
         arrays[f"first: {title}"] = first
-        combs[name] = bootstrapped(np.mean, np.array([comb_share(vector) for vector in first[:10]]))
-        statistics[f"{keyed(name)}_energy_on_a_comb"] = combs[name].named(f"{title}: energy on a comb")
+        comb = bootstrapped(np.mean, np.array([comb_share(vector) for vector in first[:10]]))
+        statistics[f"{keyed(name)}_energy_on_a_comb"] = comb.named(f"{title}: energy on a comb")
         theirs = published_accuracies(name, run)
         if theirs is not None:
             inside = bootstrapped(np.mean, accuracy_where_energy_is(first[:10], theirs))
@@ -215,31 +219,14 @@ def figure_5(effort: str, run: Run) -> Finding:
         statistics[f"similarity_of_two_sets_of_draws_of_{keyed(name)}"] = alike.named(
             f"similarity of two sets of draws of {title}"
         )
-    between: dict[tuple[str, str], Estimate] = {}
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
             each = [subspace_similarity(one, two) for one, two in zip(tens[a], tens[b], strict=True)]
-            between[a, b] = over_repeats(each, within=(0.0, 1.0))
-            statistics[f"similarity_of_{keyed(a)}_and_{keyed(b)}"] = between[a, b].named(
+            statistics[f"similarity_of_{keyed(a)}_and_{keyed(b)}"] = over_repeats(each, within=(0.0, 1.0)).named(
                 f"similarity of {TITLES[a]} and {TITLES[b]}"
             )
-    if between:
-        greatest = max(between.values(), key=lambda found: found.value)
-        own = min(
-            (statistics[f"similarity_of_two_sets_of_draws_of_{keyed(name)}"] for name in names),
-            key=lambda found: found.value,
-        )
-        statistics |= {
-            "greatest_similarity_of_two_networks": greatest.named("greatest similarity of two networks"),
-            "similarity_of_networks_minus_that_of_draws": greatest.minus(own).named(
-                "greatest similarity of two networks minus the smallest of two sets of draws"
-            ),
-        }
-    if "resnet18" in combs and len(combs) > 1:
-        others = max((found for name, found in combs.items() if name != "resnet18"), key=lambda found: found.value)
-        statistics["resnet_18_energy_on_a_comb_minus_others"] = (
-            combs["resnet18"].minus(others).named("energy on a comb, ResNet-18 minus the next network")
-        )
+    if set(_COMPARED) <= set(names):
+        statistics |= _extremes(statistics, names)
     settings = {
         **found_by(effort, *names),
         **{f"draws of one set: {TITLES[name]}": count for name, count in draws.items()},
@@ -251,6 +238,27 @@ def figure_5(effort: str, run: Run) -> Finding:
         EXACT,
     )
     return Finding(statistics, arrays, settings, notes)
+
+
+def _extremes(found: Mapping[str, Number], names: Sequence[str]) -> dict[str, Number]:
+    """How alike the two most similar networks are, and how much more like combs ResNet-18's directions are than the next network's."""
+
+    def value(number: Number) -> float:
+        return number.value
+
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    greatest = max((found[f"similarity_of_{keyed(a)}_and_{keyed(b)}"] for a, b in pairs), key=value)
+    own = min((found[f"similarity_of_two_sets_of_draws_of_{keyed(name)}"] for name in names), key=value)
+    others = max((found[f"{keyed(name)}_energy_on_a_comb"] for name in names if name != "resnet18"), key=value)
+    return {
+        "greatest_similarity_of_two_networks": greatest.named("greatest similarity of two networks"),
+        "similarity_of_networks_minus_that_of_draws": greatest.minus(own).named(
+            "greatest similarity of two networks minus the smallest of two sets of draws"
+        ),
+        "resnet_18_energy_on_a_comb_minus_others": found["resnet_18_energy_on_a_comb"]
+        .minus(others)
+        .named("energy on a comb, ResNet-18 minus the next network"),
+    }
 
 
 _ALONG: dict[str, dict[str, int]] = {
@@ -420,15 +428,36 @@ def _drop(places: np.ndarray, accuracy: np.ndarray) -> float:
 
 
 _SMALL = (1, 16, 16)  # images at smoke effort: a mixed derivative has as many rows as pixels
-_MIXED: dict[str, dict[str, int]] = {
-    "smoke": {"lenet": 2},
-    "laptop": {"lenet": 32},
-    "paper": {"lenet": 256, "vgg11": 8, "resnet18": 8},
+
+
+@dataclass(frozen=True)
+class Sets:
+    """How the mixed derivative of a network is compared with its gradient.
+
+    Attributes:
+        draws: Networks in each of two sets.
+        known: Networks that give the directions of the gradient covariance.
+        averages: Averages of the mixed derivative. The published one is that of the operator.
+    """
+
+    draws: int
+    known: int
+    averages: tuple[str, ...] = ("operator", "gram")
+
+
+# A mixed derivative of a large network has 1024 times as many numbers as the network: few draws, and the published average alone.
+# Twelve draws are the fewest that give the gradient ten directions.
+_LARGE_SETS = Sets(12, 500, ("operator",))
+_MIXED: dict[str, dict[str, Sets]] = {
+    "smoke": {"lenet": Sets(2, DRAWS["smoke"]["lenet"], ("operator",))},
+    "laptop": {"lenet": Sets(32, DRAWS["laptop"]["lenet"])},
+    "paper": {"lenet": Sets(256, DRAWS["paper"]["lenet"]), "resnet18": _LARGE_SETS, "vgg11": _LARGE_SETS},
 }
 
 
 @figure(
     "S17-S19",
+    networks=_MIXED,
     title="Directions of the mixed derivative, averaged as published",
     claims=[
         *(
@@ -488,15 +517,15 @@ def figure_s17(effort: str, run: Run) -> Finding:
     shape = _SMALL if effort == "smoke" else SHAPE
     chance = 10 / math.prod(shape)  # mean similarity of two random ten-dimensional subspaces
     pairs = 1 if effort == "smoke" else _SEEDS
-    averages = ("operator",) if effort == "smoke" else ("operator", "gram")
-    for name, count in _MIXED[effort].items():
-        title, key = TITLES[name], keyed(name)
+    plans = chosen(_MIXED[effort])
+    for name, plan in plans.items():
+        title, key, averages = TITLES[name], keyed(name), plan.averages
         similar: dict[str, list[float]] = {average: [] for average in averages}
         agreement: dict[str, list[float]] = {each: [] for each in (*averages, "gradient")}
         for place in range(pairs):
-            known = directions_of(name, DRAWS[effort][name], run, seed=place, shape=shape).vectors[:10]
+            known = directions_of(name, plan.known, run, seed=place, shape=shape).vectors[:10]
             for average in (*averages, "gradient"):
-                sets = [_first_ten(name, average, count, place, 2 * place + half, run, shape) for half in (0, 1)]
+                sets = [_first_ten(name, average, plan.draws, place, 2 * place + half, run, shape) for half in (0, 1)]
                 agreement[average].append(subspace_similarity(*sets))
                 if average != "gradient":
                     similar[average].append(float(np.mean([subspace_similarity(each, known) for each in sets])))
@@ -521,14 +550,17 @@ def figure_s17(effort: str, run: Run) -> Finding:
             f"{title}: agreement of two sets of draws, gradient"
         )
     settings = {
-        **{f"draws of the mixed derivative: {TITLES[name]}": count for name, count in _MIXED[effort].items()},
-        **found_by(effort, *_MIXED[effort]),
+        **{f"draws of the mixed derivative: {TITLES[name]}": plan.draws for name, plan in plans.items()},
+        **found_by(effort, *plans),
+        **{f"draws: {TITLES[name]}": plan.known for name, plan in plans.items()},
         "average": "operator",
         "inputs": pairs,
     }
+    published = "The paper averages the operator, which does not converge: its mean is 0 for weights of mean 0."
+    beside = " Numbers of the Gram matrix, which equation (3) needs, are given beside."
+    both = any("gram" in plan.averages for plan in plans.values())
     notes = (
-        "The paper averages the operator, which does not converge: its mean is 0 for weights of mean 0. Numbers of the Gram matrix, "
-        "which equation (3) needs, are given beside.",
+        published + (beside if both else ""),
         f"A random pair of ten-dimensional subspaces has similarity {chance:.4f}.",
     )
     return Finding(statistics, arrays, settings, notes)
@@ -538,19 +570,13 @@ def _first_ten(
     name: str, average: str, draws: int, place: int, seed: int, run: Run, shape: tuple[int, int, int]
 ) -> torch.Tensor:
     """The first ten directions of a mixed derivative, averaged in a way, or of the gradient, at one of several inputs."""
-    how: dict[str, Any] = {"estimator": "difference", "centred": True}
-    if (
-        average != "gradient"
-    ):  # so many are kept that the whole matrix is formed, which is quicker than products with it
-        how = {"estimator": "mixed_difference", "average": average, "keep": 64}
+    family, probe = family_of(name, image_size=shape[1]), Probe.gaussian(shape, seed=place)
+    if average != "gradient":  # the matrix alone: halves of the draws and errors would cost as much again
+        derivative = MixedDerivative(family, probe, estimator="difference", step=100.0, seed=seed, run=run.shared)
+        gram = mixed_gram(derivative, draws=draws, average=average, label=f"{TITLES[name]}: mixed derivative")
+        return eigenpairs(gram, 10).vectors.cpu().double()
     found = anisotropy_directions(
-        family_of(name, image_size=shape[1]),
-        Probe.gaussian(shape, seed=place),
-        step=100.0,
-        draws=max(4, draws) if average == "gradient" else draws,
-        seed=seed,
-        run=run.shared,
-        **how,
+        family, probe, estimator="difference", centred=True, step=100.0, draws=max(4, draws), seed=seed, run=run.shared
     )
     return torch.as_tensor(found.directions)[:10].double()
 
@@ -677,13 +703,32 @@ def _ratio(iterations: np.ndarray) -> Estimate:
     return Estimate(math.exp(centre), math.exp(centre) * error, math.exp(spread.low), math.exp(spread.high))
 
 
-#: By network, indices of directions and sizes of the training set.
-_SIZES: dict[str, dict[str, tuple[list[int], tuple[int, ...]]]] = {
-    "smoke": {"lenet": ([0, 1023], (128, 256))},
-    "laptop": {"lenet": ([0, 30, 1000], (1000, 3000, 10_000))},
+@dataclass(frozen=True)
+class Growth:
+    """Sizes of the training set along directions.
+
+    Attributes:
+        places: Indices of directions.
+        sizes: Training samples.
+        at_largest: Indices at the largest size, if not all.
+    """
+
+    places: list[int]
+    sizes: tuple[int, ...]
+    at_largest: list[int] = field(default_factory=list)
+
+    def places_at(self, size: int) -> list[int]:
+        """Indices of the directions that are learned from so many samples."""
+        return self.at_largest if self.at_largest and size == self.sizes[-1] else self.places
+
+
+_SIZES: dict[str, dict[str, Growth]] = {
+    "smoke": {"lenet": Growth([0, 1023], (128, 256))},
+    "laptop": {"lenet": Growth([0, 30, 1000], (1000, 3000, 10_000))},
     "paper": {
-        "lenet": ([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
-        "resnet18": ([0, 1023], (1000, 10_000, 60_000)),
+        "lenet": Growth([0, 10, 100, 300, 1023], (1000, 3000, 10_000, 30_000)),
+        # Most of the time goes into the largest size, where the hardest direction decides.
+        "resnet18": Growth([0, 1023], (1000, 10_000, 60_000), at_largest=[1023]),
     },
 }
 
@@ -756,13 +801,14 @@ def figure_s22(effort: str, run: Run) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
     test, repeats = PROTOCOL[effort]["test"], 1 if effort == "smoke" else 2
-    for name, (places, sizes) in plans.items():
+    for name, plan in plans.items():
         title, key, basis = TITLES[name], keyed(name), directions(name, effort, run)
-        results: list[DirectionalBias] = [
-            learned(name, basis.part(places), effort, run, samples=(size,), repeats=repeats) for size in sizes
-        ]
-        table = np.array([result.accuracy[0, 0] for result in results])  # (size, repeat, direction)
-        middle, largest = table[len(sizes) // 2], table[-1]
+        results: dict[int, DirectionalBias] = {
+            size: learned(name, basis.part(plan.places_at(size)), effort, run, samples=(size,), repeats=repeats)
+            for size in plan.sizes
+        }
+        tables = [result.accuracy[0, 0] for result in results.values()]  # (repeat, direction) by size
+        middle, largest = tables[len(tables) // 2], tables[-1]
         one, two = (proportion(float(middle[:, i].mean()), test).in_percent() for i in (0, -1))
         lead = joined(over_repeats(100 * (middle[:, 0] - middle[:, -1])), one.minus(two, test))
         lowest = over_seeds(largest[:, int(largest.mean(0).argmin())], test)
@@ -772,18 +818,34 @@ def figure_s22(effort: str, run: Run) -> Finding:
                 f"{title}: lowest accuracy at the largest size", "%"
             ),
         }
-        for column, place in enumerate(places):
-            arrays[f"accuracy: {title} {place}"] = np.stack([np.array(sizes, float), table[:, :, column].mean(1)])
+        for place in plan.places:
+            curve = [
+                (size, table[:, plan.places_at(size).index(place)].mean())
+                for size, table in zip(plan.sizes, tables, strict=True)
+                if place in plan.places_at(size)
+            ]
+            arrays[f"accuracy: {title} {place}"] = np.array(curve, float).T
     settings = {
         **found_by(effort, *plans),
         **trained_by(effort, run, *(name for name in plans if name == "resnet18")),
-        **{f"directions: {TITLES[name]}": places for name, (places, _) in plans.items()},
-        **{f"sizes: {TITLES[name]}": list(sizes) for name, (_, sizes) in plans.items()},
+        **{f"directions: {TITLES[name]}": plan.places for name, plan in plans.items()},
+        **{
+            f"directions at the largest size: {TITLES[name]}": plan.at_largest
+            for name, plan in plans.items()
+            if plan.at_largest
+        },
+        **{f"sizes: {TITLES[name]}": list(plan.sizes) for name, plan in plans.items()},
         "noise": 3.0,
         "repeats": repeats,
     }
     del settings["samples"]
-    return Finding(statistics, arrays, settings, ("Intervals are those of seeds and of the test sample.",))
+    notes = ["Intervals are those of seeds and of the test sample."]
+    notes += [
+        f"From {plan.sizes[-1]:,} samples {TITLES[name]} learned the directions {plan.at_largest} alone, counted from 0."
+        for name, plan in plans.items()
+        if plan.at_largest
+    ]
+    return Finding(statistics, arrays, settings, tuple(notes))
 
 
 @figure(

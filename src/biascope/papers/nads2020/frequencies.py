@@ -820,6 +820,7 @@ def figure_s10(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, (SAMPLED,))
 
 
+_NOISES = (0.0, 1.0, 3.0)
 _NOISY: dict[str, Samples] = {
     "smoke": {"logistic_regression": (4, 2), "lenet": (4, 2)},
     "laptop": {"logistic_regression": (12, 2), "lenet": (12, 2)},
@@ -906,7 +907,7 @@ _NOISY: dict[str, Samples] = {
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
-        "noise": [0.0, 1.0, 3.0],
+        "noise": list(_NOISES),
         **{f"precision: {TITLES[name]}": "float32" for name in _LARGE},
     },
 )
@@ -919,9 +920,9 @@ def figure_s11(effort: str, run: Run) -> Finding:
     plans = chosen(_NOISY[effort])
     for name, sample in plans.items():
         title, key = TITLES[name], keyed(name)
-        results = {noise: learned(name, frequencies(sample), effort, run, noise=(noise,)) for noise in (0.0, 1.0, 3.0)}
-        for noise, result in results.items():
-            accuracy = result.accuracy[0, 0, 0]
+        result = learned(name, frequencies(sample), effort, run, noise=_NOISES)
+        every = result.accuracy[:, 0, 0]  # (noise, frequency)
+        for noise, accuracy in zip(_NOISES, every, strict=True):
             arrays[f"plane: {title}, σ = {noise:g}"] = plane_of(result, 100 * accuracy)
             statistics |= {
                 f"{key}_mean_accuracy_at_sigma_{noise:g}": bootstrapped(np.mean, 100 * accuracy).named(
@@ -931,8 +932,7 @@ def figure_s11(effort: str, run: Run) -> Finding:
                     f"{title}: lowest accuracy at σ = {noise:g}", "%"
                 ),
             }
-        every = np.stack([result.accuracy[0, 0, 0] for result in results.values()])
-        lost = bootstrapped(np.mean, 100 * (every[1] - every[2]))
+        lost = bootstrapped(np.mean, 100 * (every[_NOISES.index(1.0)] - every[_NOISES.index(3.0)]))
         statistics |= {
             f"{key}_lowest_accuracy": lowest_of(every.min(0), test).named(f"{title}: lowest accuracy", "%"),
             f"{key}_accuracy_lost_from_sigma_1_to_3": lost.named(
@@ -940,7 +940,7 @@ def figure_s11(effort: str, run: Run) -> Finding:
             ),
         }
         if name != "logistic_regression":
-            at_one[name] = at_frequencies(results[1.0], 100 * every[1])
+            at_one[name] = at_frequencies(result, 100 * every[_NOISES.index(1.0)])
     lowest = "lowest_accuracy_at_sigma_0"
     if {"lenet", "logistic_regression"} <= plans.keys():
         gap = statistics[f"lenet_{lowest}"].minus(statistics[f"logistic_regression_{lowest}"])
@@ -959,7 +959,7 @@ def figure_s11(effort: str, run: Run) -> Finding:
     settings = {
         **counted(plans),
         **trained_by(effort, run, *(name for name in _LARGE if name in plans)),
-        "noise": (0.0, 1.0, 3.0),
+        "noise": _NOISES,
     }
     return Finding(statistics, arrays, settings, (SAMPLED,))
 
