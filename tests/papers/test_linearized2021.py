@@ -14,7 +14,7 @@ import torch
 from biascope import papers
 from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
-from biascope.papers.linearized2021 import dynamics, eigenfunctions, shared
+from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared
 from biascope.papers.reproduce import RESULTS
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -66,7 +66,7 @@ def test_paper_effort_has_the_published_sizes_for_small_networks() -> None:
         assert eigenfunctions.PLANS["paper"][name].sizes == (50_000, 10_000)
         assert eigenfunctions.PLANS["paper"][name].epochs == 100
         assert max(eigenfunctions.PLANS["paper"][name].indices) == 1000
-        assert dynamics._ENERGY["paper"][name][:3] == ((50_000, 10_000), 200, 12_000)
+        assert kernel_alignment._ENERGY["paper"][name][:3] == ((50_000, 10_000), 200, 12_000)
 
 
 def test_the_spread_over_seeds_joins_the_error_of_samples() -> None:
@@ -97,7 +97,7 @@ def test_a_linear_model_with_the_first_kernel_starts_at_zero_and_learns(tmp_path
     samples, run = blobs(), Run(device="cpu", folder=tmp_path / "figure", progress=False)
     recipe = dataclasses.replace(shared.RECIPE, epochs=4, batch=16)
     family = shared.start_of("mlp", (1, 4, 4))
-    network, kept = dynamics._followed(family, samples, recipe, (0, 4), run)
+    network, kept = linear_models._followed(family, samples, recipe, (0, 4), run)
     start = family.draw(1, seed=0, run=run.shared).member(0)
     assert all(torch.equal(kept[0][name], tensor) for name, tensor in start.params.items())
     assert not all(torch.equal(kept[4][name], tensor) for name, tensor in start.params.items())
@@ -204,5 +204,5 @@ def test_runs_that_do_not_record_their_initial_weights_are_withdrawn(tmp_path: P
 
 def test_figure_412_asks_whether_the_linear_models_of_its_claims_trained() -> None:
     wanted = {"first_kernel_taken_training_accuracy", "second_kernel_taken_training_accuracy"}
-    for claim in dynamics.figure_412.claims:
+    for claim in linear_models.figure_412.claims:
         assert wanted <= {gate.statistic for gate in claim.trained}
