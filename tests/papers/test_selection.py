@@ -136,6 +136,30 @@ def test_a_run_for_one_network_is_not_added_to_one_of_other_settings(
     assert "lenet" not in reproduction.committed(papers.figure("fake2023", "3"))["laptop"].statistics
 
 
+def test_networks_of_one_folder_are_added_in_the_order_of_their_runs(paper: ModuleType, checkout: Path) -> None:
+    dated(by_network("mlp", folder="both"), "2026-01-01 00:00:00 UTC")
+    dated(by_network("lenet", folder="both"), "2026-01-02 00:00:00 UTC")
+    assert outcomes("both") == ["new", "added"], "lenet, the later one, comes first in the alphabet"
+    (found,) = reproduction.committed(papers.figure("fake2023", "3")).values()
+    assert {"mlp", "lenet"} <= found.statistics.keys()
+
+
+def test_a_network_that_is_run_again_may_have_other_settings_of_its_own(paper: ModuleType, checkout: Path) -> None:
+    dated(by_network("mlp", "lenet", folder="first"), "2026-01-01 00:00:00 UTC")
+    reproduction.merge("first")
+    again = by_network("mlp", folder="second")
+    settings = {**again.record.settings, "seeds: mlp": 20}
+    rewrite(again, settings=settings)
+    (added,) = reproduction.merge("second")
+    assert added.outcome == "added", added.words
+    (both,) = reproduction.committed(papers.figure("fake2023", "3")).values()
+    assert both.settings == {"epochs": 9, "seeds: linear": 1, "seeds: mlp": 20, "seeds: lenet": 2}
+    third = by_network("lenet", folder="third")
+    rewrite(third, settings={**third.record.settings, "seeds: mlp": 5}, date="2099-01-01 00:00:00 UTC")
+    (refused,) = reproduction.merge("third")
+    assert "but seeds: mlp is 5 and not 20" in refused.words, "what belongs to another network must agree"
+
+
 def test_a_figure_that_compares_its_networks_is_run_as_a_whole(paper: ModuleType) -> None:
     run = Run(folder=Path("runs"), device="cpu")
     with pytest.raises(ValueError, match=r"is run for all of its networks together\. Leave --network out"):

@@ -435,7 +435,8 @@ def merge(source: Path | str, *, results: Path | None = None, gallery: Path | No
     results, drawn_into = destination(results)
     gallery = gallery or drawn_into
     outcomes = []
-    for name, finding, beside in _findings(Path(source)):
+    # Oldest first: of two networks that were run one after the other, neither is then older than what is committed.
+    for name, finding, beside in sorted(_findings(Path(source)), key=lambda each: _date_of(each[1])):
         try:
             outcomes.append(Merged(name, *_merge_one(name, finding, beside, results, gallery)))
         except Exception as error:  # a damaged file or a picture that fails must not keep the others out
@@ -494,6 +495,14 @@ def _findings(source: Path) -> Iterator[tuple[str, bytes, Mapping[str, bytes]]]:
             yield f"{source}:{name}", content[name], beside
 
 
+def _date_of(finding: bytes) -> str:
+    """When a finding was made; nothing for a damaged one, which is refused later."""
+    try:
+        return str(json.loads(finding)["record"]["date"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
 def _wanted(name: str) -> bool:
     return name == DOCUMENT or (name.startswith("arrays") and name.endswith(".npz"))
 
@@ -544,7 +553,8 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     """A run for some networks of a figure, together with the numbers that a committed run of the same effort has of others.
 
     Both must have been run in the same way: with the same device and precision, and with the same value of every setting that both
-    record. The date is that of the later run, the seconds are those of both.
+    record. A setting of a network that was run again may differ, because its numbers are replaced: its key ends in ``: NETWORK``. The
+    date is that of the later run, the seconds are those of both.
 
     Args:
         figure: The figure.
@@ -558,7 +568,12 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     if before is None:
         return dataclasses.replace(record, settings=settings)
     pairs = {"device": (before.device, record.device), "precision": (before.precision, record.precision)}
-    pairs |= {key: (before.settings[key], value) for key, value in settings.items() if key in before.settings}
+    again = {selection.letters(str(name)) for name in record.settings[selection.KEY]}
+    pairs |= {
+        key: (before.settings[key], value)
+        for key, value in settings.items()
+        if key in before.settings and selection.letters(key.rpartition(": ")[2]) not in again
+    }
     for key, (one, two) in pairs.items():
         if one != two:
             raise ValueError(

@@ -35,6 +35,16 @@ def require(figure: FigureOfPaper, networks: Sequence[str], effort: str) -> tupl
     return tuple(dict.fromkeys(networks))
 
 
+def letters(name: str) -> str:
+    """The letters and digits in lower case: what the name of a network and its title share.
+
+    Example:
+        >>> letters("ResNet-18")
+        'resnet18'
+    """
+    return "".join(filter(str.isalnum, name)).lower()
+
+
 @contextlib.contextmanager
 def only(networks: Sequence[str]) -> Iterator[None]:
     """Restrict figures to some networks; of none, to nothing.
