@@ -398,7 +398,7 @@ def _drawn_kernels(finding: Finding, dark: bool) -> Figure:
 _ON_CLASSES: dict[str, dict[str, tuple[tuple[int, int], int, int]]] = {
     "smoke": {"lenet": ((96, 48), 2, 2)},
     "laptop": {"mlp": ((4000, 2000), 20, 3), "lenet": ((4000, 2000), 20, 3)},
-    "paper": {"mlp": ((50_000, 10_000), 20, 3), "lenet": ((50_000, 10_000), 20, 3)},
+    "paper": {"mlp": ((50_000, 10_000), 20, 5), "lenet": ((50_000, 10_000), 20, 5)},
 }
 
 
