@@ -107,6 +107,15 @@ def test_all_eigenvectors_hold_all_of_the_target() -> None:
         np.testing.assert_allclose(result.energy, 1.0, rtol=1e-12)
 
 
+def test_a_larger_tolerance_gives_nearly_the_same_alignments() -> None:
+    x = inputs(1100, 4)  # so many that eigenfunctions are iterated for
+    data = Arrays({"train": (x[:1000], torch.zeros(1000)), "test": (x[1000:], torch.zeros(100))}, torch.float64)
+    settings = {**SMALL, "epochs": 1, "batch": 250, "checkpoints": 2, "target": 3}
+    exact, rough = (kernel_rotation(FAMILY, data, tolerance=tolerance, **settings) for tolerance in (1e-9, 1e-3))
+    assert rough.alignment == pytest.approx(exact.alignment, rel=1e-3)
+    assert rough.train_accuracy == pytest.approx(exact.train_accuracy, abs=0.01)
+
+
 def test_the_kernel_turns_to_the_eigenfunction_that_is_learned() -> None:
     result = kernel_rotation(FAMILY, DATA, target=6, **{**SMALL, "epochs": 80})
     assert result.target_growth[0, -1] > 1.3 * result.others_growth[0, -1]
@@ -200,6 +209,7 @@ def test_the_sentence_tells_where_the_kernel_turned() -> None:
         ({"target": 9}, "target must be from 1 to 8, got 9"),
         ({"target": 0}, "target must be from 1 to 8, got 0"),
         ({"repeats": 0}, "repeats must be from 1"),
+        ({"tolerance": 0.0}, "tolerance must be between 0 and 1, got 0.0"),
         ({"positive": (7,)}, "Labels must be of two classes, got 1"),
         ({"optimiser": "x"}, "optimiser must be one of"),
         ({"readout": "x"}, "readout must be one of"),

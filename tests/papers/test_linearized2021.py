@@ -14,7 +14,7 @@ import torch
 from biascope import papers
 from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
-from biascope.papers.linearized2021 import dynamics, eigenfunctions, shared
+from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
 from biascope.papers.reproduce import RESULTS
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -66,7 +66,7 @@ def test_paper_effort_has_the_published_sizes_for_small_networks() -> None:
         assert eigenfunctions.PLANS["paper"][name].sizes == (50_000, 10_000)
         assert eigenfunctions.PLANS["paper"][name].epochs == 100
         assert max(eigenfunctions.PLANS["paper"][name].indices) == 1000
-        assert dynamics._ENERGY["paper"][name][:3] == ((50_000, 10_000), 200, 12_000)
+        assert kernel_alignment._ENERGY["paper"][name][:3] == ((50_000, 10_000), 200, 12_000)
 
 
 def test_the_spread_over_seeds_joins_the_error_of_samples() -> None:
@@ -97,7 +97,7 @@ def test_a_linear_model_with_the_first_kernel_starts_at_zero_and_learns(tmp_path
     samples, run = blobs(), Run(device="cpu", folder=tmp_path / "figure", progress=False)
     recipe = dataclasses.replace(shared.RECIPE, epochs=4, batch=16)
     family = shared.start_of("mlp", (1, 4, 4))
-    network, kept = dynamics._followed(family, samples, recipe, (0, 4), run)
+    network, kept = linear_models._followed(family, samples, recipe, (0, 4), run)
     start = family.draw(1, seed=0, run=run.shared).member(0)
     assert all(torch.equal(kept[0][name], tensor) for name, tensor in start.params.items())
     assert not all(torch.equal(kept[4][name], tensor) for name, tensor in start.params.items())
@@ -204,5 +204,26 @@ def test_runs_that_do_not_record_their_initial_weights_are_withdrawn(tmp_path: P
 
 def test_figure_412_asks_whether_the_linear_models_of_its_claims_trained() -> None:
     wanted = {"first_kernel_taken_training_accuracy", "second_kernel_taken_training_accuracy"}
-    for claim in dynamics.figure_412.claims:
+    for claim in linear_models.figure_412.claims:
         assert wanted <= {gate.statistic for gate in claim.trained}
+
+
+def test_blocks_of_test_samples_make_up_the_test_samples() -> None:
+    samples = blobs()
+    course = training_sizes.Sizes(samples, {}, shared.RECIPE)
+    task = course.task("size 16", [0], 0, Run(device="cpu"))
+    assert task.sizes["train"] == 16
+    assert sum(task.sizes[block] for block in course.blocks) == task.sizes["test"] == 32
+    assert set(course.splits) == set(task.sizes)
+
+
+def test_the_paired_error_is_that_of_the_difference_alone() -> None:
+    generator = np.random.default_rng(0)
+    common = generator.normal(60, 20, (1, 50))  # blocks that are easy or hard for all models
+    network, line = (common + shift + generator.normal(0, 1, (400, 50)) for shift in (3.0, 0.0))
+    assert training_sizes.paired_error(network - line) == pytest.approx((2 / 400 / 50) ** 0.5, rel=0.3)
+
+
+def test_figures_with_resnet18_can_be_run_for_it_alone() -> None:
+    for number in ("4.2", "4.4", "4.5", "4.6", "table 4.1"):
+        assert "resnet18" in papers.figure("linearized2021", number).networks["paper"], number

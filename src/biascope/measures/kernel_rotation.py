@@ -170,9 +170,9 @@ class KernelRotation(Result):
         }
 
 
-def _leading_pairs(kernel: Tensor, num: int) -> Spectrum:
+def _leading_pairs(kernel: Tensor, num: int, tolerance: float = 1e-6) -> Spectrum:
     """Leading eigenpairs, by iteration where the whole decomposition takes longer."""
-    return eigenpairs(Matrix(kernel), num, tolerance=1e-6, each=True, iterate=len(kernel) > max(1000, 8 * num))
+    return eigenpairs(Matrix(kernel), num, tolerance=tolerance, each=True, iterate=len(kernel) > max(1000, 8 * num))
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -198,6 +198,7 @@ def kernel_rotation(
     leading: int = 100,
     energy: int = 50,
     kernel_samples: int | None = 2000,
+    tolerance: float = 1e-6,
     checkpoints: int = 6,
     epochs: int = 100,
     batch: int = 128,
@@ -224,6 +225,7 @@ def kernel_rotation(
         leading: Eigenfunctions of ``K_0`` to follow.
         energy: Number of eigenfunctions of each ``K_t`` for the energy.
         kernel_samples: Training samples for the energy and, if labels are learned, for the kernel; ``None`` for all.
+        tolerance: Residual of an eigenfunction of ``K_0``, relative to its eigenvalue, at which an iteration for it stops.
         checkpoints: Number of kernels: at the start and at epochs in geometric progression.
         epochs: Passes over the training set; this and the next three defaults are the published recipe.
         batch: Samples in an iteration.
@@ -264,6 +266,8 @@ def kernel_rotation(
             f"checkpoints and kernel_samples must be at least 2 and 1, got {checkpoints} and {kernel_samples}. "
             "Pass checkpoints=6, kernel_samples=2000."
         )
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be between 0 and 1, got {tolerance}. Pass tolerance=1e-6.")
     data, device = (data.two_classes(positive) if target is None else data).to(run), run.torch_device
     train = data.sizes["train"]
     order = torch.randperm(train, generator=generator_for(torch.device("cpu"), seed, "samples"))
@@ -289,6 +293,7 @@ def kernel_rotation(
         "energy": energy,
         "rows": len(rows),
         "readout": readout,
+        "tolerance": tolerance,
         "seed": seed,
     }
     trials = Trials(
@@ -300,7 +305,8 @@ def kernel_rotation(
         def trained() -> tuple[Tensor, Arrays, Trajectory]:
             own, task = seed_of(seed, "repeat", repeat), data
             start = family.draw(1, seed=own, run=run).member(0).to(device, master_dtype(run))
-            functions = math.sqrt(len(x)) * _leading_pairs(kernel_of(start), leading).vectors  # (L, n), E φ² = 1
+            pairs = _leading_pairs(kernel_of(start), leading, tolerance)
+            functions = math.sqrt(len(x)) * pairs.vectors  # (L, n), E φ² = 1
             if target is not None:
                 y = (functions[target - 1] > 0).long()
                 task = replace(data, splits={"train": (x[:train], y[:train]), "test": (x[train:], y[train:])})

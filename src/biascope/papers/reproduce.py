@@ -471,13 +471,9 @@ def checkout() -> Path | None:
 
 
 def _findings(source: Path) -> Iterator[tuple[str, bytes, Mapping[str, bytes]]]:
-    """Name and content of every finding in a folder or an archive, and the files beside it; nothing is unpacked to disk.
-
-    The oldest comes first: nothing is added to a committed run that is newer, and several networks may have runs of their own.
-    """
+    """Name and content of every finding in a folder or an archive, and the files beside it; nothing is unpacked to disk."""
     if source.is_dir():
-        found = sorted(path for path in source.rglob(DOCUMENT) if path.is_file())
-        for path in sorted(found, key=lambda path: _date(path.read_bytes())):
+        for path in sorted(path for path in source.rglob(DOCUMENT) if path.is_file()):
             yield (
                 str(path),
                 path.read_bytes(),
@@ -496,19 +492,11 @@ def _findings(source: Path) -> Iterator[tuple[str, bytes, Mapping[str, bytes]]]:
         raise ValueError(
             f"{source} must be a folder or a whole .tar.gz of one, and could not be read: {error}."
         ) from error
-    documents = sorted(name for name in content if Path(name).name == DOCUMENT)
-    for name in sorted(documents, key=lambda name: _date(content[name])):
-        folder = Path(name).parent
-        beside = {Path(other).name: data for other, data in content.items() if Path(other).parent == folder}
-        yield f"{source}:{name}", content[name], beside
-
-
-def _date(finding: bytes) -> str:
-    """When a finding was made; empty for a file that is none."""
-    try:
-        return str(json.loads(finding)["record"]["date"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    for name in sorted(content):
+        if Path(name).name == DOCUMENT:
+            folder = Path(name).parent
+            beside = {Path(other).name: data for other, data in content.items() if Path(other).parent == folder}
+            yield f"{source}:{name}", content[name], beside
 
 
 def _date_of(finding: bytes) -> str:

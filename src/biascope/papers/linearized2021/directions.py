@@ -46,7 +46,7 @@ _ALONG: dict[str, dict[str, tuple[tuple[int, ...], int, int, int]]] = {
     "laptop": {"lenet": ((0, 10, 100, 300, 1000), 5000, 3000, 40)},
     "paper": {
         "lenet": ((0, 1, 3, 6, 10, 20, 30, 60, 100, 200, 300, 450, 600, 800, 1000), 10_000, 10_000, 100),
-        "resnet18": ((0, 3, 10, 100, 300, 1000), 10_000, 10_000, 15),
+        "resnet18": ((0, 10, 100, 300, 1000), 10_000, 10_000, 10),
     },
 }
 _STARTS = {"smoke": 2, "laptop": 3, "paper": 5}  # initialisations whose directions are computed

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,8 +26,9 @@ from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import Sizes
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.networks import builder
-from biascope.results.claim import Trained
+from biascope.results.claim import Finding, Trained
 from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
+from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -38,6 +39,9 @@ from biascope.training.evaluation import STACK_LIMIT, evaluation
 from biascope.training.fit import Trajectory, batches
 from biascope.training.recipe import Recipe
 from biascope.training.sweep import Course, Trial, trained, windows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet-18"}
 # As in the released code: initial weights by the law of Flax, padded convolutions and average-pooling in LeNet, residual branches that
@@ -57,6 +61,7 @@ RECIPE = Recipe(
 PARTS = {"cifar10": "cifar10-part", "mnist": "mnist-part"}  # .npz files for machines that hold no more
 
 
+HALF = (0, 1, 2, 3, 4)  # the classes of CIFAR-10 that CIFAR-2 sets against the rest
 # What `published` and the settings of every figure share.
 COMMON: dict[str, Any] = {
     "initial weights": "flax",
@@ -65,6 +70,12 @@ COMMON: dict[str, Any] = {
     "schedule": "linear",
     "batch": 128,
 }
+PUBLISHED = {**COMMON, "momentum": 0.9}
+
+
+def per_network(names: Sequence[str], **values: Any) -> dict[str, Any]:
+    """Settings that are the same for some networks, by the words before the network's name."""
+    return {f"{what.replace('_', ' ')}: {TITLES[name]}": value for name in names for what, value in values.items()}
 
 
 def settings_of(recipe: Recipe, names: Sequence[str], activation: str = ON_IMAGES) -> dict[str, Any]:
@@ -344,6 +355,11 @@ def learned_along(walk: Trajectory, task: Task, recipe: Recipe, run: Run) -> Lea
     )
 
 
+def gate(*keys: str) -> tuple[Trained, ...]:
+    """Evidence that networks trained: training accuracies, by their keys."""
+    return tuple(Trained(f"{key}_training_accuracy", chance=50.0, best=100.0) for key in keys)
+
+
 def evidence(*titles: str) -> tuple[Trained, ...]:
     """That networks trained: the training accuracy of each on the target that it fits best."""
     return tuple(Trained(f"{snake(title)}_best_training_accuracy", chance=50.0, best=100.0) for title in titles)
@@ -362,6 +378,11 @@ def fall_and_mean(title: str, found: Learned | DirectionalBias, index: np.ndarra
         ),
         f"{snake(title)}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
     }
+
+
+def drawn_curves(finding: Finding, dark: bool, x: str, y: str) -> Figure:
+    """The curves of a figure on one plot."""
+    return lines_figure(finding.curves_of("curve"), x=x, y=y, dark=dark)
 
 
 def accuracies_of(found: Learned | DirectionalBias) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,413 @@
+"""Figures 4.7–4.10 and table 4.1: how training rotates the tangent kernel towards what is learned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from biascope.measures.kernel_rotation import KernelRotation, kernel_rotation
+from biascope.papers.linearized2021.shared import (
+    HALF,
+    ON_IMAGES,
+    PUBLISHED,
+    RECIPE,
+    TITLES,
+    any_start,
+    drawn_curves,
+    gate,
+    images,
+    over_seeds,
+    per_network,
+    ratio_over_seeds,
+    settings_of,
+    training_run,
+)
+from biascope.papers.selection import chosen
+from biascope.results.claim import Claim, Finding, figure
+from biascope.results.estimate import Estimate, Number, proportion, spearman
+from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
+from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.figure import Figure
+
+
+# Training and test samples, epochs, samples of the kernel, seeds.
+_ENERGY: dict[str, dict[str, tuple[tuple[int, int], int, int, int]]] = {
+    "smoke": {"lenet": ((96, 48), 2, 64, 2)},
+    "laptop": {"mlp": ((12_000, 2000), 40, 4000, 2), "lenet": ((12_000, 2000), 40, 4000, 2)},
+    "paper": {
+        "mlp": ((50_000, 10_000), 200, 12_000, 3),
+        "lenet": ((50_000, 10_000), 200, 12_000, 3),
+        "resnet18": ((50_000, 10_000), 10, 6000, 3),
+    },
+}
+_TABLE = {"mlp": (26.0, 63.6, 67.6), "lenet": (25.8, 83.0, 75.0), "resnet18": (22.7, 96.7, 81.4)}
+
+
+def _energies(name: str, effort: str, run: Run) -> tuple[KernelRotation, Arrays]:
+    sizes, epochs, kernel, seeds = _ENERGY[effort][name]
+    samples = images("cifar10", sizes, run)
+    family = any_start(name, samples.shape)
+    found = kernel_rotation(
+        family,
+        samples,
+        positive=HALF,
+        leading=min(50, kernel),
+        energy=min(50, kernel),
+        kernel_samples=min(kernel, samples.sizes["train"]),
+        epochs=epochs,
+        repeats=seeds,
+        seed=0,
+        run=training_run(family, run),
+    )
+    return found, samples
+
+
+def _energy_settings(names: Sequence[str], effort: str, samples: Arrays) -> dict[str, Any]:
+    settings = {"samples": samples.name, **settings_of(RECIPE, names), "seed": 0}
+    for name in names:
+        sizes, epochs, kernel, seeds = _ENERGY[effort][name]
+        settings |= per_network(
+            (name,),
+            training_samples=min(sizes[0], samples.sizes["train"]),
+            test_samples=min(sizes[1], samples.sizes["test"]),
+            epochs=epochs,
+            samples_of_the_kernel=kernel,
+            seeds=seeds,
+        )
+    return settings
+
+
+def _published_energy(names: Sequence[str]) -> dict[str, Any]:
+    each = {"activation": ON_IMAGES, "training_samples": 50_000, "test_samples": 10_000, "epochs": 200}
+    return {**PUBLISHED, **per_network(names, **each, samples_of_the_kernel=12_000)}
+
+
+@figure(
+    "table 4.1",
+    networks=_ENERGY,
+    title="Energy of the labels of CIFAR-2 on the first 50 eigenfunctions, before and after training",
+    claims=[
+        Claim(
+            f"{TITLES[name]}: {words}, in percent.",
+            f"{snake(TITLES[name])}_{key}",
+            "about",
+            published,
+            tolerance,
+            "paper",
+            of="accuracy_on_image_classes" if key == "test_accuracy" else "energy_at_start_and_end",
+            kind="ours" if key.startswith("norm") else "paper",
+            post_hoc=key.startswith("norm"),
+            trained=() if key.endswith("start") else gate(snake(TITLES[name])),
+        )
+        for name, row in _TABLE.items()
+        for key, words, tolerance, published in (
+            ("energy_at_the_start", "energy ‖Φy‖²/‖y‖² on the first 50 at initialisation", 5.0, row[0]),
+            ("energy_at_the_end", "energy ‖Φy‖²/‖y‖² on the first 50 after training", 10.0, row[1]),
+            ("norm_at_the_start", "the same numbers read as ‖Φy‖/‖y‖, at initialisation", 5.0, row[0]),
+            ("norm_at_the_end", "the same numbers read as ‖Φy‖/‖y‖, after training", 10.0, row[1]),
+            ("test_accuracy", "test accuracy on CIFAR-2", 4.0, row[2]),
+        )
+    ],
+    draw=lambda finding, dark: drawn_curves(finding, dark, "epoch", "energy on the first 50, %"),
+    published=_published_energy(("mlp", "lenet", "resnet18")),
+)
+def table_41(effort: str, run: Run) -> Finding:
+    """Energy concentration of the labels, 12,000 training samples."""
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    samples: Arrays | None = None
+    plans = chosen(_ENERGY[effort])
+    for name, (_, _, kernel, _) in plans.items():
+        found, samples = _energies(name, effort, run)
+        title, key = TITLES[name], snake(TITLES[name])
+        for when, column in (("start", 0), ("end", -1)):
+            energy = found.energy[:, column]
+            shown = _share(100 * energy, kernel)
+            statistics[f"{key}_energy_at_the_{when}"] = shown.named(f"{title}: energy at the {when}", "%")
+            norm = over_seeds(list(100 * energy**0.5), 100 * _share_error(energy, kernel) / (2 * energy.mean() ** 0.5))
+            statistics[f"{key}_norm_at_the_{when}"] = norm.named(f"{title}: norm at the {when}", "%")
+        accuracy = found.accuracy[:, -1]
+        reached = over_seeds(
+            list(100 * accuracy), 100 * proportion(accuracy.mean(), samples.sizes["test"]).standard_error
+        )
+        statistics[f"{key}_test_accuracy"] = reached.named(f"{title}: test accuracy", "%")
+        fitted = over_seeds(list(100 * found.train_accuracy[:, -1]))
+        statistics[f"{key}_training_accuracy"] = fitted.named(f"{title}: training accuracy", "%")
+        arrays[f"curve: {title}"] = np.stack([found.epochs.astype(float), 100 * found.energy.mean(0)])
+    assert samples is not None
+    notes = (
+        "Intervals join the spread over seeds and the error of finitely many samples.",
+        "The claims that read the table as norms were added after energies at initialisation had been seen to be near the squares "
+        "of the printed numbers.",
+    )
+    return Finding(statistics, arrays, _energy_settings(list(plans), effort, samples), notes)
+
+
+def _share_error(shares: np.ndarray, samples: int) -> float:
+    """The error of a mean share of energy by finitely many samples, which all seeds have in common."""
+    mean = float(np.clip(shares.mean(), 0.0, 1.0))
+    return float((mean * (1 - mean) / samples) ** 0.5)
+
+
+def _share(percent: np.ndarray, samples: int) -> Estimate:
+    """A share of energy in percent by seed, with the spread over seeds and the error of as many samples."""
+    return over_seeds(list(percent), 100 * _share_error(percent / 100, samples))
+
+
+@figure(
+    "4.7",
+    title="Energy of the labels on the first 50 eigenfunctions along training, LeNet on CIFAR-2",
+    claims=[
+        Claim(
+            "The energy grows over the epochs: end minus start, in points.",
+            "growth_of_the_energy",
+            "at least",
+            "significantly grows during training",
+            0.0,
+            of="energy_grows_in_training",
+            kind="paper",
+            trained=gate("lenet"),
+        ),
+        Claim(
+            "It grows all along: rank correlation of energy and epoch.",
+            "rank_correlation_of_energy_and_epoch",
+            "at least",
+            "grows",
+            0.8,
+            of="energy_grows_in_training",
+            trained=gate("lenet"),
+        ),
+    ],
+    draw=lambda finding, dark: drawn_curves(finding, dark, "epoch", "energy on the first 50, %"),
+    published=_published_energy(("lenet",)),
+)
+def figure_47(effort: str, run: Run) -> Finding:
+    """Energy concentration at checkpoints."""
+    found, samples = _energies("lenet", effort, run)
+    energy, epochs = 100 * found.energy, found.epochs.astype(float)
+    kernel = _ENERGY[effort]["lenet"][2]
+    growth = over_seeds(list(energy[:, -1] - energy[:, 0]), 2**0.5 * 100 * _share_error(found.energy[:, -1], kernel))
+    rise = over_seeds([spearman(each, epochs) for each in energy])
+    fitted = over_seeds(list(100 * found.train_accuracy[:, -1]))
+    statistics = {
+        "growth_of_the_energy": growth.named("growth of the energy", "points"),
+        "rank_correlation_of_energy_and_epoch": rise.named("rank correlation of energy and epoch"),
+        "lenet_training_accuracy": fitted.named("LeNet: training accuracy", "%"),
+    }
+    curves = {"curve: LeNet": np.stack([epochs, energy.mean(0)])}
+    return Finding(statistics, curves, _energy_settings(("lenet",), effort, samples))
+
+
+# Samples, epochs, eigenfunctions followed, targets learned (the last but one in figure 4.8), seeds.
+_ROTATION: dict[str, tuple[tuple[int, int], int, int, tuple[int, ...], int]] = {
+    "smoke": ((96, 48), 2, 24, (4, 16), 2),
+    "laptop": ((3000, 1000), 25, 200, (10, 100), 3),
+    "paper": ((50_000, 10_000), 100, 1000, (10, 500, 900), 3),
+}
+# Residuals of the eigenfunctions, relative to their eigenvalues: as where networks learn eigenfunctions (figure 4.2).
+_RESIDUAL = 1e-4
+
+
+def _rotation_claims(name: str, single: bool) -> list[Claim]:
+    title, key = TITLES[name], snake(TITLES[name])
+    most = "target_alignment_grows_most" if single else "alignment_grows_on_other_targets"
+    claims = [
+        Claim(
+            f"After training {title} on an eigenfunction its alignment has grown more than that of any other: "
+            "its growth over the largest of the others.",
+            f"{key}_growth_of_the_target_over_the_largest_other",
+            "at least",
+            "much more than for any other eigenfunction",
+            1.0,
+            of=most,
+            kind="paper",
+            trained=gate(key),
+        ),
+        Claim(
+            f"After training {title} on an eigenfunction its alignment has grown far more than any other: "
+            "its growth over the median of the others.",
+            f"{key}_growth_of_the_target_over_the_others",
+            "at least",
+            "much more than for any other eigenfunction",
+            3.0,
+            of=most,
+            trained=gate(key),
+        ),
+        Claim(
+            f"All alignments of {title} grow: share of the other eigenfunctions whose alignment grew.",
+            f"{key}_share_of_the_others_that_grew",
+            "at least",
+            "the absolute values of all alignments have also grown",
+            1.0,
+            of="all_alignments_grow",
+            kind="paper",
+            trained=gate(key),
+        ),
+        Claim(
+            f"The other alignments of {title} keep their order: rank correlation before and after training.",
+            f"{key}_rank_correlation_of_the_others_before_and_after",
+            "at least",
+            "the relative alignment between all other eigenfunctions does not change much",
+            0.9,
+            of="other_alignments_keep_order",
+            trained=gate(key),
+        ),
+    ]
+    if not single:
+        claims.append(
+            Claim(
+                f"The rise is larger for late eigenfunctions of {title}: growth of the last target over that of the first.",
+                f"{key}_growth_of_the_last_over_the_first_target",
+                "at least",
+                "more pronounced for the eigenfunctions corresponding to the lowest eigenvalues",
+                1.0,
+                of="late_targets_gain_more",
+                kind="paper",
+                trained=gate(key),
+            )
+        )
+    return claims
+
+
+def _published_rotation(name: str, single: bool) -> dict[str, Any]:
+    each = {"activation": ON_IMAGES, "training_samples": 50_000, "test_samples": 10_000, "epochs": 100}
+    return {
+        **PUBLISHED,
+        **per_network((name,), **each, eigenfunctions=1000),
+        **({"targets": [500]} if single else {}),
+    }
+
+
+def rotation_targets(effort: str, *, single: bool) -> tuple[int, ...]:
+    """The eigenfunction that a network learns in figure 4.8, or the first and the last of them in figures 4.9 and 4.10."""
+    targets = _ROTATION[effort][3]
+    if single:
+        return targets[-2:-1] if len(targets) > 2 else targets[-1:]
+    return targets[0], targets[-1]
+
+
+def rotation(name: str, effort: str, run: Run, target: int, repeats: int | None = None) -> KernelRotation:
+    """The rotation of a network's kernel towards one eigenfunction, for all seeds or the first of them."""
+    sizes, epochs, leading, _, seeds = _ROTATION[effort]
+    samples = images("cifar10", sizes, run)
+    family = any_start(name, samples.shape)
+    return kernel_rotation(
+        family,
+        samples,
+        target=target,
+        leading=leading,
+        energy=min(50, leading),
+        tolerance=_RESIDUAL,
+        checkpoints=2,
+        epochs=epochs,
+        repeats=repeats or seeds,
+        seed=0,
+        run=training_run(family, run),
+    )
+
+
+def _rotated(name: str, effort: str, run: Run, *, single: bool) -> Finding:
+    sizes, epochs, leading, _, seeds = _ROTATION[effort]
+    targets = rotation_targets(effort, single=single)
+    samples, title = images("cifar10", sizes, run), TITLES[name]
+    arrays: dict[str, np.ndarray] = {}
+    against, highest, grown, kept, fitted = [], [], [], [], []
+    rises: list[np.ndarray] = []  # by target, of each seed
+    for target in targets:
+        found = rotation(name, effort, run, target)
+        rises.append(found.target_growth[:, -1])
+        for seed in range(seeds):
+            others = np.delete(found.growth[seed, -1], target - 1)
+            alignments = np.delete(found.alignment[seed][[0, -1]], target - 1, axis=1)
+            known = others[np.isfinite(others)]
+            against.append(rises[-1][seed] / np.median(known))
+            highest.append(rises[-1][seed] / known.max())
+            grown.append(float((known > 1).mean()))
+            kept.append(spearman(*alignments))
+            fitted.append(100 * float(found.train_accuracy[seed, -1]))
+        arrays[f"curve: trained on φ_{target}"] = np.stack(
+            [np.arange(1, leading + 1, dtype=float), np.exp(np.log(found.growth[:, -1]).mean(0))]
+        )
+    key = snake(title)
+    statistics = {
+        f"{key}_growth_of_the_target_over_the_largest_other": ratio_over_seeds(highest).named(
+            f"{title}: growth of the target over the largest of the others"
+        ),
+        f"{key}_growth_of_the_target_over_the_others": ratio_over_seeds(against).named(
+            f"{title}: growth of the target over the others"
+        ),
+        f"{key}_share_of_the_others_that_grew": over_seeds(grown).named(f"{title}: share of the others that grew"),
+        f"{key}_rank_correlation_of_the_others_before_and_after": over_seeds(kept).named(
+            f"{title}: rank correlation of the others before and after"
+        ),
+        f"{key}_training_accuracy": over_seeds(fitted).named(f"{title}: training accuracy", "%"),
+    }
+    if not single:
+        statistics[f"{key}_growth_of_the_last_over_the_first_target"] = ratio_over_seeds(
+            list(rises[-1] / rises[0])
+        ).named(f"{title}: growth of the last over the first target")
+    settings = {
+        "samples": samples.name,
+        **settings_of(RECIPE, (name,)),
+        **per_network(
+            (name,),
+            training_samples=samples.sizes["train"],
+            test_samples=samples.sizes["test"],
+            epochs=epochs,
+            eigenfunctions=leading,
+            seeds=seeds,
+        ),
+        "targets": list(targets),
+        "residual of the eigenfunctions": _RESIDUAL,
+    }
+    notes = ("Means over targets and seeds, each with its own initial weights; ratios on a logarithmic scale.",)
+    return Finding(statistics, arrays, settings, notes)
+
+
+def _drawn_growth(finding: Finding, dark: bool) -> Figure:
+    curves = finding.curves_of("curve")
+    label = "alignment after over before training"
+    return lines_figure(curves, x="index ρ of the eigenfunction", y=label, log_y=True, dark=dark)
+
+
+@figure(
+    "4.8",
+    title="Alignment of the first eigenfunctions before and after training LeNet on one of them",
+    claims=_rotation_claims("lenet", single=True),
+    draw=_drawn_growth,
+    published=_published_rotation("lenet", single=True),
+)
+def figure_48(effort: str, run: Run) -> Finding:
+    """One target (the 500th in the thesis)."""
+    return _rotated("lenet", effort, run, single=True)
+
+
+@figure(
+    "4.9",
+    title="The same for several targets, MLP",
+    claims=_rotation_claims("mlp", single=False),
+    draw=_drawn_growth,
+    published=_published_rotation("mlp", single=False),
+)
+def figure_49(effort: str, run: Run) -> Finding:
+    """Several targets, MLP."""
+    return _rotated("mlp", effort, run, single=False)
+
+
+@figure(
+    "4.10",
+    title="The same for several targets, LeNet",
+    claims=_rotation_claims("lenet", single=False),
+    draw=_drawn_growth,
+    published=_published_rotation("lenet", single=False),
+)
+def figure_410(effort: str, run: Run) -> Finding:
+    """Several targets, LeNet."""
+    return _rotated("lenet", effort, run, single=False)

@@ -1,0 +1,416 @@
+"""Figure 4.6 and the text of 4.4.1: networks and their linearisations on CIFAR-2, by training size and along training."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from biascope.papers.linearized2021.shared import (
+    ON_IMAGES,
+    PUBLISHED,
+    RECIPE,
+    TITLES,
+    Targets,
+    any_start,
+    drawn_curves,
+    gate,
+    images,
+    linearised,
+    over_seeds,
+    per_network,
+    ratio_over_seeds,
+    settings_of,
+    start_of,
+    training_run,
+)
+from biascope.papers.selection import chosen
+from biascope.results.claim import Claim, Finding, figure
+from biascope.results.estimate import Number
+from biascope.results.figures import lines_figure
+from biascope.results.wording import snake
+from biascope.runs.run import Run
+from biascope.runs.trials import Outcome, Trials
+from biascope.tasks.task import Task
+from biascope.training.evaluation import evaluation
+from biascope.training.fit import fit
+from biascope.training.sweep import Trial, trained
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.figure import Figure
+
+
+# Training sizes, repeats, iterations; the same number of iterations for every size.
+_SIZES: dict[str, dict[str, tuple[tuple[int, ...], int, int]]] = {
+    "smoke": {"lenet": ((32, 64), 2, 4)},
+    "laptop": {"mlp": ((250, 4000), 3, 800), "lenet": ((250, 4000), 3, 800)},
+    "paper": {
+        "mlp": ((500, 2000, 8000, 50_000), 20, 8000),
+        "lenet": ((500, 2000, 8000, 50_000), 5, 8000),
+        "resnet18": ((500, 8000), 3, 630),
+    },
+}
+
+
+_BLOCKS = (
+    50  # parts of the test samples, whose accuracies tell how much a difference of models depends on the test samples
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes(Targets):
+    """CIFAR-2 at several training sizes: a kind of trial is a size, a member a repetition from its own weights."""
+
+    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
+        """The first so many training samples, and the test samples as a whole and in blocks."""
+        size = int(kind.split()[-1])
+        given = self.samples.to(run)
+        (x, y), (tested, labels) = given.splits["train"], given.splits["test"]
+        parts = zip(*(torch.tensor_split(each, len(self.blocks)) for each in (tested, labels)), strict=True)
+        splits = {"train": (x[:size], y[:size]), "test": (tested, labels), **dict(zip(self.blocks, parts, strict=True))}
+        return dataclasses.replace(given, splits=splits)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The splits that are blocks of test samples."""
+        return tuple(f"block {index}" for index in range(min(_BLOCKS, self.samples.sizes["test"])))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The blocks, too."""
+        return ("test", "train", *self.blocks)
+
+
+def paired_error(differences: np.ndarray) -> float:
+    """The error of a mean difference by finitely many test samples, from its values ``(repeat, block)`` on blocks of them.
+
+    All models answer the same samples, so the error is that of the difference itself, whatever each accuracy's own error is.
+
+    Example:
+        >>> paired_error(np.array([[1.0, 3.0], [1.0, 3.0]]))
+        1.0
+    """
+    means = differences.mean(0)
+    return float(means.std(ddof=1) / len(means) ** 0.5)
+
+
+@figure(
+    "4.6",
+    networks=_SIZES,
+    title="The advantage of non-linear networks on CIFAR-2 against the number of training samples",
+    claims=[
+        claim
+        for name in ("mlp", "lenet", "resnet18")
+        for claim in (
+            Claim(
+                f"The advantage of {TITLES[name]} over its linearisation grows with the training set: "
+                "largest minus smallest size, in points.",
+                f"{snake(TITLES[name])}_growth_of_the_advantage",
+                "at least",
+                "mostly appears when training on larger datasets",
+                0.0,
+                "paper" if name == "resnet18" else "laptop",
+                of="advantage_grows_with_samples",
+                kind="paper",
+                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+            Claim(
+                f"{TITLES[name]} is more accurate than its linearisation on CIFAR-2: lead at the largest size, in points.",
+                f"{snake(TITLES[name])}_advantage_at_the_largest_size",
+                "at least",
+                "the neural networks perform significantly better than their linear approximations",
+                0.0,
+                "paper",
+                of="networks_better_on_image_classes",
+                kind="paper",
+                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+            Claim(
+                f"{TITLES[name]} travels further in weight space for larger training sets: largest over smallest.",
+                f"{snake(TITLES[name])}_distance_at_the_largest_over_the_smallest_size",
+                "at least",
+                "closer to their initialization for smaller training set sizes",
+                1.0,
+                "paper" if name == "resnet18" else "laptop",
+                of="distance_grows_with_samples",
+                kind="paper",
+                trained=gate(snake(TITLES[name])),
+            ),
+            Claim(
+                f"The linearisation of {TITLES[name]} fits slower: its final training loss over that of the network, largest size.",
+                f"{snake(TITLES[name])}_final_loss_of_the_linearisation_over_its_own",
+                "at least",
+                "take significantly more iterations to perfectly fit the training data",
+                1.0,
+                "paper" if name == "resnet18" else "laptop",
+                of="linearised_fit_slower",
+                kind="paper",
+                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+        )
+    ],
+    published={
+        **PUBLISHED,
+        **per_network(("mlp", "lenet", "resnet18"), activation=ON_IMAGES, largest_size=50_000, seeds=5, epochs=200),
+    },
+    draw=lambda finding, dark: drawn_curves(finding, dark, "training samples", "test accuracy, %"),
+)
+def figure_46(effort: str, run: Run) -> Finding:
+    """Test accuracy and weight distance of networks and linearisations over training sizes."""
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    words: dict[str, str] = {}
+    plans = chosen(_SIZES[effort])
+    for name, (sizes, repeats, steps) in plans.items():
+        title, key = TITLES[name], snake(TITLES[name])
+        samples = images(
+            "cifar10", (max(sizes), 2000 if effort == "laptop" else min(10_000, 5 * max(sizes))), run, halves=True
+        )
+        words[name] = samples.name
+        family = any_start(name, samples.shape)
+        recipe = dataclasses.replace(RECIPE, steps=steps)
+        course = Sizes(samples, {}, recipe)
+        trials = {size: [Trial(f"size {size}", repeat) for repeat in range(repeats)] for size in sizes}
+        flat = [trial for row in trials.values() for trial in row]
+        accuracy: dict[str, np.ndarray] = {}
+        distance: dict[str, np.ndarray] = {}
+        ends: dict[str, np.ndarray] = {}
+        blocks: dict[str, np.ndarray] = {}
+        for subject, each in ((title, family), (f"linearised {title}", linearised(family))):
+            found = trained(each, course, flat, seed=0, run=training_run(each, run), label=subject)
+
+            def table(part: str, outcomes: dict[Trial, Outcome] = found, rows: Any = trials) -> np.ndarray:
+                """Of each size and repetition; the last number of a curve."""
+                return np.array(
+                    [[float(outcomes[trial][part].flatten()[-1]) for trial in row] for row in rows.values()]
+                )
+
+            accuracy[subject], distance[subject], ends[subject] = map(table, ("accuracy/test", "distance", "curve"))
+            blocks[subject] = np.stack([table(f"accuracy/{block}") for block in course.blocks], -1)
+            fitted = over_seeds(list(100 * table("accuracy/train")[-1]))
+            statistics[f"{snake(subject)}_training_accuracy"] = fitted.named(
+                f"{subject}: training accuracy at the largest size", "%"
+            )
+            arrays[f"curve: {subject}"] = np.stack([np.array(sizes, float), 100 * accuracy[subject].mean(1)])
+            arrays[f"distance: {subject}"] = np.stack([np.array(sizes, float), distance[subject].mean(1)])
+        lead = 100 * (accuracy[title] - accuracy[f"linearised {title}"])  # (size, repeat)
+        parts = 100 * (blocks[title] - blocks[f"linearised {title}"])  # (size, repeat, block)
+        growth = over_seeds(list(lead[-1] - lead[0]), paired_error(parts[-1] - parts[0]))
+        largest = over_seeds(list(lead[-1]), paired_error(parts[-1]))
+        further = ratio_over_seeds(list(distance[title][-1] / distance[title][0]))
+        slower = ratio_over_seeds(list(ends[f"linearised {title}"][-1] / np.maximum(ends[title][-1], 1e-12)))
+        statistics |= {
+            f"{key}_final_loss_of_the_linearisation_over_its_own": slower.named(
+                f"{title}: final loss of the linearisation over its own"
+            ),
+            f"{key}_growth_of_the_advantage": growth.named(f"{title}: growth of the advantage", "points"),
+            f"{key}_advantage_at_the_largest_size": largest.named(f"{title}: advantage at the largest size", "points"),
+            f"{key}_distance_at_the_largest_over_the_smallest_size": further.named(
+                f"{title}: distance at the largest over the smallest size"
+            ),
+        }
+    settings: dict[str, Any] = {**settings_of(RECIPE, list(plans)), "seed": 0}
+    for name, (sizes, repeats, steps) in plans.items():
+        largest_size = max(sizes)
+        settings |= per_network(
+            (name,),
+            samples=words[name],
+            sizes=list(sizes),
+            largest_size=largest_size,
+            seeds=repeats,
+            iterations=steps,
+            epochs=round(steps / RECIPE.steps_per_epoch(largest_size)),
+        )
+    notes = (
+        "Every size has the same number of iterations, so that small sets are not trained less. Epochs are those of the largest size.",
+        "Intervals join the spread over seeds and the error of finitely many test samples.",
+        f"The latter is the spread of a difference over {_BLOCKS} blocks of test samples; in runs before 18 November 2026, a bound.",
+    )
+    return Finding(statistics, arrays, settings, notes)
+
+
+# Training sizes, test samples, epochs, seeds.
+_PEAKS: dict[str, dict[str, tuple[tuple[int, ...], int, int, int]]] = {
+    "smoke": {"lenet": ((32, 64), 48, 4, 2)},
+    "laptop": {"mlp": ((500, 4000), 4000, 40, 3), "lenet": ((500, 4000), 4000, 40, 3)},
+    "paper": {"mlp": ((1000, 4000, 16_000), 10_000, 50, 8), "lenet": ((1000, 4000, 16_000), 10_000, 50, 8)},
+}
+_MARKS = 50  # times at which test accuracy is taken, evenly spread over a training
+
+
+@dataclasses.dataclass(frozen=True)
+class Course441:
+    """One training of section 4.4.1: test accuracy and mean training loss by mark, and the training accuracy at its end."""
+
+    accuracy: np.ndarray
+    loss: np.ndarray
+    fitted: float
+
+    def peak(self, test: int) -> int:
+        """The first mark, from 1, whose test accuracy is the best but for one standard error of the test sample."""
+        best = float(self.accuracy.max())
+        error = (best * (1 - best) / test) ** 0.5
+        return int(np.argmax(self.accuracy >= best - error)) + 1
+
+    def reaches(self, loss: float) -> int:
+        """The first mark, from 1, up to which the training loss has fallen to a value; the last if it never has."""
+        below = np.flatnonzero(self.loss <= loss)
+        return int(below[0]) + 1 if len(below) else len(self.loss)
+
+
+def course_441(name: str, size: int, repeat: int, line: bool, effort: str, run: Run) -> Course441:
+    """A network or its linearisation on CIFAR-2, followed through its training; kept in the run folder."""
+    _, test, epochs, _ = _PEAKS[effort][name]
+    samples = images("cifar10", (size, test), run, halves=True)
+    family = start_of(name, samples.shape, repeat)
+    family = linearised(family) if line else family
+    chosen_run = training_run(family, run)
+    recipe = dataclasses.replace(RECIPE, epochs=epochs)
+
+    def work(key: str) -> Outcome:
+        task = samples.to(chosen_run)
+        total = recipe.total_steps(size)
+        marks = sorted({max(1, total * (index + 1) // _MARKS) for index in range(_MARKS)})
+        accuracies = []
+
+        def observe(step: int, network: Any) -> None:
+            accuracies.append(float(evaluation(network, task, "test", loss=recipe.loss, run=chosen_run).accuracy[0]))
+
+        start = family.draw(1, seed=0, run=chosen_run).member(0)
+        walk = fit(start, task, recipe, seed=repeat, run=chosen_run, observe=observe, observe_at=marks)
+        edges = [0, *marks]
+        losses = [walk.losses[a:b].mean() for a, b in itertools.pairwise(edges)]
+        fitted = evaluation(walk.networks, task, "train", loss=recipe.loss, run=chosen_run).accuracy[0]
+        return {"accuracy": torch.tensor(accuracies), "loss": torch.stack(losses), "fitted": fitted.cpu()}
+
+    trials = Trials(
+        "course of a training",
+        chosen_run,
+        code=work,
+        at=samples,
+        family=family,
+        samples=samples,
+        recipe=recipe,
+        repeat=repeat,
+        marks=_MARKS,
+    )
+    found = next(trials.outcomes(["course"], work))
+    return Course441(found["accuracy"].double().numpy(), found["loss"].double().numpy(), float(found["fitted"]))
+
+
+@figure(
+    "4.4.1 text",
+    networks=_PEAKS,
+    title="Epochs of the best test accuracy and of one training loss on CIFAR-2",
+    claims=[
+        claim
+        for name in ("mlp", "lenet")
+        for claim in (
+            # The thesis sets the two against each other: test accuracy peaks together, the training loss does not fall together.
+            Claim(
+                f"{TITLES[name]} and its linearisation differ less in the epoch of their best test accuracy than in the epoch at which "
+                "they reach one training loss: difference of the logarithms to base 2.",
+                f"{snake(TITLES[name])}_peaks_nearer_than_losses",
+                "at least",
+                "achieve their maximum test accuracy in roughly the same number of epochs",
+                0.0,
+                of="test_accuracy_peaks_together",
+                kind="paper",
+                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+            Claim(
+                f"The linearisation of {TITLES[name]} reaches its best test accuracy within a factor of 2 of the network's epochs: "
+                "logarithm of the ratio to base 2.",
+                f"{snake(TITLES[name])}_logarithm_of_the_ratio_of_peaks",
+                "about",
+                0.0,
+                1.0,
+                of="test_accuracy_peaks_together",
+                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+            Claim(
+                f"The linearisation of {TITLES[name]} takes longer to reach one training loss: logarithm of the ratio to base 2.",
+                f"{snake(TITLES[name])}_logarithm_of_the_ratio_of_losses",
+                "at least",
+                "take significantly more iterations to perfectly fit the training data",
+                0.0,
+                of="linearised_fit_slower",
+                kind="paper",
+                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
+            ),
+        )
+    ],
+    draw=lambda finding, dark: _drawn_courses(finding, dark),
+    published={
+        **PUBLISHED,
+        **per_network(("mlp", "lenet", "resnet18"), activation=ON_IMAGES, largest_size=50_000, epochs=200, seeds=5),
+    },
+)
+def peaks(effort: str, run: Run) -> Finding:
+    """When networks and linearisations have their best test accuracy, and when they reach the loss that both of them reach."""
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    plans = chosen(_PEAKS[effort])
+    settings: dict[str, Any] = {**settings_of(RECIPE, list(plans)), "marks": _MARKS}
+    for name, (sizes, test, epochs, seeds) in plans.items():
+        title, key = TITLES[name], snake(TITLES[name])
+        ratios: dict[str, list[list[float]]] = {"peaks": [], "losses": []}  # by size, of each seed
+        fitted: dict[str, list[float]] = {}
+        for size in sizes:
+            rows: dict[str, list[float]] = {"peaks": [], "losses": []}
+            curves = []
+            for repeat in range(seeds):
+                network, line = (course_441(name, size, repeat, each, effort, run) for each in (False, True))
+                both = max(float(network.loss[-1]), float(line.loss[-1]))
+                rows["peaks"].append(float(np.log2(line.peak(test) / network.peak(test))))
+                rows["losses"].append(float(np.log2(line.reaches(both) / network.reaches(both))))
+                curves.append((network.accuracy, line.accuracy))
+                if size == max(sizes):
+                    fitted.setdefault(title, []).append(100 * network.fitted)
+                    fitted.setdefault(f"linearised {title}", []).append(100 * line.fitted)
+            for what, row in rows.items():
+                ratios[what].append(row)
+            marks = np.arange(1, len(curves[0][0]) + 1) / len(curves[0][0])
+            for place, subject in enumerate((title, f"linearised {title}")):
+                mean = np.mean([pair[place] for pair in curves], 0)
+                arrays[f"curve: {subject}, {size:,} samples"] = np.stack([marks, 100 * mean])
+        peak, loss = (np.array(ratios[what]) for what in ("peaks", "losses"))  # (size, seed)
+        statistics |= {
+            f"{key}_peaks_nearer_than_losses": over_seeds(list((loss - np.abs(peak)).mean(0))).named(
+                f"{title}: how much nearer the best test accuracies are than the losses, in powers of 2"
+            ),
+            f"{key}_logarithm_of_the_ratio_of_peaks": over_seeds(list(peak.mean(0))).named(
+                f"{title}: epochs to the best test accuracy, linearisation over network, logarithm to base 2"
+            ),
+            f"{key}_logarithm_of_the_ratio_of_losses": over_seeds(list(loss.mean(0))).named(
+                f"{title}: epochs to one training loss, linearisation over network, logarithm to base 2"
+            ),
+            **{
+                f"{snake(subject)}_training_accuracy": over_seeds(values).named(
+                    f"{subject}: training accuracy at the largest size", "%"
+                )
+                for subject, values in fitted.items()
+            },
+        }
+        settings |= per_network(
+            (name,), sizes=list(sizes), largest_size=max(sizes), test_samples=test, epochs=epochs, seeds=seeds
+        )
+    notes = (
+        "The best test accuracy is reached at the first of 50 times at which it is the largest but for one standard error of the test "
+        "sample. The training loss is the larger of the two final ones, which both models reach.",
+        "Means over training sizes.",
+    )
+    return Finding(statistics, arrays, settings, notes)
+
+
+def _drawn_courses(finding: Finding, dark: bool) -> Figure:
+    """The largest training set alone: eight curves on one plot are unreadable."""
+    sizes = {name: name.removesuffix(" samples").rsplit(", ", 1) for name in finding.curves_of("curve")}
+    largest = max((size for _, size in sizes.values()), key=lambda size: int(size.replace(",", "")))
+    curves = {sizes[name][0]: each for name, each in finding.curves_of("curve").items() if sizes[name][1] == largest}
+    return lines_figure(curves, x=f"share of the epochs, {largest} training samples", y="test accuracy, %", dark=dark)
