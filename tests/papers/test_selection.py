@@ -12,6 +12,7 @@ from PIL import Image
 
 from biascope import papers
 from biascope.papers import reproduce as reproduction
+from biascope.papers import selection
 from biascope.results import store
 from biascope.results.claim import DOCUMENT
 from biascope.runs.run import Run
@@ -156,3 +157,24 @@ def test_every_figure_that_can_be_restricted_names_its_networks() -> None:
 def png_height(path: Path) -> int:
     with Image.open(path) as image:
         return image.height
+
+
+def test_a_network_that_is_run_again_may_have_other_settings_of_its_own(paper: ModuleType, checkout: Path) -> None:
+    first = by_network("mlp", "lenet", folder="first")
+    rewrite(first, date="2026-01-01 00:00:00 UTC")
+    assert outcomes("first") == ["new"]
+    again = by_network("lenet", folder="second")
+    settings = {**again.record.settings, "seeds: lenet": 10, "networks": ["LeNet"]}
+    rewrite(again, settings=settings)
+    (refused,) = reproduction.merge("second")
+    assert "seeds: lenet is 10" in refused.words, "no number says by its name that it is of this network"
+    number = again.record.as_json()["statistics"]["lenet"]
+    record = reproduction.committed(papers.figure("fake2023", "3"))["laptop"]
+    named = {**record.as_json(), "statistics": {**record.as_json()["statistics"], "lenet_share": number}}
+    before = type(record).from_json({**named, "settings": {**record.settings, "networks": ["MLP", "LeNet"]}})
+    later = type(record).from_json(
+        {**named, "settings": {**settings, selection.KEY: ["lenet"]}, "date": "2027-01-01 00:00:00 UTC"}
+    )
+    both = reproduction.united(papers.figure("fake2023", "3"), before, later)
+    assert both.settings["seeds: lenet"] == 10
+    assert both.settings["networks"] == ["MLP", "LeNet"]

@@ -42,6 +42,7 @@ from biascope.runs.run import Run
 
 FOLDER = Path("biascope-runs") / "reproduce"
 RESULTS = Path(__file__).parent / "results"
+LISTED = "networks"  # the setting that lists the networks of a run
 
 
 @dataclass(frozen=True)
@@ -543,8 +544,9 @@ def _merge_one(
 def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Record:
     """A run for some networks of a figure, together with the numbers that a committed run of the same effort has of others.
 
-    Both must have been run in the same way: with the same device and precision, and with the same value of every setting that both
-    record. The date is that of the later run, the seconds are those of both.
+    Both must have been run in the same way: with the same device and precision, and with the same value of every common setting.
+    Settings of one network (``"epochs: LeNet"``) may change where all of its numbers are measured again. The list of networks is that
+    of both. The date is that of the later run, the seconds are those of both.
 
     Args:
         figure: The figure.
@@ -557,10 +559,12 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     settings = {key: value for key, value in record.settings.items() if key != selection.KEY}
     if before is None:
         return dataclasses.replace(record, settings=settings)
+    if LISTED in settings and LISTED in before.settings:
+        settings[LISTED] = list(dict.fromkeys([*before.settings[LISTED], *settings[LISTED]]))
     pairs = {"device": (before.device, record.device), "precision": (before.precision, record.precision)}
     pairs |= {key: (before.settings[key], value) for key, value in settings.items() if key in before.settings}
     for key, (one, two) in pairs.items():
-        if one != two:
+        if one != two and key != LISTED and not _measured_again(key.partition(": ")[2], before, record):
             raise ValueError(
                 f"A run for some networks must have the settings of the committed one, but {key} is {two!r} and not {one!r}. "
                 "Run the figure as a whole."
@@ -584,6 +588,12 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
         seconds=round(before.seconds + record.seconds, 1),
         claims=tuple(claims),
     )
+
+
+def _measured_again(title: str, before: Record, record: Record) -> bool:
+    """Whether a run has every number that an earlier one has of a network."""
+    own = [key for key in before.statistics if title and key.startswith(f"{snake(title)}_")]
+    return bool(own) and all(key in record.statistics for key in own)
 
 
 def _below(path: Path, drawn: bytes) -> bytes:
