@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from killing import Script
 
 from biascope.runs.files import partial_name
 from biascope.runs.run import Run
-from biascope.runs.trials import Group, Sweep
+from biascope.runs.trials import Group, Outcome, Sweep, Work
 
 # A command that trains stacks of linear models in float32. Each step adds up a stack's gradients from the first member to
 # the last, so an outcome depends on who is in the stack, in which order and by which method.
@@ -98,7 +99,7 @@ def test_two_processes_on_one_folder_leave_every_trial_once(tmp_path):
     assert result_of(folder, "first") == result_of(folder, "second")
     planned = json.loads(next(folder.glob("trials/*/plan.json")).read_text())["groups"]
     assert [key for row in planned for key in row["keys"]] == [f"trial {index:02d}" for index in range(14)]
-    assert sorted(set(runs_of(folder))) == [row["keys"][0] for row in planned]
+    assert sorted(runs_of(folder)) == [row["keys"][0] for row in planned], "each group was computed by one of them"
     kept = [path.name for path in folder.glob("trials/*/*")]
     assert len(kept) == len(planned) + 3  # with identity, plan and lock: no other file is left
 
@@ -209,8 +210,8 @@ def test_an_unfinished_group_of_a_wider_sweep_is_no_narrower_ones_business(tmp_p
 def test_a_group_that_another_process_finished_meanwhile_is_not_repeated(tmp_path):
     class Overtaken(Squares):
         def __call__(self, keys, run, method):
-            if "a" in keys:  # while the first group runs here, all of them finish elsewhere
-                Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, Squares(), plan=Pairs())
+            if "a" in keys:  # while the first group runs here, the other finishes elsewhere
+                Sweep("work", Run(tmp_path), code=()).outcomes(["ccc", "dddd"], Squares(), plan=Pairs())
             return super().__call__(keys, run, method)
 
     work = Overtaken()
@@ -343,3 +344,37 @@ def test_progress_counts_trials_that_were_asked_for(tmp_path, monkeypatch):
         Sweep("work", Run(tmp_path), code=()).outcomes(KEYS, Squares("ccc"), plan=Pairs(), label="directions")
     Sweep("work", Run(tmp_path), code=()).outcomes(["a", "bb", "ccc"], Squares(), plan=Pairs(), label="directions")
     assert shown == [("directions", 4, 0), 2, ("directions", 3, 2), 1]
+
+
+def test_two_that_work_on_one_folder_share_the_groups(tmp_path: Path) -> None:
+    """Each takes what the other is not at, and waits for the rest."""
+    done: dict[str, list[str]] = {"first": [], "second": []}
+    begun, other_is_through = threading.Event(), threading.Event()
+
+    def work_of(name: str) -> Work:
+        def work(keys, run, method):
+            done[name] += keys
+            if name == "first" and keys[0] == "a":
+                begun.set()
+                assert other_is_through.wait(20), "the second does not wait for the first group before it takes another"
+            if keys[0] == "c":
+                other_is_through.set()
+            return {key: {"value": torch.tensor(float(ord(key)))} for key in keys}
+
+        return work
+
+    def run(name: str) -> None:
+        sweep = Sweep("letters", Run(tmp_path, device="cpu"), code=())
+        plan = lambda keys: [Group((key,)) for key in keys]  # noqa: E731
+        found[name] = sweep.outcomes(["a", "b", "c"], work_of(name), plan=plan)
+
+    found: dict[str, dict[str, Outcome]] = {}
+    first = threading.Thread(target=run, args=("first",))
+    first.start()
+    assert begun.wait(20)
+    run("second")
+    first.join(20)
+    assert done == {"first": ["a"], "second": ["b", "c"]}
+    for name in ("first", "second"):
+        assert [float(each["value"]) for each in found[name].values()] == [97.0, 98.0, 99.0]
+    assert not list(tmp_path.rglob("at-*.lock")), "locks of finished groups are removed"

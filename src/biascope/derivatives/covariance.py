@@ -291,21 +291,22 @@ def gradient_covariance(
     )
     keys = [f"draws-{edges[index]}-{edges[index + 1]}" for index in range(count)]
     checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
-    done = [trials.done(key) for key in keys]
     finished: list[Moments] = []
-    with run.tracked(label, draws, sum(edges[i + 1] - edges[i] for i in range(count) if done[i])) as advance:
-        while (index := len(finished)) < count:
-            if done[index]:
-                finished.append(Moments.from_tensors(trials.read(keys[index]), run.torch_device))
-            else:
-                # Strides run across the borders of groups, up to the next one that is done or where a stop is checked.
-                last = next((i for i in range(index + 1, count) if done[i] or i in checks), count)
-                for moments in _groups(sampler, edges[index : last + 1], form, of_means, advance):
-                    if trials.folder is not None:
-                        trials.write(keys[len(finished)], moments.tensors())
-                    finished.append(moments)
-            if len(finished) in checks and _similarity(finished, centred, inputs, leading) >= (stable or 1.0):
-                break
+    with trials.alone():
+        done = [trials.done(key) for key in keys]
+        with run.tracked(label, draws, sum(edges[i + 1] - edges[i] for i in range(count) if done[i])) as advance:
+            while (index := len(finished)) < count:
+                if done[index]:
+                    finished.append(Moments.from_tensors(trials.read(keys[index]), run.torch_device))
+                else:
+                    # Strides run across the borders of groups, up to the next one that is done or where a stop is checked.
+                    last = next((i for i in range(index + 1, count) if done[i] or i in checks), count)
+                    for moments in _groups(sampler, edges[index : last + 1], form, of_means, advance):
+                        if trials.folder is not None:
+                            trials.write(keys[len(finished)], moments.tensors())
+                        finished.append(moments)
+                if len(finished) in checks and _similarity(finished, centred, inputs, leading) >= (stable or 1.0):
+                    break
     return GradientCovariance(finished, centred, inputs)
 
 

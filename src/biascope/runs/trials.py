@@ -73,6 +73,12 @@ class Trials:
         else:
             self._store.write(key, outcome)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from this work meanwhile: they wait, and then find what is finished."""
+        with _alone(None if self._store is None else self._store.folder / "work.lock"):
+            yield
+
     def outcomes(self, keys: Sequence[str], work: Callable[[str], Outcome]) -> Iterator[Outcome]:
         """Each trial's outcome in order, computed where it is missing."""
         every = list(keys)
@@ -93,7 +99,8 @@ class Sweep:
     of a group, so a group is finished or it is not: killed in the middle, it runs again whole, with the same members.
 
     The identity does not contain the keys: asked for more of them, the sweep appends groups to its plan and reuses what
-    it has. Two processes on one folder share the plan and each other's finished groups; at worst they repeat work.
+    it has. Several processes on one folder share the plan and the work: each takes groups that no other is at, and in the end waits
+    for the rest. A process that dies lets its group go. Where the system has no file locks, work is repeated at worst.
 
     Args:
         work: What is computed, in words.
@@ -153,20 +160,42 @@ class Sweep:
         sizes = Counter(_name(group) for group in home.values())
         missing = [group for group in groups if not self._done(group)]
         done = len(wanted) - sum(sizes[_name(group)] for group in missing)
-        with self.run.tracked(label, len(wanted), done) as advance:
+        with self.run.tracked(label, len(wanted), done) as advance, contextlib.ExitStack() as every:
+            claims: dict[str, contextlib.ExitStack] = {}
+
+            def mine(group: Group, wait: bool) -> bool:
+                claim = every.enter_context(contextlib.ExitStack())
+                claims[_name(group)] = claim
+                return self._store is None or claim.enter_context(_claimed(self._store.lock(_name(group)), wait))
 
             def still_missing() -> Iterator[Group]:
+                elsewhere = []
                 for group in missing:
-                    if self._done(group):  # another process was here
-                        advance(sizes[_name(group)])
+                    if not mine(group, wait=False):
+                        elsewhere.append(group)
+                    elif self._done(group):  # another process was here
+                        finished(group)
                     else:
                         at_hand(sizes[_name(group)])
                         yield group
+                for group in elsewhere:
+                    mine(group, wait=True)
+                    if self._done(group):
+                        finished(group)
+                    else:  # whoever was at it has died
+                        at_hand(sizes[_name(group)])
+                        yield group
+
+            def finished(group: Group) -> None:
+                if self._store is not None:  # whoever still waits for it will find it done
+                    self._store.lock(_name(group)).unlink(missing_ok=True)
+                claims[_name(group)].close()
+                advance(sizes[_name(group)])
 
             def keep(group: Group, outcomes: dict[str, Outcome]) -> None:
                 if not self._done(group):
                     self._write(group, outcomes)
-                advance(sizes[_name(group)])
+                finished(group)
 
             run_groups(work, still_missing(), self.run, keep)
         found = {_name(group): self._read(group) for group in groups}
@@ -313,6 +342,10 @@ class _Store:
     def _seal(self, key: str) -> dict[str, str]:
         return {"work": self._work, "trial": key}
 
+    def lock(self, key: str) -> Path:
+        """The file that whoever is at work on a key has locked."""
+        return self.folder / f"at-{key}.lock"
+
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"
 
@@ -391,3 +424,23 @@ def _alone(lock: Path | None) -> Iterator[None]:
                 file = stack.enter_context(lock.open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _claimed(lock: Path, wait: bool) -> Iterator[bool]:
+    """Hold a lock, and yield whether it is held; without waiting, it is not where another process holds it.
+
+    Where there are no such locks, it counts as held.
+    """
+    with contextlib.ExitStack() as stack:
+        held = True
+        try:
+            import fcntl
+
+            file = stack.enter_context(lock.open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = False
+        except (ImportError, OSError):
+            pass
+        yield held

@@ -88,6 +88,12 @@ def run_of(family: Family, run: Run, large: str = "tf32") -> Run:
     return dataclasses.replace(run.shared, precision=large if quick else run.precision)
 
 
+def precisions(families: Iterable[Family], run: Run, large: str = "tf32") -> dict[str, Any]:
+    """In which precision large networks are trained, where it is not that of the run, as settings of a finding."""
+    chosen = {family.name: run_of(family, run, large).precision for family in families}
+    return {f"precision: {title}": precision for title, precision in chosen.items() if precision != run.precision}
+
+
 def geometry_of(family: Family, shape: Sequence[int], draws: int, run: Run, *, scale: float) -> Tensor:
     """The average geometry ``(D, D)`` at initialisation as published: of the mean of the logits, at N(0, σ_P²) inputs."""
     sampler = gaussian_sampler(
