@@ -24,7 +24,7 @@ from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import Estimate
 
-STATE = {"share": 50.0, "epochs": 9}
+STATE = {"share": 50.0, "epochs": 9, "more": {}}
 
 
 def draw(finding, dark):
@@ -47,7 +47,7 @@ def figure_2(effort, run):
 def figure_3(effort, run):
     plans = chosen({"linear": 1, "lenet": 2, "mlp": 3}, always=("linear",))
     share = Estimate(STATE["share"], 1.0, STATE["share"] - 2, STATE["share"] + 2)
-    settings = {"epochs": STATE["epochs"], **{f"seeds: {name}": plan for name, plan in plans.items()}}
+    settings = {"epochs": STATE["epochs"], **{f"seeds: {name}": plan for name, plan in plans.items()}, **STATE["more"]}
     return Finding({name: share.named(name) for name in plans}, {"curve": np.arange(3)}, settings, ("a note",))
 '''
 
@@ -136,6 +136,33 @@ def test_a_run_for_one_network_is_not_added_to_one_of_other_settings(
     assert "lenet" not in reproduction.committed(papers.figure("fake2023", "3"))["laptop"].statistics
 
 
+def test_settings_that_list_networks_are_joined(paper: ModuleType, checkout: Path) -> None:
+    paper.STATE["more"] = {"names": ["mlp"], "hashes": {"mlp": "a"}, "texts": [], "tasks": ["one", "two"]}
+    dated(by_network("mlp", folder="first"), "2026-01-01 00:00:00 UTC")
+    reproduction.merge("first")
+    new = {"names": ["lenet"], "hashes": {"lenet": "b"}, "texts": ["three"], "tasks": ["one", "two"]}
+    paper.STATE["more"] = new
+    by_network("lenet", folder="second")
+    assert outcomes("second") == ["added"]
+    (both,) = reproduction.committed(papers.figure("fake2023", "3")).values()
+    found = {key: both.settings[key] for key in new}
+    assert found == {**new, "names": ["mlp", "lenet"], "hashes": {"mlp": "a", "lenet": "b"}}
+
+
+@pytest.mark.parametrize("change", [{"tasks": ["one", "two", "three"]}, {"hashes": {"lenet": "c"}}])
+def test_other_lists_and_other_weights_of_one_network_are_not_joined(
+    paper: ModuleType, checkout: Path, change: dict[str, object]
+) -> None:
+    paper.STATE["more"] = {"hashes": {"lenet": "a"}, "tasks": ["one", "two"]}
+    dated(by_network("lenet", folder="first"), "2026-01-01 00:00:00 UTC")
+    reproduction.merge("first")
+    paper.STATE["more"] |= change
+    by_network("lenet", folder="second")
+    (refused,) = reproduction.merge("second")
+    assert refused.outcome == "refused"
+    assert f"but {next(iter(change))} is" in refused.words
+
+
 def test_a_figure_that_compares_its_networks_is_run_as_a_whole(paper: ModuleType) -> None:
     run = Run(folder=Path("runs"), device="cpu")
     with pytest.raises(ValueError, match=r"is run for all of its networks together\. Leave --network out"):
@@ -150,7 +177,8 @@ def test_a_figure_that_compares_its_networks_is_run_as_a_whole(paper: ModuleType
 def test_every_figure_that_can_be_restricted_names_its_networks() -> None:
     for each in (figure for name in papers.names() for figure in papers.find(name).figures):
         source = inspect.getsource(each.function)
-        assert bool(each.networks) == ("chosen(" in source or "accuracies(effort" in source), each.number
+        marks = ("chosen(", "selected(", "accuracies(effort", "encoders(effort", "_maps(effort")
+        assert bool(each.networks) == any(mark in source for mark in marks), each.number
 
 
 def png_height(path: Path) -> int:

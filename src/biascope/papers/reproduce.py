@@ -544,7 +544,8 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     """A run for some networks of a figure, together with the numbers that a committed run of the same effort has of others.
 
     Both must have been run in the same way: with the same device and precision, and with the same value of every setting that both
-    record. The date is that of the later run, the seconds are those of both.
+    record. Settings that list networks, or have an entry for each, are joined. The date is that of the later run, the seconds are
+    those of both.
 
     Args:
         figure: The figure.
@@ -557,8 +558,13 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     settings = {key: value for key, value in record.settings.items() if key != selection.KEY}
     if before is None:
         return dataclasses.replace(record, settings=settings)
+    joined = _joined(before, record)
     pairs = {"device": (before.device, record.device), "precision": (before.precision, record.precision)}
-    pairs |= {key: (before.settings[key], value) for key, value in settings.items() if key in before.settings}
+    pairs |= {
+        key: (before.settings[key], value)
+        for key, value in settings.items()
+        if key in before.settings and key not in joined
+    }
     for key, (one, two) in pairs.items():
         if one != two:
             raise ValueError(
@@ -579,11 +585,30 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     return dataclasses.replace(
         record,
         statistics=numbers,
-        settings={**before.settings, **settings},
+        settings={**before.settings, **settings, **joined},
         notes=tuple(dict.fromkeys((*before.notes, *record.notes, note))),
         seconds=round(before.seconds + record.seconds, 1),
         claims=tuple(claims),
     )
+
+
+def _joined(before: Record, record: Record) -> dict[str, Any]:
+    """Settings that list networks, or have an entry for each: as they are of both runs together. An empty one says nothing."""
+    networks, found = set(record.settings[selection.KEY]), {}
+    for key in (record.settings.keys() & before.settings.keys()) - {selection.KEY}:
+        known, value = before.settings[key], record.settings[key]
+        if known in ([], {}) and type(value) is type(known):
+            found[key] = value
+        elif isinstance(value, list) and isinstance(known, list) and networks.issuperset(map(str, value)):
+            found[key] = list(dict.fromkeys((*known, *value)))
+        elif (
+            isinstance(value, dict)
+            and isinstance(known, dict)
+            and networks.issuperset(value)
+            and value | known == known | value
+        ):
+            found[key] = known | value
+    return found
 
 
 def _below(path: Path, drawn: bytes) -> bytes:
