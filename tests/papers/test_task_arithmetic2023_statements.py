@@ -12,8 +12,9 @@ import torch
 
 from biascope import papers
 from biascope.editing.tuning import TUNINGS
+from biascope.papers import selection
 from biascope.papers.reproduce import RESULTS
-from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, tasks
+from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, rates, sizes, tasks
 from biascope.results.estimate import proportion
 from biascope.runs.run import Run
 
@@ -235,3 +236,35 @@ def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
     assert (none.value, none.low, none.high) == (0.0, 0.0, 1 / 400)
     assert disentanglement._share(np.zeros(3), np.zeros((3, 5)), 400, least=-1.0).low == -1 / 400
     assert np.isnan(editing._below_one(np.full((1, 3), 0.2)).low)  # one seed tells no spread
+
+
+def test_a_figure_runs_for_the_encoders_that_are_asked_for(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, device="cpu", progress=False)
+    with selection.only([tasks.VIT]):
+        assert tasks.encoders("smoke", run, also=[tasks.VIT]) == (tasks.VIT,)
+    assert tasks.encoders("smoke", run, also=[tasks.VIT]) == (tasks.CNN, tasks.VIT)
+
+
+def test_heads_at_chance_know_nothing_of_the_encoder() -> None:
+    found = tasks.study(tasks.CNN, "smoke", Run(device="cpu", progress=False), random=True, tunings=(), chance=True)
+    for task, head in found.heads.items():
+        assert torch.allclose(head.weight.norm(dim=1), torch.tensor(tasks.LOGIT_SCALE)), task
+        assert not head.bias.any()
+        assert head.normalised
+    again = tasks.heads_at_chance(found.encoder, found.tasks)
+    assert all(torch.equal(again[task].weight, head.weight) for task, head in found.heads.items())
+    one, other = found.heads.values()
+    assert not torch.equal(one.weight, other.weight)
+
+
+def test_sizes_of_texts_need_both_encoders(tmp_path: Path) -> None:
+    run = Run(device="cpu", data_root=tmp_path, progress=False)
+    with selection.only([sizes.TEXTS[0]]), pytest.raises(ValueError, match="MiniLM-L3 and MiniLM-L6 must have their"):
+        sizes.figure_65("paper", run)
+
+
+def test_rates_of_equal_product_have_their_own_number_of_iterations() -> None:
+    finding = rates.section_64_settings("smoke", Run(device="cpu", progress=False))
+    plan = tasks.PLANS["smoke"]
+    for rate, steps in finding.settings["iterations by rate"].items():
+        assert float(rate) * steps == pytest.approx(plan.rate * plan.steps)

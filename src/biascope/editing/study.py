@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from biascope.editing.heads import Head, fitted_head, require_splits
-from biascope.editing.tuning import TUNINGS, tuned_vectors
+from biascope.editing.tuning import TUNINGS, require_heads, tuned_vectors
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
@@ -70,6 +70,7 @@ def study_of(
     tuned: Collection[str] | None = None,
     normalise: bool = False,
     shots: int | None = None,
+    heads: Mapping[str, Head] | None = None,
     name: str = "encoder",
     run: Run | None = None,
 ) -> Study:
@@ -83,6 +84,7 @@ def study_of(
         tuned: Names of the tasks to fine-tune on; all by default. The others have a head alone, as a control task needs it.
         normalise: Whether features are divided by their length before the head.
         shots: Training samples of each class that heads are fitted on, the first ones; all by default. Fine-tuning uses all samples.
+        heads: The head of each task, where none is to be fitted.
         name: Name of the encoder, for results.
         run: Folder (heads and fine-tunings are saved), device, precision.
 
@@ -109,7 +111,9 @@ def study_of(
         )
     if shots is not None and shots < 1:
         raise ValueError(f"shots must be at least 1, got {shots}. Pass shots=4.")
-    heads = _kept_heads(encoder, tasks, normalise, shots, run)
+    if heads is None:
+        heads = _kept_heads(encoder, tasks, normalise, shots, run)
+    require_heads(tasks, heads)
     chosen = {task: each for task, each in tasks.items() if tuned is None or task in tuned}
     vectors: list[dict[str, dict[str, TaskVector]]] = []
     with counted("fine-tunings", len(seeds) * len(recipes) * len(chosen)) as advance:
@@ -119,7 +123,7 @@ def study_of(
                 at_hand(len(chosen))
                 vectors[-1] |= tuned_vectors(encoder, heads, chosen, recipe, tunings=(tuning,), seed=seed, run=run)
                 advance(len(chosen))
-    return Study(name, encoder, dict(tasks), heads, tuple(vectors))
+    return Study(name, encoder, dict(tasks), dict(heads), tuple(vectors))
 
 
 def _first_of_each_class(task: Arrays, shots: int) -> Arrays:

@@ -18,6 +18,8 @@ from biascope.measures.eigenfunction_localisation import eigenfunction_localisat
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     CONTROL,
+    ENCODERS,
+    IMAGES,
     NOTES,
     PLANS,
     PUBLISHED,
@@ -282,6 +284,7 @@ def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...
 
 @figure(
     "6.4",
+    networks=IMAGES,
     title="Disentanglement error of two task vectors, non-linear, post-hoc and linearised (with figure 6.8)",
     claims=[
         _ahead(name, pair, way, said, of)
@@ -316,6 +319,7 @@ def figure_64(effort: str, run: Run) -> Finding:
 
 @figure(
     "D.2",
+    networks=ENCODERS,
     title="Disentanglement error of a CNN and of a text encoder",
     claims=[
         Claim(
@@ -355,6 +359,7 @@ def figure_d2(effort: str, run: Run) -> Finding:
 
 @figure(
     "6.10",
+    networks=IMAGES,
     title="Disentanglement error from random weights",
     claims=[
         Claim(
@@ -458,6 +463,7 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
 
 @figure(
     "6.9",
+    networks=IMAGES,
     title="Localisation of eigenfunctions, pre-trained and random (with figure 6.11)",
     claims=[
         claim

@@ -22,6 +22,9 @@ from biascope.measures.task_negation import TaskNegation, task_negation
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     CONTROL,
+    ENCODERS,
+    IMAGES,
+    LOGIT_SCALE,
     NOTES,
     PLANS,
     PUBLISHED,
@@ -317,6 +320,7 @@ def _drawn_61(finding: Finding, dark: bool) -> Figure:
 
 @figure(
     "table 6.1",
+    networks=ENCODERS,
     title="Task addition (with table D.1 for a CNN)",
     claims=[claim for name in (VIT, CNN, TEXT) for claim in _claims_61(name)] + _claims_of_a_cnn(),
     draw=_drawn_61,
@@ -379,6 +383,7 @@ def _drawn_63(finding: Finding, dark: bool) -> Figure:
 
 @figure(
     "6.3",
+    networks=IMAGES,
     title="Task addition, task by task",
     claims=[
         claim
@@ -439,6 +444,7 @@ def figure_63(effort: str, run: Run) -> Finding:
 
 @figure(
     "6.2",
+    networks=ENCODERS,
     title="Accuracy of single tasks: non-linear, post-hoc and linearised (with figures 6.7 and D.1)",
     claims=[
         claim
@@ -527,6 +533,7 @@ def _closed(result: TaskAddition) -> Estimate:
 
 @figure(
     "table 6.2",
+    networks=IMAGES,
     title="Task negation",
     claims=[
         claim
@@ -610,6 +617,7 @@ def table_62(effort: str, run: Run) -> Finding:
 
 @figure(
     "table 6.3",
+    networks=IMAGES,
     title="Task addition from random weights",
     claims=[
         Claim(
@@ -700,8 +708,98 @@ _PROBES = (
 )
 
 
+_CHANCE = "random, heads at chance"  # a start
+
+
+@figure(
+    "table 6.3 settings",
+    networks=IMAGES,
+    title="Task addition from random weights, with heads that start at chance",
+    claims=[
+        Claim(
+            f"{name}: with heads at chance, adding {way} vectors helps less at random weights: gain from pre-trained minus gain from "
+            "random weights, points.",
+            f"{snake(name)}_gain_{snake(way)}_pre_trained_minus_random_at_chance",
+            "at least",
+            f"{pretrained} and {random} points for ViT-B/32",
+            AHEAD,
+            of="random_weights_gain_nothing",
+            kind="paper",
+            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start=_CHANCE)),
+        )
+        for name in (VIT, CNN)
+        for way, pretrained, random in (("non-linear", "23.0", "0.2"), ("linearised", "28.1", "-1.5"))
+    ]
+    + [
+        Claim(
+            f"{name}: with heads at chance, adding {way} vectors gains at most half as much at random as at pre-trained weights: "
+            "difference, points.",
+            f"{snake(name)}_gain_{snake(way)}_random_at_chance_minus_half_of_pre_trained",
+            "at most",
+            "no gain at all",
+            0.0,
+            of="random_weights_gain_nothing",
+            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start=_CHANCE)),
+        )
+        for name in (VIT, CNN)
+        for way in ("non-linear", "linearised")
+    ],
+    draw=lambda finding, dark: _drawn_bars(
+        finding,
+        dark,
+        "absolute",
+        "Mean accuracy over three tasks with all vectors added, from random weights and heads at chance.",
+        (_RANDOM, *WAYS),
+    ),
+    published=PUBLISHED,
+)
+def table_63_settings(effort: str, run: Run) -> Finding:
+    """Table 6.3 with heads that know nothing of the random network, beside what the same tasks gain from pre-trained weights."""
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    names = encoders(effort, run, texts=False)
+    for name in names:
+        found = study(name, effort, run, random=True, chance=True)
+        trained = study(name, effort, run, only=PLANS[effort].random)
+        result, pretrained = added(found, effort, run), added(trained, effort, run)
+        rows = result.table()
+        statistics |= _table(name, {_RANDOM if way == START else way: each for way, each in rows.items()})
+        statistics |= progress(found, run, start=_CHANCE) | progress(trained, run)
+        for way in ("non-linear", "linearised"):
+            here, there = _gain(result, way), _gained(pretrained, way)
+            statistics |= {
+                f"{snake(name)}_absolute_accuracy_{snake(way)}_minus_the_start": here.named(
+                    f"{name}: absolute accuracy, {way} minus the start"
+                ),
+                f"{snake(name)}_gain_{snake(way)}_pre_trained_minus_random_at_chance": there.minus(
+                    here, PLANS[effort].seeds
+                ).named(
+                    f"{name}: gain by {way} vectors, from pre-trained minus from random weights with heads at chance"
+                ),
+                f"{snake(name)}_gain_{snake(way)}_random_at_chance_minus_half_of_pre_trained": here.minus(
+                    there.map_linear(0.5), PLANS[effort].seeds
+                ).named(
+                    f"{name}: gain by {way} vectors, from random weights with heads at chance minus half of that from pre-trained ones"
+                ),
+            }
+        for kind in ("pretrained", "single", "merged"):
+            arrays[f"{name}: {kind}"] = getattr(result, kind)
+    changed = {
+        "tasks": list(PLANS[effort].random),
+        "heads at random weights": f"random directions of length {LOGIT_SCALE:g}, without biases",
+    }
+    return Finding(statistics, arrays, {**how(effort, run, names), **changed}, (*NOTES, _ANEW))
+
+
+_ANEW = (
+    "Published networks start at chance: the zero-shot heads of a text encoder know nothing of random weights. So heads have random "
+    "directions here, of the length of CLIP's heads. From pre-trained weights, heads are the usual probes."
+)
+
+
 @figure(
     "section D.2",
+    networks=IMAGES,
     title="Normalised features",
     claims=[
         Claim(

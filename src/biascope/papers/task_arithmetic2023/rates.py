@@ -20,9 +20,11 @@ from biascope.papers.task_arithmetic2023.disentanglement import tested
 from biascope.papers.task_arithmetic2023.editing import AHEAD, MERGED, START_PLACE, added
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
+    IMAGES,
     NOTES,
     PLANS,
     PUBLISHED,
+    SHOTS,
     VIT,
     Study,
     encoders,
@@ -84,6 +86,7 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
 
 @figure(
     "section 6.4",
+    networks=IMAGES,
     title="Gain of task addition by learning rate and by number of tasks",
     claims=[
         Claim(
@@ -152,6 +155,115 @@ def section_64(effort: str, run: Run) -> Finding:
         arrays |= {f"tasks: {name}, {way}": _curve(each) for way, each in counted.items()}
     rates = {"tasks": list(plan.tasks), "rates": sorted({plan.rate, *plan.rates}), "tasks of the rates": list(few)}
     return Finding(statistics, arrays, {**how(effort, run, names), **rates}, NOTES)
+
+
+_BALANCED = (CNN,)  # encoders whose rates are compared at equal product; the ViT is compared by heads alone
+_HEADS = {"four samples a class": SHOTS, "all samples": None}
+
+
+def _drawn_settings(finding: Finding, dark: bool) -> Figure:
+    picture = blank(
+        3.2,
+        "Over the learning rate: what adding all task vectors gains, with rate times iterations the same for all. Over the "
+        "coefficient: mean accuracy on validation samples, by heads.",
+    )
+    rates = bool(finding.arrays_of("rate"))
+    grid = picture.add_gridspec(1, 1 + rates, wspace=0.05)
+    if rates:
+        by_rate = panel(picture, dark, grid[0, 0])
+        _lines(by_rate, finding, "rate", dark)
+        by_rate.set(xscale="log", xlabel="learning rate", ylabel="gain, points")
+    search = panel(picture, dark, grid[0, -1])
+    curves = finding.arrays_of("search")
+    for colour, (name, curve) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
+        search.plot(curve[0], 100 * curve[1], color=colour, label=name)
+    search.set(xlabel="coefficient", ylabel="accuracy, %")
+    legend_below(picture, search, dark)
+    return picture
+
+
+@figure(
+    "section 6.4 settings",
+    networks=IMAGES,
+    title="Gain of task addition at equal rate times iterations, and by heads",
+    claims=[
+        Claim(
+            f"{name}: at equal rate times iterations, small rates help: accuracy after adding non-linear vectors, smallest minus "
+            "largest rate, points.",
+            f"{snake(name)}_absolute_accuracy_small_minus_large_rate_at_equal_product",
+            "at least",
+            "more effective when fine-tuning with small learning rates",
+            AHEAD,
+            of="small_rates_help_task_arithmetic",
+            kind="paper",
+            trained=tuple(
+                gate
+                for start in ("smallest rate", "largest rate")
+                for gate in fine_tuned(name, "non-linear", start=start)
+            ),
+        )
+        for name in _BALANCED
+    ],
+    draw=_drawn_settings,
+    published=PUBLISHED,
+)
+def section_64_settings(effort: str, run: Run) -> Finding:
+    """What settings of ours may decide: how long each rate trains, and how much heads leave to be learned.
+
+    In section 6.4 all rates have the same number of iterations, so that small ones train less. Here rate times iterations is the same.
+    Heads from all samples are compared with heads from four samples of each class at one rate.
+    """
+    plan = PLANS[effort]
+    few, names = plan.tasks[: plan.few], encoders(effort, run, texts=False)
+    lengths = {rate: round(plan.rate * plan.steps / rate) for rate in sorted({plan.rate, *plan.balanced})}
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name in names:
+        if name in _BALANCED:
+            numbers, curve = _of_rates(name, lengths, effort, run)
+            statistics |= numbers
+            arrays[f"rate: {name}"] = curve
+        for words, shots in _HEADS.items():
+            probed = study(name, effort, run, only=few, tunings=("non-linear",), shots=shots)
+            result = added(probed, effort, run, methods=("non-linear",))
+            statistics |= _gain_and_coefficient(name, f"with heads from {words}", result)
+            start = over_seeds(100 * result.pretrained.mean(-1), 100 * result.draws[:, 0, START_PLACE])
+            statistics[f"{snake(name)}_start_with_heads_from_{snake(words)}_percent"] = start.named(
+                f"{name}: accuracy before any edit, heads from {words}", "%"
+            )
+            arrays[f"search: {name}, {words}"] = np.stack([result.alphas, result.curves[:, 0].mean((0, 2))])
+    changed: dict[str, object] = {"tasks": list(few)}
+    if set(names) & set(_BALANCED):
+        changed["iterations by rate"] = {f"{rate:g}": steps for rate, steps in lengths.items()}
+    return Finding(statistics, arrays, {**how(effort, run, names), **changed}, NOTES)
+
+
+def _of_rates(name: str, lengths: Mapping[float, int], effort: str, run: Run) -> tuple[dict[str, Number], np.ndarray]:
+    """Gains by rate, each with its number of iterations, and their curve."""
+    plan = PLANS[effort]
+    statistics: dict[str, Number] = {}
+    least, most = min(lengths), max(lengths)
+    by_rate = {}
+    for rate, steps in lengths.items():
+        few = plan.tasks[: plan.few]
+        found = study(name, effort, run, only=few, rate=rate, steps=steps, tunings=("non-linear",))
+        if rate in (least, most):
+            statistics |= progress(found, run, start="smallest rate" if rate == least else "largest rate")
+        by_rate[rate] = added(found, effort, run, methods=("non-linear",))
+        statistics |= _gain_and_coefficient(name, f"at the rate {rate:g} with {steps} iterations", by_rate[rate])
+    statistics[f"{snake(name)}_absolute_accuracy_small_minus_large_rate_at_equal_product"] = _compared(
+        by_rate[least], by_rate[most]
+    ).named(f"{name}: absolute accuracy, rate {least:g} minus {most:g}, at equal rate times iterations")
+    return statistics, _curve({rate: _gain(each, 0) for rate, each in by_rate.items()})
+
+
+def _gain_and_coefficient(name: str, words: str, result: TaskAddition) -> dict[str, Number]:
+    return {
+        f"{snake(name)}_{snake(f'gain {words}')}": _gain(result, 0).named(f"{name}: gain {words}, points"),
+        f"{snake(name)}_{snake(f'coefficient {words}')}": searched(result.chosen[:, 0], result.alphas).named(
+            f"{name}: coefficient {words}"
+        ),
+    }
 
 
 def _gain(result: TaskAddition, place: int) -> Estimate:

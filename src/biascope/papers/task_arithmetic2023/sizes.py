@@ -12,6 +12,7 @@ import numpy as np
 from biascope.editing.pictures import accuracy_bars, map_figure
 from biascope.measures.disentanglement import Disentanglement
 from biascope.measures.task_addition import TaskAddition
+from biascope.papers.selection import chosen as selected
 from biascope.papers.task_arithmetic2023.disentanglement import PLACE, THRESHOLD, mapped
 from biascope.papers.task_arithmetic2023.editing import AHEAD, MERGED, SHARE, SINGLE, added
 from biascope.papers.task_arithmetic2023.tasks import (
@@ -22,12 +23,12 @@ from biascope.papers.task_arithmetic2023.tasks import (
     PUBLISHED,
     TEXTS,
     WAYS,
-    encoders,
     fine_tuned,
     how,
     over_seeds,
     progress,
     study,
+    with_weights,
 )
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number
@@ -38,17 +39,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PAIR = ("mnist", "gtsrb")
+_TEXT_PAIR = ("sst2", "trec")
 _BOTH = (CNN, LARGER[CNN])
+_SIZES = {
+    "smoke": _BOTH,
+    "laptop": _BOTH,
+    "paper": (*_BOTH, *TEXTS),
+}  # an encoder is run beside the other one of its kind
 _GATES = tuple(gate for name in _BOTH for gate in fine_tuned(name, "non-linear", "linearised"))
 
 
 def _drawn(finding: Finding, dark: bool) -> Figure:
+    names, pair = (_BOTH, _PAIR) if f"{CNN}: non-linear" in finding.arrays else (TEXTS, _TEXT_PAIR)
     maps = {
         f"{name.partition('-')[2]}, {way}": finding.arrays[f"{name}: {way}"]  # short titles: "Lite0, post-hoc"
-        for name in _BOTH
+        for name in names
         for way in ("non-linear", "post-hoc")
     }
-    return map_figure(maps, finding.arrays["coefficients"], _PAIR, threshold=THRESHOLD, dark=dark)
+    return map_figure(maps, finding.arrays["coefficients"], pair, threshold=THRESHOLD, dark=dark)
 
 
 def _claim(said: str, key: str, comparator: str, bound: float, printed: str, of: str) -> Claim:
@@ -59,6 +67,7 @@ def _claim(said: str, key: str, comparator: str, bound: float, printed: str, of:
 
 @figure(
     "6.5",
+    networks=_SIZES,
     title="Disentanglement error and task addition by size",
     claims=[
         _claim(
@@ -123,10 +132,28 @@ def _claim(said: str, key: str, comparator: str, bound: float, printed: str, of:
     published=PUBLISHED | {"tasks": ["DTD", "SUN397"], "points": 2048, "grid": 20},
 )
 def figure_65(effort: str, run: Run) -> Finding:
-    """ξ of a pair of tasks, and accuracies after addition, for two sizes; differences are paired by seed and test sample."""
+    """ξ of a pair of tasks, and accuracies after addition, for two sizes; differences are paired by seed and test sample.
+
+    Texts are left out where their encoders are not asked for, or have no weights here.
+    """
+    asked = selected(dict.fromkeys(_SIZES[effort]))
+    images = not set(_BOTH).isdisjoint(asked)
+    texts = with_weights(TEXTS, effort, run) == TEXTS and not set(TEXTS).isdisjoint(asked)
+    if not images and not texts:
+        raise ValueError(f"{' and '.join(TEXTS)} must have their weights, and have none here. See docs/encoders.md.")
+    few = PLANS[effort].tasks[: PLANS[effort].few]
+    statistics, arrays = _of_images(effort, run, few) if images else ({}, {})
+    if texts:
+        numbers, maps = _of_texts(effort, run)
+        statistics, arrays = statistics | numbers, arrays | maps
+    names = (*(_BOTH if images else ()), *(TEXTS if texts else ()))
+    plan = {"tasks": list(few), "points": PLANS[effort].points, "grid": PLANS[effort].grid}
+    return Finding(statistics, arrays, {**how(effort, run, names), **plan}, NOTES)
+
+
+def _of_images(effort: str, run: Run, few: Sequence[str]) -> tuple[dict[str, Number], dict[str, np.ndarray]]:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    few = PLANS[effort].tasks[: PLANS[effort].few]
     sums: list[TaskAddition] = []
     maps: list[list[Disentanglement]] = []
     for name in _BOTH:
@@ -134,24 +161,27 @@ def figure_65(effort: str, run: Run) -> Finding:
         statistics |= progress(found, run)
         sums.append(added(found, effort, run))
         maps.append(mapped(found, _PAIR, effort, run))
-        mean = np.mean([each.xi for each in maps[-1]], axis=0)
-        arrays |= {f"{name}: {way}": mean[place] for place, way in enumerate(WAYS)}
-        arrays["coefficients"] = maps[-1][0].alphas
-    statistics |= _of_maps(_BOTH, maps) | _of_sums(*sums)
-    texts = bool(PLANS[effort].texts) and set(TEXTS) <= set(encoders(effort, run, also=TEXTS))
-    if texts:
-        pair, maps = (PLANS[effort].texts[0], PLANS[effort].texts[1]), []
-        for name in TEXTS:
-            found = study(name, effort, run, only=pair, tunings=("non-linear",))
-            statistics |= progress(found, run)
-            maps.append(mapped(found, pair, effort, run))
-        statistics |= _of_maps(TEXTS, maps, prefix="texts_")
-    settings = {
-        **how(effort, run, (*_BOTH, *(TEXTS if texts else ()))),
-        "tasks": list(few),
-        "points": PLANS[effort].points,
-    }
-    return Finding(statistics, arrays, settings | {"grid": PLANS[effort].grid}, NOTES)
+        arrays |= _mean_maps(name, maps[-1])
+    return statistics | _of_maps(_BOTH, maps) | _of_sums(*sums), arrays
+
+
+def _of_texts(effort: str, run: Run) -> tuple[dict[str, Number], dict[str, np.ndarray]]:
+    statistics: dict[str, Number] = {}
+    arrays: dict[str, np.ndarray] = {}
+    maps: list[list[Disentanglement]] = []
+    for name in TEXTS:
+        found = study(name, effort, run, only=_TEXT_PAIR, tunings=("non-linear",))
+        statistics |= progress(found, run)
+        maps.append(mapped(found, _TEXT_PAIR, effort, run))
+        arrays |= _mean_maps(name, maps[-1])
+    return statistics | _of_maps(TEXTS, maps, prefix="texts_"), arrays
+
+
+def _mean_maps(name: str, maps: Sequence[Disentanglement]) -> dict[str, np.ndarray]:
+    """ξ over coefficients by way to edit, mean over seeds."""
+    mean = np.mean([each.xi for each in maps], axis=0)
+    ways = {f"{name}: {way}": mean[place] for place, way in enumerate(maps[0].methods)}
+    return {**ways, "coefficients": maps[0].alphas}
 
 
 def _of_maps(names: Sequence[str], maps: Sequence[list[Disentanglement]], prefix: str = "") -> dict[str, Number]:

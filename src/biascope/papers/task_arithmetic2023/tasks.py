@@ -20,6 +20,7 @@ from biascope.editing.encoder_source import VIT as VIT_SETTINGS
 from biascope.editing.encoder_source import VIT_FILE, encoder_of, has_weights
 from biascope.editing.encoders.bert import bert
 from biascope.editing.encoders.encoder import Encoder
+from biascope.editing.heads import Head
 from biascope.editing.outputs import edited_outputs, sampled
 from biascope.editing.results import over_seeds_and_samples
 from biascope.editing.study import Study as Study
@@ -29,6 +30,7 @@ from biascope.editing.tuning import TUNINGS, tuning_recipe
 from biascope.editing.vectors import TaskVector
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
+from biascope.papers.selection import chosen as selected
 from biascope.results.claim import Trained
 from biascope.results.estimate import Estimate, Number, over_repeats, proportion
 from biascope.results.result import Result
@@ -38,6 +40,7 @@ from biascope.runs.randomness import forked_rng, generator_for
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.task import Arrays
+from biascope.training.recipe import Recipe
 
 CNN, VIT, TEXT = "EfficientNet-Lite0", "small ViT", "MiniLM-L6"
 LARGER = {CNN: "EfficientNet-Lite2"}  # of one architecture, for the effect of size
@@ -45,6 +48,11 @@ TEXTS = ("MiniLM-L3", TEXT)  # encoders of texts, from small to large
 WAYS = ("non-linear", "post-hoc", "linearised")
 CONTROL = "cifar10"  # of negation: the task furthest from digits, signs, letters and textures
 SHOTS = 4  # samples of each class that a head is fitted on
+TOKENS = 32  # of a text: most sentences of SST-2 and all questions of TREC are shorter
+LOGIT_SCALE = 100.0  # of CLIP: the length of each row of its zero-shot heads
+#: Encoders that a figure can be run for one by one, by effort: of images and texts, and of images alone.
+ENCODERS = {"smoke": (CNN,), "laptop": (CNN,), "paper": (CNN, VIT, TEXT)}
+IMAGES = {effort: tuple(name for name in names if name not in TEXTS) for effort, names in ENCODERS.items()}
 _NAMES = {
     CNN: "efficientnet_lite0",
     LARGER[CNN]: "efficientnet_lite2",
@@ -68,6 +76,7 @@ class Plan:
         batch: Samples of an iteration.
         rate: The learning rate of every fine-tuning, whatever the encoder and the method.
         rates: Other rates, to compare with.
+        balanced: Other rates, to compare with at the same product of rate and iterations.
         seeds: Repeats, each with its own order of samples.
         coefficients: Of a search, apart from those near 0.
         few: Tasks of comparisons that need not all.
@@ -87,6 +96,7 @@ class Plan:
     batch: int
     rate: float
     rates: tuple[float, ...]
+    balanced: tuple[float, ...]
     seeds: int
     coefficients: int
     few: int
@@ -110,6 +120,7 @@ PLANS = {
         batch=16,
         rate=1e-2,
         rates=(1e-1,),
+        balanced=(5e-3,),
         seeds=2,
         coefficients=3,
         few=2,
@@ -129,6 +140,7 @@ PLANS = {
         batch=32,
         rate=1e-4,
         rates=(3e-5, 1e-3),
+        balanced=(3e-5, 1e-3),
         seeds=3,
         coefficients=11,
         few=3,
@@ -148,6 +160,7 @@ PLANS = {
         batch=128,
         rate=1e-4,
         rates=(1e-5, 3e-5, 3e-4, 1e-3),
+        balanced=(3e-5, 1e-3),
         seeds=3,
         coefficients=21,
         few=4,
@@ -161,7 +174,7 @@ PLANS = {
 
 
 def encoders(effort: str, run: Run, *, texts: bool = True, also: Sequence[str] = ()) -> tuple[str, ...]:
-    """The encoders of a plan whose weights are there; what a figure runs on is recorded by :func:`how`.
+    """The encoders of a plan that are asked for and whose weights are there; what a figure runs on is recorded by :func:`how`.
 
     Args:
         effort: Whose plan.
@@ -172,11 +185,17 @@ def encoders(effort: str, run: Run, *, texts: bool = True, also: Sequence[str] =
     Raises:
         ValueError: If there are weights of none.
     """
-    wanted = [name for name in dict.fromkeys((*PLANS[effort].encoders, *also)) if texts or name not in TEXTS]
-    found = tuple(name for name in wanted if effort == "smoke" or has_weights(_NAMES[name], root=run.data_root))
+    wanted = list(selected(dict.fromkeys((*PLANS[effort].encoders, *also))))
+    wanted = [name for name in wanted if texts or name not in TEXTS]
+    found = with_weights(wanted, effort, run)
     if not found:
         encoder_of(_NAMES[wanted[0]], root=run.data_root)  # says what is missing
     return found
+
+
+def with_weights(names: Sequence[str], effort: str, run: Run) -> tuple[str, ...]:
+    """Those encoders whose weights are there; at smoke effort all, because none is needed."""
+    return tuple(name for name in names if effort == "smoke" or has_weights(_NAMES[name], root=run.data_root))
 
 
 def study(
@@ -191,6 +210,8 @@ def study(
     normalise: bool = True,
     shots: int | None = SHOTS,
     seeds: Sequence[int] | None = None,
+    steps: int | None = None,
+    chance: bool = False,
 ) -> Study:
     """Fine-tune an encoder on its tasks, or read what was kept.
 
@@ -205,6 +226,8 @@ def study(
         normalise: Whether features are divided by their length before the head.
         shots: Samples of each class that heads are fitted on; ``None`` for all.
         seeds: Some of the plan's seeds; all by default.
+        steps: Another number of iterations than the plan's.
+        chance: Whether heads have random directions, so that accuracy starts at chance; see :func:`heads_at_chance`.
 
     Raises:
         ValueError: If weights or data are missing.
@@ -213,7 +236,9 @@ def study(
     names = plan.random if random else plan.texts if name in TEXTS else plan.tasks
     names = tuple(task for task in names if only is None or task in only)
     chosen = tuple(range(plan.seeds) if seeds is None else seeds)
-    return _study(name, effort, run.shared, random, names, rate or plan.rate, tuple(tunings), normalise, shots, chosen)
+    recipe = tuning_recipe(steps=steps or plan.steps, rate=rate or plan.rate, batch=plan.batch)
+    how_much = (recipe, tuple(tunings), normalise, shots, chosen, chance)
+    return _study(name, effort, run.shared, random, names, *how_much)
 
 
 @functools.lru_cache(maxsize=2)  # figures of one process share what takes half a minute to read
@@ -223,15 +248,14 @@ def _study(
     run: Run,
     random: bool,
     names: tuple[str, ...],
-    rate: float,
+    recipe: Recipe,
     tunings: tuple[str, ...],
     normalise: bool,
     shots: int | None,
     seeds: tuple[int, ...],
+    chance: bool,
 ) -> Study:
-    plan = PLANS[effort]
     encoder, tasks = _encoder_and_tasks(name, effort, names, run.data_root, random)
-    recipe = tuning_recipe(steps=plan.steps, rate=rate, batch=plan.batch)
     return study_of(
         encoder,
         tasks,
@@ -239,9 +263,30 @@ def _study(
         seeds=seeds,
         normalise=normalise,
         shots=shots,
+        heads=heads_at_chance(encoder, tasks, normalise=normalise) if chance else None,
         name=name,
         run=run,
     )
+
+
+def heads_at_chance(encoder: Network, tasks: Mapping[str, Arrays], *, normalise: bool = True) -> dict[str, Head]:
+    """Heads that know nothing of the encoder, as CLIP's zero-shot heads know nothing of one with random weights.
+
+    Each class has a random direction, drawn once for each task, of the length that CLIP's heads have.
+
+    Args:
+        encoder: Whose features they take.
+        tasks: By name; the classes are those of the training samples.
+        normalise: Whether features are divided by their length first.
+    """
+    heads = {}
+    for name, task in tasks.items():
+        x, y = task.splits["train"]
+        with torch.no_grad():
+            features = encoder(x[:2]).shape[1]
+        rows = torch.randn(1 + int(y.max()), features, generator=generator_for(torch.device("cpu"), 0, "head", name))
+        heads[name] = Head(LOGIT_SCALE * nn.functional.normalize(rows), torch.zeros(len(rows)), normalise)
+    return heads
 
 
 Kept = TypeVar("Kept", bound=Result)
@@ -307,7 +352,9 @@ def _encoder_and_tasks(
     if effort == "smoke":
         return _small(name, random, seed), {task: _clouds(task, plan.sizes) for task in names}
     size = None if name in (VIT, *TEXTS) else plan.pixels
-    encoder: Encoder = encoder_of(_NAMES[name], image_size=size, random=random, seed=seed, root=root)
+    encoder: Encoder = encoder_of(
+        _NAMES[name], image_size=size, length=TOKENS, random=random, seed=seed, root=root
+    )  # images have no tokens
     return encoder.network, tasks_of(names, encoder, sizes=plan.sizes, root=root)
 
 
@@ -458,6 +505,7 @@ def how(effort: str, run: Run | None = None, names: Sequence[str] | None = None)
         "pixels": plan.pixels,
         "tasks": list(plan.tasks),
         "text tasks": list(plan.texts) if set(names) & set(TEXTS) else [],
+        **({"tokens of a text": TOKENS} if set(names) & set(TEXTS) else {}),
         "samples": list(plan.sizes),
         "steps": plan.steps,
         "seeds": plan.seeds,

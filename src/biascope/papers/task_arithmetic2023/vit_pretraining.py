@@ -46,8 +46,8 @@ class Pretraining:
 
     characters: int = 1000
     faces: int = 1500
-    views: int = 600_000
-    steps: int = 5000
+    views: int = 300_000
+    steps: int = 2000
     batch: int = 1024
     rate: float = 1e-3
 
@@ -166,6 +166,7 @@ def write_vit(
     plan: Pretraining | None = None,
     settings: dict[str, int] | None = None,
     seed: int = 0,
+    half: bool = False,
     run: Run,
 ) -> Path:
     """Pre-train the small ViT and put it where :func:`biascope.editing.encoder_source.encoder_of` finds it.
@@ -177,6 +178,7 @@ def write_vit(
         plan: How long.
         settings: Sizes of the ViT.
         seed: Random seed.
+        half: Whether to write float16, half as large. Everybody who reads the file then has the same rounded weights.
         run: Device and precision.
     """
     plan = plan or Pretraining()
@@ -193,7 +195,7 @@ def write_vit(
     }
     path = Path(root) / VIT_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_vit(encoder, path, settings=settings, source=json.dumps(facts))
+    save_vit(encoder, path, settings=settings, source=json.dumps(facts), half=half)
     return path
 
 
