@@ -168,21 +168,15 @@ class Sweep:
                 claims[_name(group)] = claim
                 return self._store is None or claim.enter_context(_claimed(self._store.lock(_name(group)), wait))
 
-            def still_missing() -> Iterator[Group]:
-                elsewhere = []
-                for group in missing:
-                    if not mine(group, wait=False):
+            elsewhere: list[Group] = []
+
+            def still_missing(groups: Sequence[Group], wait: bool) -> Iterator[Group]:
+                for group in groups:
+                    if not mine(group, wait):
                         elsewhere.append(group)
                     elif self._done(group):  # another process was here
                         finished(group)
                     else:
-                        at_hand(sizes[_name(group)])
-                        yield group
-                for group in elsewhere:
-                    mine(group, wait=True)
-                    if self._done(group):
-                        finished(group)
-                    else:  # whoever was at it has died
                         at_hand(sizes[_name(group)])
                         yield group
 
@@ -197,7 +191,10 @@ class Sweep:
                     self._write(group, outcomes)
                 finished(group)
 
-            run_groups(work, still_missing(), self.run, keep)
+            run_groups(work, still_missing(missing, wait=False), self.run, keep)
+            # One at a time: a process that waits while it has groups under way could be waited for by the other.
+            for group in list(elsewhere):  # missing still if whoever was at it has died
+                run_groups(work, still_missing([group], wait=True), self.run, keep)
         found = {_name(group): self._read(group) for group in groups}
         return {key: found[_name(home[key])][key] for key in wanted}
 
