@@ -307,6 +307,8 @@ def settings_1(effort: str) -> dict[str, Any]:
     """Settings of figure 1 at an effort."""
     plans = dict(chosen(_by_key(effort)).values())
     settings = _settings_of_circles(list(dict.fromkeys(plan.name for plan in plans.values())), effort)
+    if len(plans) < len(_CIRCLES[effort]):  # planes of a network that earlier runs list
+        del settings["networks"]
     for title, plan in plans.items():
         # ResNet-18's circles in a plane of eigenvectors are the wide ones, as in the authors' code.
         own = TITLES[plan.name] if title in (TITLES[plan.name], "ResNet-18 wide") else title
