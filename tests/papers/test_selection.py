@@ -142,11 +142,16 @@ def test_settings_that_list_networks_are_joined(paper: ModuleType, checkout: Pat
     reproduction.merge("first")
     new = {"names": ["lenet"], "hashes": {"lenet": "b"}, "texts": ["three"], "tasks": ["one", "two"]}
     paper.STATE["more"] = new
-    by_network("lenet", folder="second")
+    dated(by_network("lenet", folder="second"), "2026-01-02 00:00:00 UTC")
     assert outcomes("second") == ["added"]
     (both,) = reproduction.committed(papers.figure("fake2023", "3")).values()
     found = {key: both.settings[key] for key in new}
     assert found == {**new, "names": ["mlp", "lenet"], "hashes": {"mlp": "a", "lenet": "b"}}
+    paper.STATE["more"] = {"texts": []}
+    by_network("lenet", folder="third")
+    assert outcomes("third") == ["added"]
+    (all_three,) = reproduction.committed(papers.figure("fake2023", "3")).values()
+    assert all_three.settings["texts"] == ["three"], "a run without texts takes none away"
 
 
 @pytest.mark.parametrize("change", [{"tasks": ["one", "two", "three"]}, {"hashes": {"lenet": "c"}}])

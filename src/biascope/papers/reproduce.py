@@ -597,8 +597,8 @@ def _joined(before: Record, record: Record) -> dict[str, Any]:
     networks, found = set(record.settings[selection.KEY]), {}
     for key in (record.settings.keys() & before.settings.keys()) - {selection.KEY}:
         known, value = before.settings[key], record.settings[key]
-        if known in ([], {}) and type(value) is type(known):
-            found[key] = value
+        if type(value) is type(known) and ([] in (value, known) or {} in (value, known)):
+            found[key] = value or known
         elif isinstance(value, list) and isinstance(known, list) and networks.issuperset(map(str, value)):
             found[key] = list(dict.fromkeys((*known, *value)))
         elif (
