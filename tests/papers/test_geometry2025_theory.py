@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import importlib.util
 import math
+from pathlib import Path
 from typing import Any
 
 import closed_forms_geometry as forms
@@ -21,6 +23,8 @@ from biascope.papers.geometry2025.models import (
     pooled_convolution_evolution,
 )
 from biascope.papers.geometry2025.shared import family_of
+from biascope.papers.reproduce import committed
+from biascope.results.estimate import Estimate
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.velocity import gradient_velocity, weight_velocity
@@ -203,3 +207,33 @@ def test_the_noise_of_groups_is_the_variance_of_their_mean() -> None:
     truth = 3 * torch.eye(4, dtype=torch.float64)
     groups = truth + normal(400, 4, 4)
     assert probes.noise_of(groups, torch.arange(400)) == pytest.approx(16 / 36, rel=0.1)
+
+
+def test_shares_and_reported_correlations_end_where_they_can_lie() -> None:
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.eye(4) + 0.05 * torch.randn(8, 4, 4, generator=generator)
+    share, rest = (theory.share_within(groups, mask) for mask in (torch.eye(4), 1 - torch.eye(4)))
+    assert share.high == 1.0
+    assert rest.low == 0.0
+    plain = theory.corr(groups, torch.eye(4))
+    assert plain.high > 1.0, "noise carries it there"
+    assert theory.possible_corr(groups, torch.eye(4)).high == 1.0
+    assert theory.possible_corr(groups, torch.eye(4)).low == plain.low
+
+
+def test_committed_shares_and_correlations_are_possible_and_stay_so() -> None:
+    path = Path(__file__).parents[2] / "migrations" / "possible_intervals_geometry2025.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    beyond = Estimate(0.99, 0.1, 0.78, 1.2).named("a share").as_dict()
+    key = "lenet_trained_squared_share_of_norm_deltat_norm_2_within_50_directions"
+    found = module.corrected("conjecture 2", {key: beyond, f"{key}_of_gsg_minus_s": beyond})
+    assert (found[key]["low"], found[key]["high"]) == (0.78, 1.0)
+    assert found[f"{key}_of_gsg_minus_s"] == beyond, "a difference can be larger"
+    for each in papers.find("geometry2025").figures:
+        for record in committed(each).values():
+            numbers = {name: number.as_dict() for name, number in record.statistics.items()}
+            assert module.corrected(each.number, numbers) == numbers

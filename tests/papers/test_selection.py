@@ -120,8 +120,23 @@ def test_a_run_for_one_network_is_added_to_the_numbers_of_the_others(paper: Modu
         ("mlp", "reproduced"),
     ]
     assert both.seconds == round(first.seconds + second.record.seconds, 1)
-    assert png_height(picture) == 2 * height, "the picture of the earlier run stays above"
+    assert png_height(picture) > 2 * height, "the picture of the earlier run stays above, and a line between them"
     assert outcomes("second") == ["kept"]
+
+
+def test_the_picture_of_a_run_with_all_numbers_of_the_earlier_one_replaces_it(
+    paper: ModuleType, checkout: Path
+) -> None:
+    dated(by_network("mlp", folder="first"), "2026-01-01 00:00:00 UTC")
+    assert outcomes("first") == ["new"]
+    picture = checkout / "docs/gallery/fake2023-3.png"
+    height = png_height(picture)
+    dated(by_network("mlp", "lenet", folder="second"), "2026-01-02 00:00:00 UTC")
+    assert outcomes("second") == ["added"]
+    assert png_height(picture) == height
+    dated(by_network("lenet", folder="third"), "2026-01-03 00:00:00 UTC")
+    assert outcomes("third") == ["added"]
+    assert png_height(picture) > 2 * height, "the earlier one has a network that was not measured again"
 
 
 @pytest.mark.parametrize("packed", [False, True])

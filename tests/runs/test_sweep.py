@@ -1,6 +1,8 @@
 """Sweeps: planned once, kept group by group, and the same bit for bit however often they were killed."""
 
+import contextlib
 import json
+import resource
 import signal
 import threading
 from pathlib import Path
@@ -11,7 +13,7 @@ from killing import Script
 
 from biascope.runs.files import partial_name
 from biascope.runs.run import Run
-from biascope.runs.trials import Group, Outcome, Sweep, Work
+from biascope.runs.trials import Group, Outcome, Sweep, Work, _claimed
 
 # A command that trains stacks of linear models in float32. Each step adds up a stack's gradients from the first member to
 # the last, so an outcome depends on who is in the stack, in which order and by which method.
@@ -378,3 +380,17 @@ def test_two_that_work_on_one_folder_share_the_groups(tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert [float(each["value"]) for each in found[name].values()] == [97.0, 98.0, 99.0]
     assert not list(tmp_path.rglob("at-*.lock")), "locks of finished groups are removed"
+
+
+def test_groups_that_others_are_at_keep_no_file_open(tmp_path: Path) -> None:
+    """Thousands of them would use up the files of a process, and all of their work would be repeated."""
+    fcntl = pytest.importorskip("fcntl")
+    lock = tmp_path / "at-group.lock"
+    with lock.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as every:
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            for _ in range(min(limit, 4096) + 10):
+                assert not every.enter_context(_claimed(lock, wait=False))
+    with _claimed(lock, wait=True) as held:
+        assert held, "a lock file that is left behind keeps nobody out"

@@ -224,11 +224,11 @@ class Outcome:
 
     @property
     def remark(self) -> str:
-        """Why it is untested, or what explains that it is not reproduced; empty if there is nothing to explain."""
+        """Why it is untested, or what explains that it or one of its claims is not reproduced; empty if nothing is to explain."""
         if self.verdict == "not reproduced":
             return self.statement.ruled_out
         if any(each.verdict == "not reproduced" for each in self.claims):
-            return "A claim is not reproduced, and no experiment rules our settings out."
+            return self.statement.undecided or "A claim is not reproduced, and no experiment rules our settings out."
         return "" if self.claims else self.statement.untested
 
     @property
@@ -419,7 +419,8 @@ def merge(source: Path | str, *, results: Path | None = None, gallery: Path | No
 
     One entry per figure and effort is kept: a newer run replaces an older one of the same effort, and never one of
     another effort. A run for some networks replaces their numbers alone (:func:`united`). The picture is drawn again from
-    the arrays where the finding has the greatest effort of its figure.
+    the arrays where the finding has the greatest effort of its figure. That of some networks goes below the earlier one, unless it has
+    all numbers of the earlier run.
 
     Args:
         source: A reproduce folder, or a ``.tar.gz`` of one; nothing but findings and arrays is read from it.
@@ -532,8 +533,11 @@ def _merge_one(
     drawn = None
     if gallery is not None and all(effort_rank(effort) <= effort_rank(record.effort) for effort in entries):
         drawn = picture(figure, record.finding(_arrays(document, beside, name)))
-        if added and before is not None:
-            drawn = _below(gallery / f"{figure.paper}-{figure.file_name}.png", drawn)
+        if added and before is not None and not record.statistics.keys() >= before.statistics.keys():
+            again = bool(record.statistics.keys() & before.statistics.keys())
+            drawn = _below(
+                gallery / f"{figure.paper}-{figure.file_name}.png", drawn, _caption(added, record.date, again)
+            )
     if added:
         record = united(figure, before, record)
     entries[record.effort] = record
@@ -632,17 +636,30 @@ def _measured_again(title: str, before: Record, record: Record) -> bool:
     return bool(own) and record.statistics.keys() >= set(own)
 
 
-def _below(path: Path, drawn: bytes) -> bytes:
-    """A picture below the one in a file, if there is one: arrays of earlier runs are not kept."""
+def _caption(networks: Sequence[object], date: str, again: bool) -> str:
+    """What stands between the picture of an earlier run and that of some networks."""
+    names = ", ".join(str(name).replace("_", " ") for name in networks)
+    return f"Run of {date[:10]} ({names})" + (", which replaces its curves above" if again else "")
+
+
+def _below(path: Path, drawn: bytes, caption: str) -> bytes:
+    """A picture below the one in a file, if there is one, and a line between them: arrays of earlier runs are not kept."""
     if not path.exists():
         return drawn
-    from PIL import Image
+    from PIL import Image, ImageDraw, ImageFont
 
     with Image.open(path) as above, Image.open(io.BytesIO(drawn)) as below:
         parts = [above.convert("RGB"), below.convert("RGB")]
-    whole = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), "white")
+    width = max(part.width for part in parts)
+    height = width // 20
+    line = Image.new("RGB", (width, height), "white")
+    ink = ImageDraw.Draw(line)
+    ink.line((0, 1, width, 1), fill="grey")
+    ink.text((height // 3, height // 2), caption, fill="black", font=ImageFont.load_default(height // 2), anchor="lm")
+    parts.insert(1, line)
+    whole = Image.new("RGB", (width, sum(part.height for part in parts)), "white")
     for number, part in enumerate(parts):
-        whole.paste(part, (0, number * parts[0].height))
+        whole.paste(part, (0, sum(each.height for each in parts[:number])))
     held = io.BytesIO()
     whole.save(held, "png", optimize=True)
     return held.getvalue()

@@ -61,6 +61,7 @@ class Statement:
         untested: Why no claim tests it by the paper's own bound; empty if one does.
         ruled_out: If it is not reproduced, the experiment that rules our settings out as the reason. Without one, the verdict
             stays *inconclusive*.
+        undecided: If some of its claims hold and others do not, what the difference between them is.
     """
 
     key: str
@@ -68,6 +69,7 @@ class Statement:
     text: str
     untested: str = ""
     ruled_out: str = ""
+    undecided: str = ""
 
     def __post_init__(self) -> None:
         if not _is_key(self.key):

@@ -182,7 +182,8 @@ class Sweep:
 
             def finished(group: Group) -> None:
                 if self._store is not None:  # whoever still waits for it will find it done
-                    self._store.lock(_name(group)).unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # of someone else in a folder that lets nobody else remove it
+                        self._store.lock(_name(group)).unlink(missing_ok=True)
                 claims[_name(group)].close()
                 advance(sizes[_name(group)])
 
@@ -438,6 +439,7 @@ def _claimed(lock: Path, wait: bool) -> Iterator[bool]:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             held = False
+            stack.close()  # of thousands of groups, no file may stay open
         except (ImportError, OSError):
             pass
         yield held

@@ -176,7 +176,12 @@ def _drawn_circles(finding: Finding, dark: bool) -> Figure:
     """Decision boundaries; where only planes without any were run, their accuracies."""
     arrays, shown = finding.arrays, {}
     if not finding.arrays_of("values"):
-        return lines_figure(finding.curves_of("plane"), x="u₂, or number of the plane", y="test accuracy, %", dark=dark)
+        curves = finding.curves_of("plane")
+        for name, (places, values) in list(curves.items()):
+            if f"late u₂: {name}" in finding.settings:  # the bound of the claims
+                bound = _without_the_second_axis(finding.settings[f"radii: {name}"])
+                curves["best that ignores u₂"] = (places, np.full_like(values, bound))
+        return lines_figure(curves, x="u₂, or number of the plane", y="test accuracy, %", dark=dark)
     for name, values in finding.arrays_of("values").items():
         network = name.partition(",")[0]
         grid, samples, labels = (arrays[f"{part}: {network}"] for part in ("grid", "samples", "labels"))

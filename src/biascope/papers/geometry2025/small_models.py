@@ -24,11 +24,11 @@ from biascope.papers.geometry2025.models import halfspace_second_moment, mean_ta
 from biascope.papers.geometry2025.theory import (
     GROUPS,
     claims_of,
-    corr,
     curves_figure,
     dots_figure,
     evolutions,
     pooled_convolution,
+    possible_corr,
     share_within,
     slope_of,
     with_gaussian_weights,
@@ -109,8 +109,8 @@ def section_3_1(effort: str, run: Run) -> Finding:
     moved = evolutions(family, shape, _follows(x.to(run.torch_device), y.to(run.torch_device)), DRAWS[effort], run)
     factor = (moved * covariance).sum((1, 2)) / covariance.square().sum()
     statistics = {
-        "corr_g_i": corr(geometry, torch.eye(_INPUTS)).named("Corr(G, I)"),
-        "corr_delta_s": corr(moved, covariance).named("Corr(Δ, S)"),
+        "corr_g_i": possible_corr(geometry, torch.eye(_INPUTS)).named("Corr(G, I)"),
+        "corr_delta_s": possible_corr(moved, covariance).named("Corr(Δ, S)"),
         "factor_of_s": _over_groups(factor).named("factor of S in Δ, in units of σ²"),
     }
     notes = ("Definition 2.2 adds the transpose, and so gives Δ = −2σ²S. Section 3.1 leaves the transpose out.",)
@@ -158,7 +158,7 @@ def proposition_a1(effort: str, run: Run) -> Finding:
     noise = added.flatten(1).norm(dim=1).mean() / mean.norm()
     statistics: dict[str, Number] = {
         "factor_of_delta_in_what_labels_add": _over_groups(along).named("what labels add to Δ, in units of Δ"),
-        "corr_of_delta_with_and_without_labels": corr(pulled, free).named("Corr of Δ with and without labels"),
+        "corr_of_delta_with_and_without_labels": possible_corr(pulled, free).named("Corr of Δ with and without labels"),
         "noise_of_a_group": Estimate(float(noise)).named("what labels add in one group of draws, in units of Δ"),
     }
     drawn = ["factor_of_delta_in_what_labels_add", "corr_of_delta_with_and_without_labels"]
@@ -280,7 +280,7 @@ def appendix_a5(effort: str, run: Run) -> Finding:
     draws = DRAWS[effort] // 4
     for key, (title, build) in _UNPOOLED.items():
         groups = geometry_groups(Family.initialised(build, name=title), shape, draws, run)
-        statistics[f"{key}_corr_g_i"] = corr(groups, torch.eye(_SIDE**2)).named(f"{title}: Corr(G, I)")
+        statistics[f"{key}_corr_g_i"] = possible_corr(groups, torch.eye(_SIDE**2)).named(f"{title}: Corr(G, I)")
     family = Family.initialised(lambda: pooled_convolution(shape, 1, _TAPS), name="pooled convolution")
     groups = geometry_groups(family, shape, DRAWS[effort], run)
     coverage = torch.from_numpy(mean_tap_matrix(shape[1:], _TAPS).sum(1))
@@ -288,7 +288,7 @@ def appendix_a5(effort: str, run: Run) -> Finding:
         "pooled_share_off_the_diagonal": share_within(groups, 1 - torch.eye(_SIDE**2)).named(
             "pooled convolution: share of ‖G‖² off the diagonal"
         ),
-        "pooled_corr_diagonal_coverage": corr(groups.diagonal(dim1=1, dim2=2), coverage).named(
+        "pooled_corr_diagonal_coverage": possible_corr(groups.diagonal(dim1=1, dim2=2), coverage).named(
             "pooled convolution: Corr(diagonal of G, coverage)"
         ),
     }
@@ -472,7 +472,9 @@ def appendix_a11(effort: str, run: Run) -> Finding:
         ),
         "mean_overlap": _over_groups(both.mean(1)).named("mean overlap of two half-spaces"),
         "mean_squared_overlap": _over_groups(overlap.square().mean(1)).named("mean squared overlap of two half-spaces"),
-        "normalised_moment_corr_i": corr(spheres, torch.eye(_PLANE)).named("normalised vector: Corr(second moment, I)"),
+        "normalised_moment_corr_i": possible_corr(spheres, torch.eye(_PLANE)).named(
+            "normalised vector: Corr(second moment, I)"
+        ),
         "normalised_moment_first_entry_times_d": _over_groups(_PLANE * spheres[:, 0, 0]).named(
             "normalised vector: first entry of the second moment, times D"
         ),

@@ -112,11 +112,16 @@ def corr(one: Tensor, two: Tensor) -> Estimate:
     return unbiased((first @ second.T).expand_as(products), products, (second @ second.T).expand_as(products))
 
 
+def possible_corr(one: Tensor, two: Tensor) -> Estimate:
+    """:func:`corr` as it is reported: noise can carry it beyond 1, where no correlation lies."""
+    return corr(one, two).within(-1.0, 1.0)
+
+
 def share_within(groups: Tensor, mask: Tensor) -> Estimate:
     """Share of ``‖E M‖²`` in the entries of a mask."""
     flat = groups.flatten(1)
     whole = flat @ flat.T
-    return unbiased((flat * mask.to(flat).flatten()) @ flat.T, whole, whole)
+    return unbiased((flat * mask.to(flat).flatten()) @ flat.T, whole, whole).within(0.0, 1.0)
 
 
 def periodic_share(groups: Tensor, shape: Sequence[int], period: int) -> Estimate:
@@ -662,7 +667,7 @@ def figure_9(effort: str, run: Run) -> Finding:
         identity = torch.eye(len(place))
         one, two = (periodic_share(groups, shape, period) for period in (PERIOD, OTHER))
         statistics |= {
-            f"{key}_corr_g_i": corr(groups, identity).named(f"{title}: Corr(G, I)"),
+            f"{key}_corr_g_i": possible_corr(groups, identity).named(f"{title}: Corr(G, I)"),
             f"{key}_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart": share_within(groups, near).named(
                 f"{title}: share of ‖G‖² up to {BAND} pixels apart"
             ),
@@ -740,12 +745,12 @@ def figure_a12(effort: str, run: Run) -> Finding:
         still = geometries(name, Probe.fixed(torch.zeros(1, *shape)), draws, run, shape=shape, seed=1)  # other networks
         moving = geometries(name, _gaussian_probe(scale, shape), draws, run, shape=shape)
         statistics |= {
-            f"{key}_corr_g_0_g": corr(still, moving).named(f"{title}: Corr(G(0), G)"),
-            f"{key}_corr_i_g": corr(moving, torch.eye(moving.shape[1])).named(f"{title}: Corr(I, G)"),
+            f"{key}_corr_g_0_g": possible_corr(still, moving).named(f"{title}: Corr(G(0), G)"),
+            f"{key}_corr_i_g": possible_corr(moving, torch.eye(moving.shape[1])).named(f"{title}: Corr(I, G)"),
         }
         if scale < 1:
             wide = geometries(name, _gaussian_probe(1.0, shape), draws, run, shape=shape)
-            statistics[f"{key}_corr_g_0_g_with_sigma_p_1"] = corr(still, wide).named(
+            statistics[f"{key}_corr_g_0_g_with_sigma_p_1"] = possible_corr(still, wide).named(
                 f"{title}: Corr(G(0), G) with σ_P = 1"
             )
     settings = {**settings_of_geometries(effort), "drawn": list(statistics)}

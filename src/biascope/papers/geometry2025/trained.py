@@ -23,6 +23,7 @@ from biascope.papers.geometry2025.theory import (
     curves_figure,
     difference,
     dots_figure,
+    possible_corr,
     small_images,
     unbiased,
 )
@@ -94,7 +95,7 @@ def _energy_within(drawn: DrawnMatrix, basis: Tensor, groups: int) -> Estimate:
     inside = DrawnMatrix(drawn.left.double() @ basis.T, drawn.right.double() @ basis.T)
     shape = (groups, drawn.draws // groups)
     top, whole = (each.pairs().reshape(*shape, *shape).mean((1, 3)) for each in (inside, drawn))
-    return unbiased(top, whole, whole)
+    return unbiased(top, whole, whole).within(0.0, 1.0)
 
 
 # Key and words of each number of conjecture 2; it exists for every network at every time, and by chance.
@@ -328,13 +329,15 @@ def figure_a3(effort: str, run: Run) -> Finding:
             curved, here, there = (torch.stack(each) for each in (bent, same, random))
             neutral, alike = corr(curved, torch.eye(curved.shape[1])), corr(curved, here)
             numbers = {
-                f"{loss}_{when}_corr_curvature_gt_at_the_same_inputs": alike.named(
+                f"{loss}_{when}_corr_curvature_gt_at_the_same_inputs": alike.within(-1.0, 1.0).named(
                     f"{loss}, {when}: Corr(curvature, Gᵗ at the same inputs)"
                 ),
-                f"{loss}_{when}_corr_curvature_gt_at_random_inputs": corr(curved, there).named(
+                f"{loss}_{when}_corr_curvature_gt_at_random_inputs": possible_corr(curved, there).named(
                     f"{loss}, {when}: Corr(curvature, Gᵗ at random inputs)"
                 ),
-                f"{loss}_{when}_corr_curvature_i": neutral.named(f"{loss}, {when}: Corr(curvature, I)"),
+                f"{loss}_{when}_corr_curvature_i": neutral.within(-1.0, 1.0).named(
+                    f"{loss}, {when}: Corr(curvature, I)"
+                ),
             }
             statistics |= numbers
             drawn += numbers
