@@ -1,7 +1,8 @@
 """Correct the committed results of the 2025 paper: intervals of shares and correlations end where these numbers can lie.
 
 Estimates from products of different networks have no bias, but their intervals can pass 0 or 1. The measurement now ends them
-there, and a value above 1 is 1 (`Estimate.within`). Standard errors stay as they are. No verdict changes. A second run changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folder of other results:
+there, and a value above 1 is 1 (`Estimate.within`). Standard errors stay as they are. No verdict changes. A second run
+changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folder of other results:
 
     python migrations/possible_intervals_geometry2025.py [FOLDER]
 """

@@ -272,3 +272,10 @@ def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:
     assert planes.shape == (2, 2, 256)
     torch.testing.assert_close(planes @ planes.mT, torch.eye(2).expand(2, 2, 2))
     assert float((planes[0] @ planes[1].T).abs().max()) < 0.5
+
+
+def test_a_statement_whose_claims_differ_says_how() -> None:
+    found = {each.statement.key: each for each in reproduction.outcomes(reproduction.standings())}
+    outcome = found["resnet18_fails_on_unaligned_circles"]
+    assert outcome.verdict == "inconclusive"
+    assert "corner pixel" in outcome.remark

@@ -100,7 +100,8 @@ class Sweep:
 
     The identity does not contain the keys: asked for more of them, the sweep appends groups to its plan and reuses what
     it has. Several processes on one folder share the plan and the work: each takes groups that no other is at, and in the end waits
-    for the rest. A process that dies lets its group go. Where the system has no file locks, work is repeated at worst.
+    for the rest. A process that dies lets its group go; one that hangs keeps it until it is ended. Lock files that are left behind keep
+    nobody out. Where the system has no file locks, work is repeated at worst.
 
     Args:
         work: What is computed, in words.
