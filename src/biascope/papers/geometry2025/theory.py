@@ -113,8 +113,19 @@ def corr(one: Tensor, two: Tensor) -> Estimate:
 
 
 def possible_corr(one: Tensor, two: Tensor) -> Estimate:
-    """:func:`corr` as it is reported: noise can carry it beyond 1, where no correlation lies."""
-    return corr(one, two).within(-1.0, 1.0)
+    """:func:`corr` as it is reported."""
+    return as_possible(corr(one, two))
+
+
+def as_possible(found: Estimate) -> Estimate:
+    """A correlation and its interval between −1 and 1: noise can carry them beyond.
+
+    Example:
+        >>> as_possible(Estimate(-1.01, 0.02, -1.05, -0.97))
+        -1.00 ± 0.020 (95 % CI -1.000 to -0.970)
+    """
+    upper = found.within(-1.0, 1.0)
+    return upper.map_linear(-1.0).within(-1.0, 1.0).map_linear(-1.0)
 
 
 def share_within(groups: Tensor, mask: Tensor) -> Estimate:

@@ -18,6 +18,7 @@ from biascope.families.weights import Params
 from biascope.papers.geometry2025.shared import TITLES, family_of, geometry_of, learned, probe_scale
 from biascope.papers.geometry2025.theory import (
     NAMES,
+    as_possible,
     claims_of,
     corr,
     curves_figure,
@@ -329,15 +330,13 @@ def figure_a3(effort: str, run: Run) -> Finding:
             curved, here, there = (torch.stack(each) for each in (bent, same, random))
             neutral, alike = corr(curved, torch.eye(curved.shape[1])), corr(curved, here)
             numbers = {
-                f"{loss}_{when}_corr_curvature_gt_at_the_same_inputs": alike.within(-1.0, 1.0).named(
+                f"{loss}_{when}_corr_curvature_gt_at_the_same_inputs": as_possible(alike).named(
                     f"{loss}, {when}: Corr(curvature, Gᵗ at the same inputs)"
                 ),
                 f"{loss}_{when}_corr_curvature_gt_at_random_inputs": possible_corr(curved, there).named(
                     f"{loss}, {when}: Corr(curvature, Gᵗ at random inputs)"
                 ),
-                f"{loss}_{when}_corr_curvature_i": neutral.within(-1.0, 1.0).named(
-                    f"{loss}, {when}: Corr(curvature, I)"
-                ),
+                f"{loss}_{when}_corr_curvature_i": as_possible(neutral).named(f"{loss}, {when}: Corr(curvature, I)"),
             }
             statistics |= numbers
             drawn += numbers
