@@ -273,6 +273,13 @@ DROPPED = (
         _BOUND + "all of them grow.",
     ),
     Dropped(
+        "4.8, 4.9, 4.10",
+        "The share of the other alignments that grow is 1 (3 claims).",
+        "3 reproduced",
+        "Every seed has a share of 1, so its spread is unknown, and no interval around 1 can lie above 1. The claim is now about the "
+        "smallest growth, which must exceed 1.",
+    ),
+    Dropped(
         "4.11",
         "The loss with the first kernel is at least 1.5 times that with the trained one; accuracy is at least 2 points higher.",
         "1 reproduced, 1 not reproduced",
