@@ -16,6 +16,7 @@ from typing import Any
 from biascope import papers
 from biascope.papers import reproduce as reproduction
 from biascope.results.claim import VERDICTS, FigureOfPaper, Record
+from biascope.results.wording import snake
 
 GALLERY = Path(__file__).parent / "gallery"
 HEAD = """# Gallery of reproduced figures
@@ -88,14 +89,33 @@ def _differences(figure: FigureOfPaper, record: Record) -> str:
         return "The published settings are not listed."
     found = record.differences(figure)
     told = [each for each in found if each.ours != "not recorded"]
-    silent = [each.setting for each in found if each.ours == "not recorded"]
+    absent = _not_run(figure, record)
+    silent = [each.setting for each in found if each.ours == "not recorded" and _network(each.setting) not in absent]
     parts = []
     if told:
         each = "; ".join(f"{_cell(one.setting)} {_cell(one.ours)} (published {_cell(one.published)})" for one in told)
         parts.append(f"Differs from the published settings: {each}.")
+    if absent:
+        parts.append(f"Did not run: {', '.join(map(_cell, absent))}.")
     if silent:
         parts.append(f"Not recorded: {', '.join(map(_cell, silent))}.")
     return " ".join(parts) or "All published settings."
+
+
+def _network(setting: str) -> str:
+    """The network that a setting belongs to, ``"LeNet"`` of ``"epochs: LeNet"``; empty if it belongs to all."""
+    return setting.partition(": ")[2]
+
+
+def _not_run(figure: FigureOfPaper, record: Record) -> list[str]:
+    """Networks of the published figure of which a run has neither a setting nor a number."""
+    published = dict.fromkeys(name for name in map(_network, figure.published) if name)
+    known = {*map(_network, record.settings)}
+    return [
+        name
+        for name in published
+        if name not in known and not any(snake(name) in snake(number.label) for number in record.statistics.values())
+    ]
 
 
 STATEMENTS_HEAD = """# The papers' statements

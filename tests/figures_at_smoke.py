@@ -1,5 +1,8 @@
 """What every figure of a paper keeps to at the smallest effort."""
 
+from unittest import mock
+
+from biascope.papers import selection
 from biascope.results.claim import FigureOfPaper, Finding
 from biascope.runs.run import Run
 
@@ -32,7 +35,12 @@ RUN_ELSEWHERE = {
 
 def checked(found: FigureOfPaper, run: Run) -> Finding:
     """The finding of a figure at smoke effort, from start to picture."""
-    finding = found("smoke", run)
+    wanted = mock.Mock(wraps=selection._wanted)
+    with mock.patch.object(selection, "_wanted", wanted):
+        finding = found("smoke", run)
+    assert bool(found.networks) == wanted.get.called, (
+        "a figure that can be restricted names its networks, and only such a one"
+    )
     assert finding.statistics
     assert finding.settings
     if found.paper == "geometry2025":  # a setting "epochs: ViT" stands for all networks that this effort leaves out

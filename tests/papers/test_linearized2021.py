@@ -14,6 +14,7 @@ import torch
 from biascope import papers
 from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
+from biascope.measures.kernel_rotation import KernelRotation
 from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
 from biascope.papers.reproduce import RESULTS
 from biascope.runs.run import Run
@@ -76,6 +77,41 @@ def test_the_spread_over_seeds_joins_the_error_of_samples() -> None:
     assert joined.standard_error == pytest.approx(math.hypot(1 / math.sqrt(3), 1.0))
     assert joined.value == alone.value == 2
     assert math.isnan(shared.over_seeds([2.0], 1.0).low)
+
+
+def test_seeds_that_agree_have_no_known_spread() -> None:
+    found = shared.over_seeds([0.1, 0.1, 0.1])  # their mean is not 0.1 to the last digit
+    assert found.value == pytest.approx(0.1)
+    assert math.isnan(found.standard_error)
+    assert math.isnan(shared.ratio_over_seeds([3.0, 3.0]).low)
+    assert shared.over_seeds([1.0, 1.0], 0.5).standard_error == 0.5
+
+
+def rotated(target: int, after: list[list[float]]) -> KernelRotation:
+    """Eigenfunctions of alignment 3, 2 and 1, which training changes to others, seed by seed."""
+    seeds = len(after)
+    alignment = np.stack([[[3.0, 2.0, 1.0], each] for each in after])
+    rest = np.ones((seeds, 2))
+    return KernelRotation(
+        target, 1, np.array([0, 9]), alignment, alignment[:, :, target - 1], rest, rest, rest, rest, rest, rest
+    )
+
+
+def test_each_seed_counts_once_by_its_mean_over_targets() -> None:
+    turned = [
+        rotated(1, [[24.0, 4.0, 2.0], [48.0, 4.0, 2.0]]),  # the target grew by 8 and 16, the others by 2
+        rotated(3, [[6.0, 4.0, 4.0], [3.0, 4.0, 4.0]]),  # by 4, the others by 2; in the second seed one not at all
+    ]
+    numbers = kernel_alignment.rotation_numbers("LeNet", (1, 3), turned)
+    largest = numbers["lenet_growth_of_the_target_over_the_largest_other"]
+    seeds = [math.sqrt(4 * 2), math.sqrt(8 * 2)]
+    expected = shared.ratio_over_seeds(seeds)
+    assert (largest.low, largest.high) == pytest.approx((expected.low, expected.high))
+    assert numbers["lenet_smallest_growth_of_the_others"].value == pytest.approx(math.sqrt(2 * 1))
+    assert numbers["lenet_share_of_the_others_that_grew"].value == pytest.approx((1 + 0.75) / 2)
+    last = numbers["lenet_growth_of_the_last_over_the_first_target"]
+    assert last.value == pytest.approx(math.sqrt(4 / 8 * 4 / 16))
+    assert math.isnan(numbers["lenet_training_accuracy"].low)
 
 
 def test_ratios_over_seeds_are_averaged_as_logarithms() -> None:
@@ -166,9 +202,9 @@ def test_the_best_training_accuracy_is_recorded_and_divergence_is_no_accuracy() 
     assert evidence.passes(numbers[evidence.statistic])
 
 
-def _migration() -> Any:
-    path = Path(__file__).resolve().parents[2] / "migrations" / "withdrawn_runs_linearized2021.py"
-    spec = importlib.util.spec_from_file_location("withdrawn_runs", path)
+def _migration(name: str = "withdrawn_runs") -> Any:
+    path = Path(__file__).resolve().parents[2] / "migrations" / f"{name}_linearized2021.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -200,6 +236,28 @@ def test_runs_that_do_not_record_their_initial_weights_are_withdrawn(tmp_path: P
     left = {path.stem: json.loads(path.read_text())["efforts"] for path in folder.glob("*.json")}
     assert left == {"4.4": {"paper": new}, "theorem-4.1": {"laptop": old}}
     assert {path.stem for path in gallery.iterdir()} == {"linearized2021-4.4", "linearized2021-theorem-4.1"}
+
+
+def test_committed_numbers_have_no_interval_of_no_width() -> None:
+    corrected = _migration("agreeing_seeds").corrected
+    for path in (RESULTS / "linearized2021").glob("*.json"):
+        for record in json.loads(path.read_text(encoding="utf-8"))["efforts"].values():
+            assert {key: corrected(entry) for key, entry in record["statistics"].items()} == record["statistics"]
+
+
+def test_seeds_that_agree_lose_their_interval_and_exact_numbers_keep_theirs(tmp_path: Path) -> None:
+    agreed = {"value": 1.0, "standard_error": 0.0, "low": 1.0, "high": 1.0, "confidence": 0.95}
+    numbers = {"lenet_share_of_the_others_that_grew": agreed, "exact": {**agreed, "confidence": 1.0}}
+    claims = [{"statistic": key} for key in numbers]
+    path = tmp_path / "4.8.json"
+    path.write_text(json.dumps({"efforts": {"paper": {"statistics": numbers, "claims": claims}}}))
+    migration = _migration("agreeing_seeds")
+    assert migration.migrated(path)
+    assert not migration.migrated(path)
+    record = json.loads(path.read_text())["efforts"]["paper"]
+    assert record["statistics"]["exact"] == numbers["exact"]
+    assert record["statistics"]["lenet_share_of_the_others_that_grew"]["low"] is None
+    assert record["claims"] == [{"statistic": "exact"}]
 
 
 def test_figure_412_asks_whether_the_linear_models_of_its_claims_trained() -> None:

@@ -8,7 +8,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from biascope.papers import reproduce as reproduction
 from biascope.results import paper_page as reproduction_page
 from biascope.results import store
 from biascope.results.claim import DOCUMENT
+from biascope.results.estimate import Estimate
 from biascope.runs.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -640,6 +641,14 @@ def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: P
     run_figure("S21-S22")
     reproduction.merge("runs")
     assert not make_gallery.is_up_to_date(gallery=gallery)
+
+
+def test_the_gallery_names_networks_that_did_not_run_once(make_gallery: ModuleType) -> None:
+    published = {f"{setting}: {name}": 1 for setting in ("epochs", "runs") for name in ("LeNet", "MLP", "ResNet-18")}
+    figure = SimpleNamespace(published=published)
+    numbers = {"lenet_gap": Estimate.exact(1).named("LeNet: gap")}
+    record = SimpleNamespace(settings={"epochs: MLP": 1}, statistics=numbers)
+    assert make_gallery._not_run(figure, record) == ["ResNet-18"], "LeNet has a number and the MLP a setting"
 
 
 def test_statements_are_the_denominator(paper: ModuleType, checkout: Path, make_gallery: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import inspect
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -205,12 +204,6 @@ def test_a_figure_that_compares_its_networks_is_run_as_a_whole(paper: ModuleType
     assert not Path("runs").exists(), "what is refused leaves nothing behind and has done nothing"
     assert by_network("mlp", "mlp", folder="twice").folder.name == "3-laptop-mlp"
     assert set(by_network(folder="runs").record.statistics) == {"linear", "lenet", "mlp"}
-
-
-def test_every_figure_that_can_be_restricted_names_its_networks() -> None:
-    for each in (figure for name in papers.names() for figure in papers.find(name).figures):
-        source = inspect.getsource(each.function)
-        assert bool(each.networks) == ("chosen(" in source or "accuracies(effort" in source), each.number
 
 
 def png_height(path: Path) -> int:

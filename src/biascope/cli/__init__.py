@@ -178,8 +178,14 @@ def _sentence(error: Exception) -> str | None:
         return f"{place}: {error.strerror}. Check the path, its permissions and the free disk space."
     if isinstance(error, ValueError | OSError):
         return str(error)
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
-        return "The memory is too small for this work. Pass fewer samples, a smaller input or fewer draws."
+    if isinstance(error, MemoryError | RuntimeError):
+        from biascope.runs.memory import is_of_the_device, is_out_of_memory  # a run that failed so has imported torch
+
+        if is_out_of_memory(error):
+            return "The memory is too small for this work. Pass fewer samples, a smaller input or fewer draws."
+        if is_of_the_device(error):
+            reason = str(error).splitlines()[0].rstrip(".")
+            return f"The device failed and not the network ({reason}). Finished work is saved; try again, or pass --device cpu."
     return None
 
 

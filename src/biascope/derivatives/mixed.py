@@ -20,7 +20,7 @@ from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.gradients import mixed_jvp, mixed_vjp, plain_attention
 from biascope.families.family import Family, Network
 from biascope.runs.failures import reason_of
-from biascope.runs.memory import give_back, is_out_of_memory
+from biascope.runs.memory import give_back, is_of_the_device, is_out_of_memory
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
 from biascope.tasks.probe import Probe
@@ -311,9 +311,9 @@ class MixedDerivative:
 
     def _give_way(self, error: Exception, members: int) -> None:
         """Take less at once after an error, or say what is wrong."""
-        if isinstance(error, torch.AcceleratorError):
-            raise error  # the device failed, not the network
         scarce = is_out_of_memory(error)
+        if is_of_the_device(error) and not scarce:
+            raise error
         if scarce and self._fitting > 1:
             give_back()
             self.numbers //= 2

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from biascope.families.tape import TapeError
 from biascope.runs.failures import FOREIGN, reason_of
+from biascope.runs.memory import is_of_the_device
 
 
 def module_built(name: str, build: Callable[[], object]) -> nn.Module:
@@ -150,9 +151,11 @@ def differentiated(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, torch.OutOfMemoryError):
+    except ValueError:
         raise
     except FOREIGN as error:
+        if is_of_the_device(error):
+            raise
         raise ValueError(
             f"{name} must be differentiable by torch.func, but that failed with: {reason_of(error)}. Remove torch.autograd, "
             ".item() and .numpy() from forward."

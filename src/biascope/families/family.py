@@ -32,6 +32,7 @@ from biascope.families.weights import Params, stacked
 from biascope.runs.code import code_of
 from biascope.runs.digest import fingerprint
 from biascope.runs.failures import forward_pass
+from biascope.runs.memory import is_out_of_memory
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 
@@ -615,7 +616,9 @@ class Draws:
         device = self.run.torch_device
         try:
             return self._drawn(start, stop).to(device, self.run.dtype)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             if self._drawn_on.type == "cpu" or start > 0:
                 raise
             self.draw_on_cpu()

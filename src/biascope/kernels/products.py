@@ -27,7 +27,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.families.weights import Params
 from biascope.results.estimate import Estimate, jackknife
-from biascope.runs.memory import fitting, halved, is_out_of_memory
+from biascope.runs.memory import fitting, halved, is_of_the_device, is_out_of_memory
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -268,9 +268,9 @@ class TangentKernel(LinearOperator):
             alone = tree_map(lambda leaf: leaf[:, None] if isinstance(leaf, Tensor) else leaf, x)
             try:
                 gradients: Params = vmap(gradient, in_dims=(None, axes))(self.network.params, alone)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:
+            except RuntimeError as error:
+                if is_of_the_device(error):
+                    raise
                 self._batches = False  # a network that does not batch over inputs
         if not self._batches:
             each = (self._inputs(slice(index, index + 1)) for index in range(span.start, span.stop))

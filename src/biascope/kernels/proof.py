@@ -25,6 +25,7 @@ from biascope.derivatives.gradients import plain_attention
 from biascope.derivatives.separateness import deviation, exact_type, separateness
 from biascope.families.family import Network
 from biascope.kernels.uses import Uses, layer_uses, scalars
+from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import generator_for
 
 _SAMPLES = 8  # of each set, where their gradients fit
@@ -321,9 +322,9 @@ class _Alone:
 def _gradients(value: Tensor, parameters: list[Tensor]) -> Sequence[Tensor]:
     try:
         return torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
-    except torch.AcceleratorError:
-        raise  # the device failed, not the network
     except RuntimeError as error:
+        if is_of_the_device(error):
+            raise
         raise ValueError(
             f"The network's output must have a gradient with respect to its weights, but torch found none ({error}). "
             "Check that forward uses the weights and overwrites nothing that it still needs."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import torch
+from biascope.runs.memory import is_of_the_device
 
 #: What another's code may raise that is a mistake in it; an interrupt is none.
 FOREIGN = (Exception, SystemExit)
@@ -46,9 +46,9 @@ def forward_pass(must: str, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError:  # smaller stacks may still fit
-        raise
     except FOREIGN as error:
+        if is_of_the_device(error):  # smaller stacks may still fit
+            raise
         reason = reason_of(error)
         raise ValueError(f"{must}, and its forward pass failed with: {reason}. {_better(remedy, reason)}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,8 +14,23 @@ Found = TypeVar("Found")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice, on a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """Whether an error says that memory did not suffice, on a GPU or a CPU.
+
+    Libraries below torch have errors of their own, for example where several processes share a GPU.
+    """
+    words = str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError)
+        and any(
+            each in words for each in ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+        )
+    )
+
+
+def is_of_the_device(error: BaseException) -> bool:
+    """Whether the device failed, and not the network that ran on it: its memory, its driver or a library of it."""
+    failed = isinstance(error, RuntimeError) and re.match(r"(CUDA|cuDNN|CUBLAS|cuBLAS|HIP|MPS)\b.*error", str(error))
+    return is_out_of_memory(error) or isinstance(error, torch.AcceleratorError) or bool(failed)
 
 
 def give_back() -> None:

@@ -478,7 +478,11 @@ def rotation_on_classes(effort: str, run: Run) -> Finding:
         statistics[f"{snake(model)}_training_accuracy"] = numbers[place].named(
             f"{best}: training accuracy, {model}", "%"
         )
-    return Finding(statistics, arrays, settings)
+    notes = (
+        "The larger gain of two networks is chosen after both are seen, which favours a gain.",
+        "The kernel of initialisation fits fewer training samples in these epochs: part of a gain may be speed.",
+    )
+    return Finding(statistics, arrays, settings, notes)
 
 
 def _drawn_gains(finding: Finding, dark: bool) -> Figure:

@@ -393,18 +393,24 @@ def accuracies_of(found: Learned | DirectionalBias) -> tuple[np.ndarray, np.ndar
 
 
 def over_seeds(values: Sequence[float], sampling_error: float = 0.0) -> Estimate:
-    """The mean of independent trainings. Their spread and the error of finitely many samples are joined; of one, spread unknown.
+    """The mean of independent trainings. Their spread and the error of finitely many samples are joined.
+
+    The spread of one training is unknown. So is that of trainings which agree exactly: few of them do not show that all others would.
 
     Example:
         >>> over_seeds([70.0, 72.0, 74.0], 1.0)
         72 ± 1.5 (95 % CI 65.4 to 78.6)
         >>> over_seeds([70.0], 1.0)
         70 (spread unknown)
+        >>> over_seeds([1.0, 1.0, 1.0])
+        1 (spread unknown)
     """
     known = np.asarray(values, float)
     if len(known) < 2:
         return Estimate(float(known[0]))
     error = math.hypot(float(known.std(ddof=1)) / math.sqrt(len(known)), sampling_error)
+    if sampling_error == 0 and np.ptp(known) == 0:
+        return Estimate(float(known.mean()))
     return Estimate.from_error(float(known.mean()), error, len(known))
 
 

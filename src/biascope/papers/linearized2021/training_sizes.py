@@ -56,10 +56,8 @@ _SIZES: dict[str, dict[str, tuple[tuple[int, ...], int, int]]] = {
     },
 }
 
-
-_BLOCKS = (
-    50  # parts of the test samples, whose accuracies tell how much a difference of models depends on the test samples
-)
+# Parts of the test samples, whose accuracies tell how much a difference of models depends on the test samples.
+_BLOCKS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +228,7 @@ def figure_46(effort: str, run: Run) -> Finding:
         "Every size has the same number of iterations, so that small sets are not trained less. Epochs are those of the largest size.",
         "Intervals join the spread over seeds and the error of finitely many test samples.",
         f"The latter is the spread of a difference over {_BLOCKS} blocks of test samples; in runs before 18 November 2026, a bound.",
+        "All seeds of a size have the same training samples. How much the numbers depend on these is not in the intervals.",
     )
     return Finding(statistics, arrays, settings, notes)
 

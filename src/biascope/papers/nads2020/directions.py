@@ -689,7 +689,8 @@ def figure_s21(effort: str, run: Run) -> Finding:
 
 def over_seeds(shares: np.ndarray, test: int) -> Estimate:
     """A mean accuracy in percent with the errors of seeds and of the test sample; of one seed, the spread is unknown."""
-    return joined(over_repeats(100 * shares), proportion(float(shares.mean()), test).in_percent())
+    found = joined(over_repeats(100 * shares), proportion(float(shares.mean()), test).in_percent())
+    return found.within(0.0, 100.0)
 
 
 def _ratio(iterations: np.ndarray) -> Estimate:
