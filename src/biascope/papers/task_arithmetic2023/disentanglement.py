@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
     numbers: dict[str, Number] = {}
     for place, way in enumerate(methods):
         numbers |= {
-            f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": _share(
+            f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": grid_share(
                 low[:, place], area[:, place], xi[0, 0].size
             ).named(f"{title}: share of the grid with ξ < {THRESHOLD:g}, {way}"),
             f"{stem}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}": over_seeds(
@@ -130,12 +131,14 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
             ("low_xi_share", "low-ξ share", low),
             ("low_xi_region", "low-ξ region around θ₀", near),
         ):
-            ahead = _share(share[:, one] - share[:, other], area[:, one] - area[:, other], xi[0, 0].size, least=-1.0)
+            ahead = grid_share(
+                share[:, one] - share[:, other], area[:, one] - area[:, other], xi[0, 0].size, least=-1.0
+            )
             numbers[f"{stem}_{key}_{snake(way)}_minus_non_linear"] = (Estimate(np.nan) if short else ahead).named(
                 f"{title}: {words}, {way} minus non-linear"
             )
     for place, way in enumerate(methods):
-        numbers[f"{stem}_low_xi_region_{snake(way)}"] = _share(near[:, place], area[:, place], xi[0, 0].size).named(
+        numbers[f"{stem}_low_xi_region_{snake(way)}"] = grid_share(near[:, place], area[:, place], xi[0, 0].size).named(
             f"{title}: share of the grid in the low-ξ region around θ₀, {way}"
         )
     if len(lengths):
@@ -170,14 +173,15 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
     return numbers
 
 
-def _share(shares: np.ndarray, draws: np.ndarray, places: int, least: float = 0.0) -> Estimate:
+def grid_share(shares: np.ndarray, draws: np.ndarray, places: int, least: float = 0.0) -> Estimate:
     """A share of the grid, by seed and on resampled points, or a difference of two (least −1).
 
-    Where all agree, the interval reaches one place of the grid: nothing finer is seen.
+    The interval of several seeds reaches one place of the grid at least: nothing finer is seen.
     """
-    found = over_seeds(shares, draws)
-    if found.high - found.low < 1e-9:
-        found = Estimate(found.value, 0.5 / places, found.value - 1 / places, found.value + 1 / places)
+    found, place = over_seeds(shares, draws), 1 / places
+    if math.isfinite(found.low):
+        low, high = min(found.low, found.value - place), max(found.high, found.value + place)
+        found = Estimate(found.value, max(found.standard_error, place / 2), low, high)
     return found.within(least, 1.0)
 
 

@@ -420,6 +420,8 @@ def with_errors(values: np.ndarray, errors: np.ndarray) -> Estimate:
 def searched(chosen: np.ndarray, alphas: np.ndarray) -> Estimate:
     """The coefficient that searches of all seeds choose. A search tells nothing finer than a step of its grid, even if seeds agree.
 
+    The interval ends where the search does.
+
     Args:
         chosen: The coefficient of each seed.
         alphas: The coefficients that are searched, in rising order.
@@ -428,7 +430,7 @@ def searched(chosen: np.ndarray, alphas: np.ndarray) -> Estimate:
     beside = np.concatenate([steps[:1], steps, steps[-1:]])  # (before each coefficient, and after the last)
     places = np.abs(alphas[:, None] - chosen).argmin(0)
     step = float(np.maximum(beside[places], beside[places + 1]).max())
-    return with_errors(chosen, np.full(len(chosen), step / 1.96))
+    return with_errors(chosen, np.full(len(chosen), step / 1.96)).within(float(alphas[0]), float(alphas[-1]))
 
 
 def share_of(share: float, samples: int, seeds: int) -> Estimate:
