@@ -319,3 +319,14 @@ def test_committed_gains_without_an_edit_have_no_interval(tmp_path: Path) -> Non
     path.write_text(json.dumps(document))
     assert main(tmp_path) == 1
     assert json.loads(path.read_text())["efforts"]["paper"]["statistics"] == before
+
+
+def test_texts_on_a_laptop_have_the_recipe_of_images() -> None:
+    texts, images = tasks.plan_of(tasks.TEXT, "laptop"), tasks.plan_of(tasks.CNN, "laptop")
+    assert images == tasks.PLANS["laptop"]
+    changed = {
+        each.name for each in dataclasses.fields(texts) if getattr(texts, each.name) != getattr(images, each.name)
+    }
+    assert changed == {"encoders", "texts", "points", "ways"}
+    assert tasks.plan_of(tasks.TEXT, "paper") == tasks.PLANS["paper"]
+    assert texts.ways == ("non-linear",)
