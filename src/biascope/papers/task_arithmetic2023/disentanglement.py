@@ -176,7 +176,8 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
 def grid_share(shares: np.ndarray, draws: np.ndarray, places: int, least: float = 0.0) -> Estimate:
     """A share of the grid, by seed and on resampled points, or a difference of two (least −1).
 
-    The interval of several seeds reaches one place of the grid at least: nothing finer is seen.
+    The interval of several seeds reaches one place of the grid at least: nothing finer is seen. This was added
+    after the first run of figure 6.5. It can only take certainty from a verdict.
     """
     found, place = over_seeds(shares, draws), 1 / places
     if math.isfinite(found.low):
