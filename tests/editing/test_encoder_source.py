@@ -475,6 +475,14 @@ def test_word_pieces_are_those_of_the_library() -> None:
     ]
 
 
+def test_a_piece_without_a_row_in_the_table_is_refused(tmp_path: Path) -> None:
+    save_bert(tmp_path, bert(BERT))
+    with (tmp_path / "vocab.txt").open("a") as file:
+        file.write("##one\n##two\n")
+    with pytest.raises(ValueError, match="must have at most 40 pieces"):
+        encoder_of(tmp_path, length=16)
+
+
 def test_a_vocabulary_without_marks_and_too_few_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match=r"lacks \[SEP\]"):
         WordPieces(MARKS[:3])

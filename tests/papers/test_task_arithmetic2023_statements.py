@@ -12,6 +12,7 @@ import torch
 
 from biascope import papers
 from biascope.editing.tuning import TUNINGS
+from biascope.measures.task_addition import TaskAddition
 from biascope.papers import selection
 from biascope.papers.reproduce import RESULTS
 from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, rates, sizes, tasks
@@ -20,6 +21,7 @@ from biascope.runs.run import Run
 
 PAPER = papers.find("task_arithmetic2023")
 WITHDRAWAL = Path(__file__).resolve().parents[2] / "migrations" / "withdrawn_runs_task_arithmetic2023.py"
+UNEDITED = WITHDRAWAL.with_name("unedited_gains_task_arithmetic2023.py")
 WITHOUT_TUNING = ("6.9", "propositions 6.1 and 6.2", "section 6.5")
 
 
@@ -232,9 +234,16 @@ def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
     assert accuracy.standard_error == pytest.approx(5.0)
     chosen = tasks.searched(np.full(3, 0.1), np.array([0.0, 0.05, 0.1, 0.2, 0.3]))
     assert (chosen.low, chosen.high) == (pytest.approx(0.0), pytest.approx(0.2))  # the wider of the steps beside it
-    none = disentanglement._share(np.zeros(3), np.zeros((3, 5)), 400)
+    start = tasks.searched(np.zeros(3), np.array([0.0, 0.01, 0.02, 1.0]))
+    assert (start.value, start.low, start.high) == (0.0, 0.0, pytest.approx(0.01))  # no coefficient below the search
+    narrow = disentanglement.grid_share(np.full(3, 1 / 169), 1 / 169 + np.array([[0, 1e-4]] * 3), 169, least=-1.0)
+    assert (narrow.low, narrow.high) == (
+        pytest.approx(0.0),
+        pytest.approx(2 / 169),
+    )  # one place of the grid to each side
+    none = disentanglement.grid_share(np.zeros(3), np.zeros((3, 5)), 400)
     assert (none.value, none.low, none.high) == (0.0, 0.0, 1 / 400)
-    assert disentanglement._share(np.zeros(3), np.zeros((3, 5)), 400, least=-1.0).low == -1 / 400
+    assert disentanglement.grid_share(np.zeros(3), np.zeros((3, 5)), 400, least=-1.0).low == -1 / 400
     assert np.isnan(editing._below_one(np.full((1, 3), 0.2)).low)  # one seed tells no spread
 
 
@@ -268,3 +277,56 @@ def test_rates_of_equal_product_have_their_own_number_of_iterations() -> None:
     plan = tasks.PLANS["smoke"]
     for rate, steps in finding.settings["iterations by rate"].items():
         assert float(rate) * steps == pytest.approx(plan.rate * plan.steps)
+
+
+def added_to(chosen: float) -> TaskAddition:
+    """What addition of two tasks gives, where every seed chooses this coefficient."""
+    pretrained = np.full((3, 2), 0.6)
+    gained = pretrained[:, None] + 0.1 * chosen
+    draws = np.stack([np.full((3, 1, 5), 0.6), np.full((3, 1, 5), 0.9), np.full((3, 1, 5), gained[0, 0, 0])] * 2, 2)[
+        :, :, :4
+    ]
+    return TaskAddition(
+        ("a", "b"), ("non-linear",), (100, 100), np.linspace(0, 1, 5), np.full((3, 1), chosen), np.full((3, 1, 5, 2), 0.6),
+        pretrained, np.full((3, 1, 2), 0.9), gained, draws,
+    )  # fmt: skip
+
+
+def test_a_gain_without_an_edit_has_no_interval() -> None:
+    numbers = rates._gain_and_coefficient("encoder", "with heads", added_to(0.0))
+    gain, coefficient = numbers["encoder_gain_with_heads"], numbers["encoder_coefficient_with_heads"]
+    assert gain.value == 0
+    assert np.isnan([gain.standard_error, gain.low, gain.high]).all()
+    assert gain.label.endswith("no edit was chosen")
+    assert (coefficient.low, coefficient.high) == (0.0, pytest.approx(0.25))
+    edited = rates._gain_and_coefficient("encoder", "with heads", added_to(0.5))["encoder_gain_with_heads"]
+    assert edited.value == pytest.approx(5.0)
+    assert edited.label == "encoder: gain with heads, points"
+
+
+def test_committed_gains_without_an_edit_have_no_interval(tmp_path: Path) -> None:
+    main = runpy.run_path(str(UNEDITED))["main"]
+    shutil.copytree(RESULTS / PAPER.name, tmp_path / PAPER.name)
+    assert main(tmp_path) == 0  # it was run
+    path = tmp_path / PAPER.name / "section-6.4-settings.json"
+    document = json.loads(path.read_text())
+    numbers = document["efforts"]["paper"]["statistics"]
+    before = json.loads(json.dumps(numbers))
+    gain, coefficient = (f"small_vit_{words}_with_heads_from_all_samples" for words in ("gain", "coefficient"))
+    assert numbers[gain]["low"] is None
+    numbers[gain] |= {"standard_error": 0.0, "low": 0.0, "high": 0.0, "label": numbers[gain]["label"].partition(";")[0]}
+    numbers[coefficient]["low"] = -0.01
+    path.write_text(json.dumps(document))
+    assert main(tmp_path) == 1
+    assert json.loads(path.read_text())["efforts"]["paper"]["statistics"] == before
+
+
+def test_texts_on_a_laptop_have_the_recipe_of_images() -> None:
+    texts, images = tasks.plan_of(tasks.TEXT, "laptop"), tasks.plan_of(tasks.CNN, "laptop")
+    assert images == tasks.PLANS["laptop"]
+    changed = {
+        each.name for each in dataclasses.fields(texts) if getattr(texts, each.name) != getattr(images, each.name)
+    }
+    assert changed == {"encoders", "texts", "points", "ways"}
+    assert tasks.plan_of(tasks.TEXT, "paper") == tasks.PLANS["paper"]
+    assert texts.ways == ("non-linear",)

@@ -422,6 +422,51 @@ def test_gradients_far_inputs_and_small_outputs_are_compared(tmp_path, monkeypat
     assert not before.agrees(found().outputs)
 
 
+class Words(nn.Module):
+    """A table of ten words, whose ids a task serves as floating-point numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 3)
+        self.asked: list[torch.Tensor] = []
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.asked.append(tokens.long())
+        return torch.tanh(self.table(tokens.long())).mean(1)
+
+
+def test_a_text_encoder_is_compared_on_ids_that_its_table_has(monkeypatch):
+    """Negative ids raise on a CPU, where nothing would be compared; on a GPU they end the process."""
+    network = Network.of(Words())
+    texts = Arrays({"train": (torch.tensor([[2, 9, 4], [3, 0, 0]]), torch.tensor([0, 1]))})
+    assert texts.batch("train", torch.tensor([0]))[0].is_floating_point()
+
+    def found() -> identity.Identity:
+        return identity_of("work", CPU, code=(), at=texts, network=network)
+
+    before = found()
+    assert np.isfinite(np.concatenate(before.outputs)).all()
+    assert network.module.asked
+    assert all(int(ids.min()) >= 0 and int(ids.max()) < 10 for ids in network.module.asked)
+    monkeypatch.setattr(torch, "tanh", torch.sin)
+    assert not before.agrees(found().outputs)
+
+
+def test_bytes_of_images_and_real_numbers_are_no_ids():
+    labels = torch.tensor([0, 1])
+    kinds = {torch.uint8: False, torch.float32: False, torch.int64: True, torch.int32: True}
+    for kind, ids in kinds.items():
+        assert Arrays({"train": (torch.zeros(2, 4, dtype=kind), labels)}).holds_ids == ids
+
+
+def test_a_network_with_a_table_never_meets_made_up_inputs_on_an_accelerator():
+    network, real = Network.of(Words()), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    elsewhere = torch.device("meta")  # numbers cannot come back from there
+    assert network.witness(torch.ones(2, 3, dtype=torch.long), elsewhere) is not None
+    assert network.witness(real - 5, elsewhere) is None
+    assert Network.of(nn.Linear(3, 1)).witness(real, elsewhere) is None
+
+
 def test_a_law_that_the_surroundings_decide_is_another_law(monkeypatch):
     def build() -> nn.Module:
         layer = nn.Linear(2, 1)

@@ -267,6 +267,7 @@ def _bert(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
         return stored_weights(path, prefix="bert.", without=without), str(path)
 
     prepare = _bert_tokens(folder, _fitting(build.length, shape.max_position_embeddings), shape.pad_token_id)
+    _require_table(prepare, shape.vocab_size, folder)
     return Encoder(build.network(lambda: bert(shape), find), prepare, build.named(folder.name), "text")
 
 
@@ -279,6 +280,15 @@ def _bert_tokens(folder: Path, length: int, pad: int) -> WordPieces | TokenizerF
     return WordPieces.from_file(folder / "vocab.txt", length=length)
 
 
+def _require_table(prepare: WordPieces | TokenizerFile, rows: int, folder: Path) -> None:
+    """Every piece must have its row in the table of embeddings: a GPU ends the process at an id that has none."""
+    if prepare.pieces > rows:
+        raise ValueError(
+            f"The vocabulary of {folder} must have at most {rows:,} pieces, as vocab_size of config.json says, got "
+            f"{prepare.pieces:,}. Pass the vocabulary of this model."
+        )
+
+
 def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
     shape = _shape(T5Shape, config)
 
@@ -286,6 +296,7 @@ def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
         return stored_weights(folder, without=("decoder.", "lm_head.", "encoder.embed_tokens.")), str(folder)
 
     prepare = TokenizerFile(folder / "tokenizer.json", length=build.length, pad=shape.pad_token_id)
+    _require_table(prepare, shape.vocab_size, folder)
     return Encoder(build.network(lambda: t5(shape), find), prepare, build.named(folder.name), "text")
 
 

@@ -46,7 +46,7 @@ def map_figure(
     Returns:
         The figure.
     """
-    across = min(3, len(maps))
+    across = 2 if len(maps) == 4 else min(3, len(maps))
     down = math.ceil(len(maps) / across)
     line = "" if threshold is None else f" The line is at {threshold:g}."
     reading = (

@@ -160,12 +160,18 @@ def _few(at: Any) -> Any:
     """Some inputs of those given, from the first to the last; for a task, or a shape, inputs made up for it.
 
     A task need not be part of the work (heads of several tasks may be kept together), and the outputs must not depend on it.
+    A task may serve ids as floating-point numbers. Gaussian numbers in their place would be negative ids, which no table has.
     """
     if isinstance(at, Served):
         first = at.batch(next(iter(at.sizes)), torch.zeros(1, dtype=torch.long))[0]
-        return tree_map(
-            lambda leaf: _made_up(tuple(leaf.shape[1:]), leaf.dtype) if isinstance(leaf, Tensor) else leaf, first
-        )
+        ids = getattr(at, "holds_ids", False)
+
+        def alike(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return _made_up(tuple(leaf.shape[1:]), torch.long if ids else leaf.dtype)
+
+        return tree_map(alike, first)
     if isinstance(at, tuple) and all(isinstance(length, int) for length in at):
         return _made_up(at, torch.float32)
     return tree_map(lambda leaf: leaf[_spread(len(leaf))] if isinstance(leaf, Tensor) and leaf.dim() else leaf, at)

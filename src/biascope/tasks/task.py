@@ -142,6 +142,12 @@ class Arrays(Task):
         """Shape of one input."""
         return tuple(next(iter(self.splits.values()))[0].shape[1:])
 
+    @property
+    def holds_ids(self) -> bool:
+        """Whether inputs are ids, such as tokens: whole numbers that are no bytes of images. They too are served as ``dtype``."""
+        kind = next(iter(self.splits.values()))[0].dtype
+        return not kind.is_floating_point and not kind.is_complex and kind != torch.uint8
+
     def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         x, y = self.splits[self._checked(split)]
         taken = x[indices]

@@ -59,7 +59,7 @@ class WordPieces:
             raise ValueError(
                 f"length must be at least 3 to hold a token between two special tokens, got {length}. Pass length=64."
             )
-        self.length = length
+        self.length, self.pieces = length, len(vocabulary)
         self._pieces = lru_cache(maxsize=1 << 16)(self._split)  # words come again and again
 
     @staticmethod
@@ -164,7 +164,7 @@ class TokenizerFile:
             raise ValueError(f"{path} must be a whole tokenizer.json, but is not ({error}). Save it again.") from error
         self._tokenizer.enable_truncation(length)
         self._tokenizer.enable_padding(length=length, pad_id=pad)
-        self.length = length
+        self.length, self.pieces = length, int(self._tokenizer.get_vocab_size())
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Ids ``(n, t)``."""

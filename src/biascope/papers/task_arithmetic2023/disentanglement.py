@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ from scipy import ndimage
 
 from biascope.editing.outputs import METHODS
 from biascope.editing.pictures import local_energy_figure, map_figure
+from biascope.editing.tuning import TUNINGS
 from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.measures.eigenfunction_localisation import eigenfunction_localisation
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     CONTROL,
-    ENCODERS,
     IMAGES,
+    MAPPED,
     NOTES,
     PLANS,
     PUBLISHED,
@@ -32,6 +34,7 @@ from biascope.papers.task_arithmetic2023.tasks import (
     how,
     kept,
     over_seeds,
+    plan_of,
     progress,
     study,
     untrained,
@@ -55,7 +58,7 @@ _PAIRS = {
     "laptop": (("mnist", "gtsrb"),),
     "paper": (("mnist", "gtsrb"), ("fashion-mnist", "dtd10")),
 }
-_TEXT_PAIRS = {"smoke": (("sst2", "trec"),), "laptop": (), "paper": (("sst2", "trec"),)}
+_TEXT_PAIRS = {"smoke": (("sst2", "trec"),), "laptop": (("sst2", "trec"),), "paper": (("sst2", "trec"),)}
 
 
 _ALIKE = (
@@ -65,7 +68,8 @@ _ALIKE = (
 
 def mapped(found: Study, pair: tuple[str, str], effort: str, run: Run) -> list[Disentanglement]:
     """ξ of two tasks with the vectors of every seed, and what changes on the control task beside it."""
-    plan = PLANS[effort]
+    plan = plan_of(found.name, effort)
+    only = {} if plan.ways == WAYS else {"methods": plan.ways}
     tasks = {task: tested(found.tasks[task]) for task in pair}
     control = found.tasks.get(CONTROL) if CONTROL not in pair else None
     heads = {task: found.heads[task] for task in pair}
@@ -75,7 +79,7 @@ def mapped(found: Study, pair: tuple[str, str], effort: str, run: Run) -> list[D
             {tuning: {task: each[task] for task in pair} for tuning, each in vectors.items()}, tasks,
             at=tasks[pair[0]], pair=pair, control=None if control is None else tested(control), points=plan.points,
             control_points=max(8, plan.points // 2), grid=plan.grid, threshold=THRESHOLD, resamples=200, name=found.name,
-            seed=0, run=run.shared,
+            seed=0, run=run.shared, **only,
         )
         for vectors in found.vectors
     ]  # fmt: skip
@@ -87,11 +91,15 @@ def tested(task: Arrays) -> Arrays:
 
 
 def relative_lengths(found: Study, pair: Sequence[str]) -> np.ndarray:
-    """The length of linearised task vectors in units of that of non-linear ones, mean over a pair of tasks, by seed."""
+    """The length of linearised task vectors in units of that of non-linear ones, mean over a pair of tasks, by seed.
+
+    There are none without linearised fine-tuning.
+    """
     return np.array(
         [
             np.mean([vectors["linearised"][task].norm / vectors["non-linear"][task].norm for task in pair])
             for vectors in found.vectors
+            if "linearised" in vectors
         ]
     )
 
@@ -108,7 +116,7 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
     numbers: dict[str, Number] = {}
     for place, way in enumerate(methods):
         numbers |= {
-            f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": _share(
+            f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": grid_share(
                 low[:, place], area[:, place], xi[0, 0].size
             ).named(f"{title}: share of the grid with ξ < {THRESHOLD:g}, {way}"),
             f"{stem}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}": over_seeds(
@@ -116,24 +124,27 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
             ).named(f"{title}: mean ξ for coefficients from 0 to 1, {way}"),
         }
     other, near = methods.index("non-linear"), around(xi, seeds[0].alphas)  # (seed, method)
-    for way in ("post-hoc", "linearised"):
+    for way in (each for each in ("post-hoc", "linearised") if each in methods):
         one, short = methods.index(way), way == "linearised" and lengths.min() < _ALIKE
         # Resamples are known for the whole share: its error stands for that of the part around the pre-trained weights too.
         for key, words, share in (
             ("low_xi_share", "low-ξ share", low),
             ("low_xi_region", "low-ξ region around θ₀", near),
         ):
-            ahead = _share(share[:, one] - share[:, other], area[:, one] - area[:, other], xi[0, 0].size, least=-1.0)
+            ahead = grid_share(
+                share[:, one] - share[:, other], area[:, one] - area[:, other], xi[0, 0].size, least=-1.0
+            )
             numbers[f"{stem}_{key}_{snake(way)}_minus_non_linear"] = (Estimate(np.nan) if short else ahead).named(
                 f"{title}: {words}, {way} minus non-linear"
             )
     for place, way in enumerate(methods):
-        numbers[f"{stem}_low_xi_region_{snake(way)}"] = _share(near[:, place], area[:, place], xi[0, 0].size).named(
+        numbers[f"{stem}_low_xi_region_{snake(way)}"] = grid_share(near[:, place], area[:, place], xi[0, 0].size).named(
             f"{title}: share of the grid in the low-ξ region around θ₀, {way}"
         )
-    numbers[f"{stem}_length_of_linearised_vectors"] = over_seeds(lengths).named(
-        f"{title}: length of linearised vectors, in units of the others"
-    )
+    if len(lengths):
+        numbers[f"{stem}_length_of_linearised_vectors"] = over_seeds(lengths).named(
+            f"{title}: length of linearised vectors, in units of the others"
+        )
     # Resamples are known for the search box alone: its error stands for that of the whole difference.
     plain, far = xi[:, other], seeds[0].alphas > 1
     whole, beyond = plain.mean((1, 2)), plain[:, far][:, :, far].mean((1, 2))
@@ -162,14 +173,16 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
     return numbers
 
 
-def _share(shares: np.ndarray, draws: np.ndarray, places: int, least: float = 0.0) -> Estimate:
+def grid_share(shares: np.ndarray, draws: np.ndarray, places: int, least: float = 0.0) -> Estimate:
     """A share of the grid, by seed and on resampled points, or a difference of two (least −1).
 
-    Where all agree, the interval reaches one place of the grid: nothing finer is seen.
+    The interval of several seeds reaches one place of the grid at least: nothing finer is seen. This was added
+    after the first run of figure 6.5. It can only take certainty from a verdict.
     """
-    found = over_seeds(shares, draws)
-    if found.high - found.low < 1e-9:
-        found = Estimate(found.value, 0.5 / places, found.value - 1 / places, found.value + 1 / places)
+    found, place = over_seeds(shares, draws), 1 / places
+    if math.isfinite(found.low):
+        low, high = min(found.low, found.value - place), max(found.high, found.value + place)
+        found = Estimate(found.value, max(found.standard_error, place / 2), low, high)
     return found.within(least, 1.0)
 
 
@@ -263,22 +276,33 @@ def _drawn_maps(finding: Finding, dark: bool) -> Figure:
     return map_figure(maps, finding.arrays["coefficients"], (pair[0], pair[1]), threshold=THRESHOLD, dark=dark)
 
 
-def _maps(effort: str, run: Run, wanted: Mapping[str, tuple[tuple[str, str], ...]], *, random: bool = False) -> Finding:
+def _maps(
+    effort: str,
+    run: Run,
+    wanted: Mapping[str, tuple[tuple[str, str], ...]],
+    *,
+    random: bool = False,
+    also: Sequence[str] = (),
+) -> Finding:
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    names = [name for name in wanted if name in encoders(effort, run)]
+    names = [name for name in wanted if name in encoders(effort, run, also=also)]
     for name in names:
         pairs = wanted[name]
-        found = study(
-            name, effort, run, random=random, only=sorted({task for pair in pairs for task in pair} | {CONTROL})
-        )
+        only = sorted({task for pair in pairs for task in pair} | {CONTROL})
+        tunings = [tuning for tuning in TUNINGS if tuning in plan_of(name, effort).ways]
+        found = study(name, effort, run, random=random, only=only, tunings=tunings)
         statistics |= progress(found, run, start="random" if random else "")
         for pair in pairs:
             results = mapped(found, pair, effort, run)
             statistics |= map_numbers(_title(name, pair), results, relative_lengths(found, pair))
             arrays |= {_title(name, pair): results[0].xi, "coefficients": results[0].alphas}
     settings: dict[str, Any] = how(effort, run, names)
-    maps = {"ways": list(WAYS), "points": PLANS[effort].points, "grid": PLANS[effort].grid}
+    plans = {name: plan_of(name, effort) for name in names}
+    first = plans[names[0]]  # the one that is drawn
+    maps: dict[str, Any] = {"ways": list(first.ways), "points": first.points, "grid": first.grid}
+    if len({plan.points for plan in plans.values()}) > 1:
+        maps["points"] = {name: plan.points for name, plan in plans.items()}
     return Finding(statistics, arrays, settings | maps, NOTES)
 
 
@@ -319,7 +343,7 @@ def figure_64(effort: str, run: Run) -> Finding:
 
 @figure(
     "D.2",
-    networks=ENCODERS,
+    networks=MAPPED,
     title="Disentanglement error of a CNN and of a text encoder",
     claims=[
         Claim(
@@ -353,8 +377,8 @@ def figure_64(effort: str, run: Run) -> Finding:
     published=PUBLISHED | _MAPS | {"encoders": ["CLIP ConvNeXt", "T5-Base"]},
 )
 def figure_d2(effort: str, run: Run) -> Finding:
-    """The same for sentiment and questions, and for a convolutional network."""
-    return _maps(effort, run, {TEXT: _TEXT_PAIRS[effort], CNN: _PAIRS[effort][:1]})
+    """The same for sentiment and questions, and for a convolutional network. At laptop effort texts have the non-linear map alone."""
+    return _maps(effort, run, {TEXT: _TEXT_PAIRS[effort], CNN: _PAIRS[effort][:1]}, also=MAPPED[effort])
 
 
 @figure(

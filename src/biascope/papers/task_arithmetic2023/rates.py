@@ -258,8 +258,9 @@ def _of_rates(name: str, lengths: Mapping[float, int], effort: str, run: Run) ->
 
 
 def _gain_and_coefficient(name: str, words: str, result: TaskAddition) -> dict[str, Number]:
+    unedited = "" if (result.chosen[:, 0] > 0).any() else "; no edit was chosen"
     return {
-        f"{snake(name)}_{snake(f'gain {words}')}": _gain(result, 0).named(f"{name}: gain {words}, points"),
+        f"{snake(name)}_{snake(f'gain {words}')}": _gain(result, 0).named(f"{name}: gain {words}, points{unedited}"),
         f"{snake(name)}_{snake(f'coefficient {words}')}": searched(result.chosen[:, 0], result.alphas).named(
             f"{name}: coefficient {words}"
         ),
@@ -267,6 +268,9 @@ def _gain_and_coefficient(name: str, words: str, result: TaskAddition) -> dict[s
 
 
 def _gain(result: TaskAddition, place: int) -> Estimate:
+    """What the sum of task vectors gains. Where every search keeps the start, it is 0 by construction, without an interval."""
+    if not (result.chosen[:, place] > 0).any():
+        return Estimate(0.0)
     return over_seeds(
         100 * (result.absolute[:, place] - result.pretrained.mean(-1)),
         100 * (result.draws[:, place, MERGED] - result.draws[:, place, START_PLACE]),

@@ -13,7 +13,7 @@ from biascope.editing.pictures import accuracy_bars, map_figure
 from biascope.measures.disentanglement import Disentanglement
 from biascope.measures.task_addition import TaskAddition
 from biascope.papers.selection import chosen as selected
-from biascope.papers.task_arithmetic2023.disentanglement import PLACE, THRESHOLD, mapped
+from biascope.papers.task_arithmetic2023.disentanglement import PLACE, THRESHOLD, grid_share, mapped
 from biascope.papers.task_arithmetic2023.editing import AHEAD, MERGED, SHARE, SINGLE, added
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
@@ -189,13 +189,14 @@ def _of_maps(names: Sequence[str], maps: Sequence[list[Disentanglement]], prefix
     numbers = {}
     low = [np.stack([(each.xi < THRESHOLD).mean((1, 2)) for each in seeds]) for seeds in maps]
     area = [np.stack([each.area for each in seeds]) for seeds in maps]  # (R, W, B)
+    places = maps[0][0].xi[0].size
     for place, way in enumerate(maps[0][0].methods):
         for name, share, drawn in zip(names, low, area, strict=True):
-            numbers[f"{snake(name)}_low_xi_share_{snake(way)}"] = over_seeds(share[:, place], drawn[:, place]).named(
-                f"{name}: share of the grid with ξ < {THRESHOLD:g}, {way}"
-            )
-        numbers[f"{prefix}low_xi_share_{snake(way)}_larger_minus_smaller"] = over_seeds(
-            low[1][:, place] - low[0][:, place], area[1][:, place] - area[0][:, place]
+            numbers[f"{snake(name)}_low_xi_share_{snake(way)}"] = grid_share(
+                share[:, place], drawn[:, place], places
+            ).named(f"{name}: share of the grid with ξ < {THRESHOLD:g}, {way}")
+        numbers[f"{prefix}low_xi_share_{snake(way)}_larger_minus_smaller"] = grid_share(
+            low[1][:, place] - low[0][:, place], area[1][:, place] - area[0][:, place], places, least=-1.0
         ).named(f"low-ξ share, {way}, {names[1]} minus {names[0]}")
     return numbers
 

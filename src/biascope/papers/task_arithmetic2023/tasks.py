@@ -53,6 +53,7 @@ LOGIT_SCALE = 100.0  # of CLIP: the length of each row of its zero-shot heads
 #: Encoders that a figure can be run for one by one, by effort: of images and texts, and of images alone.
 ENCODERS = {"smoke": (CNN,), "laptop": (CNN,), "paper": (CNN, VIT, TEXT)}
 IMAGES = {effort: tuple(name for name in names if name not in TEXTS) for effort, names in ENCODERS.items()}
+MAPPED = ENCODERS | {"laptop": (CNN, TEXT)}  # of figure D.2: a laptop too can map one way to edit texts
 _NAMES = {
     CNN: "efficientnet_lite0",
     LARGER[CNN]: "efficientnet_lite2",
@@ -85,6 +86,7 @@ class Plan:
         points: Samples of a task for maps of ξ.
         grid: Coefficients along a side of them.
         random: Tasks for networks at random weights.
+        ways: Ways to edit that are mapped.
     """
 
     encoders: tuple[str, ...]
@@ -105,6 +107,7 @@ class Plan:
     points: int
     grid: int
     random: tuple[str, ...]
+    ways: tuple[str, ...] = WAYS
 
 
 _ORDER = ("mnist", "gtsrb", "fashion-mnist", "dtd10", "kmnist", "cars20", "usps", "cifar10")
@@ -173,6 +176,17 @@ PLANS = {
 }
 
 
+#: Of texts, where it is another than that of images.
+_TEXT_PLANS = {
+    "laptop": dataclasses.replace(PLANS["laptop"], encoders=(TEXT,), texts=TEXT_TASKS[:2], points=32, ways=WAYS[:1])
+}
+
+
+def plan_of(name: str, effort: str) -> Plan:
+    """The plan of an encoder."""
+    return _TEXT_PLANS.get(effort, PLANS[effort]) if name in TEXTS else PLANS[effort]
+
+
 def encoders(effort: str, run: Run, *, texts: bool = True, also: Sequence[str] = ()) -> tuple[str, ...]:
     """The encoders of a plan that are asked for and whose weights are there; what a figure runs on is recorded by :func:`how`.
 
@@ -232,7 +246,7 @@ def study(
     Raises:
         ValueError: If weights or data are missing.
     """
-    plan = PLANS[effort]
+    plan = plan_of(name, effort)
     names = plan.random if random else plan.texts if name in TEXTS else plan.tasks
     names = tuple(task for task in names if only is None or task in only)
     chosen = tuple(range(plan.seeds) if seeds is None else seeds)
@@ -348,7 +362,7 @@ def untrained_on_samples(name: str, effort: str, run: Run, count: int) -> tuple[
 def _encoder_and_tasks(
     name: str, effort: str, names: tuple[str, ...], root: Path | None, random: bool, seed: int = 0
 ) -> tuple[Network, dict[str, Arrays]]:
-    plan = PLANS[effort]
+    plan = plan_of(name, effort)
     if effort == "smoke":
         return _small(name, random, seed), {task: _clouds(task, plan.sizes) for task in names}
     size = None if name in (VIT, *TEXTS) else plan.pixels
@@ -406,6 +420,8 @@ def with_errors(values: np.ndarray, errors: np.ndarray) -> Estimate:
 def searched(chosen: np.ndarray, alphas: np.ndarray) -> Estimate:
     """The coefficient that searches of all seeds choose. A search tells nothing finer than a step of its grid, even if seeds agree.
 
+    The interval ends where the search does.
+
     Args:
         chosen: The coefficient of each seed.
         alphas: The coefficients that are searched, in rising order.
@@ -414,7 +430,7 @@ def searched(chosen: np.ndarray, alphas: np.ndarray) -> Estimate:
     beside = np.concatenate([steps[:1], steps, steps[-1:]])  # (before each coefficient, and after the last)
     places = np.abs(alphas[:, None] - chosen).argmin(0)
     step = float(np.maximum(beside[places], beside[places + 1]).max())
-    return with_errors(chosen, np.full(len(chosen), step / 1.96))
+    return with_errors(chosen, np.full(len(chosen), step / 1.96)).within(float(alphas[0]), float(alphas[-1]))
 
 
 def share_of(share: float, samples: int, seeds: int) -> Estimate:
@@ -504,7 +520,7 @@ def how(effort: str, run: Run | None = None, names: Sequence[str] | None = None)
         "encoders": names,
         "pixels": plan.pixels,
         "tasks": list(plan.tasks),
-        "text tasks": list(plan.texts) if set(names) & set(TEXTS) else [],
+        "text tasks": list(plan_of(TEXT, effort).texts) if set(names) & set(TEXTS) else [],
         **({"tokens of a text": TOKENS} if set(names) & set(TEXTS) else {}),
         "samples": list(plan.sizes),
         "steps": plan.steps,
