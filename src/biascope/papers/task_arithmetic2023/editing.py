@@ -670,18 +670,27 @@ def table_62(effort: str, run: Run) -> Finding:
 )
 def table_63(effort: str, run: Run) -> Finding:
     """The same from random weights, on three tasks, beside what the same tasks gain from pre-trained weights."""
+    return _from_random(effort, run, chance=False)
+
+
+def _from_random(effort: str, run: Run, *, chance: bool) -> Finding:
+    """Task addition from random weights, with probes as heads or with heads at chance."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    names = encoders(effort, run, texts=False)
+    names, seeds = encoders(effort, run, texts=False), PLANS[effort].seeds
+    kind, words = (
+        ("random_at_chance", "random weights with heads at chance") if chance else ("random", "random weights")
+    )
     for name in names:
-        found = study(name, effort, run, random=True)
+        found = study(name, effort, run, random=True, chance=chance)
         trained = study(name, effort, run, only=PLANS[effort].random)
         result, pretrained = added(found, effort, run), added(trained, effort, run)
         rows = result.table()
         statistics |= _table(name, {_RANDOM if way == START else way: each for way, each in rows.items()})
-        statistics |= progress(found, run, start="random") | progress(trained, run)
+        statistics |= progress(found, run, start=_CHANCE if chance else "random") | progress(trained, run)
         for way in ("non-linear", "linearised"):
-            here = _gain(result, way)
+            here, there, of = _gain(result, way), _gained(pretrained, way), f"{name}: gain by {way} vectors"
+            gain = f"{snake(name)}_gain_{snake(way)}"
             statistics |= {
                 f"{snake(name)}_single_task_accuracy_{snake(way)}_minus_the_start": _gain(result, way, SINGLE).named(
                     f"{name}: single-task accuracy, {way} minus the start"
@@ -689,17 +698,19 @@ def table_63(effort: str, run: Run) -> Finding:
                 f"{snake(name)}_absolute_accuracy_{snake(way)}_minus_the_start": here.named(
                     f"{name}: absolute accuracy, {way} minus the start"
                 ),
-                f"{snake(name)}_gain_{snake(way)}_pre_trained_minus_random": _gained(pretrained, way)
-                .minus(here, PLANS[effort].seeds)
-                .named(f"{name}: gain by {way} vectors, from pre-trained minus from random weights"),
-                f"{snake(name)}_gain_{snake(way)}_random_minus_half_of_pre_trained": here.minus(
-                    _gained(pretrained, way).map_linear(0.5), PLANS[effort].seeds
-                ).named(f"{name}: gain by {way} vectors, from random minus half of that from pre-trained weights"),
+                f"{gain}_pre_trained_minus_{kind}": there.minus(here, seeds).named(
+                    f"{of}, from pre-trained minus from {words}"
+                ),
+                f"{gain}_{kind}_minus_half_of_pre_trained": here.minus(there.map_linear(0.5), seeds).named(
+                    f"{of}, from {words} minus half of that from pre-trained weights"
+                ),
             }
-        for kind in ("pretrained", "single", "merged"):
-            arrays[f"{name}: {kind}"] = getattr(result, kind)
-    settings: dict[str, Any] = how(effort, run, names)
-    return Finding(statistics, arrays, settings | {"tasks": list(PLANS[effort].random)}, (*NOTES, _PROBES))
+        for each in ("pretrained", "single", "merged"):
+            arrays[f"{name}: {each}"] = getattr(result, each)
+    settings: dict[str, Any] = {**how(effort, run, names), "tasks": list(PLANS[effort].random)}
+    if chance:
+        settings["heads at random weights"] = f"random directions of length {LOGIT_SCALE:g}, without biases"
+    return Finding(statistics, arrays, settings, (*NOTES, _ANEW if chance else _PROBES))
 
 
 _PROBES = (
@@ -755,40 +766,7 @@ _CHANCE = "random, heads at chance"  # a start
 )
 def table_63_settings(effort: str, run: Run) -> Finding:
     """Table 6.3 with heads that know nothing of the random network, beside what the same tasks gain from pre-trained weights."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    names = encoders(effort, run, texts=False)
-    for name in names:
-        found = study(name, effort, run, random=True, chance=True)
-        trained = study(name, effort, run, only=PLANS[effort].random)
-        result, pretrained = added(found, effort, run), added(trained, effort, run)
-        rows = result.table()
-        statistics |= _table(name, {_RANDOM if way == START else way: each for way, each in rows.items()})
-        statistics |= progress(found, run, start=_CHANCE) | progress(trained, run)
-        for way in ("non-linear", "linearised"):
-            here, there = _gain(result, way), _gained(pretrained, way)
-            statistics |= {
-                f"{snake(name)}_absolute_accuracy_{snake(way)}_minus_the_start": here.named(
-                    f"{name}: absolute accuracy, {way} minus the start"
-                ),
-                f"{snake(name)}_gain_{snake(way)}_pre_trained_minus_random_at_chance": there.minus(
-                    here, PLANS[effort].seeds
-                ).named(
-                    f"{name}: gain by {way} vectors, from pre-trained minus from random weights with heads at chance"
-                ),
-                f"{snake(name)}_gain_{snake(way)}_random_at_chance_minus_half_of_pre_trained": here.minus(
-                    there.map_linear(0.5), PLANS[effort].seeds
-                ).named(
-                    f"{name}: gain by {way} vectors, from random weights with heads at chance minus half of that from pre-trained ones"
-                ),
-            }
-        for kind in ("pretrained", "single", "merged"):
-            arrays[f"{name}: {kind}"] = getattr(result, kind)
-    changed = {
-        "tasks": list(PLANS[effort].random),
-        "heads at random weights": f"random directions of length {LOGIT_SCALE:g}, without biases",
-    }
-    return Finding(statistics, arrays, {**how(effort, run, names), **changed}, (*NOTES, _ANEW))
+    return _from_random(effort, run, chance=True)
 
 
 _ANEW = (
