@@ -1,5 +1,6 @@
 """A rehearsal stops work when its pace is known, and says how long all of it would take."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def test_work_that_does_not_advance_is_interrupted(stage: bool) -> None:
     known = rehearsal.expectation
     assert not known.whole
     assert [(each.name, each.pieces, each.seconds) for each in known.stages] == ([("clusters", 7, None)] * stage)
+
+
+def test_it_ends_where_interrupts_are_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script's background job
+    try:
+        with Rehearsal(limit=0.05) as rehearsal:
+            while True:
+                time.sleep(0.01)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not rehearsal.expectation.whole
 
 
 def test_one_long_operation_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

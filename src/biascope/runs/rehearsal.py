@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -109,12 +110,19 @@ class Rehearsal:
     def __enter__(self) -> Self:
         self._begin = time.monotonic()
         self._before = _CURRENT.set(self)
+        # A script's background job ignores interrupts, and the one that ends the rehearsal would not come.
+        main = threading.current_thread() is threading.main_thread()
+        self._ignored = main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        if self._ignored:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         _CURRENT.reset(self._before)
         self._over.set()
+        if self._ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         with self._lock:
             stopped = self._known is not None
             if not stopped:
