@@ -1,12 +1,17 @@
 import functools
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from markupsafe import Markup
+
+# A script's background job ignores interrupts, and so would the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two workers with two threads each would fight for two cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
