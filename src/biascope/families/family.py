@@ -128,9 +128,8 @@ class Network:
         """
         like = next(iter(self.params.values()))
         if any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in self.module.modules()):
-            device = torch.device(
-                "cpu"
-            )  # made-up inputs may be no ids: an error there, but on a GPU the end of the process
+            # Made-up inputs may be no ids: an error on a CPU, but on a GPU the end of the process.
+            device = torch.device("cpu")
         # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
         for dtype, rounding in ((torch.float64, 1e-7), (like.dtype, 1e-3 if like.dtype.itemsize > 2 else 5e-2)):
             with contextlib.suppress(Exception), forked_rng(seed_of(0, "witness")):

@@ -578,10 +578,11 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     if before is None:
         return dataclasses.replace(record, settings=settings)
     pairs = {"device": (before.device, record.device), "precision": (before.precision, record.precision)}
-    settings |= _joined(before, record)
+    joined = _joined(before, record)
+    settings |= joined
     pairs |= {
         key: (before.settings[key], record.settings[key])
-        for key in settings.keys() & before.settings.keys() - _joined(before, record).keys()
+        for key in (settings.keys() & before.settings.keys()) - joined.keys()
         if not _measured_again(key.rpartition(": ")[2] if ": " in key else "", before, record)
     }
     for key, (one, two) in sorted(pairs.items()):
