@@ -479,7 +479,7 @@ def test_merge_needs_findings_and_a_place(paper: ModuleType, monkeypatch: pytest
     with pytest.raises(ValueError, match=r"installed without one\. Pass --results FOLDER"):
         reproduction.merge("empty")
     for source, told in {
-        "broken.tar.gz": "must be a folder or a whole",
+        "broken.tar.gz": "must be a folder of findings or a whole",
         "absent": "does not exist. Check the path",
     }.items():
         with pytest.raises(ValueError, match=f"{source} {told}"):

@@ -491,7 +491,7 @@ def _findings(source: Path) -> Iterator[tuple[str, bytes, Mapping[str, bytes]]]:
             content = {str(Path(member.name)): _member(archive, member) for member in members}
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise ValueError(
-            f"{source} must be a folder or a whole .tar.gz of one, and could not be read: {error}."
+            f"{source} must be a folder of findings or a whole .tar.gz of one, and is neither. Pass what biascope reproduce wrote."
         ) from error
     for name in sorted(content):
         if Path(name).name == DOCUMENT:
