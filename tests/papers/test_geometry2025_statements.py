@@ -100,15 +100,6 @@ def test_trainings_that_happen_to_agree_have_the_error_of_their_test_samples() -
     assert flat.low == 0
 
 
-def test_directions_in_perfect_order_have_an_interval() -> None:
-    found = learning.falling_order(np.arange(10.0)[::-1], range(10))
-    assert found.value == found.low == -1
-    assert -1 < found.high < -0.9
-    assert math.isnan(learning.falling_order(np.arange(6.0), range(6)).low)
-    nearly = learning.falling_order(np.array([9.0, 8, 7, 6, 5, 4, 3, 2, 0, 1]), range(10))
-    assert nearly.value < nearly.high < -0.5
-
-
 def test_the_least_of_numbers_has_the_error_of_all_that_could_be_the_least() -> None:
     found = least([Estimate(3.3, 5.5, -66.0, 73.0), Estimate(-3.3, 0.1, -4.9, -1.7), Estimate(28.0, 99.0, 9.0, 48.0)])
     assert (found.value, found.standard_error, found.low, found.high) == (-3.3, 5.5, -66.0, -1.7)

@@ -1,11 +1,20 @@
 """Estimates: intervals that cover as often as they say, and a jackknife that takes the bias away."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
-from biascope.results.estimate import Estimate, Number, jackknife, proportion
+from biascope.results.estimate import (
+    Estimate,
+    Number,
+    bootstrapped,
+    jackknife,
+    proportion,
+    spearman,
+    wide_enough_for_ranks,
+)
 
 
 def test_an_exact_number_has_no_spread():
@@ -158,3 +167,28 @@ def test_a_number_comes_back_from_json(number):
     again = Number.from_dict(json.loads(json.dumps(plain(number.as_dict()))))
     assert repr(again) == repr(number)
     assert (again.label, again.unit) == (number.label, number.unit)
+
+
+@pytest.mark.parametrize("count", [4, 5, 6, 7])
+def test_few_ranks_without_relation_seldom_seem_related(count):
+    order = np.arange(float(count))
+    values = [spearman(order, np.array(each, float)) for each in itertools.permutations(range(count))]
+    intervals = [wide_enough_for_ranks(Estimate(value, 0.0, value, value), count) for value in values]
+    assert sum(not each.contains(0.0) for each in intervals) <= 0.05 * len(values)
+    perfect = next(each for each in intervals if each.value > 1 - 1e-12)
+    assert perfect.contains(0.0) == (count == 4)  # 2/4! is more than 5 %, 2/5! less
+
+
+def test_pairs_in_perfect_order_have_an_interval():
+    falling = bootstrapped(spearman, np.arange(10.0)[::-1], np.arange(10.0))
+    assert falling.value == pytest.approx(-1)
+    assert -1 < falling.high < -0.9
+    assert falling.standard_error > 0
+    assert math.isnan(bootstrapped(spearman, np.arange(3.0), np.arange(3.0)).low)
+
+
+def test_many_pairs_keep_the_resampled_interval():
+    first = np.random.default_rng(0).normal(size=400)
+    second = first + np.random.default_rng(1).normal(size=400)
+    found = bootstrapped(spearman, first, second)
+    assert 0.08 < found.high - found.low < 0.16

@@ -76,7 +76,6 @@ BY_NOISE = (
     "Along late eigenvectors images vary less than the label noise, so that labels are nearly coin tosses: there accuracy would fall "
     "for any network. The best possible accuracy stands beside each curve."
 )
-ENOUGH_DIRECTIONS = 8  # for the spread of a rank correlation: of fewer directions in order, resampling never changes it
 
 
 def shape_of(effort: str) -> tuple[int, int, int]:
@@ -240,29 +239,6 @@ def difference(
     return over_trainings(first - second, common=sampled[0], own=sampled[1], within=within)
 
 
-def falling_order(accuracy: np.ndarray, places: Sequence[int]) -> Estimate:
-    """Rank correlation of accuracy and index, with its interval over resampled directions.
-
-    Directions in perfect order stay so however they are resampled. Their interval is Fisher's, about the next smaller correlation
-    that so many directions can have, that of two neighbours exchanged.
-
-    Example:
-        >>> falling_order(np.arange(10.0)[::-1], range(10))
-        -1.00 ± 0.012 (95 % CI -1.000 to -0.945)
-    """
-    order, count = (accuracy, np.array(places, float)), len(places)
-    if count < ENOUGH_DIRECTIONS:
-        return Estimate(spearman(*order))
-    found = bootstrapped(spearman, *order)
-    if abs(found.value) < 1 - 1e-12:
-        return found
-    step = 12 / (count * (count**2 - 1))
-    end = math.tanh(math.atanh(1 - step) - 1.96 * math.sqrt(1.06 / (count - 3)))
-    perfect = math.copysign(1.0, found.value)
-    low, high = sorted((perfect, math.copysign(end, perfect)))
-    return Estimate(perfect, step, low, high)
-
-
 def _falling(
     title: str,
     places: Sequence[int],
@@ -279,9 +255,9 @@ def _falling(
         _best_fit(title): best.named(f"{title}: training accuracy along the best direction", "%"),
     }
     if len(places) > 4:
-        found[f"{snake(title)}_rank_correlation_of_accuracy_and_index"] = falling_order(accuracy.mean(0), places).named(
-            f"{title}: rank correlation of accuracy and index"
-        )
+        found[f"{snake(title)}_rank_correlation_of_accuracy_and_index"] = bootstrapped(
+            spearman, accuracy.mean(0), np.array(places, float)
+        ).named(f"{title}: rank correlation of accuracy and index")
     return found
 
 
