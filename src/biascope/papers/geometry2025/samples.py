@@ -39,6 +39,7 @@ from biascope.papers.geometry2025.shared import (
     released_family,
     run_of,
     titles,
+    without_normalisation,
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
@@ -217,7 +218,7 @@ def settings_6(effort: str) -> dict[str, Any]:
     """Settings of figure 6 at an effort."""
     plans = chosen(_FEATURES[effort])
     settings: dict[str, Any] = {"networks": titles(plans), "seed": 0}
-    settings |= loop_of(_LOOP) | released_activations(plans, "GELU")
+    settings |= loop_of(_LOOP) | released_activations(plans, "GELU") | without_normalisation(plans)
     settings |= geometry_settings(dict.fromkeys(plans, _FEATURE_DRAWS[effort]), 1, dict.fromkeys(plans, SPREAD))
     for setting, place in (("images of each class", 0), ("runs", 3), ("epochs", 4)):
         settings |= for_each(setting, {name: plan[place] for name, plan in plans.items()})
@@ -264,6 +265,7 @@ def settings_6(effort: str) -> dict[str, Any]:
         **PUBLISHED_LOOP,
         "weight decay": 5e-4,
         **released_activations(_THREE, "GELU"),
+        **without_normalisation(_THREE),
         **published_geometry(_THREE, SPREAD),
     },
 )
@@ -274,7 +276,7 @@ def figure_6(effort: str, run: Run) -> Finding:
     words = ""
     for name, (each, test, shares, runs, epochs) in chosen(_FEATURES[effort]).items():
         title, key, samples = TITLES[name], snake(TITLES[name]), _two_classes(each, test, effort, run)
-        family, words = released_family(name, samples.shape, "gelu"), samples.name
+        family, words = released_family(name, samples.shape, "gelu", plain=True), samples.name
         found = feature_elimination(
             family,
             samples,
@@ -342,8 +344,8 @@ _TABLES: dict[str, dict[str, dict[str, _Rows]]] = {
     "1": {
         "smoke": {"lenet": ((50, 90), 2, 1)},
         "laptop": {"lenet": ((90,), 3, 10)},
-        # A training of ResNet-18 is 19,550 iterations, about a minute of an H200: one rate in each table.
-        "paper": {"lenet": (COLUMNS["1"], 5, 50), "resnet18": ((90,), 2, 50), "vit": ((50, 90), 2, 50)},
+        # A training of ResNet-18 is 19,550 iterations, most of a minute of an H200: one rate in each table.
+        "paper": {"lenet": (COLUMNS["1"], 5, 50), "resnet18": ((90,), 3, 50), "vit": ((50, 90), 2, 50)},
     },
     "2": {
         "smoke": {"lenet": ((80,), 2, 1)},
@@ -504,7 +506,8 @@ def _tell(
 def _pruned(name: str, epochs: int, images: Arrays, effort: str, run: Run) -> tuple[Family, Pruned, Estimate]:
     """A network, its trainings on what pruning leaves, and how well the scores are known: the two tables share all of it."""
     draws = DRAWS[effort]
-    family = released_family(name, images.shape, "gelu", outputs=10)
+    # The captions of both tables say so. With BatchNorm, which the released script has, ResNet-18 is 10 points more accurate than printed.
+    family = released_family(name, images.shape, "gelu", outputs=10, plain=True)
     train = dataclasses.replace(images, splits={"train": images.splits["train"]})
     scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)
     recipe = dataclasses.replace(RECIPE, epochs=1, steps=_length(epochs, effort))
@@ -534,6 +537,7 @@ def _table(table: str, plans: Mapping[str, _Rows], effort: str, run: Run) -> Fin
         "The printed lead of the score is positive in 27 of 27 cells. The shuffled scores of the released script are a random choice, "
         "and cannot give that by chance.",
         "The text removes the lowest scores of all images, has a rate of 0.2 and no clipping, and prints no schedule.",
+        "ResNet-18 and the ViT have no normalising layers, as the captions say. The released script has them.",
     )
     return Finding(statistics, arrays, settings_of_table(table, effort) | settings | {"data": images.name}, notes)
 
@@ -544,7 +548,7 @@ def settings_of_table(table: str, effort: str) -> dict[str, Any]:
     settings: dict[str, Any] = {"networks": titles(plans), "seed": 0}
     settings |= {**loop_of(RECIPE), "removed": "lowest scores of each class"}
     settings |= {"length": "391 iterations an epoch, whatever is left" if effort != "smoke" else "4 iterations"}
-    settings |= released_activations(plans, "GELU")
+    settings |= released_activations(plans, "GELU") | without_normalisation(plans)
     settings |= geometry_settings(dict.fromkeys(plans, DRAWS[effort]), 1, dict.fromkeys(plans, SPREAD))
     settings |= for_each("percent removed", {name: list(plan[0]) for name, plan in plans.items()})
     settings |= for_each("runs", {name: plan[1] for name, plan in plans.items()})
@@ -561,6 +565,7 @@ def _published_table(table: str) -> dict[str, Any]:
         "removed": "lowest scores of each class",
         "length": "391 iterations an epoch, whatever is left",
         **released_activations(_THREE, "GELU"),
+        **without_normalisation(_THREE),
         **published_geometry(_THREE, SPREAD),
         **for_each("percent removed", {name: list(COLUMNS[table]) for name in _THREE}),
         **for_each("runs", dict.fromkeys(_THREE, 5)),

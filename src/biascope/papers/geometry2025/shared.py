@@ -61,7 +61,8 @@ def released_family(
         shape: Of one input.
         activation: "gelu" or "relu". Blocks of ResNet-18 have ReLU in all scripts.
         outputs: Logits.
-        plain: Whether BatchNorm (ResNet-18) and LayerNorm (ViT) are left out, as on images and in figures 2, 3, 8, 12 and 13.
+        plain: Whether BatchNorm (ResNet-18) and LayerNorm (ViT) are left out, as on images (figures 2, 4, 6 and 8, tables 1 and 2)
+            and in figures 3, 12 and 13.
         settings: Further ones of the network.
     """
     chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
@@ -145,6 +146,16 @@ def activations(names: Iterable[str]) -> dict[str, Any]:
 def released_activations(names: Iterable[str], activation: str) -> dict[str, Any]:
     """The authors' activations, as settings: blocks of ResNet-18 have ReLU in all of their experiments."""
     return for_each("activation", {name: "ReLU" if name == "resnet18" else activation for name in names})
+
+
+def without_normalisation(names: Iterable[str]) -> dict[str, Any]:
+    """That networks have no BatchNorm or LayerNorm, as settings; those that never have any are left out.
+
+    Example:
+        >>> without_normalisation(["lenet", "vit"])
+        {'normalising layers: ViT': 'none'}
+    """
+    return for_each("normalising layers", {name: "none" for name in names if name in PLAIN})
 
 
 def geometry_settings(draws: Mapping[str, int], probes: int, spreads: Mapping[str, float]) -> dict[str, Any]:
