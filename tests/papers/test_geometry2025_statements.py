@@ -258,7 +258,7 @@ def test_networks_are_the_released_ones(monkeypatch: pytest.MonkeyPatch) -> None
         assert not {"batchnorm", "layernorm"} & asked[-1].keys(), "by default both networks have these layers"
 
 
-class Asked(Exception):
+class AskedError(Exception):
     """What a network was asked for."""
 
 
@@ -267,7 +267,7 @@ def test_images_are_learned_without_normalising_layers(monkeypatch: pytest.Monke
     """The captions of figure 6 and of both tables say so; with BatchNorm ResNet-18 is 10 points above the printed accuracies."""
 
     def asked(*given: object, plain: bool = False, **settings: object) -> None:
-        raise Asked(plain)
+        raise AskedError(plain)
 
     images = Arrays({split: (torch.zeros(4, 3, 16, 16), torch.arange(4)) for split in ("train", "test")}, name="images")
     monkeypatch.setattr(samples, "released_family", asked)
@@ -275,7 +275,7 @@ def test_images_are_learned_without_normalising_layers(monkeypatch: pytest.Monke
     monkeypatch.setattr(samples, "_two_classes", lambda *given: images)
     monkeypatch.setattr(samples, "_cifar", lambda *given: images)
     for run_figure in (samples.figure_6, samples.table_1, samples.table_2):
-        with pytest.raises(Asked) as found:
+        with pytest.raises(AskedError) as found:
             run_figure("smoke", Run(device="cpu"))
         assert found.value.args == (True,)
         assert run_figure.published[f"normalising layers: {shared.TITLES[name]}"] == "none"

@@ -275,6 +275,23 @@ def test_blocks_of_test_samples_make_up_the_test_samples() -> None:
     assert set(course.splits) == set(task.sizes)
 
 
+def test_figure_46_trains_linearisations_by_kernel_as_by_weights(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(112, 1, 4, 4, generator=generator, dtype=torch.float64), torch.randint(2, (112,))
+    samples = Arrays({"train": (x[:64], y[:64]), "test": (x[64:], y[64:])}, name="noise")
+    run = Run(device="cpu", precision="float64", folder=tmp_path / "figure", progress=False)
+    plan = training_sizes.Growth((16, 64), 48, 2, 12, by_kernel=True)
+    course = training_sizes.Sizes(samples, {}, dataclasses.replace(shared.RECIPE, steps=plan.steps, batch=8))
+    family = shared.any_start("mlp", samples.shape)
+    by_weights = training_sizes._by_weights(shared.linearised(family), course, plan, run)
+    by_kernel = training_sizes._by_kernel("mlp", family, course, plan, run)
+    assert by_weights.blocks.shape == (2, 2, 48), "size, repeat, block"
+    for field in dataclasses.fields(by_weights):
+        expected = getattr(by_weights, field.name)
+        assert getattr(by_kernel, field.name) == pytest.approx(expected, rel=1e-6, abs=1e-12), field.name
+    assert by_weights.accuracy[0, 0] != by_weights.accuracy[0, 1], "repeats have their own weights"
+
+
 def test_the_paired_error_is_that_of_the_difference_alone() -> None:
     generator = np.random.default_rng(0)
     common = generator.normal(60, 20, (1, 50))  # blocks that are easy or hard for all models

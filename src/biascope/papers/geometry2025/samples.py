@@ -506,7 +506,7 @@ def _tell(
 def _pruned(name: str, epochs: int, images: Arrays, effort: str, run: Run) -> tuple[Family, Pruned, Estimate]:
     """A network, its trainings on what pruning leaves, and how well the scores are known: the two tables share all of it."""
     draws = DRAWS[effort]
-    # The captions of both tables say so. With BatchNorm, which the released script has, ResNet-18 is 10 points more accurate than printed.
+    # The captions of both tables say so. With BatchNorm, as in the released script, ResNet-18 is 10 points above the printed numbers.
     family = released_family(name, images.shape, "gelu", outputs=10, plain=True)
     train = dataclasses.replace(images, splits={"train": images.splits["train"]})
     scored = sample_score(family, train, draws=draws, seed=0, run=run.shared)

@@ -61,7 +61,7 @@ PLANS: dict[str, dict[str, Plan]] = {  # by effort and network
     "laptop": {name: Plan((3000, 1000), 25, _NEAR) for name in ("mlp", "lenet")},
     "paper": {
         **{name: Plan((50_000, 10_000), 100, _WIDE) for name in ("mlp", "lenet")},
-        "resnet18": Plan((8000, 4000), 30, (1, 5, 20, 100, 300, 1000)),
+        "resnet18": Plan((8000, 4000), 30, (1, 2, 5, 10, 20, 50, 100, 200, 300, 500, 700, 1000)),
     },
 }
 

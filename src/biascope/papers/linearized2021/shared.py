@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +211,10 @@ class Targets(Course):
 
 @dataclass(frozen=True)
 class Learned:
-    """How well targets were learned: one entry per target; accuracies of trainings that diverged are nan."""
+    """How well targets were learned: one entry per target; accuracies of trainings that diverged are nan.
+
+    Models that were trained by their kernel also tell which test samples they answer right, ``(k, n)`` with entries 0 and 1.
+    """
 
     accuracy: np.ndarray
     train_accuracy: np.ndarray
@@ -220,6 +223,7 @@ class Learned:
     turn: np.ndarray
     curves: np.ndarray
     steps: np.ndarray
+    right: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 def learned(family: Family, samples: Arrays, labels: dict[str, Tensor], recipe: Recipe, run: Run) -> Learned:
@@ -329,8 +333,10 @@ def _linear_model(
     below = losses < (recipe.threshold or 0.0)
     first = torch.where(below.any(0), below.int().argmax(0) + 1, torch.full_like(below[0].int(), total))
     curves, steps = windows(losses.cpu())
+    right = outputs[count:] * signs["test"] > 0
     return {
-        "accuracy": (outputs[count:] * signs["test"] > 0).double().mean(0).cpu(),
+        "accuracy": right.double().mean(0).cpu(),
+        "right": right.T.contiguous().byte().cpu(),
         "train_accuracy": (outputs[:count] * signs["train"] > 0).double().mean(0).cpu(),
         "iterations": first.cpu(),
         "distance": (a * fitted[:count]).sum(0).clamp_min(0).sqrt().cpu(),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from biascope.families.family import Family
 from biascope.papers.linearized2021.shared import (
     ON_IMAGES,
     PUBLISHED,
@@ -19,6 +20,7 @@ from biascope.papers.linearized2021.shared import (
     drawn_curves,
     gate,
     images,
+    learned_by_kernel,
     linearised,
     over_seeds,
     per_network,
@@ -32,9 +34,10 @@ from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Number
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
+from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
-from biascope.tasks.task import Task
+from biascope.tasks.task import Arrays, Task
 from biascope.training.evaluation import evaluation
 from biascope.training.fit import fit
 from biascope.training.sweep import Trial, trained
@@ -45,14 +48,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Training sizes, repeats, iterations; the same number of iterations for every size.
-_SIZES: dict[str, dict[str, tuple[tuple[int, ...], int, int]]] = {
-    "smoke": {"lenet": ((32, 64), 2, 4)},
-    "laptop": {"mlp": ((250, 4000), 3, 800), "lenet": ((250, 4000), 3, 800)},
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """How figure 4.6 is run for a network.
+
+    Attributes:
+        sizes: Training samples.
+        test: Test samples.
+        repeats: Trainings of each size.
+        steps: Iterations, the same number for every size.
+        by_kernel: Whether the linearisation is trained by its kernel matrix. The trajectory is that of its weights. For a large network
+            this takes seconds instead of minutes; for many samples the matrix is too large.
+    """
+
+    sizes: tuple[int, ...]
+    test: int
+    repeats: int
+    steps: int
+    by_kernel: bool = False
+
+
+_SIZES: dict[str, dict[str, Growth]] = {
+    "smoke": {"lenet": Growth((32, 64), 320, 2, 4), "mlp": Growth((32, 64), 320, 2, 4, by_kernel=True)},
+    "laptop": {name: Growth((250, 4000), 2000, 3, 800) for name in ("mlp", "lenet")},
     "paper": {
-        "mlp": ((500, 2000, 8000, 50_000), 20, 8000),
-        "lenet": ((500, 2000, 8000, 50_000), 5, 8000),
-        "resnet18": ((500, 8000), 3, 630),
+        "mlp": Growth((500, 2000, 8000, 50_000), 10_000, 20, 8000),
+        "lenet": Growth((500, 2000, 8000, 50_000), 10_000, 5, 8000),
+        "resnet18": Growth((500, 8000), 5000, 3, 6300, by_kernel=True),  # 100 epochs, as in the released code
     },
 }
 
@@ -82,6 +104,63 @@ class Sizes(Targets):
     def splits(self) -> tuple[str, ...]:
         """The blocks, too."""
         return ("test", "train", *self.blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """What the trainings of a network or a linear model came to, each ``(size, repeat)``.
+
+    Attributes:
+        accuracy: On test samples.
+        fitted: On training samples.
+        distance: Of the weights from their start.
+        end: Training loss of the last iterations.
+        blocks: ``(size, repeat, block)`` accuracy on blocks of test samples.
+    """
+
+    accuracy: np.ndarray
+    fitted: np.ndarray
+    distance: np.ndarray
+    end: np.ndarray
+    blocks: np.ndarray
+
+
+def _by_weights(family: Family, course: Sizes, plan: Growth, run: Run) -> Reached:
+    """Trainings of the weights of a family's members."""
+    trials = [[Trial(f"size {size}", repeat) for repeat in range(plan.repeats)] for size in plan.sizes]
+    flat = [trial for row in trials for trial in row]
+    found = trained(family, course, flat, seed=0, run=training_run(family, run), label=family.name)
+
+    def table(part: str) -> np.ndarray:
+        """Of each size and repetition; the last number of a curve."""
+        return np.array([[float(found[trial][part].flatten()[-1]) for trial in row] for row in trials])
+
+    blocks = np.stack([table(f"accuracy/{block}") for block in course.blocks], -1)
+    return Reached(table("accuracy/test"), table("accuracy/train"), table("distance"), table("curve"), blocks)
+
+
+def _by_kernel(name: str, family: Family, course: Sizes, plan: Growth, run: Run) -> Reached:
+    """Linearisations of the same members, trained on the same batches by their kernel matrices."""
+    starts = family.draw(plan.repeats, seed=seed_of(0, "repeat", 0), run=training_run(family, run))
+    point, rows = start_of(name, course.samples.shape), []
+    for size in plan.sizes:
+        task = course.task(f"size {size}", (), 0, Run(device="cpu"))
+        assert isinstance(task, Arrays)
+        part = dataclasses.replace(task, splits={split: task.splits[split] for split in ("train", "test")})
+        labels = {split: y[None] for split, (_, y) in part.splits.items()}
+        rows.append(
+            [
+                learned_by_kernel(point, part, labels, course.how, run, at=starts.member(repeat).params)
+                for repeat in range(plan.repeats)
+            ]
+        )
+
+    def table(part: str) -> np.ndarray:
+        return np.array([[getattr(each, part)[0] for each in row] for row in rows])
+
+    right = table("right")  # (size, repeat, sample)
+    blocks = np.stack([each.mean(-1) for each in np.array_split(right, len(course.blocks), -1)], -1)
+    return Reached(table("accuracy"), table("train_accuracy"), table("distance"), table("curves")[..., -1], blocks)
 
 
 def paired_error(differences: np.ndarray) -> float:
@@ -164,44 +243,30 @@ def figure_46(effort: str, run: Run) -> Finding:
     arrays: dict[str, np.ndarray] = {}
     words: dict[str, str] = {}
     plans = chosen(_SIZES[effort])
-    for name, (sizes, repeats, steps) in plans.items():
-        title, key = TITLES[name], snake(TITLES[name])
-        samples = images(
-            "cifar10", (max(sizes), 2000 if effort == "laptop" else min(10_000, 5 * max(sizes))), run, halves=True
-        )
+    for name, plan in plans.items():
+        title, key, places = TITLES[name], snake(TITLES[name]), np.array(plan.sizes, float)
+        samples = images("cifar10", (max(plan.sizes), plan.test), run, halves=True)
         words[name] = samples.name
         family = any_start(name, samples.shape)
-        recipe = dataclasses.replace(RECIPE, steps=steps)
-        course = Sizes(samples, {}, recipe)
-        trials = {size: [Trial(f"size {size}", repeat) for repeat in range(repeats)] for size in sizes}
-        flat = [trial for row in trials.values() for trial in row]
-        accuracy: dict[str, np.ndarray] = {}
-        distance: dict[str, np.ndarray] = {}
-        ends: dict[str, np.ndarray] = {}
-        blocks: dict[str, np.ndarray] = {}
-        for subject, each in ((title, family), (f"linearised {title}", linearised(family))):
-            found = trained(each, course, flat, seed=0, run=training_run(each, run), label=subject)
-
-            def table(part: str, outcomes: dict[Trial, Outcome] = found, rows: Any = trials) -> np.ndarray:
-                """Of each size and repetition; the last number of a curve."""
-                return np.array(
-                    [[float(outcomes[trial][part].flatten()[-1]) for trial in row] for row in rows.values()]
-                )
-
-            accuracy[subject], distance[subject], ends[subject] = map(table, ("accuracy/test", "distance", "curve"))
-            blocks[subject] = np.stack([table(f"accuracy/{block}") for block in course.blocks], -1)
-            fitted = over_seeds(list(100 * table("accuracy/train")[-1]))
-            statistics[f"{snake(subject)}_training_accuracy"] = fitted.named(
+        course = Sizes(samples, {}, dataclasses.replace(RECIPE, steps=plan.steps))
+        network = _by_weights(family, course, plan, run)
+        line = (
+            _by_kernel(name, family, course, plan, run)
+            if plan.by_kernel
+            else _by_weights(linearised(family), course, plan, run)
+        )
+        for subject, found in ((title, network), (f"linearised {title}", line)):
+            statistics[f"{snake(subject)}_training_accuracy"] = over_seeds(list(100 * found.fitted[-1])).named(
                 f"{subject}: training accuracy at the largest size", "%"
             )
-            arrays[f"curve: {subject}"] = np.stack([np.array(sizes, float), 100 * accuracy[subject].mean(1)])
-            arrays[f"distance: {subject}"] = np.stack([np.array(sizes, float), distance[subject].mean(1)])
-        lead = 100 * (accuracy[title] - accuracy[f"linearised {title}"])  # (size, repeat)
-        parts = 100 * (blocks[title] - blocks[f"linearised {title}"])  # (size, repeat, block)
+            arrays[f"curve: {subject}"] = np.stack([places, 100 * found.accuracy.mean(1)])
+            arrays[f"distance: {subject}"] = np.stack([places, found.distance.mean(1)])
+        lead = 100 * (network.accuracy - line.accuracy)  # (size, repeat)
+        parts = 100 * (network.blocks - line.blocks)  # (size, repeat, block)
         growth = over_seeds(list(lead[-1] - lead[0]), paired_error(parts[-1] - parts[0]))
         largest = over_seeds(list(lead[-1]), paired_error(parts[-1]))
-        further = ratio_over_seeds(list(distance[title][-1] / distance[title][0]))
-        slower = ratio_over_seeds(list(ends[f"linearised {title}"][-1] / np.maximum(ends[title][-1], 1e-12)))
+        further = ratio_over_seeds(list(network.distance[-1] / network.distance[0]))
+        slower = ratio_over_seeds(list(line.end[-1] / np.maximum(network.end[-1], 1e-12)))
         statistics |= {
             f"{key}_final_loss_of_the_linearisation_over_its_own": slower.named(
                 f"{title}: final loss of the linearisation over its own"
@@ -213,16 +278,15 @@ def figure_46(effort: str, run: Run) -> Finding:
             ),
         }
     settings: dict[str, Any] = {**settings_of(RECIPE, list(plans)), "seed": 0}
-    for name, (sizes, repeats, steps) in plans.items():
-        largest_size = max(sizes)
+    for name, plan in plans.items():
         settings |= per_network(
             (name,),
             samples=words[name],
-            sizes=list(sizes),
-            largest_size=largest_size,
-            seeds=repeats,
-            iterations=steps,
-            epochs=round(steps / RECIPE.steps_per_epoch(largest_size)),
+            sizes=list(plan.sizes),
+            largest_size=max(plan.sizes),
+            seeds=plan.repeats,
+            iterations=plan.steps,
+            epochs=round(plan.steps / RECIPE.steps_per_epoch(max(plan.sizes))),
         )
     notes = (
         "Every size has the same number of iterations, so that small sets are not trained less. Epochs are those of the largest size.",
