@@ -19,6 +19,7 @@ from biascope.measures.feature_elimination import (
 )
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
+from biascope.tasks import bases
 from biascope.tasks.task import Arrays
 from biascope.training.evaluation import evaluation
 from biascope.training.fit import fit
@@ -98,10 +99,13 @@ def test_random_directions_take_as_much_variance_as_nearly_as_whole_directions_c
         family, data, **{**QUICK, "shares": (0.0, 0.3, 0.6), "draws": 600, "recipe": epochs(1)}
     )
     assert result.removed.tolist() == [0, 18, 36]
-    assert result.removed_at_random[0] == 0
+    assert not result.removed_at_random[:, 0].any()
     assert result.variance[0] == 0
     # A random direction holds 1/60 on average, within some tenths of it.
-    np.testing.assert_allclose(result.removed_at_random / 60, result.variance, atol=0.06)
+    for of_run in result.removed_at_random:
+        np.testing.assert_allclose(of_run / 60, result.variance, atol=0.06)
+    assert result.lead_by_block.shape == (2, 3, 50)
+    np.testing.assert_allclose(result.lead_by_block.mean(-1), result.lead, atol=1e-12)  # blocks of equal size
     assert result.variance[1] > 0.3  # directions of little geometry per variance have more variance than others
 
 
@@ -146,10 +150,21 @@ def test_a_direction_that_the_network_cannot_see_is_not_missed() -> None:
     family = Family.initialised(Sum, name="sum")
     result = feature_elimination(family, data, **{**QUICK, "shares": (0.0, 0.5), "recipe": epochs(30), "repeats": 3})
     assert result.variance[1] == pytest.approx(25 / 26, abs=0.02)
-    assert result.removed_at_random[1] >= 6
+    assert result.removed_at_random[:, 1].min() >= 6
     assert result.accuracy[:, 1].min() > 0.95
     assert result.lead[:, 1].min() > 0.1
     assert "removing features of little geometry costs less than removing random ones" in result.sentence()
+
+
+def test_each_run_has_its_own_random_directions_and_the_lead_knows_the_error_of_the_test_samples() -> None:
+    result = feature_elimination(FAMILY, DATA, **{**QUICK, "shares": (0.0, 0.5), "repeats": 4})
+    seeds = [seed_of(0, "removed", run) for run in range(4)]
+    drawn = [bases.random((SIZE,), seed=seed).vectors for seed in seeds]
+    assert not any(torch.allclose(drawn[0], each) for each in drawn[1:])
+    lead, over = result.headline()["lead"], over_runs(result.lead[:, 1])
+    assert lead.value == pytest.approx(over.value)
+    assert lead.standard_error > over.standard_error
+    assert lead.high - lead.value > over.high - over.value
 
 
 def test_intervals_over_runs_are_68_percent() -> None:
@@ -171,7 +186,8 @@ def test_the_sentence_says_which_is_missed_more(lead: float, words: str) -> None
         + (lead == 0) * np.diag([0.1, -0.1, 0])[:, :2]
     )
     counts = np.array([0, 5])
-    result = FeatureElimination(counts, counts, np.array([0.0, 0.4]), steady, other)
+    alike, blocks = np.tile(counts, (3, 1)), np.repeat((steady - other)[..., None], 4, -1)
+    result = FeatureElimination(counts, alike, np.array([0.0, 0.4]), steady, other, blocks)
     assert words in result.sentence()
     assert "40 % of the variance" in result.sentence()
 

@@ -21,7 +21,7 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number
+from biascope.results.estimate import SHARE, Estimate, Number, paired_error
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Step
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 RECIPE = Recipe("sgd", 0.1, momentum=0.9, epochs=50, batch=128)  # as published
 CONFIDENCE = 0.68  # of intervals over runs, as published
+BLOCKS = 50  # of the test samples
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,10 +47,11 @@ class FeatureElimination(Result):
 
     Attributes:
         removed: Directions taken away, those with the least geometry per variance first.
-        removed_at_random: Random directions that carry as much variance.
+        removed_at_random: Random directions that carry as much variance; each run has its own.
         variance: Share of ``Σ‖x‖²`` of the training samples that went with the former.
         accuracy: On the test samples, after removing by geometry.
         accuracy_at_random: After removing at random.
+        lead_by_block: On blocks of test samples, the former minus the latter.
     """
 
     removed: np.ndarray
@@ -57,10 +59,12 @@ class FeatureElimination(Result):
     variance: np.ndarray
     accuracy: np.ndarray
     accuracy_at_random: np.ndarray
+    lead_by_block: np.ndarray
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **dict.fromkeys(("removed", "removed_at_random", "variance"), ("place",)),
-        **dict.fromkeys(("accuracy", "accuracy_at_random"), ("repeat", "place")),
+        **dict.fromkeys(("removed", "variance"), ("place",)),
+        **dict.fromkeys(("removed_at_random", "accuracy", "accuracy_at_random"), ("repeat", "place")),
+        "lead_by_block": ("repeat", "place", "block"),
     }
 
     @property
@@ -75,13 +79,23 @@ class FeatureElimination(Result):
             "lead": self._mean_lead().named("mean lead over random removal", SHARE),
             "accuracy": over_runs(last).named(words, SHARE),
             "accuracy_at_random": over_runs(at_random).named(
-                f"accuracy with {self.removed_at_random[-1]:,} random directions removed", SHARE
+                f"accuracy with {self._random_count} random directions removed", SHARE
             ),
         }
 
+    @property
+    def _random_count(self) -> str:
+        """How many random directions are removed at last, on average over the runs."""
+        return f"{round(float(self.removed_at_random[:, -1].mean())):,}"
+
     def _mean_lead(self) -> Estimate:
-        """Over all places where something is removed."""
-        return over_runs(self.lead[:, self.removed > 0].mean(1))
+        """Over all places where something is removed. Errors of runs and of test samples, which all runs share, are joined."""
+        touched = self.removed > 0
+        runs = over_runs(self.lead[:, touched].mean(1))
+        common = paired_error(self.lead_by_block[:, touched].mean(1))
+        reach = math.hypot(runs.high - runs.value, common)  # one standard error is the reach of a 68 % interval
+        error = math.hypot(runs.standard_error, common)
+        return Estimate(runs.value, error, runs.value - reach, runs.value + reach, CONFIDENCE)
 
     def sentence(self) -> str:  # noqa: D102
         lead = self._mean_lead()
@@ -90,7 +104,7 @@ class FeatureElimination(Result):
         return (
             f"For {self.subject}, removing features of little geometry {judged} removing random ones of equal variance. Without the "
             f"{self.removed[-1]:,} directions of least geometry ({100 * self.variance[-1]:.0f} % of the variance), test accuracy is "
-            f"{by:.1f} %. Without {self.removed_at_random[-1]:,} random directions, it is {random:.1f} %. The mean lead over all "
+            f"{by:.1f} %. Without {self._random_count} random directions, it is {random:.1f} %. The mean lead over all "
             f"counts is {100 * lead.value:+.1f} points."
         )
 
@@ -166,14 +180,22 @@ class _Left(Course):
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         basis, count = kind.split()
-        return without(self.data.to(run), self.columns[basis][:, : int(count)])
+        left = without(self.data.to(run), self.columns[basis][:, : int(count)])
+        x, y = left.splits["test"]
+        parts = zip(torch.tensor_split(x, len(self.blocks)), torch.tensor_split(y, len(self.blocks)), strict=True)
+        return dataclasses.replace(left, splits={**left.splits, **dict(zip(self.blocks, parts, strict=True))})
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Parts of the test samples, which tell how much a difference of accuracies depends on them."""
+        return tuple(f"block {index}" for index in range(min(BLOCKS, self.data.sizes["test"])))
 
     def recipe(self, kind: str) -> Recipe:
         return self.how
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return ("test",)
+        return ("test", *self.blocks)
 
 
 def without(data: Arrays, directions: Tensor) -> Arrays:
@@ -234,8 +256,8 @@ def feature_elimination(
         ``G = E ∇f ∇fᵀ`` is the average geometry at initialisation, for inputs N(0, σ²I). ``S = Σ x xᵀ`` is a sum over the training
         samples. The eigenvectors of ``Gv = λSv`` have ``λ = vᵀGv/vᵀSv``, the geometry per variance. They are orthonormalised,
         smallest λ first, and projected out of training and test samples, ``x ↦ x − Σ_{i≤k} v_i v_iᵀx``. A network is trained on
-        the rest. For comparison, a network is trained without random orthonormal directions. Their number is chosen so
-        that the same share of ``Σ‖x‖²`` is removed.
+        the rest. For comparison, a network is trained without random orthonormal directions, which each run draws anew. Their number
+        is chosen so that the same share of ``Σ‖x‖²`` is removed.
 
     Args:
         family: Networks to train, at initial weights, with an output for each class.
@@ -287,31 +309,44 @@ def feature_elimination(
         raise ValueError(f"Inputs must have at most 8192 numbers to form G, got {size}. Pass smaller inputs.")
     covariance = data_covariance(data.whole("train")[0].to(device))
     order = elimination_order(geometry, covariance, ridge=ridge)
-    random = bases.random(data.shape, seed=seed_of(seed, "removed")).vectors.T.to(order)
-    # The share of the variance that the first directions of either basis hold: of none, one, two, …
-    gone, at_random = (
-        np.append(0.0, (basis * (covariance @ basis)).sum(0).cumsum(0).cpu().numpy()) / float(covariance.trace())
-        for basis in (order, random)
-    )
+    random = {
+        f"random-{r}": bases.random(data.shape, seed=seed_of(seed, "removed", r)).vectors.T.to(order)
+        for r in range(repeats)
+    }
     counts = np.array([round(share * size) for share in shares])
-    alike = np.array([abs(at_random - gone[count]).argmin() for count in counts])
+    gone = _variances(order, covariance)
+    alike = np.array(
+        [
+            [abs(of_one - gone[count]).argmin() for count in counts]
+            for of_one in (_variances(each, covariance) for each in random.values())
+        ]
+    )  # (repeat, place)
     chosen_by = (draws, scale, readout, ridge, seed)
-    course = _Left(data, {"geometry": order, "random": random}, recipe, chosen_by)
-    kinds = [[f"geometry {k}" for k in counts], [f"random {k}" if k else "geometry 0" for k in alike]]
-    every = [Trial(kind, r) for kind in dict.fromkeys(kinds[0] + kinds[1]) for r in range(repeats)]
+    course = _Left(data, {"geometry": order, **random}, recipe, chosen_by)
+    by_geometry = [[Trial(f"geometry {k}", r) for k in counts] for r in range(repeats)]
+    by_chance = [[Trial(f"{name} {k}" if k else "geometry 0", r) for k in alike[r]] for r, name in enumerate(random)]
+    every = list(dict.fromkeys(trial for row in (*by_geometry, *by_chance) for trial in row))
     found = trained(family, course, every, seed=seed, run=run, label=f"{family.name}: features left")
-    reached = [
-        np.array([[float(found[Trial(kind, r)]["accuracy/test"]) for kind in row] for r in range(repeats)])
-        for row in kinds
-    ]
+
+    def reached(split: str, rows: Sequence[Sequence[Trial]]) -> np.ndarray:
+        return np.array([[float(found[trial][f"accuracy/{split}"]) for trial in row] for row in rows])
+
+    blocks = [reached(block, by_geometry) - reached(block, by_chance) for block in course.blocks]
     return FeatureElimination(
         removed=counts,
         removed_at_random=alike,
         variance=gone[counts],
-        accuracy=reached[0],
-        accuracy_at_random=reached[1],
+        accuracy=reached("test", by_geometry),
+        accuracy_at_random=reached("test", by_chance),
+        lead_by_block=np.stack(blocks, -1),
         provenance={"draws": draws},
     )
+
+
+def _variances(basis: Tensor, covariance: Tensor) -> np.ndarray:
+    """The share of the variance that the first columns of a basis hold: of none, of one, of two and so on."""
+    held = (basis * (covariance @ basis)).sum(0).cumsum(0).cpu().numpy()
+    return np.append(0.0, held) / float(covariance.trace())
 
 
 def _checked(family: Family, data: Arrays, positive: tuple[int, ...] | None, shares: Sequence[float]) -> Arrays:

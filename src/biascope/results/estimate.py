@@ -316,6 +316,21 @@ def mean_absolute_difference(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.abs(first - second).mean())
 
 
+def paired_error(differences: np.ndarray) -> float:
+    """The error of a mean difference by finitely many samples, from its values ``(repeat, block)`` on blocks of them.
+
+    All models answer the same samples, so the error is that of the difference itself, whatever each model's own error is.
+
+    Example:
+        >>> paired_error(np.array([[1.0, 3.0], [1.0, 3.0]]))
+        1.0
+    """
+    means = differences.mean(0)
+    if len(means) < 2:  # one block does not show a spread
+        return math.nan
+    return float(means.std(ddof=1) / len(means) ** 0.5)
+
+
 def over_repeats(
     values: Sequence[float] | np.ndarray, *, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> Estimate:

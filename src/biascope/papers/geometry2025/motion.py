@@ -32,6 +32,7 @@ from biascope.papers.geometry2025.shared import (
     released_family,
     run_of,
     titles,
+    without_normalisation,
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
@@ -267,9 +268,8 @@ def _moving_settings(plans: dict[str, Plan], recipe: Recipe, rates: dict[str, fl
     settings |= for_each("rate", rates)
     for setting, field in (("images of each class", "each"), ("runs", "runs"), ("epochs", "epochs")):
         settings |= for_each(setting, {name: getattr(plan, field) for name, plan in plans.items()})
-    settings |= released_activations(plans, "ReLU") | for_each(
-        "draws of G", {name: plan.draws for name, plan in plans.items()}
-    )
+    settings |= released_activations(plans, "ReLU") | without_normalisation(plans)
+    settings |= for_each("draws of G", {name: plan.draws for name, plan in plans.items()})
     settings |= for_each("inputs per draw of G", {name: plan.probes for name, plan in plans.items()})
     settings |= for_each("spread of the inputs for G", dict.fromkeys(plans, 1.0))
     return settings
@@ -285,6 +285,7 @@ def _published_motion(names: Sequence[str], settings: dict[str, Any]) -> dict[st
         **for_each("images of each class", dict.fromkeys(names, 5000)),
         **for_each("runs", dict.fromkeys(names, 25)),
         **released_activations(names, "ReLU"),
+        **without_normalisation(names),
         **for_each("draws of G", dict.fromkeys(names, 100_000)),
         **for_each("inputs per draw of G", dict.fromkeys(names, 128)),
         **for_each("spread of the inputs for G", dict.fromkeys(names, 1.0)),
@@ -496,6 +497,7 @@ def _published_covariances(names: Sequence[str], settings: dict[str, Any]) -> di
         "labels": "half 0, half 1",
         **for_each("velocity", dict.fromkeys(names, _velocity(1))),
         **released_activations(names, "ReLU"),
+        **without_normalisation(names),
         **published_geometry(names, SPREAD),
         **settings,
     }
@@ -513,6 +515,7 @@ def _settings_on_covariances(plans: dict[str, OnCovariance], settings: dict[str,
         **for_each("velocity", {name: _velocity(plan.epochs // plan.checkpoints) for name, plan in plans.items()}),
         "data": "the same for all runs",
         **released_activations(plans, "ReLU"),
+        **without_normalisation(plans),
         **geometry_settings({name: plan.draws for name, plan in plans.items()}, PROBES, dict.fromkeys(plans, SPREAD)),
         **settings,
         "seed": 0,

@@ -34,7 +34,11 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "resnet18": {"activation": "gelu"},
     "vit": {},
 }
-PLAIN: dict[str, dict[str, Any]] = {"resnet18": {"batchnorm": False}, "vit": {"layernorm": False}}  # on real data
+PLAIN: dict[str, dict[str, Any]] = {  # on images, and on data of covariance G
+    "vgg11": {"batchnorm": False},
+    "resnet18": {"batchnorm": False},
+    "vit": {"layernorm": False},
+}
 SPREAD = 1e-3  # σ_P of the authors' scripts; 1 for figures 2 and 8, 1e-4 for circles
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10, which CIFAR-2 sets against the rest
 PROBES = 4  # inputs at which the gradient of each network is taken, for G
@@ -61,8 +65,8 @@ def released_family(
         shape: Of one input.
         activation: "gelu" or "relu". Blocks of ResNet-18 have ReLU in all scripts.
         outputs: Logits.
-        plain: Whether BatchNorm (ResNet-18) and LayerNorm (ViT) are left out, as on images (figures 2, 4, 6 and 8, tables 1 and 2)
-            and in figures 3, 12 and 13.
+        plain: Whether BatchNorm (VGG11, ResNet-18) and LayerNorm (ViT) are left out, as on images (figures 2, 4, 6
+            and 8, tables 1 and 2) and in figures 3, 12 and 13.
         settings: Further ones of the network.
     """
     chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
