@@ -17,7 +17,7 @@ STATEMENTS = (
         "1",
         "An MLP learns two concentric circles in a plane of the input space, whatever the orientation of the plane.",
         undecided="The radii decide, and the paper prints none for the MLP. It reaches 99.9 % in both planes with radii 3 and 0.25, "
-        "those of ResNet-18 in the authors' code. With 1.5 and 0.25, the MLP's radii of figure 5 there, it fits training samples alone.",
+        "those of ResNet-18 in the authors' code. With 1.5 and 0.25, the MLP's radii of figure 5 there, it fails on test samples.",
     ),
     Statement(
         "resnet18_learns_aligned_circles",
@@ -449,8 +449,8 @@ DROPPED = (
         "8",
         "VGG11 with BatchNorm: growth of the correlation with GSG by epoch 10, and its lead over that with S.",
         "2 inconclusive",
-        "The caption says that VGG11 has no BatchNorm. With it, the growth was 0.14 (−0.02 to 0.29, 4 runs). The claims stay, for VGG11 "
-        "without BatchNorm.",
+        "The caption says that VGG11 has no BatchNorm. With it, the growth was 0.14 (−0.02 to 0.29, 4 runs). The claims stay, without "
+        "BatchNorm.",
     ),
     Dropped(
         "1",
