@@ -276,6 +276,14 @@ def test_vgg11_convolutions_have_the_published_law() -> None:
         assert not bias.any()
 
 
+def test_vgg11_drops_out_after_the_hidden_activations_as_released() -> None:
+    with torch.device("meta"):
+        layers = list(builder("vgg11")().named_children())
+    head = [name for name, _ in layers[[name for name, _ in layers].index("flatten") + 1 :]]
+    assert head == ["linear9", "activation9", "dropout9", "linear10", "activation10", "dropout10", "head"]
+    assert all(layer.p == 0.5 for _, layer in layers if isinstance(layer, nn.Dropout))
+
+
 def test_vit_token_and_position_embedding_start_as_small_normals() -> None:
     network = build("vit")
     for name in ("tokens.class_token", "tokens.position"):

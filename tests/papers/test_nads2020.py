@@ -15,6 +15,7 @@ import torch
 from biascope import papers
 from biascope.derivatives.spectrum import subspace_similarity
 from biascope.measures.anisotropy_directions import anisotropy_directions
+from biascope.papers import reproduce as reproduction
 from biascope.papers.nads2020 import directions, frequencies, images, shared, theory
 from biascope.papers.reproduce import RESULTS
 from biascope.papers.selection import only
@@ -23,6 +24,7 @@ from biascope.results.estimate import Estimate, bootstrapped
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
 
 PAPER = papers.find("nads2020")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
@@ -219,6 +221,72 @@ def test_figures_with_images_name_their_networks_in_every_number() -> None:
         assert plans["paper"]["resnet18"].repeats >= 3
 
 
+@pytest.fixture(scope="module")
+def pictures() -> Arrays:
+    """Images of ten classes with the mean and the spread of CIFAR-10 in each channel."""
+    generator = torch.Generator().manual_seed(0)
+    mean, deviation = (torch.tensor(each)[:, None, None] for each in (images.MEAN, images.DEVIATION))
+    splits = {
+        split: (mean + deviation * torch.randn(400, 3, 32, 32, generator=generator), torch.arange(400) % 10)
+        for split in ("train", "test")
+    }
+    return Arrays(splits)
+
+
+def courses(pictures: Arrays) -> dict[str, images._Images]:
+    return {
+        "original": images._Images(pictures, images.RECIPE),
+        "poisoned": images._Poisoned(pictures, images.RECIPE, torch.eye(1024)),
+        "flipped": images._Flipped(pictures, images.RECIPE, torch.eye(1024)),
+        "underspecified": images._Underspecified(pictures, images.RECIPE, torch.eye(1024)),
+    }
+
+
+CPU = Run(device="cpu", progress=False)
+
+
+@pytest.mark.parametrize("kind", ["original", "poisoned", "flipped", "underspecified"])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_networks_see_standardised_images(pictures: Arrays, kind: str, split: str) -> None:
+    task = courses(pictures)[kind].task(f"{kind}, repeat 0", [7], 0, CPU).of_member(0)
+    x, _ = task.batch(split, torch.arange(400))
+    seen = x[:, :3].flatten(2)
+    assert seen.mean((0, 2)).tolist() == pytest.approx([0.0] * 3, abs=0.02)
+    assert seen.std((0, 2)).tolist() == pytest.approx([1.0] * 3, abs=0.02)
+
+
+def test_carriers_and_flips_are_made_in_pixel_space(pictures: Arrays) -> None:
+    x, y = pictures.whole("train")
+    made = courses(pictures)
+    carried, _ = made["poisoned"].task("poisoned, repeat 0", [7], 0, CPU).of_member(0).batch("train", torch.arange(400))
+    place = 7 + int(y[1]) // 6  # class 1 has its carrier on pixel 7 of channel 1, with a positive sign
+    assert float(carried[1].flatten(1)[1, place]) == pytest.approx((0.05 - images.MEAN[1]) / images.DEVIATION[1])
+    turned, _ = made["flipped"].task("flipped, repeat 0", [0], 0, CPU).batch("train", torch.arange(400))
+    mean, deviation = (torch.tensor(each)[:, None] for each in (images.MEAN, images.DEVIATION))
+    torch.testing.assert_close(turned.flatten(2), (x.flatten(2).flip(2) - mean) / deviation)
+
+
+def test_a_source_that_is_removed_is_the_mean_image_or_no_channel(pictures: Arrays) -> None:
+    task = courses(pictures)["underspecified"].task("both, repeat 0", [7], 0, CPU).of_member(0)
+    every = torch.arange(400)
+    both, first, second = (task.batch(f"test{only}", every)[0] for only in ("", ", first only", ", second only"))
+    assert torch.equal(first[:, :3], both[:, :3])
+    assert not first[:, 3].any()
+    assert torch.equal(second[:, 3], both[:, 3])
+    assert not second[:, :3].any(), "0 is the mean after standardisation"
+    labels = task.batch("test", every)[1]
+    torch.testing.assert_close(both[:, 3].flatten(1)[:, 7], 2.0 * labels - 1)  # the linear channel stays as it is
+
+
+def test_images_are_learned_by_the_released_recipe(pictures: Arrays) -> None:
+    assert images.RECIPE.clip == 0.5
+    for plans in (images._CARRIED, images._FLIPPED, images._MIXTURE):
+        assert all(plan.recipe.clip == 0.5 and plan.recipe.rate == 0.21 for plan in plans["paper"].values())
+        settings = images.planned(plans["paper"], pictures, CPU)
+        same = {key: value for key, value in images.PUBLISHED.items() if "images" not in key}
+        assert {key: settings[key] for key in same} == same
+
+
 def test_settings_at_paper_effort_are_compared_with_the_published_ones() -> None:
     run = Run(device="cpu", progress=False)
     settings = frequencies.trained_by("paper", run)
@@ -294,6 +362,8 @@ def test_the_largest_size_may_have_fewer_directions(tmp_path: Path, monkeypatch:
     assert lowest.value == pytest.approx(100 * found.arrays["accuracy: LeNet 1023"][1, 1])
     assert found.settings["directions at the largest size: LeNet"] == [1023]
     assert "From 64 samples LeNet learned the directions [1023] alone" in found.notes[1]
+    assert found.notes[-1] == "The authors' sequence ends at index 1022."
+    assert 0 <= found.statistics["lenet_training_accuracy_at_the_largest_size"].value <= 100
 
 
 def test_networks_of_figure_5_are_compared_only_if_all_are_there(
@@ -310,3 +380,43 @@ def test_networks_of_figure_5_are_compared_only_if_all_are_there(
     with only(["lenet", "mlp"]):
         assert "over" not in directions.figure_5("smoke", run).statistics
     assert directions.figure_5("smoke", run).statistics["over"] == named
+
+
+def test_combs_and_single_waves_differ_by_how_many_frequencies_hold_their_energy() -> None:
+    across = np.arange(32)
+
+    def wave(k: int, l: int) -> np.ndarray:  # noqa: E741 - the frequency's name
+        return np.cos(2 * np.pi * (k * across[:, None] + l * across) / 32)
+
+    comb = sum((wave(1 + 4 * i, 2 + 4 * j) for i in range(4) for j in range(4)), np.zeros((32, 32)))
+    assert directions.comb_share(wave(1, 2)) == pytest.approx(1.0)
+    assert directions.comb_share(comb) == pytest.approx(1.0)
+    assert directions.frequencies_with_energy(wave(1, 2)) == pytest.approx(1.0)
+    assert directions.frequencies_with_energy(np.ones((32, 32))) == pytest.approx(1.0)
+    assert directions.frequencies_with_energy(comb) == pytest.approx(16.0)
+    white = np.random.default_rng(0).standard_normal((20, 1024))
+    assert np.mean([directions.frequencies_with_energy(each) for each in white]) == pytest.approx(257, rel=0.1)
+
+
+def test_figure_5_counts_frequencies_of_every_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(directions.DRAWS, "smoke", {"lenet": 32})
+    monkeypatch.setattr(directions, "published_accuracies", lambda *_: None)
+    with only(["lenet"]):
+        found = directions.figure_5("smoke", Run(device="cpu", folder=tmp_path / "5"))
+    number = found.statistics["lenet_number_of_frequencies_that_hold_the_energy"]
+    assert number.label == "LeNet: number of frequencies that hold the energy"
+    assert 1 <= number.value <= 514
+
+
+def test_training_accuracy_is_evidence_in_s10() -> None:
+    for claim in papers.figure("nads2020", "S10").claims:
+        assert {each.statistic for each in claim.trained} <= {"lenet_mean_train_accuracy"}
+
+
+def test_two_statements_are_not_decided_by_our_experiments() -> None:
+    outcomes = {
+        each.statement.key: each for each in reproduction.outcomes(reproduction.standings()) if each.paper == "nads2020"
+    }
+    for key in ("mixed_is_noisier", "mlp_everywhere"):
+        assert outcomes[key].verdict == "inconclusive"
+        assert outcomes[key].remark == outcomes[key].statement.undecided != ""

@@ -33,13 +33,14 @@ def vgg11(
     | 2 convolutions 3×3, pooling | 256 × 4 × 4 |
     | 2 convolutions 3×3, pooling | 512 × 2 × 2 |
     | 2 convolutions 3×3, pooling | 512 × 1 × 1 |
-    | dropout, linear, activation | 512 |
-    | dropout, linear, activation | 512 |
+    | linear, activation, dropout | 512 |
+    | linear, activation, dropout | 512 |
     | linear | outputs |
 
     Each convolution keeps the side (padding 1), has a bias, and is followed by BatchNorm (if any) and the activation.
     Convolution weights are N(0, 2/(k²·out)) with k = 3 and out the number of filters, and their biases zero; the linear
-    layers have PyTorch's default law. Dropout drops half of its inputs, in training mode only.
+    layers have PyTorch's default law. Dropout drops half of its inputs, in training mode only. It follows the activation, as
+    in the released code of the second reference.
 
     Args:
         channels: Channels of the input image.
@@ -78,9 +79,9 @@ def vgg11(
     layers["flatten"] = nn.Flatten()
     inward *= (image_size if pooling == "none" else image_size // 2 ** len(_STAGES)) ** 2
     for number in (9, 10):  # counted on from the eight convolutions
-        layers[f"dropout{number}"] = nn.Dropout()
         layers[f"linear{number}"] = nn.Linear(inward, 512)
         layers[f"activation{number}"] = activation_layer(activation)
+        layers[f"dropout{number}"] = nn.Dropout()
         inward = 512
     layers["head"] = nn.Linear(inward, outputs)
     return nn.Sequential(layers)
