@@ -123,7 +123,7 @@ def test_a_run_for_one_network_is_added_to_the_numbers_of_the_others(paper: Modu
     assert outcomes("second") == ["kept"]
 
 
-def test_the_picture_of_a_run_with_all_numbers_of_the_earlier_one_replaces_it(
+def test_a_run_with_all_numbers_of_the_earlier_one_replaces_it_and_its_picture(
     paper: ModuleType, checkout: Path
 ) -> None:
     dated(by_network("mlp", folder="first"), "2026-01-01 00:00:00 UTC")
@@ -131,7 +131,7 @@ def test_the_picture_of_a_run_with_all_numbers_of_the_earlier_one_replaces_it(
     picture = checkout / "docs/gallery/fake2023-3.png"
     height = png_height(picture)
     dated(by_network("mlp", "lenet", folder="second"), "2026-01-02 00:00:00 UTC")
-    assert outcomes("second") == ["added"]
+    assert outcomes("second") == ["replaced"]
     assert png_height(picture) == height
     dated(by_network("lenet", folder="third"), "2026-01-03 00:00:00 UTC")
     assert outcomes("third") == ["added"]
@@ -174,6 +174,17 @@ def test_settings_of_a_network_change_only_with_all_of_its_numbers(paper: Module
         figure, old, record("mlp", keys=("mlp_gap", "mlp_lead", "mlp_new"), date="2", **{"runs: MLP": 5})
     )
     assert again.settings["runs: MLP"] == 5
+    whole = record(
+        "mlp",
+        "lenet",
+        keys=("mlp_gap", "mlp_lead", "lenet_gap"),
+        date="2",
+        **{"networks": ["MLP", "LeNet"], "clip": 0.5},
+    )
+    assert reproduction.united(figure, dataclasses.replace(old, settings={"clip": 1.0}), whole).settings == {
+        "networks": ["MLP", "LeNet"],
+        "clip": 0.5,
+    }
     for changed in ({"runs: MLP": 5}, {"by": {"mlp": 4}}):
         with pytest.raises(ValueError, match=f"but {next(iter(changed))} is"):
             reproduction.united(figure, old, record("mlp", keys=("mlp_gap",), date="2", **changed))

@@ -538,6 +538,7 @@ def _merge_one(
             drawn = _below(
                 gallery / f"{figure.paper}-{figure.file_name}.png", drawn, _caption(added, record.date, again)
             )
+    whole = before is not None and record.statistics.keys() >= before.statistics.keys()
     if added:
         record = united(figure, before, record)
     entries[record.effort] = record
@@ -551,7 +552,7 @@ def _merge_one(
         write_atomically(gallery / f"{figure.paper}-{figure.file_name}.png", drawn)
     if before is None:
         return "new", words
-    if added:
+    if added and not whole:
         return "added", f"{words}: {', '.join(map(str, added))}, to one of {before.date}"
     lost = ", ".join(sorted(before.statistics.keys() - record.statistics.keys()))
     remark = f"; no longer measured: {lost}" if lost else ""
@@ -564,7 +565,7 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
     Both must have been run in the same way: with the same device and precision, and with the same value of every setting that both
     record. There are two exceptions. Settings that list networks, or have an entry for each, are joined. A setting of one network
     (``"epochs: LeNet"``) may change if all numbers of this network are measured again. The date is that of the later run, the seconds
-    are those of both.
+    are those of both. A run that has every number of the earlier one replaces it.
 
     Args:
         figure: The figure.
@@ -575,7 +576,7 @@ def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Reco
         ValueError: If the two were not run in the same way.
     """
     settings = {key: value for key, value in record.settings.items() if key != selection.KEY}
-    if before is None:
+    if before is None or record.statistics.keys() >= before.statistics.keys():
         return dataclasses.replace(record, settings=settings)
     pairs = {"device": (before.device, record.device), "precision": (before.precision, record.precision)}
     joined = _joined(before, record)
