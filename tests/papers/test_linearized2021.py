@@ -17,6 +17,7 @@ from biascope.families.family import Network
 from biascope.measures.kernel_rotation import KernelRotation
 from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
 from biascope.papers.reproduce import RESULTS
+from biascope.results.estimate import Estimate
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
@@ -275,13 +276,15 @@ def test_blocks_of_test_samples_make_up_the_test_samples() -> None:
     assert set(course.splits) == set(task.sizes)
 
 
-def test_figure_46_trains_linearisations_by_kernel_as_by_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [{"steps": 12}, {"epochs": 3}])
+def test_figure_46_trains_linearisations_by_kernel_as_by_weights(tmp_path: Path, length: dict[str, int]) -> None:
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(112, 1, 4, 4, generator=generator, dtype=torch.float64), torch.randint(2, (112,))
+    x = torch.randn(112, 1, 4, 4, generator=generator, dtype=torch.float64)
+    y = torch.randint(2, (112,), generator=generator)
     samples = Arrays({"train": (x[:64], y[:64]), "test": (x[64:], y[64:])}, name="noise")
     run = Run(device="cpu", precision="float64", folder=tmp_path / "figure", progress=False)
-    plan = training_sizes.Growth((16, 64), 48, 2, 12, by_kernel=True)
-    course = training_sizes.Sizes(samples, {}, dataclasses.replace(shared.RECIPE, steps=plan.steps, batch=8))
+    plan = training_sizes.Growth((16, 64), 48, 2, **length, by_kernel=True)
+    course = training_sizes.Sizes(samples, {}, dataclasses.replace(plan.recipe, batch=8))
     family = shared.any_start("mlp", samples.shape)
     by_weights = training_sizes._by_weights(shared.linearised(family), course, plan, run)
     by_kernel = training_sizes._by_kernel("mlp", family, course, plan, run)
@@ -289,16 +292,200 @@ def test_figure_46_trains_linearisations_by_kernel_as_by_weights(tmp_path: Path)
     for field in dataclasses.fields(by_weights):
         expected = getattr(by_weights, field.name)
         assert getattr(by_kernel, field.name) == pytest.approx(expected, rel=1e-6, abs=1e-12), field.name
-    assert by_weights.accuracy[0, 0] != by_weights.accuracy[0, 1], "repeats have their own weights"
-
-
-def test_the_paired_error_is_that_of_the_difference_alone() -> None:
-    generator = np.random.default_rng(0)
-    common = generator.normal(60, 20, (1, 50))  # blocks that are easy or hard for all models
-    network, line = (common + shift + generator.normal(0, 1, (400, 50)) for shift in (3.0, 0.0))
-    assert training_sizes.paired_error(network - line) == pytest.approx((2 / 400 / 50) ** 0.5, rel=0.3)
+    assert by_weights.distance[0, 0] != by_weights.distance[0, 1], "repeats have their own weights"
 
 
 def test_figures_with_resnet18_can_be_run_for_it_alone() -> None:
     for number in ("4.2", "4.4", "4.5", "4.6", "table 4.1"):
         assert "resnet18" in papers.figure("linearized2021", number).networks["paper"], number
+
+
+def test_table_41_is_read_as_norms_and_only_networks_that_had_not_run_count() -> None:
+    claims = {claim.statistic: claim for figure, claim in CLAIMS if figure.number == "table 4.1"}
+    for name in ("mlp", "lenet", "resnet_18"):
+        for when in ("start", "end"):
+            norm, energy = (claims[f"{name}_{what}_at_the_{when}"] for what in ("norm", "energy"))
+            assert (norm.kind, energy.kind) == ("paper", "ours")
+            assert norm.post_hoc is (name != "resnet_18")
+            assert not energy.post_hoc
+            assert norm.published == energy.published
+    (statement,) = [each for each in PAPER.statements if each.key == "energy_at_start_and_end"]
+    assert not statement.ruled_out
+
+
+def test_resnet18_has_equal_epochs_in_figure_46_and_the_others_equal_iterations() -> None:
+    plans = training_sizes._SIZES["paper"]
+    large = plans["resnet18"]
+    assert (large.steps, large.epochs) == (None, 100)
+    assert [large.recipe.total_steps(size) for size in large.sizes] == [400, 6300]
+    assert large.length == {"iterations": [400, 6300], "epochs": 100}
+    assert plans["lenet"].length == {"iterations": 8000, "epochs": 20}
+    assert {plans["lenet"].recipe.total_steps(size) for size in plans["lenet"].sizes} == {8000}
+    equal_iterations, equal_epochs = training_sizes._lengths(plans)
+    assert "MLP, LeNet" in equal_iterations
+    assert "ResNet-18" in equal_epochs
+    assert training_sizes.figure_46.published["epochs: ResNet-18"] == 200
+
+
+@pytest.mark.parametrize("length", [{}, {"steps": 4, "epochs": 4}])
+def test_a_plan_of_figure_46_has_iterations_or_epochs(length: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="One of steps and epochs must be given"):
+        training_sizes.Growth((32,), 320, 2, **length)
+
+
+def test_the_authors_trained_resnet18_on_eigenfunctions_with_another_activation_than_ours() -> None:
+    ours = shared.settings_of(shared.RECIPE, ("resnet18",))["activation: ResNet-18"]
+    for number in ("4.2", "4.3", "4.11", "4.12"):
+        published = papers.figure("linearized2021", number).published["activation: ResNet-18"]
+        assert published == "gelu (kernel: relu)" != ours, number
+    assert papers.figure("linearized2021", "4.6").published["activation: ResNet-18"] == ours
+    assert papers.figure("linearized2021", "4.2").published["activation: LeNet"] == "relu"
+
+
+@pytest.mark.parametrize("words", ["GELU", "as in figure B.2"])
+def test_a_variant_changes_the_network_and_the_kernel_together(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    x, y = torch.zeros(4, 1, 28, 28), torch.zeros(4).long()
+    samples = Arrays({"train": (x, y), "test": (x, y)}, name="zeros")
+    families: list[Any] = []
+
+    def kernel(family: Any, *_: Any) -> shared.Eigenfunctions:
+        families.append(family)
+        return shared.Eigenfunctions(torch.ones(16), torch.ones(16, 8), 4)
+
+    def train(family: Any, *_: Any) -> None:
+        families.append(family)
+
+    monkeypatch.setattr(eigenfunctions, "images", lambda *_: samples)
+    monkeypatch.setattr(eigenfunctions, "eigenfunctions", kernel)
+    monkeypatch.setattr(eigenfunctions, "learned", train)
+    monkeypatch.setattr(eigenfunctions, "learned_by_kernel", train)
+    built: list[Any] = []
+    build = eigenfunctions.builder("lenet")
+    monkeypatch.setattr(eigenfunctions, "builder", lambda _: lambda **to: built.append(to) or build(**to))
+    eigenfunctions.tried(words, "smoke", Run(device="cpu"))
+    assert len({id(family) for family in families}) == 1, "kernel, network and linearisation are those of one family"
+    assert len(families) == 3
+    assert {each["activation"] for each in built} == {"gelu" if words == "GELU" else "relu"}
+
+
+def test_every_variant_records_both_leads_and_the_least_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = np.array(eigenfunctions._TRIED["paper"].indices, float)
+    empty = np.zeros(len(places))
+
+    def tried(words: str, effort: str, run: Run) -> tuple[shared.Learned, shared.Learned]:
+        lead = np.where(places <= 500, -0.06, 0.1) if words == "GELU" else np.full(len(places), 0.2)
+        models = (np.full(len(places), 0.7), 0.7 + lead + np.linspace(0, 0.001, len(places)))
+        fitted = np.linspace(0.8, 1.0, len(places))
+        network, line = (shared.Learned(each, fitted, empty, empty, empty, empty, empty) for each in models)
+        return network, line
+
+    monkeypatch.setattr(eigenfunctions, "tried", tried)
+    monkeypatch.setattr(eigenfunctions, "images", lambda *_: blobs())
+    figure = papers.figure("linearized2021", "B.2 settings")
+    found = eigenfunctions.figure_b2_settings.function("paper", Run(device="cpu"))
+    (claim,) = figure.claims
+    numbers = found.statistics
+    assert numbers["lead_of_the_linearisation_before_500_gelu"].value == pytest.approx(-6, abs=0.1)
+    assert numbers["lead_of_the_linearisation_after_500_gelu"].value == pytest.approx(10, abs=0.1)
+    assert numbers[claim.statistic].value == numbers["lead_of_the_linearisation_before_500_gelu"].value
+    assert claim.judge(numbers, "paper").verdict == "not reproduced"
+    for title in ("lenet", "linearised_lenet"):
+        assert numbers[f"{title}_median_training_accuracy_gelu"].value == pytest.approx(90)
+        assert numbers[f"{title}_best_training_accuracy_gelu"].value == pytest.approx(100)
+
+
+def test_few_points_have_students_interval() -> None:
+    values = np.array([100.0, 60.0, 50.0, 49.0, 50.0])
+    few, many = shared.mean_of(values), shared.mean_of(np.tile(values, 3))
+    reach = 2.776 * values.std(ddof=1) / math.sqrt(5)
+    assert (few.low, few.high) == pytest.approx((values.mean() - reach, values.mean() + reach), rel=1e-3)
+    assert many.high - many.low < few.high - few.low
+    empty = np.zeros(5)
+    found = shared.Learned(values / 100, values / 100, empty, empty, empty, empty, empty)
+    mean = shared.fall_and_mean("LeNet", found, np.arange(5.0))["lenet_mean_accuracy"]
+    assert (mean.low, mean.high) == pytest.approx((few.low, min(few.high, 100)))
+
+
+def test_committed_means_of_few_points_are_wide_enough() -> None:
+    migration, seen = _migration("few_points"), 0
+    for path in (RESULTS / "linearized2021").glob("*.json"):
+        for record in json.loads(path.read_text(encoding="utf-8"))["efforts"].values():
+            for key, entry in record["statistics"].items():
+                assert migration.corrected(key, entry, record["settings"]) == entry, key
+                seen += migration.points_of(key, entry["value"], record["settings"]) is not None
+    assert seen > 30
+
+
+def test_means_of_few_points_are_widened_once(tmp_path: Path) -> None:
+    def entry(value: float, error: float = 2.0) -> dict[str, Any]:
+        return Estimate(value, error, value - 1.8 * error, value + 1.8 * error).named("mean", "%").as_dict()
+
+    numbers = {
+        "lenet_mean_accuracy": entry(70.0),
+        "linearised_lenet_mean_accuracy": entry(97.0),
+        "lenet_lead_of_the_linearisation": entry(27.0),
+        "lenet_smaller_lead_of_the_linearisation_before_and_after_500": entry(10.01 / 4),
+        "lenet_rank_correlation_of_accuracy_and_index": entry(-0.9, 0.01),
+        "mlp_lead_of_the_linearisation": entry(20.0),
+    }
+    settings = {
+        "learned: LeNet": [1, 20, 100, 300, 600, 1000],
+        "test samples: LeNet": 10_000,
+        "learned: MLP": list(range(15)),
+        "test samples: MLP": 10_000,
+    }
+    path = tmp_path / "4.2.json"
+    path.write_text(json.dumps({"efforts": {"paper": {"statistics": numbers, "settings": settings}}}))
+    migration = _migration("few_points")
+    assert migration.migrated(path)
+    assert not migration.migrated(path)
+    found = json.loads(path.read_text())["efforts"]["paper"]["statistics"]
+    for key in ("lenet_rank_correlation_of_accuracy_and_index", "mlp_lead_of_the_linearisation"):
+        assert found[key] == numbers[key]
+    error = 2.0 * math.sqrt(6 / 5)
+    assert found["lenet_mean_accuracy"]["standard_error"] == pytest.approx(error)
+    assert found["lenet_mean_accuracy"]["low"] == pytest.approx(70 - 2.571 * error, abs=1e-2)
+    assert found["linearised_lenet_mean_accuracy"]["high"] == pytest.approx(100.6), "no interval gets narrower"
+    assert found["linearised_lenet_mean_accuracy"]["low"] == pytest.approx(97 - 2.571 * error, abs=1e-2)
+    side = found["lenet_smaller_lead_of_the_linearisation_before_and_after_500"]
+    assert side["high"] - side["value"] == pytest.approx(3.182 * 2.0 * math.sqrt(4 / 3), abs=1e-2), "four of them"
+    for key, old in numbers.items():
+        assert found[key]["value"] == old["value"]
+        assert found[key]["low"] <= old["low"]
+        assert found[key]["high"] >= old["high"]
+
+
+def test_claims_on_resnet18_ask_for_the_median_training_accuracy() -> None:
+    for figure, claim in CLAIMS:
+        if figure.number in ("4.2", "4.3", "4.4"):
+            wanted = "median" if "resnet_18" in claim.statistic else "best"
+            assert all(f"_{wanted}_training_accuracy" in gate.statistic for gate in claim.trained), claim.statement
+    empty = np.zeros(3)
+    fitted = np.array([1.0, 0.55, 0.5])  # the first target alone was learned
+    found = shared.Learned(fitted, fitted, empty, empty, empty, empty, empty)
+    numbers = shared.fall_and_mean("ResNet-18", found, np.arange(3.0))
+    (best,), (median,) = shared.evidence("ResNet-18"), shared.evidence("ResNet-18", median=True)
+    assert best.passes(numbers[best.statistic])
+    assert not median.passes(numbers[median.statistic])
+
+
+def test_an_ambiguous_statement_is_not_called_wrong() -> None:
+    (statement,) = [each for each in PAPER.statements if each.key == "random_inner_product"]
+    assert not statement.ruled_out
+    assert "signed" in statement.undecided
+
+
+def test_a_single_batch_does_not_decide_when_a_loss_is_reached(tmp_path: Path) -> None:
+    run = Run(device="cpu", folder=tmp_path / "figure", progress=False)
+    recipe = dataclasses.replace(shared.RECIPE, epochs=60, batch=16, threshold=0.05)
+    samples, family = blobs(), shared.start_of("mlp", (1, 4, 4))
+    labels = {split: y[None] for split, (_, y) in samples.splits.items()}
+    network = shared.learned(family, samples, labels, recipe, run)
+    line = shared.learned_by_kernel(family, samples, labels, recipe, run)
+    for found in (network, line):
+        place = int(np.flatnonzero(found.steps == found.iterations[0])[0])
+        assert 0 < place < len(found.steps) - 1
+        assert found.curves[0, place] < 0.05
+        assert (found.curves[0, :place] >= 0.05).all()
+    spike = np.array([[0.5, math.nan, 0.5]])  # diverged
+    assert shared.iterations_to(0.01, spike, np.array([2.0, 4.0, 6.0])).tolist() == [6.0]

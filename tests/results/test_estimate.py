@@ -11,6 +11,7 @@ from biascope.results.estimate import (
     Number,
     bootstrapped,
     jackknife,
+    paired_error,
     proportion,
     spearman,
     wide_enough_for_ranks,
@@ -192,3 +193,10 @@ def test_many_pairs_keep_the_resampled_interval():
     second = first + np.random.default_rng(1).normal(size=400)
     found = bootstrapped(spearman, first, second)
     assert 0.08 < found.high - found.low < 0.16
+
+
+def test_the_paired_error_is_that_of_the_difference_alone() -> None:
+    generator = np.random.default_rng(0)
+    common = generator.normal(60, 20, (1, 50))  # blocks that are easy or hard for all models
+    network, line = (common + shift + generator.normal(0, 1, (400, 50)) for shift in (3.0, 0.0))
+    assert paired_error(network - line) == pytest.approx((2 / 400 / 50) ** 0.5, rel=0.3)

@@ -13,6 +13,7 @@ from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.directional_bias import Problem, directional_bias
 from biascope.papers.linearized2021.shared import (
     ALONG_DIRECTIONS,
+    BY_MEDIAN,
     COMMON,
     RECIPE,
     TITLES,
@@ -20,6 +21,7 @@ from biascope.papers.linearized2021.shared import (
     evidence,
     fall_and_mean,
     linearised,
+    mean_of,
     over_seeds,
     settings_of,
     start_of,
@@ -28,7 +30,7 @@ from biascope.papers.linearized2021.shared import (
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import directions as drawn_directions
-from biascope.results.estimate import Estimate, Number, bootstrapped
+from biascope.results.estimate import Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -46,7 +48,7 @@ _ALONG: dict[str, dict[str, tuple[tuple[int, ...], int, int, int]]] = {
     "laptop": {"lenet": ((0, 10, 100, 300, 1000), 5000, 3000, 40)},
     "paper": {
         "lenet": ((0, 1, 3, 6, 10, 20, 30, 60, 100, 200, 300, 450, 600, 800, 1000), 10_000, 10_000, 100),
-        "resnet18": ((0, 10, 100, 300, 1000), 10_000, 10_000, 10),
+        "resnet18": ((0, 3, 10, 30, 100, 200, 300, 1000), 10_000, 10_000, 10),
     },
 }
 _STARTS = {"smoke": 2, "laptop": 3, "paper": 5}  # initialisations whose directions are computed
@@ -84,7 +86,7 @@ def _directions(name: str, effort: str, run: Run, seed: int = 0) -> Basis:
                     "paper" if name == "resnet18" else "laptop",
                     of=statement,
                     kind="paper",
-                    trained=evidence(title),
+                    trained=evidence(title, median=name in BY_MEDIAN),
                 )
                 for words, title, statement in (
                     (TITLES[name], TITLES[name], "linear_target_accuracy_falls"),
@@ -104,7 +106,7 @@ def _directions(name: str, effort: str, run: Run, seed: int = 0) -> Basis:
                 "paper" if name == "resnet18" else "laptop",
                 of="networks_better_on_linear_targets",
                 kind="paper",
-                trained=evidence(TITLES[name], f"linearised {TITLES[name]}"),
+                trained=evidence(TITLES[name], f"linearised {TITLES[name]}", median=name in BY_MEDIAN),
             ),
         )
     ],
@@ -152,7 +154,7 @@ def figure_44(effort: str, run: Run) -> Finding:
             statistics[f"{snake(title)}_accuracy_along_the_first_direction"] = Estimate(
                 100 * float(accuracy[title][0])
             ).named(f"{title}: accuracy along the first direction", "%")
-        lead = bootstrapped(np.mean, 100 * (accuracy[TITLES[name]] - accuracy[f"linearised {TITLES[name]}"]))
+        lead = mean_of(100 * (accuracy[TITLES[name]] - accuracy[f"linearised {TITLES[name]}"]))
         statistics[f"{snake(TITLES[name])}_lead_over_the_linearisation"] = lead.named(
             f"{TITLES[name]}: lead over the linearisation", "points"
         )

@@ -14,6 +14,7 @@ from biascope.papers.linearized2021.shared import (
     HALF,
     ON_IMAGES,
     PUBLISHED,
+    PUBLISHED_ON_EIGENFUNCTIONS,
     RECIPE,
     TITLES,
     Learned,
@@ -141,7 +142,7 @@ def adapted(effort: str, run: Run, seed: int) -> tuple[Learned, dict[int, Learne
 _PUBLISHED_ADAPTED = {
     **PUBLISHED,
     "network": "ResNet-18",
-    "activation: ResNet-18": ON_IMAGES,
+    "activation: ResNet-18": PUBLISHED_ON_EIGENFUNCTIONS["resnet18"],
     "training samples": 50_000,
     "test samples": 10_000,
     "epochs": 100,

@@ -31,7 +31,7 @@ from biascope.papers.linearized2021.shared import (
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Number
+from biascope.results.estimate import Number, paired_error
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
@@ -40,6 +40,7 @@ from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.task import Arrays, Task
 from biascope.training.evaluation import evaluation
 from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
 from biascope.training.sweep import Trial, trained
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class Growth:
         sizes: Training samples.
         test: Test samples.
         repeats: Trainings of each size.
-        steps: Iterations, the same number for every size.
+        steps: Iterations, the same number for every size; or none.
+        epochs: Epochs, the same number for every size, as in the authors' trainings; or none. One of the two is given.
         by_kernel: Whether the linearisation is trained by its kernel matrix. The trajectory is that of its weights. For a large network
             this takes seconds instead of minutes; for many samples the matrix is too large.
     """
@@ -64,17 +66,42 @@ class Growth:
     sizes: tuple[int, ...]
     test: int
     repeats: int
-    steps: int
+    steps: int | None = None
+    epochs: int | None = None
     by_kernel: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(
+                f"One of steps and epochs must be given, got steps={self.steps} and epochs={self.epochs}. Pass epochs=100 alone."
+            )
+
+    @property
+    def recipe(self) -> Recipe:
+        """The chapter's recipe for so many iterations or epochs."""
+        if self.epochs is None:
+            return dataclasses.replace(RECIPE, steps=self.steps)
+        return dataclasses.replace(RECIPE, epochs=self.epochs)
+
+    @property
+    def length(self) -> dict[str, Any]:
+        """Iterations and epochs as settings: one number of iterations for all sizes, or one for each; epochs of the largest size."""
+        largest = max(self.sizes)
+        if self.epochs is None:
+            return {"iterations": self.steps, "epochs": round((self.steps or 0) / RECIPE.steps_per_epoch(largest))}
+        return {"iterations": [self.recipe.total_steps(size) for size in self.sizes], "epochs": self.epochs}
 
 
 _SIZES: dict[str, dict[str, Growth]] = {
-    "smoke": {"lenet": Growth((32, 64), 320, 2, 4), "mlp": Growth((32, 64), 320, 2, 4, by_kernel=True)},
-    "laptop": {name: Growth((250, 4000), 2000, 3, 800) for name in ("mlp", "lenet")},
+    "smoke": {
+        "lenet": Growth((32, 64), 320, 2, steps=4),
+        "mlp": Growth((32, 160), 320, 2, epochs=2, by_kernel=True),
+    },
+    "laptop": {name: Growth((250, 4000), 2000, 3, steps=800) for name in ("mlp", "lenet")},
     "paper": {
-        "mlp": Growth((500, 2000, 8000, 50_000), 10_000, 20, 8000),
-        "lenet": Growth((500, 2000, 8000, 50_000), 10_000, 5, 8000),
-        "resnet18": Growth((500, 8000), 5000, 3, 6300, by_kernel=True),  # 100 epochs, as in the released code
+        "mlp": Growth((500, 2000, 8000, 50_000), 10_000, 20, steps=8000),
+        "lenet": Growth((500, 2000, 8000, 50_000), 10_000, 5, steps=8000),
+        "resnet18": Growth((500, 8000), 5000, 3, epochs=100, by_kernel=True),  # as in the released code
     },
 }
 
@@ -160,20 +187,8 @@ def _by_kernel(name: str, family: Family, course: Sizes, plan: Growth, run: Run)
 
     right = table("right")  # (size, repeat, sample)
     blocks = np.stack([each.mean(-1) for each in np.array_split(right, len(course.blocks), -1)], -1)
-    return Reached(table("accuracy"), table("train_accuracy"), table("distance"), table("curves")[..., -1], blocks)
-
-
-def paired_error(differences: np.ndarray) -> float:
-    """The error of a mean difference by finitely many test samples, from its values ``(repeat, block)`` on blocks of them.
-
-    All models answer the same samples, so the error is that of the difference itself, whatever each accuracy's own error is.
-
-    Example:
-        >>> paired_error(np.array([[1.0, 3.0], [1.0, 3.0]]))
-        1.0
-    """
-    means = differences.mean(0)
-    return float(means.std(ddof=1) / len(means) ** 0.5)
+    ends = np.array([[each.curves[0, -1] for each in row] for row in rows])  # short trainings have shorter curves
+    return Reached(table("accuracy"), table("train_accuracy"), table("distance"), ends, blocks)
 
 
 @figure(
@@ -248,7 +263,7 @@ def figure_46(effort: str, run: Run) -> Finding:
         samples = images("cifar10", (max(plan.sizes), plan.test), run, halves=True)
         words[name] = samples.name
         family = any_start(name, samples.shape)
-        course = Sizes(samples, {}, dataclasses.replace(RECIPE, steps=plan.steps))
+        course = Sizes(samples, {}, plan.recipe)
         network = _by_weights(family, course, plan, run)
         line = (
             _by_kernel(name, family, course, plan, run)
@@ -285,16 +300,33 @@ def figure_46(effort: str, run: Run) -> Finding:
             sizes=list(plan.sizes),
             largest_size=max(plan.sizes),
             seeds=plan.repeats,
-            iterations=plan.steps,
-            epochs=round(plan.steps / RECIPE.steps_per_epoch(max(plan.sizes))),
+            **plan.length,
         )
     notes = (
-        "Every size has the same number of iterations, so that small sets are not trained less. Epochs are those of the largest size.",
+        *_lengths(plans),
         "Intervals join the spread over seeds and the error of finitely many test samples.",
         f"The latter is the spread of a difference over {_BLOCKS} blocks of test samples; in runs before 18 November 2026, a bound.",
         "All seeds of a size have the same training samples. How much the numbers depend on these is not in the intervals.",
     )
     return Finding(statistics, arrays, settings, notes)
+
+
+def _lengths(plans: dict[str, Growth]) -> list[str]:
+    """Which networks have equal iterations at every size, and which equal epochs, in words."""
+    by_steps, by_epochs = (
+        ", ".join(TITLES[name] for name, plan in plans.items() if (plan.epochs is None) is equal)
+        for equal in (True, False)
+    )
+    notes = []
+    if by_steps:
+        notes.append(
+            f"Equal iterations at every size, so that small sets are trained as long: {by_steps}. Epochs are those of the largest size."
+        )
+    if by_epochs:
+        notes.append(
+            f"Equal epochs at every size, as in the authors' trainings: {by_epochs}. Small sets have fewer iterations."
+        )
+    return notes
 
 
 # Training sizes, test samples, epochs, seeds.
