@@ -73,7 +73,7 @@ class _Circles:
     """Circles of figure 1: network, places of u₂ (that of u₁ is one before the first), radii, repeats, epochs.
 
     Without places, each repeat has a plane of its own, chosen at random. With shares, it is spanned by the first place and one late
-    eigenvector each, at these shares of the spectrum. The activation is the released one unless it is given.
+    eigenvector each, at these shares of the spectrum. Blocks of ResNet-18 have another activation than ReLU if one is given.
     """
 
     name: str
@@ -82,12 +82,12 @@ class _Circles:
     repeats: int
     epochs: int
     shares: tuple[float, ...] = ()
-    activation: str = ""
+    blocks: str = ""
 
     @property
     def network(self) -> dict[str, Any]:
         """Settings of the network that differ from the released ones."""
-        return {"activation": self.activation} if self.activation else {}
+        return {"blocks": self.blocks} if self.blocks else {}
 
     def late(self, size: int) -> list[int]:
         """The places of late eigenvectors among so many."""
@@ -117,7 +117,7 @@ _CIRCLES: dict[str, dict[str, _Circles]] = {  # by title
         # One training for each u₂: which eigenvector it is may matter more than the weights.
         "ResNet-18 in late planes": _Circles("resnet18", (6,), _WIDE, len(LATE), 20, LATE),
         # The scripts ask for GELU, but their blocks have ReLU. With GELU in all layers, G is far more periodic, as figure 9 shows it.
-        "ResNet-18 with GELU": _Circles("resnet18", (6, 1023), _WIDE, 3, 20, activation="gelu"),
+        "ResNet-18 with GELU": _Circles("resnet18", (6, 1023), _WIDE, 3, 20, blocks="gelu"),
     },
 }
 
@@ -327,8 +327,8 @@ def settings_1(effort: str) -> dict[str, Any]:
         # ResNet-18's circles in a plane of eigenvectors are the wide ones, as in the authors' code.
         own = TITLES[plan.name] if title in (TITLES[plan.name], "ResNet-18 wide") else title
         settings |= {f"epochs: {own}": plan.epochs, f"radii: {own}": list(plan.radii), f"runs: {own}": plan.repeats}
-        if plan.activation:
-            settings[f"activation: {own}"] = f"{plan.activation.upper()} in all layers"
+        if plan.blocks:
+            settings[f"activation: {own}"] = f"{plan.blocks.upper()} in all layers"
         if plan.shares:
             size = math.prod(shape_of(effort))
             settings |= {f"eigenvectors of the circles: {own}": [plan.places[0] - 1, "a late one"]}

@@ -56,21 +56,29 @@ PUBLISHED_LOOP: dict[str, Any] = {
 
 
 def released_family(
-    name: str, shape: Sequence[int], activation: str, *, outputs: int = 2, plain: bool = False, **settings: Any
+    name: str,
+    shape: Sequence[int],
+    activation: str,
+    *,
+    outputs: int = 2,
+    plain: bool = False,
+    blocks: str = "relu",
+    **settings: Any,
 ) -> Family:
     """A network as the authors' scripts build it.
 
     Args:
         name: Of the network.
         shape: Of one input.
-        activation: "gelu" or "relu". Blocks of ResNet-18 have ReLU in all scripts.
+        activation: "gelu" or "relu", except in ResNet-18.
         outputs: Logits.
         plain: Whether BatchNorm (VGG11, ResNet-18) and LayerNorm (ViT) are left out, as on images (figures 2, 4, 6
             and 8, tables 1 and 2) and in figures 3, 12 and 13.
+        blocks: The activation of ResNet-18, which has ReLU in the blocks of all scripts.
         settings: Further ones of the network.
     """
     chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
-    chosen |= {"activation": "relu" if name == "resnet18" else activation}
+    chosen |= {"activation": blocks if name == "resnet18" else activation}
     chosen |= PLAIN.get(name, {}) if plain else {}
     return Family.initialised(functools.partial(builder(name), **(chosen | settings)), name=TITLES[name])
 
