@@ -29,6 +29,7 @@ OF_UNTRAINED_NETWORKS = {
     "3.1",
     "7",
     "9",
+    "9 blocks",
     "15",
     "A.4",
     "A.5",

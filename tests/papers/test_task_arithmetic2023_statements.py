@@ -16,7 +16,7 @@ from biascope.measures.task_addition import TaskAddition
 from biascope.papers import selection
 from biascope.papers.reproduce import RESULTS
 from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, rates, sizes, tasks
-from biascope.results.estimate import proportion
+from biascope.results.estimate import Number, proportion
 from biascope.runs.run import Run
 
 PAPER = papers.find("task_arithmetic2023")
@@ -36,11 +36,37 @@ def test_text_encoders_and_bounds_of_ours_do_not_count() -> None:
             continue  # zero up to rounding, and costs that the thesis prints
         assert figure.published
         for claim in figure.claims:
-            if tasks.TEXT in claim.statement and "search box" not in claim.statement:
+            if tasks.TEXT in claim.statement:
                 assert claim.kind == "ours", claim.statement
             if claim.kind == "paper" and claim.of != "control_accuracy_is_similar":
-                bound_of_a_comparison = (0.0, 0.5, 50.0, 0.1, -0.1, 1 / 400)
+                bound_of_a_comparison = (0.0, 50.0, 0.1, -0.1, 1 / 400, editing.BELOW_ONE)
                 assert claim.tolerance in bound_of_a_comparison, claim.statement
+
+
+def test_every_statement_has_a_claim_of_the_thesis_or_a_reason() -> None:
+    tested = {
+        claim.of for each in PAPER.figures for claim in each.claims if claim.kind == "paper" and not claim.post_hoc
+    }
+    for statement in PAPER.statements:
+        assert bool(statement.untested) is (statement.key not in tested), statement.key
+
+
+def test_a_bound_that_random_weights_meet_does_not_count() -> None:
+    path = RESULTS / PAPER.name / "6.10.json"
+    random = json.loads(path.read_text())["efforts"]["paper"]["statistics"]
+    for each in PAPER.figures:
+        for claim in each.claims:
+            if each.number == "6.4" and claim.of == "low_error_near_pre_trained" and claim.statistic in random:
+                met = claim.verdict(Number.from_dict(random[claim.statistic]), "paper") == "reproduced"
+                assert not (met and claim.kind == "paper"), claim.statement
+
+
+def test_a_search_that_ends_at_its_last_coefficient_is_not_below_one() -> None:
+    alphas = np.linspace(0, 1, 21)
+    claim = next(each for each in editing._claims_61(tasks.CNN) if each.of == "best_coefficient_below_one")
+    for chosen, verdict in ((1.0, "inconclusive"), (0.5, "reproduced")):
+        assert claim.verdict(tasks.searched(np.full(3, chosen), alphas), "paper") == verdict
+    assert max(alphas) == 1  # so that a bound of 1 would hold by construction
 
 
 def test_claims_about_fine_tuned_encoders_ask_whether_they_were() -> None:
@@ -130,11 +156,6 @@ def test_the_gap_that_is_closed_needs_a_gap(found: tasks.Study) -> None:
     assert editing._closed(dataclasses.replace(result, single=single, draws=draws)).value == pytest.approx(0.75)
     single[:, 1] = 0.9
     assert np.isnan(editing._closed(dataclasses.replace(result, single=single, draws=draws)).value)
-
-
-def test_a_search_that_merges_nothing_has_no_best_coefficient() -> None:
-    assert editing._below_one(np.array([[0.5, 0.0, 1.0], [0.3, 0.2, 0.1]])).value == 75
-    assert np.isnan(editing._below_one(np.array([[0.0, 0.0, 0.0], [0.3, 0.2, 0.1]])).value)
 
 
 def test_short_linearised_vectors_are_not_compared(found: tasks.Study) -> None:
@@ -227,9 +248,6 @@ def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
     merged = np.array([[[1.0, 1.0, 0.0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]] * 3)  # (seed, way, task)
     shares = editing._ahead(merged, np.ones((3, 3)), "non-linear", "post-hoc")
     assert shares == proportion(2 / 3, 3).in_percent()  # of three tasks, whatever the number of seeds
-    below = editing._below_one(np.full((3, 3), 0.2))
-    assert (below.value, below.high) == (100.0, 100.0)
-    assert 60 < below.low < 80  # nine searches
     accuracy = editing._accuracy(np.full(3, 0.5), 100)
     assert accuracy.standard_error == pytest.approx(5.0)
     chosen = tasks.searched(np.full(3, 0.1), np.array([0.0, 0.05, 0.1, 0.2, 0.3]))
@@ -244,7 +262,6 @@ def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
     none = disentanglement.grid_share(np.zeros(3), np.zeros((3, 5)), 400)
     assert (none.value, none.low, none.high) == (0.0, 0.0, 1 / 400)
     assert disentanglement.grid_share(np.zeros(3), np.zeros((3, 5)), 400, least=-1.0).low == -1 / 400
-    assert np.isnan(editing._below_one(np.full((1, 3), 0.2)).low)  # one seed tells no spread
 
 
 def test_a_figure_runs_for_the_encoders_that_are_asked_for(tmp_path: Path) -> None:

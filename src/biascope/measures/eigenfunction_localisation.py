@@ -86,14 +86,15 @@ class EigenfunctionLocalisation(EditingResult):
         words = [f"{100 * each.value:.0f} % ({state} weights)" for state, each in self.shares(self.energy).items()]
         return (
             f"{' and '.join(words)} of the local energy of the eigenfunctions with which {self.subject} represents {task} lies on "
-            f"samples of {task}. The rest lies on {other}. Without localisation, the share is 50 %."
+            f"samples of {task}. The rest lies on {other}. Without localisation, the share is 50 % or more."
         )
 
     def meaning(self) -> str:  # noqa: D102
         return (
             "A share near 100 % means that the functions that represent a task are active on its own samples alone, so "
-            "that adding its task vector leaves others untouched. 50 % means no localisation. It is a property of the "
-            "tangent kernel, not of trained accuracy."
+            "that adding its task vector leaves others untouched. Without localisation the share is 50 % or more, because the kernel "
+            "between samples of the task contains each sample with itself. Held-out samples of the task as the control show that "
+            "value. The share is a property of the tangent kernel, not of trained accuracy."
         )
 
     def next_steps(self) -> list[Step]:  # noqa: D102
@@ -147,7 +148,8 @@ def eigenfunction_localisation(
         ``K_ij = ∇_θ f_k(x_i)ᵀ∇_θ f_k(x_j)`` with ``x_i`` from the task and ``x_j`` from the task and the control task. With
         ``K = U S Vᵀ``, the columns of V are the eigenfunctions φ_ρ at all points. Their local energy is
         ``E_loc(x_j) = Σ_ρ φ_ρ(x_j)²``. If the kernel between the two sets is zero, it is 1 at points of the task and 0 at the
-        others. If the kernel does not distinguish the two sets, it is the same on both.
+        others. If both sets have one distribution, it is still larger on the task, because ``K`` contains each of its points with
+        itself. Held-out samples of the task, passed as the control, show how much larger.
 
     The published sum gives all eigenfunctions the same weight. A second sum has the weights ``σ_ρ²``, so that eigenfunctions that
     are learned first count most.

@@ -26,6 +26,7 @@ from biascope.papers.task_arithmetic2023.tasks import (
     IMAGES,
     LOGIT_SCALE,
     NOTES,
+    ONE_DRAW,
     PLANS,
     PUBLISHED,
     TEXT,
@@ -58,6 +59,9 @@ _RESAMPLES = 200
 # Points. "Higher" has the bound 0, but no difference at all is not an advantage, as where every search ends at the coefficient 0. This
 # was added after the first run, and can only count against a claim.
 AHEAD = 0.1
+# "Less than 1" by a step of the search: it ends at 1, so that no coefficient exceeds 1. This bound replaced the share of searches that
+# end below 1 after the first runs. It is stricter, because every method must meet it with its whole interval.
+BELOW_ONE = 0.95
 
 
 def added(
@@ -203,16 +207,6 @@ def _claims_61(name: str) -> list[Claim]:
             trained=both,
         ),
         Claim(
-            f"{name}: the best coefficient is usually below 1: share of the searches that merge something, %.",
-            f"{snake(name)}_share_of_searches_that_end_below_1_percent",
-            "at least",
-            "the optimal value of α typically being less than 1",
-            50.0,
-            of="best_coefficient_below_one",
-            kind=kind,
-            trained=both,
-        ),
-        Claim(
             f"{name}: linearised fine-tuning keeps a larger share of single-task accuracy than post-hoc linearisation, points.",
             f"{normalised}_linearised_minus_post_hoc",
             "at least",
@@ -241,6 +235,20 @@ def _claims_61(name: str) -> list[Claim]:
             of="post_hoc_sum_is_less_accurate",
             kind=kind,
             trained=fine_tuned(name, "non-linear"),
+        ),
+        *(
+            Claim(
+                f"{name}: the best coefficient of {way} vectors is below 1.",
+                f"{snake(name)}_coefficient_{snake(way)}",
+                "at most",
+                "the optimal value of α typically being less than 1",
+                BELOW_ONE,
+                of="best_coefficient_below_one",
+                kind=kind,
+                post_hoc=kind == "paper",  # the coefficients had been seen
+                trained=fine_tuned(name, METHODS[way][1]),
+            )
+            for way in WAYS
         ),
     ]
 
@@ -341,22 +349,10 @@ def table_61(effort: str, run: Run) -> Finding:
             )
             for place, way in enumerate(result.methods)
         }
-        statistics[f"{snake(name)}_share_of_searches_that_end_below_1_percent"] = _below_one(result.chosen).named(
-            f"{name}: share of searches that end below 1, of those that end above 0", "%"
-        )
         for kind in ("pretrained", "single", "merged", "curves"):
             arrays[f"{name}: {kind}"] = getattr(result, kind)
         arrays["coefficients"] = result.alphas
     return Finding(statistics, arrays, how(effort, run, names), NOTES)
-
-
-def _below_one(chosen: np.ndarray) -> Estimate:
-    """Percentage of searches (seed, way) that end below 1, of those that merge anything; nothing where a seed merges nothing."""
-    merged = chosen > 0
-    if not merged.any(1).all():
-        return Estimate(np.nan)
-    shares = (merged & (chosen < 1)).sum(1) / merged.sum(1)
-    return share_of(float(shares.mean()), int(merged.sum()), len(chosen))
 
 
 def _ahead(merged: np.ndarray, chosen: np.ndarray, one: str, other: str) -> Estimate:
@@ -393,7 +389,7 @@ def _drawn_63(finding: Finding, dark: bool) -> Figure:
                 f"{name}: linearised fine-tuning merges better on most tasks: share of those on which it is ahead, %.",
                 f"{snake(name)}_tasks_on_which_linearised_is_ahead_of_non_linear_percent",
                 "at least",
-                "the linearised polygon lies outside on seven of eight tasks",
+                "consistently outperforming non-linear models",
                 50.0,
                 of="linearised_sum_wins_on_each_task",
                 kind="paper",
@@ -466,8 +462,7 @@ def figure_63(effort: str, run: Run) -> Finding:
                 "at least",
                 "in most cases very similar",
                 0.5,
-                of="linearised_closes_the_gap",
-                kind=_kind(name),
+                of="linearised_closes_the_gap",  # "half" is a bound of ours
                 trained=fine_tuned(name, "non-linear", "linearised"),
             ),
             Claim(
@@ -611,8 +606,15 @@ def table_62(effort: str, run: Run) -> Finding:
         statistics,
         arrays,
         settings | {"control task": CONTROL, "control accuracy kept": 0.95},
-        NOTES,
+        (*NOTES, _NEGATION),
     )
+
+
+_NEGATION = (
+    "The search ends at the coefficient 1, so that a search may end there before the control task has lost 5 % of its accuracy. "
+    "Control accuracies are not matched: ours keeps 97 to 101 % of it, and the published networks keep 95 to 96 %. Target accuracies "
+    "of methods that keep different control accuracies are compared."
+)
 
 
 @figure(
@@ -710,7 +712,7 @@ def _from_random(effort: str, run: Run, *, chance: bool) -> Finding:
     settings: dict[str, Any] = {**how(effort, run, names), "tasks": list(PLANS[effort].random)}
     if chance:
         settings["heads at random weights"] = f"random directions of length {LOGIT_SCALE:g}, without biases"
-    return Finding(statistics, arrays, settings, (*NOTES, _ANEW if chance else _PROBES))
+    return Finding(statistics, arrays, settings, (*NOTES, ONE_DRAW, _ANEW if chance else _PROBES))
 
 
 _PROBES = (

@@ -224,13 +224,12 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
             kind="check",
         ),
         Claim(
-            "Fourier kernels do not have the property: least interference of two tasks learned on a ring or a torus.",
+            "Tasks that Fourier kernels learn on their own supports interfere: least interference of two on a ring or a torus.",
             "least_interference_with_fourier_eigenfunctions",
             "at least",
             "these architectures cannot perform task arithmetic",
             _ROUNDING,
-            of="fourier_kernels_cannot",
-            kind="paper",
+            of="fourier_kernels_cannot",  # ours: the tasks are learned on their own supports, and "cannot" is about all tasks
         ),
         Claim(
             "They interfere by more than a tenth of a task: mean interference of two tasks learned on a ring or a torus.",

@@ -19,6 +19,7 @@ from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     LARGER,
     NOTES,
+    ONE_DRAW,
     PLANS,
     PUBLISHED,
     TEXTS,
@@ -271,4 +272,4 @@ def figure_d3(effort: str, run: Run) -> Finding:
     ).named("single-task accuracy from random weights, larger minus smaller")
     arrays = {name: each.single for name, each in zip(_BOTH, singles, strict=True)}
     settings = {**how(effort, run, _BOTH), "tasks": list(PLANS[effort].random)}
-    return Finding(statistics, arrays, settings, NOTES)
+    return Finding(statistics, arrays, settings, (*NOTES, ONE_DRAW))

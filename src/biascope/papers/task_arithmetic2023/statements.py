@@ -1,7 +1,8 @@
 """What chapter 6 and appendix D of the thesis say that can be tested: the denominator of what was reproduced.
 
-The list was written from the printed text alone. Non-linear fine-tuning trains the network f. Linearised fine-tuning trains its
-expansion to first order around the pre-trained weights. Post-hoc linearisation uses the non-linear task vectors in that expansion.
+The list was written from the printed text alone; two texts were narrowed later, and :data:`DROPPED` names them. Non-linear
+fine-tuning trains the network f. Linearised fine-tuning trains its expansion to first order around the pre-trained weights.
+Post-hoc linearisation uses the non-linear task vectors in that expansion.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ STATEMENTS = (
         "6.4, figure 6.4",
         "The disentanglement error of a non-linearly fine-tuned network is very small in a region around the pre-trained "
         "weights.",
+        untested="The thesis prints no bound for the error or for the region. The old claim compared with the whole grid, and random "
+        "weights pass it too (−0.53). The new claims have a threshold of ours, ξ < 0.1, and were written after their numbers. On a "
+        "grid of 20 by 20 places from −3 to 3, the region of EfficientNet-Lite0 has none of 400 places for one pair of tasks and four "
+        "for the other.",
     ),
     Statement(
         "error_rises_beyond_one",
@@ -60,6 +65,7 @@ STATEMENTS = (
         "best_coefficient_below_one",
         "6.4",
         "The coefficient that is best for task addition is usually smaller than 1.",
+        untested="The claims on the chosen coefficients were written after these had been seen. They are counted apart.",
     ),
     Statement(
         "small_rates_help_task_arithmetic",
@@ -70,6 +76,9 @@ STATEMENTS = (
         "post_hoc_is_more_disentangled",
         "6.4, figure 6.4",
         "Regions of low disentanglement error are larger after post-hoc linearisation than for the non-linear network.",
+        undecided="The threshold ξ < 0.1 is ours, and at most four of 400 places (mean over seeds) lie below it. Mean ξ for "
+        "coefficients from 0 to 1 is higher after post-hoc linearisation: 0.38 against 0.30, and 0.25 against 0.18. The small ViT did "
+        "not run.",
     ),
     Statement(
         "low_error_grows_with_size",
@@ -86,6 +95,8 @@ STATEMENTS = (
         "6.5, figure 6.7",
         "On most single tasks, linearised fine-tuning is nearly as accurate as non-linear fine-tuning; its gap is smaller "
         "than that of post-hoc linearisation.",
+        untested="The thesis says 'in most cases very similar' and prints no bound. Our bound, half of the gap, is kept apart. That "
+        "the gap is smaller than that of post-hoc linearisation holds by construction, as the thesis says.",
     ),
     Statement(
         "linearised_is_more_disentangled",
@@ -108,6 +119,8 @@ STATEMENTS = (
         "linearised_sum_keeps_most",
         "6.5, table 6.1",
         "After task addition, linearised fine-tuning has a higher normalised accuracy than the other two methods.",
+        undecided="It holds for the small ViT. For EfficientNet-Lite0, linearised fine-tuning keeps 4.2 points less than post-hoc "
+        "linearisation. Normalised accuracy rewards poor single tasks, and post-hoc linearisation has the poorest.",
     ),
     Statement(
         "linearised_forgets_more",
@@ -150,8 +163,9 @@ STATEMENTS = (
     Statement(
         "localisation_is_necessary_under_independence",
         "6.6.1, proposition 6.2",
-        "If eigenfunctions are zero or linearly independent on each support, then the task arithmetic property requires "
-        "localised eigenfunctions.",
+        "If eigenfunctions are zero or linearly independent on each support, then the task arithmetic property requires localised "
+        "eigenfunctions. Tested for tasks of finitely many eigenfunctions and any choice of tasks to add. The thesis allows "
+        "infinitely many, and one sum of all tasks; there we have counterexamples, which are counted apart.",
     ),
     Statement(
         "cancellation_may_replace_localisation",
@@ -164,12 +178,17 @@ STATEMENTS = (
         "6.6.1",
         "Kernels whose eigenfunctions are Fourier atoms (data on a ring or a torus, networks at initialisation) do not "
         "have the task arithmetic property.",
+        untested="The thesis says that these architectures cannot perform task arithmetic, by proposition 6.2. That is about all "
+        "tasks, and two bumps on a ring, each an infinite sum of waves, contradict it. Our other claims try tasks that are learned on "
+        "their own supports: these interfere in all 800 cases.",
     ),
     Statement(
         "eigenfunctions_are_localised",
         "6.6.1, figure 6.9",
         "The eigenfunctions of the tangent kernel of a pre-trained network have more local energy on points of the task "
         "than on control points.",
+        untested="A share of 0.5 is not the value without localisation: the kernel of the task contains its diagonal, and the kernel "
+        "with control points has none. The value without localisation was not measured. Bounds of 0.5 and 0.75 are ours.",
     ),
     Statement(
         "localisation_is_alike_for_all_classes",
@@ -197,7 +216,8 @@ STATEMENTS = (
     Statement(
         "random_weights_are_less_localised",
         "6.6.2, figure 6.11",
-        "At random weights, eigenfunctions are localised too, but much less than at pre-trained weights.",
+        "At random weights, eigenfunctions are localised too, but considerably less than at pre-trained weights. The thesis prints no "
+        "bound: only that they are less localised is tested.",
     ),
     Statement(
         "large_random_network_is_worse",
@@ -225,6 +245,8 @@ STATEMENTS = (
         "D.3.3, figure D.2",
         "A text network fine-tuned on two language tasks has a region of low disentanglement error around the pre-trained "
         "weights.",
+        untested="The thesis says 'a notable region' and prints no bound. Our bound is 0.05 of the grid with ξ < 0.1. The region has "
+        "0.18 of it at laptop effort (0.08 to 0.28); this claim was written after its number was seen.",
     ),
     Statement(
         "cnn_is_more_disentangled_when_linearised",
@@ -241,6 +263,10 @@ STATEMENTS = (
 _VACUOUS = (
     "It compared two failures: pre-trained weights gained nothing on eight image tasks either. The bound of 3 points was ours. The new "
     "claims compare with the gain of pre-trained weights on the same tasks, if there is one."
+)
+_NULL = (
+    "It is not the value without localisation: the kernel of the task contains its diagonal, and the kernel with control points has "
+    "none. The bound is ours, so the claims are kept as claims of ours."
 )
 DROPPED = (
     Dropped(
@@ -261,5 +287,61 @@ DROPPED = (
         "inconclusive: did not train (3 claims)",
         "It holds by construction, as the thesis says: linearised fine-tuning minimises the loss of the network that is compared. "
         "The new claim asks for the share of the gap that it closes, where there is a gap.",
+    ),
+    Dropped(
+        "6.4 and D.2",
+        "The thesis' bound: mean ξ for coefficients from 0 to 1 is at most that of the whole grid (two encoders of images and one of "
+        "texts).",
+        "reproduced (3 claims), not run (2 claims)",
+        "It does not discriminate: random weights meet it too (figure 6.10: −0.53). The claims are kept as claims of ours. New claims "
+        "ask for the size of the low-ξ region around the pre-trained weights; their threshold and bounds are ours.",
+    ),
+    Dropped(
+        "6.9",
+        "The thesis' bound: a share of 0.5 of the local energy on the task, at pre-trained and at random weights.",
+        "reproduced (2 claims), not run (2 claims)",
+        _NULL,
+    ),
+    Dropped(
+        "6.9",
+        "At random weights, localisation is 'poorer'.",
+        "reproduced (1 claim), not run (1 claim)",
+        "The claim stays, and its quotation is corrected to 'a non-trivial but considerably poorer degree'. It tests the sign alone. "
+        "The text of its statement says so now.",
+    ),
+    Dropped(
+        "propositions 6.1 and 6.2",
+        "The statement of proposition 6.2 without a condition on sums.",
+        "reproduced (1 claim)",
+        "The claim stays. The text of its statement is narrowed to tasks of finitely many eigenfunctions and any choice of tasks to "
+        "add, because only these were tried and counterexamples exist elsewhere.",
+    ),
+    Dropped(
+        "propositions 6.1 and 6.2",
+        "The thesis' bound: the least interference of two tasks learned by a Fourier kernel is above 0.",
+        "reproduced (1 claim)",
+        "The thesis says 'cannot', which is about all tasks, and two bumps on a ring contradict it. The claim is kept as a claim of "
+        "ours, about tasks that are learned on their own supports.",
+    ),
+    Dropped(
+        "table 6.1",
+        "Three encoders: the best coefficient is usually below 1: at least half of the searches that merge something.",
+        "reproduced (2 claims), not run (1 claim)",
+        "Nine searches of an encoder counted as independent, but methods share vectors and seeds share heads. The new claims judge the "
+        "coefficient of each method: its interval must end at 0.95 or below, a step of the search below 1. They were written after the "
+        "coefficients were seen, and they are stricter.",
+    ),
+    Dropped(
+        "6.2",
+        "The thesis' bound: linearised fine-tuning closes at least half of the gap of post-hoc linearisation (two encoders of images).",
+        "reproduced (1 claim), inconclusive (1 claim)",
+        "The bound of one half is ours. The claims are kept as claims of ours.",
+    ),
+    Dropped(
+        "6.3, 6.4, 6.9 and 6.10",
+        "Words that were quoted as the thesis' and are not in it: seven of eight tasks (6.3), larger regions around the pre-trained "
+        "weights (6.4), some localisation (6.9), an error that is much larger (6.10).",
+        "unchanged",
+        "The words are replaced by those of the thesis. No number or bound changed by this.",
     ),
 )

@@ -578,4 +578,7 @@ NOTES = (
     "probes on four samples of each class, which start near the accuracy of CLIP's heads.",
     "One learning rate serves all encoders, tasks and methods; section 6.4 tries others. At paper effort, rate times steps is 0.02, as "
     "published. An encoder whose weights were not there is left out; the settings name those that ran and the hash of their weights.",
+    "Heads are one draw of four samples of each class. All seeds share the heads, the training samples and the test samples; a seed "
+    "changes the order of training alone. Intervals do not contain what other heads or training samples would change.",
 )
+ONE_DRAW = "Fine-tuning from random weights starts at one draw of them (seed 0). Intervals do not include other draws."
