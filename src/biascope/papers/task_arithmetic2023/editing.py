@@ -612,8 +612,7 @@ def table_62(effort: str, run: Run) -> Finding:
 
 _NEGATION = (
     "The search ends at the coefficient 1, so that a search may end there before the control task has lost 5 % of its accuracy. "
-    "Control accuracies are not matched: ours keeps 97 to 101 % of it, and the published networks keep 95 to 96 %. Target accuracies "
-    "of methods that keep different control accuracies are compared."
+    "So control accuracies of the methods are not matched, while the published networks keep 95 to 96 % each."
 )
 
 
