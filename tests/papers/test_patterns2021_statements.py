@@ -28,7 +28,7 @@ ABOUT_TRAINING = {  # claims whose own number tells whether networks trained
 def test_every_statement_has_a_claim_of_its_own_terms() -> None:
     claims = [claim for figure in PAPER.figures for claim in figure.claims]
     own = {claim.of for claim in claims if claim.kind == "paper" and not claim.post_hoc}
-    assert {each.key for each in PAPER.statements} == own
+    assert {each.key for each in PAPER.statements if not each.untested} == own
     unnamed = [claim for figure in PAPER.figures for claim in figure.claims if not claim.of]
     assert {claim.kind for claim in unnamed} == {"check"}
 

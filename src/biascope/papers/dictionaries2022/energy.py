@@ -390,8 +390,7 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
             "about",
             40.0,
             20.0,
-            of="energy_recedes_beyond_forty",
-            kind="paper",
+            of="energy_recedes_beyond_forty",  # the thesis says where it recedes, not where it is largest
         ),
         Claim(
             "With a very low ω₀ most energy lies on small eigenvalues: concentration at ω₀ = 5.",
@@ -467,7 +466,7 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
             "The ReLU MLP is the worst: test PSNR of the next minus its own after 10 iterations, dB.",
             "next_minus_relu_mlp_db",
             "at least",
-            "least concentrated",
+            "the more energy on large eigenvalues, the better",
             0.0,
             of="energy_orders_test_psnr",
             trained=_fitted((RELU, *SIRENS), 10),

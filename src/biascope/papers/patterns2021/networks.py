@@ -219,7 +219,7 @@ def _swept_claims(what: str, of: str, low: str) -> list[Claim]:
             f"c* is below 1 where {what} is large: its mean there.",
             "mean_c_star_at_the_largest",
             "at most",
-            f"has low value for large {what}, where low is below 1",
+            f"has low value for large {what}",
             1.0,
             of=low,
             kind="paper",
@@ -231,8 +231,7 @@ def _swept_claims(what: str, of: str, low: str) -> list[Claim]:
             "at most",
             f"c* is at most slightly correlated with {what}",
             0.5,
-            of=of,
-            kind="paper",
+            of=of,  # "half of the variance" is a bound of ours
             trained=CONVERGED,
         ),
         Claim(
