@@ -193,7 +193,7 @@ DROPPED = (
         "5.5, 5.6 meta-learned",
         "The energy is most concentrated near ω₀ = 40; faces have more energy on the first 10 atoms after meta-learning.",
         "1 reproduced, 1 not reproduced",
-        "The thesis says neither where the energy is largest, nor of how many atoms, nor more than at random. The claims stay, as ours.",
+        "The thesis says neither where the energy is largest, nor of how many atoms, nor more than at random. The claims are ours now.",
     ),
     Dropped(
         "5.8",
