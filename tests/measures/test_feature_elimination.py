@@ -192,6 +192,13 @@ def test_the_sentence_says_which_is_missed_more(lead: float, words: str) -> None
     assert "40 % of the variance" in result.sentence()
 
 
+def test_one_run_compares_nothing() -> None:
+    counts, reached = np.array([0, 5]), np.array([[0.9, 0.8]])
+    result = FeatureElimination(counts, counts[None], np.array([0.0, 0.4]), reached, reached, np.zeros((1, 2, 4)))
+    assert "it is unknown whether features of little geometry or random ones are missed more" in result.sentence()
+    assert "costs" not in result.sentence()
+
+
 def test_classes_can_be_set_against_the_rest() -> None:
     x, y = inputs(60, SIZE), torch.arange(60) % 5
     data = Arrays(dict.fromkeys(("train", "test"), (x, y)), torch.float64)

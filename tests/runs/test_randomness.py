@@ -1,6 +1,9 @@
 """Keyed streams: the same for the same key, independent otherwise, and the global state untouched."""
 
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -104,3 +107,20 @@ def test_gpus_that_are_not_restored_are_not_seeded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", refuse)
     with forked_rng(5):
         torch.rand(())
+
+
+def test_threads_fork_one_after_another() -> None:
+    """Global states are those of the process: threads that overlap would take each other's numbers and restore each other's states."""
+    before = torch.get_rng_state()
+    barrier = threading.Barrier(4)
+
+    def drawn(seed: int) -> list[float]:
+        barrier.wait()  # all of them at once
+        with forked_rng(seed):
+            return [float(torch.rand(())) for _ in range(200) if not time.sleep(0)]
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(drawn, range(4)))
+    barrier = threading.Barrier(1)
+    assert together == [drawn(seed) for seed in range(4)]
+    assert torch.equal(before, torch.get_rng_state())

@@ -101,8 +101,13 @@ class FeatureElimination(Result):
         lead = self._mean_lead()
         by, random = (100 * each[:, -1].mean() for each in (self.accuracy, self.accuracy_at_random))
         judged = "costs less than" if lead.low > 0 else "costs more than" if lead.high < 0 else "costs about as much as"
+        compared = f"removing features of little geometry {judged} removing random ones of equal variance"
+        if math.isnan(lead.low):  # one run, or one test sample
+            compared = (
+                "it is unknown whether features of little geometry or random ones are missed more: pass repeats=5"
+            )
         return (
-            f"For {self.subject}, removing features of little geometry {judged} removing random ones of equal variance. Without the "
+            f"For {self.subject}, {compared}. Without the "
             f"{self.removed[-1]:,} directions of least geometry ({100 * self.variance[-1]:.0f} % of the variance), test accuracy is "
             f"{by:.1f} %. Without {self._random_count} random directions, it is {random:.1f} %. The mean lead over all "
             f"counts is {100 * lead.value:+.1f} points."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,11 +35,15 @@ def generator_for(device: torch.device, seed: int, *key: object) -> torch.Genera
     return torch.Generator(device=device).manual_seed(seed_of(seed, *key))
 
 
+_one_at_a_time = threading.RLock()
+
+
 @contextlib.contextmanager
 def forked_rng(seed: int) -> Iterator[None]:
     """Run foreign code (a user's builder, dropout) under its own seed and restore all global states after it.
 
-    Covers torch, NumPy and Python's ``random``, because builders use all three.
+    Covers torch, NumPy and Python's ``random``, because builders use all three. These states are those of the process: a second thread
+    waits until the first has restored them. Code inside must not wait for threads that come here too.
 
     Example:
         >>> before = torch.get_rng_state()
@@ -47,9 +52,9 @@ def forked_rng(seed: int) -> Iterator[None]:
         >>> bool(torch.equal(before, torch.get_rng_state()))
         True
     """
-    states = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
+    with _one_at_a_time, torch.random.fork_rng(devices=devices):
+        states = random.getstate(), np.random.get_state()
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed GPUs that are not restored
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(seed)
