@@ -58,7 +58,8 @@ DRAWS: dict[str, dict[str, int]] = {
     "laptop": {"lenet": 2000},
     "paper": {"mlp": 2000, "lenet": 10_000, "vgg11": 2000, "resnet18": 2000, "densenet121": 1100},
 }
-_COMPARED = ("lenet", "vgg11", "resnet18")  # figure 5 has numbers over all networks only if it runs for these together
+# Figures 5 and 6 have numbers over all networks only if they run for these together.
+_COMPARED = ("lenet", "vgg11", "resnet18")
 _SEEDS = 3  # sets of draws, each at an input of its own, where directions are compared
 _LAST = "The authors' sequence ends at index 1022."
 EXACT = "The directions of DenseNet-121 are those of the exact gradient, not of differences of half width 100."
@@ -323,18 +324,13 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
     )
 
 
-def _trained_along(name: str) -> tuple[Trained, ...]:
-    """Of DenseNet-121 its training accuracy; of the others, whose committed run does not record it, the first minus the last accuracy.
-
-    A network at chance on both directions has a difference of 0, and 50 points are the most.
-    """
-    if name == "densenet121":
-        return accuracy_gate(f"{keyed(name)}_mean_train_accuracy")
-    return (Trained(f"{keyed(name)}_first_minus_last_accuracy", 0.0, 50.0),)
+def _trained_along(*names: str) -> tuple[Trained, ...]:
+    return accuracy_gate(*(f"{keyed(name)}_mean_train_accuracy" for name in names))
 
 
 @figure(
     "6",
+    networks=_ALONG,
     title="Test accuracy along anisotropy directions, and their eigenvalues (with S20; σ = 3, ε = 1)",
     claims=[
         *(
@@ -394,7 +390,7 @@ def _trained_along(name: str) -> tuple[Trained, ...]:
             "paper",
             of="lower_rank_earlier_drop",
             kind="paper",
-            trained=_trained_along("lenet") + _trained_along("vgg11") + _trained_along("resnet18"),
+            trained=_trained_along(*_COMPARED),
         ),
         Claim(
             "The faster the eigenvalues decay, the earlier the drop: rank correlation of effective rank and index of the drop.",
@@ -404,7 +400,7 @@ def _trained_along(name: str) -> tuple[Trained, ...]:
             0.8,
             "paper",
             of="lower_rank_earlier_drop",
-            trained=_trained_along("lenet") + _trained_along("vgg11") + _trained_along("resnet18"),
+            trained=_trained_along(*_COMPARED),
         ),
     ],
     draw=_drawn_6,
@@ -420,8 +416,9 @@ def figure_6(effort: str, run: Run) -> Finding:
     """Learning along each network's own directions."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
-    ranks, drops, test = [], [], PROTOCOL[effort]["test"]
-    for name, count in _ALONG[effort].items():
+    ranks, drops, test = {}, {}, PROTOCOL[effort]["test"]
+    along = chosen(_ALONG[effort])
+    for name, count in along.items():
         title, key, basis = TITLES[name], keyed(name), directions(name, effort, run)
         result = learned(name, basis.part(_places(count)), effort, run, noise=(noise_along(name),))
         accuracy = result.accuracy[0, 0, 0]
@@ -444,27 +441,27 @@ def figure_6(effort: str, run: Run) -> Finding:
             ),
         }
         if name in CNNS and len(accuracy) > 4:
-            ranks.append(float(values.sum() ** 2 / (values**2).sum()))
-            drops.append(_drop(result.places, accuracy))
+            ranks[name] = float(values.sum() ** 2 / (values**2).sum())
+            drops[name] = _drop(result.places, accuracy)
             statistics |= {
-                f"{key}_effective_rank_of_the_spectrum_shown": Estimate(ranks[-1]).named(
+                f"{key}_effective_rank_of_the_spectrum_shown": Estimate(ranks[name]).named(
                     f"{title}: effective rank of the spectrum shown"
                 ),
-                f"{key}_index_of_the_drop": Estimate(drops[-1]).named(f"{title}: index of the drop"),
+                f"{key}_index_of_the_drop": Estimate(drops[name]).named(f"{title}: index of the drop"),
             }
-    if len(ranks) > 2:
-        together = spearman(np.array(ranks), np.array(drops))
+    if ranks.keys() == set(_COMPARED):
+        together = spearman(*(np.array([each[name] for name in _COMPARED]) for each in (ranks, drops)))
         # A rank correlation over so few networks says little: any order of three is quite likely by chance.
         spread = Estimate(together, math.nan, -1.0, 1.0)
         statistics["rank_correlation_of_effective_rank_and_drop"] = spread.named(
             "rank correlation of effective rank and drop"
         )
-    large = [name for name in ("vgg11", "resnet18", "densenet121") if name in _ALONG[effort]]
+    large = [name for name in ("vgg11", "resnet18", "densenet121") if name in along]
     settings = {
-        **found_by(effort, *_ALONG[effort]),
-        **{f"directions: {TITLES[name]}": len(_places(count)) for name, count in _ALONG[effort].items()},
+        **found_by(effort, *along),
+        **{f"directions: {TITLES[name]}": len(_places(count)) for name, count in along.items()},
         **trained_by(effort, run, *large),
-        **{f"noise: {TITLES[name]}": noise_along(name) for name in _ALONG[effort]},
+        **{f"noise: {TITLES[name]}": noise_along(name) for name in along},
     }
     notes = (
         "The drop is the first index from which accuracy stays below half-way between its first value and 50 %.",
