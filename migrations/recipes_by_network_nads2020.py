@@ -3,7 +3,8 @@
 Until version 0.2.0 images had pixels from 0 to 1 and gradients were not clipped. The released code of figure 7 standardises and clips.
 Networks were run again one by one, so that runs of one figure may differ in this. Figures 7, 8 and 3.13 therefore record both by
 network, and the note on a rate of LeNet that is no longer used goes. Their runs at laptop effort had that rate and are removed: every
-number of theirs was measured again at paper effort. A second run changes nothing. Run once for version 0.2.0, from the root of the checkout, or with the folder of other results:
+number of theirs was measured again at paper effort. A second run changes nothing. Run once for version 0.2.0, from the root of the
+checkout, or with the folder of other results:
 
     python migrations/recipes_by_network_nads2020.py [RESULTS]
 """

@@ -26,7 +26,7 @@ from biascope.families.source import checkpoint_files, family_of, parse_shape, u
 from biascope.measures.mean_gradient import INPUTS as MEAN_INPUTS
 from biascope.results import registry as measurement
 from biascope.results.result import Result
-from biascope.runs.files import make_writable
+from biascope.runs.files import make_writable, name_for_file
 from biascope.runs.rehearsal import slowdown
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -163,7 +163,7 @@ def scan(
     families = _families(model, shape if input else None, settings, weights, checkpoints, batchnorm)
     results: list[Result] = []
     for family in families:
-        folder = run.folder if len(families) == 1 or run.folder is None else run.folder / _file_name(family.name)
+        folder = run.folder if len(families) == 1 or run.folder is None else run.folder / name_for_file(family.name)
         results += _saved(family, shape, sampling, data, run, folder)
     page = None
     if report and run.folder is not None:
@@ -401,7 +401,7 @@ def folder_name(model: str, settings: Mapping[str, Any], weights: Path | None) -
     parts += [f"{key}={value}" for key, value in settings.items()]
     clear &= not any("-" in str(value) and "=" in str(value) for value in settings.values())
     exact = "-".join(parts)
-    name = _file_name(exact)
+    name = name_for_file(exact)
     if not clear or name != exact:
         name = f"{name}-{_digest((os.path.abspath(location) if location.endswith('.py') else location, parts[1:]))}"
     return name if weights is None else f"{name}@{path_words(weights, '.safetensors')}"
@@ -422,9 +422,9 @@ def path_words(path: Path | str, usual: str = "") -> str:
     inside = whole.is_relative_to(here) and whole != here
     parts = (whole.relative_to(here) if inside else Path(*whole.parts[1:][-2:])).parts
     exact = "__".join(parts).removesuffix(usual)
-    if inside and exact == _file_name(exact) and not any("__" in part for part in parts):
+    if inside and exact == name_for_file(exact) and not any("__" in part for part in parts):
         return exact
-    return f"{_file_name(exact)}-{_digest(str(whole))}"
+    return f"{name_for_file(exact)}-{_digest(str(whole))}"
 
 
 def distinct_names(names: Sequence[str], sources: Sequence[str]) -> list[str]:
@@ -446,10 +446,6 @@ def distinct_names(names: Sequence[str], sources: Sequence[str]) -> list[str]:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:6]
-
-
-def _file_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_.=" else "-" for letter in name)
 
 
 def describe_device(run: Run) -> str:

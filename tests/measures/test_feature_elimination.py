@@ -161,7 +161,7 @@ def test_each_run_has_its_own_random_directions_and_the_lead_knows_the_error_of_
     seeds = [seed_of(0, "removed", run) for run in range(4)]
     drawn = [bases.random((SIZE,), seed=seed).vectors for seed in seeds]
     assert not any(torch.allclose(drawn[0], each) for each in drawn[1:])
-    lead, over = result.headline()["lead"], over_runs(result.lead[:, 1])
+    lead, over = result.headline()["lead"], over_runs(100 * result.lead[:, 1])  # in points
     assert lead.value == pytest.approx(over.value)
     assert lead.standard_error > over.standard_error
     assert lead.high - lead.value > over.high - over.value

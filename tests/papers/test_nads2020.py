@@ -138,8 +138,8 @@ def test_points_are_separable_where_a_hyperplane_exists() -> None:
     assert not theory._separable(points, inside)
 
 
-def migration() -> Any:
-    path = Path(__file__).parents[2] / "migrations" / "single_runs_nads2020.py"
+def migration(name: str = "single_runs_nads2020") -> Any:
+    path = Path(__file__).parents[2] / "migrations" / f"{name}.py"
     if not path.exists():
         pytest.skip("migrations are part of the source checkout")
     spec = importlib.util.spec_from_file_location("migration", path)
@@ -148,6 +148,18 @@ def migration() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_migration_states_clipping_and_pixels_by_network() -> None:
+    by_network = migration("recipes_by_network_nads2020").by_network
+    before = {"batch": 128, "pixels": "from 0 to 1", "epochs: LeNet": 5, "epochs: MLP": 2}
+    after = by_network(before)
+    assert after == {
+        **{key: value for key, value in before.items() if key != "pixels"},
+        **{"clip: LeNet": None, "pixels: LeNet": "from 0 to 1", "clip: MLP": None, "pixels: MLP": "from 0 to 1"},
+    }
+    assert by_network(after) == after
+    assert by_network({**before, "clip": 0.5})["clip: MLP"] == 0.5
 
 
 def test_the_migration_takes_back_spreads_and_unfair_samples() -> None:
@@ -283,8 +295,10 @@ def test_images_are_learned_by_the_released_recipe(pictures: Arrays) -> None:
     for plans in (images._CARRIED, images._FLIPPED, images._MIXTURE):
         assert all(plan.recipe.clip == 0.5 and plan.recipe.rate == 0.21 for plan in plans["paper"].values())
         settings = images.planned(plans["paper"], pictures, CPU)
-        same = {key: value for key, value in images.PUBLISHED.items() if "images" not in key}
+        published = images.published_for(*plans["paper"])
+        same = {key: value for key, value in published.items() if not key.startswith(("epochs", "training i", "test i"))}
         assert {key: settings[key] for key in same} == same
+        assert {f"pixels: {images.TITLES[name]}" for name in plans["paper"]} <= same.keys()
 
 
 def test_settings_at_paper_effort_are_compared_with_the_published_ones() -> None:

@@ -253,7 +253,7 @@ def test_the_page_shows_every_finding_and_escapes_every_string(paper: ModuleType
     page = reproduction_page.write_page(Path("runs")).read_text(encoding="utf-8")
     assert page.index("fake2024, figure 2 (smoke)") < page.index("fake2024, figure S21-S22 (laptop)")
     assert page.count("data:image/png;base64,") == 4
-    assert "fake2024/9-paper/finding.json must be a finding of biascope" in page
+    assert "fake2024/9-paper/finding.json must be a saved result, but could not be read" in page
     assert "&lt;script&gt;window.broken" in page
     assert page.count("<script") == 2, "its colours and its own script"
     assert "<script>window.broken" not in page
@@ -433,7 +433,7 @@ def test_damaged_and_foreign_files_are_named_and_the_others_merged(paper: Module
     told = {each.source: each for each in reproduction.merge("runs")}
     for name in "abcdef":
         assert told[f"runs/{name}/finding.json"].outcome == "refused"
-    assert "runs/a/finding.json must be a finding" in told["runs/a/finding.json"].words
+    assert "runs/a/finding.json must be a saved result" in told["runs/a/finding.json"].words
     assert "other2020" in told["runs/c/finding.json"].words
     for name in "de":
         assert f"runs/{name}/{arrays} must be a complete result file" in told[f"runs/{name}/finding.json"].words

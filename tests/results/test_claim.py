@@ -246,10 +246,12 @@ def test_a_record_of_format_1_is_read_with_keys_labels_and_units() -> None:
         (b'{"format": 2, "record": {}}', "must match its digest"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_named(text: bytes, reason: str) -> None:
-    with pytest.raises(ValueError, match=r"some/finding\.json must be a finding of biascope, but is not") as told:
+def test_a_damaged_or_foreign_file_is_named_once(text: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=r"^some/finding\.json must ") as told:
         Record.parsed(text, "some/finding.json")
     assert reason in str(told.value)
+    assert str(told.value).count("some/finding.json") == 1
+    assert ".." not in str(told.value)
 
 
 @pytest.mark.parametrize(

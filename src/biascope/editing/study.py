@@ -15,7 +15,7 @@ from biascope.editing.tuning import TUNINGS, require_heads, tuned_vectors
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
-from biascope.runs.files import make_writable, write_atomically
+from biascope.runs.files import make_writable, name_for_file, write_atomically
 from biascope.runs.identity import content_of
 from biascope.runs.rehearsal import at_hand, counted
 from biascope.runs.run import Run
@@ -195,12 +195,8 @@ def save_vectors(
         for tuning, vectors in by_tuning.items():
             place = folder / tuning / f"seed-{number}"
             make_writable(place)
-            files = {task: place / f"{_file_name(task)}.safetensors" for task in vectors}
+            files = {task: place / f"{name_for_file(task)}.safetensors" for task in vectors}
             for task, vector in vectors.items():
                 vector.save(files[task])
             first += files.values() if (tuning, number) == ("non-linear", 0) else ()
     return first
-
-
-def _file_name(task: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in task)

@@ -76,7 +76,7 @@ class FeatureElimination(Result):
         last, at_random = self.accuracy[:, -1], self.accuracy_at_random[:, -1]
         words = f"accuracy with {self.removed[-1]:,} directions removed"
         return {
-            "lead": self._mean_lead().named("mean lead over random removal", SHARE),
+            "lead": self._mean_lead().in_percent().named("mean lead over random removal", "points"),
             "accuracy": over_runs(last).named(words, SHARE),
             "accuracy_at_random": over_runs(at_random).named(
                 f"accuracy with {self._random_count} random directions removed", SHARE

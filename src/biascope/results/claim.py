@@ -543,11 +543,11 @@ class Record:
         Raises:
             ValueError: If it is damaged, foreign or of a newer version, naming the source.
         """
+        document = store.parsed(data, source)
         try:
-            document = store.parsed(data, source)
             return document, Record.from_json(document.get("record", document))  # before 0.2 it was the document itself
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
             raise ValueError(
                 f"{source} must be a finding of biascope, but is not: {reason}. Run the figure again."
             ) from error

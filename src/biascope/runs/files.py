@@ -34,6 +34,16 @@ def make_writable(folder: Path) -> None:
         raise ValueError(message) from error
 
 
+def name_for_file(words: str) -> str:
+    """Words as a name that every file system and shell takes as it is.
+
+    Example:
+        >>> name_for_file("small ViT, 2/3")
+        'small-ViT--2-3'
+    """
+    return "".join(letter if letter.isalnum() or letter in "-_.=" else "-" for letter in words)
+
+
 # In small letters: written as a constant, it would be part of the digest of code, and cached work be lost to other processes.
 _made: list[Path] = []  # folders that this process made, those inside others first
 
