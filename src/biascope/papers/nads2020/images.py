@@ -253,6 +253,12 @@ def _drawn(finding: Finding, dark: bool, x: str = "index of the anisotropy direc
     return lines_figure(finding.curves_of("accuracy", 100), x=x, y="test accuracy, %", dark=dark)
 
 
+def _drawn_8(finding: Finding, dark: bool) -> Figure:
+    drawn = _drawn(finding, dark, "images of CIFAR-10")
+    drawn.axes[0].set_xticks([0, 1], ["original", "flipped"])
+    return drawn
+
+
 _CARRIED: dict[str, dict[str, Plan]] = {
     "smoke": {"lenet": Plan(1, 1, (0, 1000))},
     "laptop": {"lenet": Plan(40, 3, (0, 30, 300, 1000))},
@@ -417,7 +423,7 @@ def _flip_claims(name: str) -> list[Claim]:
     networks=_FLIPPED,
     title="CIFAR-10 and its flipped version, by network",
     claims=[claim for name in CNNS for claim in _flip_claims(name)],
-    draw=lambda finding, dark: _drawn(finding, dark, "0 original, 1 flipped"),
+    draw=_drawn_8,
     published={**published_for(*CNNS), **{f"precision: {TITLES[name]}": "float32" for name in CNNS}},
 )
 def figure_8(effort: str, run: Run) -> Finding:
@@ -609,7 +615,9 @@ def figure_313(effort: str, run: Run) -> Finding:
             statistics[f"{key}_lowest_accuracy_on_{words}_alone"] = lowest.named(
                 f"{title}: lowest accuracy on {part} alone", "%"
             )
-            arrays[f"accuracy: {title}, {part}"] = np.stack([np.array(plan.places, float), table.mean(0)])
+            arrays[f"accuracy: {title}, {part.removeprefix('the ')}"] = np.stack(
+                [np.array(plan.places, float), table.mean(0)]
+            )
         lead = (of_channel - of_images).mean(0)  # by place
         least, lesser = int(lead.argmin()), np.minimum(of_images.mean(0), of_channel.mean(0))
         both = int(lesser.argmax())
