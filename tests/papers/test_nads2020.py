@@ -16,7 +16,7 @@ from biascope import papers
 from biascope.derivatives.spectrum import subspace_similarity
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.papers import reproduce as reproduction
-from biascope.papers.nads2020 import directions, frequencies, images, shared, theory
+from biascope.papers.nads2020 import along_directions, directions, frequencies, images, shared, theory
 from biascope.papers.reproduce import RESULTS
 from biascope.papers.selection import only
 from biascope.results.claim import Finding
@@ -368,9 +368,9 @@ def test_a_mixed_derivative_has_the_directions_that_its_measure_finds() -> None:
 
 
 def test_the_largest_size_may_have_fewer_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = directions.Growth([0, 1023], (32, 64), at_largest=[1023])
-    monkeypatch.setitem(directions._SIZES, "smoke", {"lenet": plan})
-    found = directions.figure_s22("smoke", Run(device="cpu", folder=tmp_path / "S22"))
+    plan = along_directions.Growth([0, 1023], (32, 64), at_largest=[1023])
+    monkeypatch.setitem(along_directions._SIZES, "smoke", {"lenet": plan})
+    found = along_directions.figure_s22("smoke", Run(device="cpu", folder=tmp_path / "S22"))
     assert [len(found.arrays[f"accuracy: LeNet {place}"][0]) for place in (0, 1023)] == [1, 2]
     lowest = found.statistics["lenet_lowest_accuracy_at_the_largest_size"]
     assert lowest.value == pytest.approx(100 * found.arrays["accuracy: LeNet 1023"][1, 1])
@@ -385,7 +385,7 @@ def test_networks_of_figure_5_are_compared_only_if_all_are_there(
 ) -> None:
     names = ("lenet", "mlp", "logistic_regression")
     monkeypatch.setattr(directions, "CNNS", names)
-    monkeypatch.setattr(directions, "_COMPARED", names)
+    monkeypatch.setattr(directions, "COMPARED", names)
     monkeypatch.setitem(directions.DRAWS, "smoke", dict.fromkeys(names, 16))
     monkeypatch.setattr(directions, "published_accuracies", lambda *_: None)
     named = Estimate.exact(3.0).named("networks")
@@ -394,6 +394,23 @@ def test_networks_of_figure_5_are_compared_only_if_all_are_there(
     with only(["lenet", "mlp"]):
         assert "over" not in directions.figure_5("smoke", run).statistics
     assert directions.figure_5("smoke", run).statistics["over"] == named
+
+
+def test_networks_of_figure_6_are_compared_only_if_all_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("lenet", "mlp", "logistic_regression")
+    monkeypatch.setattr(along_directions, "CNNS", names)
+    monkeypatch.setattr(along_directions, "COMPARED", names)
+    monkeypatch.setitem(directions.DRAWS, "smoke", dict.fromkeys(names, 8))
+    monkeypatch.setitem(along_directions._ALONG, "smoke", dict.fromkeys(names, 6))
+    run, together = Run(device="cpu", folder=tmp_path / "6"), "rank_correlation_of_effective_rank_and_drop"
+    with only(["lenet", "mlp"]):
+        found = along_directions.figure_6("smoke", run)
+    assert "mlp_index_of_the_drop" in found.statistics
+    assert together not in found.statistics
+    assert "directions: logistic regression" not in found.settings
+    assert together in along_directions.figure_6("smoke", run).statistics
 
 
 def test_combs_and_single_waves_differ_by_how_many_frequencies_hold_their_energy() -> None:
