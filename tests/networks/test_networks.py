@@ -97,6 +97,7 @@ def variants() -> Iterator[tuple[str, dict[str, object]]]:
     yield "densenet121", {"image_size": 9}
     yield "densenet121", {"pooling": "none", "image_size": 3}
     yield "vit", {"layernorm": False}
+    yield "vit", {"released": True}
     yield "vit", {"patch": 2, "image_size": 6}
 
 
@@ -304,6 +305,26 @@ def test_vit_attention_is_that_of_torch() -> None:
         }
     )
     torch.testing.assert_close(attention(x), reference(x, x, x, need_weights=False)[0])
+
+
+def test_a_released_vit_starts_as_torchs_attention_does_from_a_class_token_of_zero() -> None:
+    """torch.nn.MultiheadAttention draws one matrix for q, k and v by Xavier's uniform law, and its biases are 0."""
+    torch.manual_seed(0)
+    network = builder("vit")(released=True, depth=2)
+    assert not network.get_parameter("tokens.class_token").any()
+    attention = network.get_submodule("block2.attention.branch")
+    reference = nn.MultiheadAttention(192, 12, batch_first=True)
+    drawn, expected = attention.get_parameter("query_key_value.weight"), reference.in_proj_weight
+    assert drawn.abs().max().item() == pytest.approx(math.sqrt(6 / (192 + 3 * 192)), rel=1e-3)
+    assert drawn.var().item() == pytest.approx(expected.var().item(), rel=0.02)
+    out, expected = attention.get_parameter("out.weight"), reference.out_proj.weight
+    assert out.var().item() == pytest.approx(expected.var().item(), rel=0.05)
+    for name in ("query_key_value.bias", "out.bias"):
+        assert not attention.get_parameter(name).any()
+    assert not reference.in_proj_bias.any()
+    assert not reference.out_proj.bias.any()
+    assert {layer.eps for layer in network.modules() if isinstance(layer, nn.LayerNorm)} == {1e-6}
+    assert {layer.eps for layer in builder("vit")(depth=1).modules() if isinstance(layer, nn.LayerNorm)} == {1e-5}
 
 
 def test_vit_without_position_embedding_forgets_the_order_of_patches() -> None:

@@ -296,7 +296,9 @@ def test_images_are_learned_by_the_released_recipe(pictures: Arrays) -> None:
         assert all(plan.recipe.clip == 0.5 and plan.recipe.rate == 0.21 for plan in plans["paper"].values())
         settings = images.planned(plans["paper"], pictures, CPU)
         published = images.published_for(*plans["paper"])
-        same = {key: value for key, value in published.items() if not key.startswith(("epochs", "training i", "test i"))}
+        same = {
+            key: value for key, value in published.items() if not key.startswith(("epochs", "training i", "test i"))
+        }
         assert {key: settings[key] for key in same} == same
         assert {f"pixels: {images.TITLES[name]}" for name in plans["paper"]} <= same.keys()
 

@@ -25,6 +25,7 @@ def vit(
     width: int = 192,
     mlp: int = 768,
     layernorm: bool = True,
+    released: bool = False,
 ) -> nn.Module:
     """Vision transformer of the 2025 paper (whose activation is "gelu").
 
@@ -40,7 +41,8 @@ def vit(
     A block is z = x + attention(norm(x)), then z + W₂ φ(W₁ norm(z) + b₁) + b₂. Attention is softmax(q kᵀ / √e) v in
     each head of width e = width/heads, followed by a linear map of the joined heads; the maps to q, k, v have a bias.
     There is no dropout. The class token and the position embedding are learned and start as N(0, 0.02²); all else has
-    PyTorch's default law.
+    PyTorch's default law. As in the code of the 2025 paper (``released``), attention starts by the law of
+    ``torch.nn.MultiheadAttention``, the class token as 0, and LayerNorm has ε = 10⁻⁶ instead of 10⁻⁵.
 
     Args:
         channels: Channels of the input image.
@@ -53,6 +55,7 @@ def vit(
         width: Width of a token.
         mlp: Hidden width of each block's perceptron.
         layernorm: Whether the blocks and the readout have LayerNorm; without it each is replaced by the identity.
+        released: Whether it starts as in the code of the 2025 paper.
 
     Raises:
         ValueError: If a setting is out of its range, `patch` does not divide `image_size`, or `heads` not `width`.
@@ -88,12 +91,13 @@ def vit(
         stem=nn.Conv2d(channels, width, patch, stride=patch),
         tokens=_Tokens((image_size // patch) ** 2, width),
     )
+    epsilon = 1e-6 if released else 1e-5
     for number in range(1, depth + 1):
         layers[f"block{number}"] = nn.Sequential(
             OrderedDict(
-                attention=_Residual(_norm(width, layernorm), _Attention(width, heads)),
+                attention=_Residual(_norm(width, layernorm, epsilon), _Attention(width, heads)),
                 mlp=_Residual(
-                    _norm(width, layernorm),
+                    _norm(width, layernorm, epsilon),
                     nn.Sequential(
                         OrderedDict(
                             linear1=nn.Linear(width, mlp),
@@ -104,10 +108,23 @@ def vit(
                 ),
             )
         )
-    layers["norm"] = _norm(width, layernorm)
+    layers["norm"] = _norm(width, layernorm, epsilon)
     layers["class_token"] = _FirstToken()
     layers["head"] = nn.Linear(width, outputs)
-    return nn.Sequential(layers)
+    network = nn.Sequential(layers)
+    if released:
+        _start_as_released(network)
+    return network
+
+
+def _start_as_released(network: nn.Module) -> None:
+    for layer in network.modules():
+        if isinstance(layer, _Tokens):
+            nn.init.zeros_(layer.class_token)
+        elif isinstance(layer, _Attention):  # q, k and v are one matrix, whose fans Xavier's law takes
+            nn.init.xavier_uniform_(layer.query_key_value.weight)
+            nn.init.zeros_(layer.query_key_value.bias)
+            nn.init.zeros_(layer.out.bias)
 
 
 class _Tokens(nn.Module):
@@ -166,6 +183,6 @@ class _FirstToken(nn.Module):
         return x[:, 0]
 
 
-def _norm(width: int, layernorm: bool) -> nn.Module:
+def _norm(width: int, layernorm: bool, epsilon: float) -> nn.Module:
     """LayerNorm, or the identity in its place, so that weights have the same names with and without it."""
-    return nn.LayerNorm(width) if layernorm else nn.Identity()
+    return nn.LayerNorm(width, epsilon) if layernorm else nn.Identity()

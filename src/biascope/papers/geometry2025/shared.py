@@ -32,7 +32,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "lenet": {"pooling": "average", "activation": "gelu"},
     "vgg11": {"activation": "gelu"},
     "resnet18": {"activation": "gelu"},
-    "vit": {},
+    "vit": {"released": True},
 }
 PLAIN: dict[str, dict[str, Any]] = {  # on images, and on data of covariance G
     "vgg11": {"batchnorm": False},
