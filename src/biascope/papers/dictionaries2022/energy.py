@@ -820,7 +820,7 @@ def figure_c2(effort: str, run: Run) -> Finding:
 
 
 #: Pixels along a side, images, draws that are trained, and draws of these whose kernels are taken.
-_SINGLE = {"smoke": (10, 2, 2, 2), "laptop": (32, 8, 32, 8), "paper": (64, 100, 32, 8)}
+_SINGLE = {"smoke": (10, 2, 2, 2), "laptop": (32, 8, 32, 32), "paper": (64, 100, 32, 32)}
 _SINGLE_SEED = 1  # means over draws from seed 0 had been seen when the claims were written
 
 
@@ -928,6 +928,7 @@ def figure_c2_draws(effort: str, run: Run) -> Finding:
         "The thesis does not say how many draws its numbers are from. Draws differ by a decibel or more, so that means over draws say "
         "little about one of them.",
         "Draw i of all six networks makes one experiment like the published one. At laptop effort images have 32 × 32 pixels.",
+        "The kernels of the first eight draws left the rank correlation open (0.38, −0.06 to 0.82), so all draws have one since then.",
     )
     arrays = {f"psnr: {name}": values for name, values in levels.items()}
     arrays |= {f"concentration: {name}": values for name, values in areas.items()}
