@@ -447,8 +447,8 @@ def figure_2(effort: str, run: Run) -> Finding:
         "Training ends where no image has loss left, after which SGD changes nothing.",
         "Green is in every image, so that its label statistic is the mean label: with few images it is far from 0, and green filters "
         "of the commoner label make the other label's images go wrong.",
-        "At laptop effort 100 networks left it open whether most filters of 6 images detect their colour (57 %, 47 to 66). There are 400 "
-        "since then.",
+        "At laptop effort 100 networks left it open whether most filters of 6 images detect their colour (57 %, 47 to 66). There are "
+        "400 since then.",
     )
     return Finding(statistics, arrays, settings, notes)
 
