@@ -144,6 +144,17 @@ def test_a_setting_that_does_not_exist_is_a_sentence(model):
     assert "It takes: none." in sentence_of(builder_of, f"{model}:tiny", None, {"depth": 3})
 
 
+def test_a_word_that_is_no_truth_value_is_refused_where_it_would_count_as_true(model):
+    message = sentence_of(builder_of, "resnet18", None, parse_settings(["batchnorm=no"]))
+    assert message == "batchnorm of resnet18 must be true or false, got 'no'. Pass batchnorm=true or batchnorm=false."
+    assert "bias of my_model must be true or false" in sentence_of(builder_of, f"{model}:build", None, {"bias": "off"})
+    for setting in ("batchnorm=False", "batchnorm=0"):
+        norms = [
+            type(layer).__name__ for layer in builder_of("resnet18", None, parse_settings([setting]))[1]().modules()
+        ]
+        assert "BatchNorm2d" not in norms, setting
+
+
 def test_a_function_of_a_file(model):
     before = list(sys.path)
     name, build = builder_of(f"{model}:build", None, {"width": 3})

@@ -113,16 +113,28 @@ def builder_of(
         if shape is not None:
             chosen = _shape_settings(name, function, shape) | chosen
     try:
-        inspect.signature(function).bind(**chosen)
-    except TypeError as error:
-        known = ", ".join(inspect.signature(function).parameters) or "none"
-        raise ValueError(
-            f"{name} must be callable with the settings {chosen or 'none'}: {error}. It takes: {known}."
-        ) from error
+        signature = inspect.signature(function)
     except ValueError:
         pass  # a builtin without a signature: calling it will tell
+    else:
+        _require_settings(name, signature, chosen)
     label = label_of(name, settings or {})
     return label, functools.partial(function, **chosen)
+
+
+def _require_settings(name: str, signature: inspect.Signature, settings: Mapping[str, Any]) -> None:
+    """Check that a builder takes the settings. Of a truth value, any other text would count as true."""
+    try:
+        signature.bind(**settings)
+    except TypeError as error:
+        known = ", ".join(signature.parameters) or "none"
+        raise ValueError(
+            f"{name} must be callable with the settings {settings or 'none'}: {error}. It takes: {known}."
+        ) from error
+    for key, value in settings.items():
+        parameter = signature.parameters.get(key)
+        if parameter is not None and isinstance(parameter.default, bool) and value not in (True, False):
+            raise ValueError(f"{key} of {name} must be true or false, got {value!r}. Pass {key}=true or {key}=false.")
 
 
 def _shape_settings(name: str, function: Callable[..., nn.Module], shape: tuple[int, ...]) -> dict[str, Any]:
