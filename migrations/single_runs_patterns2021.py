@@ -4,7 +4,8 @@
 2. The evidence that networks trained is the share of runs that converged, from the two recorded counts. Figures 5 to 7 show the
    networks of figure 2, whose least training accuracy is copied.
 
-A file that has been rewritten is left alone. Run from the root of the checkout, or with the folder of other results:
+A file that has been rewritten is left alone, and so are later runs, whose code knows these spreads. Run from the root of the
+checkout, or with the folder of other results:
 
     python migrations/single_runs_patterns2021.py [FOLDER]
 """
@@ -20,6 +21,7 @@ from biascope.papers.reproduce import RESULTS
 from biascope.results.estimate import Estimate
 from biascope.runs.files import write_atomically
 
+LATER = "2026-11-18"  # from this day on the code has spreads
 WITHOUT_SPREAD = (
     "f_3_median_count_over_the_printed_one",
     "chance_that_ten_of_our_runs_have_a_mean_as_far_off_as_the_published_one",
@@ -31,7 +33,7 @@ def rewrite(record: dict[str, Any], digits: dict[str, Any]) -> bool:
     """Rewrite one record, given that of figure 2 at the same effort; whether anything was to be done."""
     numbers, before = record["statistics"], json.dumps(record["statistics"])
     for key, number in numbers.items():
-        if key.endswith(WITHOUT_SPREAD):
+        if key.endswith(WITHOUT_SPREAD) and record["date"] < LATER:
             number |= {"standard_error": None, "low": None, "high": None, "confidence": 0.95}
     if "runs_that_did_not_converge" in numbers:
         share = 1 - numbers["runs_that_did_not_converge"]["value"] / numbers["runs"]["value"]
