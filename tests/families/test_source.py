@@ -148,6 +148,9 @@ def test_a_word_that_is_no_truth_value_is_refused_where_it_would_count_as_true(m
     message = sentence_of(builder_of, "resnet18", None, parse_settings(["batchnorm=no"]))
     assert message == "batchnorm of resnet18 must be true or false, got 'no'. Pass batchnorm=true or batchnorm=false."
     assert "bias of my_model must be true or false" in sentence_of(builder_of, f"{model}:build", None, {"bias": "off"})
+    assert (
+        builder_of(f"{model}:build", None, {"bias": "learned"})[0] == "my_model bias=learned"
+    )  # it may take a name there
     for setting in ("batchnorm=False", "batchnorm=0"):
         norms = [
             type(layer).__name__ for layer in builder_of("resnet18", None, parse_settings([setting]))[1]().modules()

@@ -122,8 +122,14 @@ def builder_of(
     return label, functools.partial(function, **chosen)
 
 
+_YES_OR_NO = ("yes", "no", "on", "off", "y", "n", "t", "f", "none")
+
+
 def _require_settings(name: str, signature: inspect.Signature, settings: Mapping[str, Any]) -> None:
-    """Check that a builder takes the settings. Of a truth value, any other text would count as true."""
+    """Check that a builder takes the settings. Where it asks for a truth value, any other text would count as true.
+
+    A builder that does not say so may take a name there (``norm=False`` or ``norm=batch``): only words for yes and no are refused.
+    """
     try:
         signature.bind(**settings)
     except TypeError as error:
@@ -133,7 +139,9 @@ def _require_settings(name: str, signature: inspect.Signature, settings: Mapping
         ) from error
     for key, value in settings.items():
         parameter = signature.parameters.get(key)
-        if parameter is not None and isinstance(parameter.default, bool) and value not in (True, False):
+        if parameter is None or not isinstance(parameter.default, bool) or value in (True, False):
+            continue
+        if parameter.annotation in (bool, "bool") or str(value).lower() in _YES_OR_NO:
             raise ValueError(f"{key} of {name} must be true or false, got {value!r}. Pass {key}=true or {key}=false.")
 
 

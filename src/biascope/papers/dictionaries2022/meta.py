@@ -27,7 +27,7 @@ from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, SignalTask, psnr_of
-from biascope.training.fit import fit, joined
+from biascope.training.fit import Trajectory, fit, joined
 from biascope.training.meta import META_LEARNING, PRE_TRAINING, meta_learned, pretrained
 from biascope.training.recipe import Recipe
 
@@ -207,6 +207,12 @@ def removed(before: np.ndarray, after: np.ndarray) -> np.ndarray:
         90.0
     """
     return np.asarray(100 * (1 - 10 ** ((before - after) / 10)))
+
+
+def _fitted_levels(walk: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """The PSNR of each network on its own training image, dB, before and after training."""
+    before, after = (10 * np.log10(1 / np.maximum(walk.losses[each].double().numpy(), 1e-12)) for each in (0, -1))
+    return before, after
 
 
 def learned(key: str) -> Trained:
@@ -712,8 +718,7 @@ def figure_56_meta(effort: str, run: Run) -> Finding:
         "turned dimensions, MAML over one face"
     )
     statistics |= _error_removed("SIREN MAML", _finetuned(found.after, validation, FROM_META, run)[:, 0, 1].mean(-1))
-    level, end = (10 * np.log10(1 / np.maximum(walk.losses[each].double().numpy(), 1e-12)) for each in (0, -1))
-    statistics["error_removed_by_training_on_one_face"] = over_repeats(removed(level, end)).named(
+    statistics["error_removed_by_training_on_one_face"] = over_repeats(removed(*_fitted_levels(walk))).named(
         "share of the error on its face that training removes", "%"
     )
     arrays = {f"atoms: {name}": each.rows[0, :ATOMS].reshape(-1, *face.shape) for name, each in seen.items()}
@@ -833,7 +838,7 @@ def figure_58(effort: str, run: Run) -> Finding:
         statistics[f"largest_change_of_psnr_after_{count}_iterations"] = over_repeats(
             max(changes, key=lambda each: float(each.mean()))
         ).named(f"largest change of PSNR after {count} iterations, over lengths of pre-training", "dB")
-    start, fitted = (10 * np.log10(1 / np.maximum(found.losses[each].double().numpy(), 1e-12)) for each in (0, -1))
+    start, fitted = _fitted_levels(found)
     statistics["training_psnr_of_the_pre_training_image"] = over_repeats(fitted).named(
         "training PSNR of the pre-training image"
     )
@@ -899,8 +904,7 @@ def figure_58_settings(effort: str, run: Run) -> Finding:
         table = np.array(  # (mark, R)
             [_seen([each.member(index) for index in members], images, run).concentration.mean(-1) for each in stacks]
         )
-        start, end = (10 * np.log10(1 / np.maximum(found.losses[each].double().numpy(), 1e-12)) for each in (0, -1))
-        gone[words] = over_repeats(removed(start, end))
+        gone[words] = over_repeats(removed(*_fitted_levels(found)))
         orders[words] = over_repeats([spearman(marks, column) for column in table.T], within=(-1.0, 1.0))
         arrays[f"concentration: {words}"] = np.stack([marks, table.mean(1) - table[0].mean()])
         statistics |= {

@@ -109,7 +109,7 @@ def _fitted(name: str, loss: str) -> tuple[Trained, ...]:
 def _rising_claims(names: Sequence[str], of: str) -> list[Claim]:
     return [
         Claim(
-            f"Early in training the geometry of {TITLES[name]} moves towards GSG: growth of Corr(G^t, GSG) by epoch {EARLY}.",
+            f"Early in training the geometry of {TITLES[name]} moves towards GSG: growth of Corr(G^t, GSG) by about epoch {EARLY}.",
             f"{snake(TITLES[name])}_cross_entropy_early_growth_of_the_correlation_with_gsg",
             "at least",
             "an increasing correlation near the initialization",
@@ -126,7 +126,7 @@ def _rising_claims(names: Sequence[str], of: str) -> list[Claim]:
 def _significance_claims(names: Sequence[str]) -> list[Claim]:
     return [
         Claim(
-            f"Corr(G^t, GSG) of {TITLES[name]} by epoch {EARLY} is above that of random vectors.",
+            f"Corr(G^t, GSG) of {TITLES[name]} by about epoch {EARLY} is above that of random vectors.",
             f"{snake(TITLES[name])}_cross_entropy_early_correlation_with_gsg",
             "at least",
             "0.02 for random vectors; we consider the correlations significant",
@@ -160,7 +160,7 @@ def _lead_claim(name: str, comparator: str, published: float | str, bound: float
     words = (
         "For the MLP, GSG and S are the same: difference of the two correlations."
         if name == "mlp"
-        else f"For {TITLES[name]}, GSG is clearly above S: difference of the two correlations by epoch {EARLY}."
+        else f"For {TITLES[name]}, GSG is clearly above S: difference of the two correlations by about epoch {EARLY}."
     )
     lead = f"{snake(TITLES[name])}_cross_entropy_lead_of_gsg_over_s"
     return Claim(words, lead, comparator, published, bound, effort, trained=_fitted(name, "cross-entropy"), **terms)
@@ -254,6 +254,7 @@ def _motion_finding(plans: dict[str, Plan], effort: str, run: Run, losses: tuple
         "G is estimated from so many draws. Fewer than the inputs' 3,072 numbers would make GSG differ from S by noise alone.",
         "Squared loss is trained at a rate of 0.001: at the published 0.1 it diverges.",
         "Where training diverges at a rate, a tenth of it is taken, and so on: the rate stands among the numbers.",
+        f"About epoch {EARLY} is the checkpoint nearest to it: epoch 7 of 200, epoch 10 of 100 and of 500.",
     )
     settings = _moving_settings(plans, base, reached) | for_each("samples", words)
     return Finding(statistics, arrays, settings, notes)

@@ -78,7 +78,7 @@ def _trained_along(*names: str) -> tuple[Trained, ...]:
 @figure(
     "6",
     networks=_ALONG,
-    title="Test accuracy along anisotropy directions, and their eigenvalues (with S20; σ = 3, ε = 1)",
+    title="Test accuracy along anisotropy directions, and their eigenvalues (with S20; ε = 1, σ = 3, LeNet σ = 1)",
     claims=[
         *(
             Claim(
