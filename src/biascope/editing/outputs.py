@@ -204,6 +204,7 @@ def require_repeatable(
         x = here.batch(split, places.to(device))[0]
         return checked_features(placed(image_layout(x), params)).double().cpu()
 
+    placed.require_proven(image_layout(here.batch(split, torch.arange(min(2, count), device=device))[0]))
     whole, other = torch.arange(count), torch.arange(count).flip(0)
     with torch.inference_mode(), run.products():
         with forked_rng(0):

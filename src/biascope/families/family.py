@@ -7,11 +7,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +20,13 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.families import weights
-from biascope.families.acceptance import accepted_outputs, copied, module_built, require_measurable, shape_of
+from biascope.families.acceptance import accepted_outputs, module_built, require_measurable, shape_of
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
-from biascope.families.plain_layers import use_plain_layers
+from biascope.families.origin import Origin, UnlikeError
 from biascope.families.readout import READOUTS, read_out
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.tape import Builder, Tape, TapeError, block_size, built
-from biascope.families.unregistered import differences, hollow, random_content, same_function, structure_of
+from biascope.families.unregistered import differences, random_content, structure_of
 from biascope.families.weights import Params, stacked
 from biascope.runs.code import code_of
 from biascope.runs.digest import fingerprint
@@ -35,8 +34,6 @@ from biascope.runs.failures import forward_pass
 from biascope.runs.memory import is_out_of_memory
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
-
-BATCHNORM_MODES = ("eval", "train")
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class Network:
         readout: How several outputs become one scalar; ``None`` leaves them as they are.
         couples_inputs: Whether inputs of one batch influence one another (BatchNorm in train mode); they are then
             passed one at a time.
+        origin: The user's module that the forward pass was copied from; ``None`` where it is proven, or not the user's.
 
     Example:
         >>> network = Network.of(nn.Linear(2, 1, bias=False))
@@ -66,15 +64,47 @@ class Network:
     members: int | None = None
     readout: str | None = None
     couples_inputs: bool = False
+    origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
-    def of(module: nn.Module, batchnorm: str = "eval", name: str = "") -> Network:
-        """A network at a copy of the module's current weights; dropout is off."""
-        recipe, couples = _recipe(module, batchnorm, name or type(module).__name__)
-        leave_out_gradient_hooks(module, recipe)
-        params = {name: tensor.detach().clone() for name, tensor in recipe.named_parameters()}
-        buffers = {name: tensor.detach().clone() for name, tensor in recipe.named_buffers()}
-        return Network(recipe, params, buffers, couples_inputs=couples)
+    def of(
+        module: nn.Module, batchnorm: str = "eval", name: str = "", *, build: Callable[[], nn.Module] | None = None
+    ) -> Network:
+        """A network at a copy of the module's current weights; dropout is off.
+
+        Args:
+            module: Any module. It is left as it is.
+            batchnorm: ``"eval"`` or ``"train"``; see :meth:`Family.initialised`.
+            name: What to call it in errors.
+            build: Makes the module anew, which :meth:`require_proven` then does instead of copying it.
+        """
+        origin = Origin(module, name or type(module).__name__, batchnorm, build)
+        leave_out_gradient_hooks(module, origin.recipe)
+        return Network(
+            origin.recipe, origin.params, origin.buffers, couples_inputs=origin.couples_inputs, origin=origin
+        )
+
+    def require_proven(self, x: Any) -> None:
+        """Check that this is the user's module also at other weights than its own, where inputs are known for the first time.
+
+        Args:
+            x: Inputs ``(n, …)``, any pytree; the first few are used.
+
+        Raises:
+            ValueError: If it is another function, with the cause.
+        """
+        if self.origin is None:
+            return
+        like = next(iter(self.params.values()))
+        try:
+            self.origin.prove(self, _few_placed(x, like.device, like.dtype))
+        except UnlikeError as error:
+            if str(error):
+                raise
+            raise ValueError(
+                f"{self.origin.name} must be a function of its weights and inputs alone, but a copy with the same weights gives "
+                "other outputs. Keep all that it needs in parameters and buffers."
+            ) from None
 
     def __call__(self, x: Any, params: Params | None = None) -> Tensor:
         """Outputs for inputs ``(n, …)``; a stack answers with a leading axis over its members."""
@@ -133,7 +163,7 @@ class Network:
         # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
         for dtype, rounding in ((torch.float64, 1e-7), (like.dtype, 1e-3 if like.dtype.itemsize > 2 else 5e-2)):
             with contextlib.suppress(Exception), forked_rng(seed_of(0, "witness")):
-                inputs = tree_map(functools.partial(_placed, device=device, dtype=dtype), x)
+                inputs = _placed_leaves(x, device, dtype)
                 return _behaviour(self.to(device, dtype), inputs, rounding)
         return None
 
@@ -181,12 +211,23 @@ class Network:
         return module
 
 
-def _placed(leaf: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.detach().to(device, dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+def _placed_leaves(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Inputs copied to a device, real ones in a type."""
+
+    def placed(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.detach().to(device, dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+
+    return tree_map(placed, x)
 
 
+def _few_placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    few = tree_map(lambda leaf: leaf[:_FEW] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
+    return _placed_leaves(few, device, dtype)
+
+
+_FEW = 4  # inputs that a proof looks at
 _BUILDS = 8  # builds by which the law of a builder is known that cannot be recorded
 _FAR = 100.0  # where differences look by default
 _BENT = 1e-2  # of a gradient: units on a kink go one way or the other by rounding
@@ -234,34 +275,12 @@ def _is_real(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
-def _recipe(module: nn.Module, batchnorm: str, name: str) -> tuple[nn.Module, bool]:
-    """A private copy of a module for forward passes: dropout off, BatchNorm in the mode asked for."""
-    if batchnorm not in BATCHNORM_MODES:
-        raise ValueError(f"batchnorm must be 'eval' or 'train', got {batchnorm!r}. Pass batchnorm='eval'.")
-    recipe = copied(module, name).eval()
-    use_plain_layers(recipe)
-    recipe.requires_grad_(False)
-    layers = [layer for layer in recipe.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    if batchnorm == "train":
-        # Without running statistics BatchNorm normalises by the batch; each input is then a batch of its own.
-        torch.func.replace_all_batch_norm_modules_(recipe)
-    couples = any(not layer.track_running_stats for layer in layers)
-    return recipe, couples
-
-
-def _recorded(build: Builder) -> tuple[Tape | None, str, nn.Module]:
-    """The tape of a builder if it has one, how members are made, and a module built under another seed than the template."""
-    latest: list[nn.Module] = []
-
-    def keeping() -> nn.Module:
-        latest[:] = [build()]
-        return latest[0]
-
+def _recorded(build: Builder) -> tuple[Tape | None, str]:
+    """The tape of a builder if it has one, and how members are made."""
     try:
-        return Tape.record(keeping), "replayed in stacks from recorded initialisers", latest[0]
+        return Tape.record(build), "replayed in stacks from recorded initialisers"
     except (TapeError, RuntimeError, NotImplementedError) as error:
-        with forked_rng(seed_of(0, "proof")):
-            return None, f"built one by one, since {error}", build()
+        return None, f"built one by one, since {error}"
 
 
 def _require_repeatable(build: Builder, template: Network, name: str) -> None:
@@ -303,8 +322,7 @@ class Family:
     _tape: Tape | None = field(default=None, repr=False)
     _stack: Network | None = field(default=None, repr=False)
     _mapped: tuple[Family, Callable[[Network], Network]] | None = field(default=None, repr=False)
-    _twins: tuple[nn.Module, ...] = field(default=(), repr=False)  # other members' forward passes, without numbers
-    _agreed: set[object] = field(default_factory=set, repr=False, compare=False)  # on inputs of these shapes
+    _others: tuple[Origin, ...] = field(default=(), repr=False, compare=False)  # the modules of members but the first
 
     @staticmethod
     def initialised(build: Builder, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -335,33 +353,64 @@ class Family:
         require_measurable(module, name)
         if not any(parameter.numel() for parameter in module.parameters()):
             raise ValueError(f"{name} must have parameters to draw, but has none. Pass a network with weights.")
-        template = Network.of(module, batchnorm, name)
-        tape, drawing, another = _recorded(build)
+        template = Network.of(module, batchnorm, name, build=build)
+        tape, drawing = _recorded(build)
         if tape is None:  # a tape is proven to equal the builder under a seed; without one that is still open
             _require_repeatable(build, template, name)
-        twin = _recipe(another, batchnorm, name)[0]
-        unregistered = tuple(random_content(template.module, twin))
-        family = Family(name, "initialised", template, batchnorm, drawing, unregistered, build, tape)
-        return dataclasses.replace(family, _twins=(hollow(twin),))
+        with forked_rng(seed_of(0, "proof")):
+            another = build()
+        if another is module:
+            raise ValueError(
+                f"{name} must build a new network at each call, but gave the same object twice. Create it inside of the builder, or "
+                "measure its weights with Family.point."
+            )
+        unregistered = tuple(random_content(module, another))
+        return Family(name, "initialised", template, batchnorm, drawing, unregistered, build, tape)
 
     @staticmethod
-    def point(module: nn.Module, name: str | None = None, batchnorm: str = "eval") -> Family:
+    def point(
+        module: nn.Module | Network,
+        name: str | None = None,
+        batchnorm: str = "eval",
+        *,
+        build: Callable[[], nn.Module] | None = None,
+    ) -> Family:
         """One network at its current weights, for example a trained network.
+
+        Args:
+            module: A module, or a network that was made of one.
+            name: What to call it; its class by default.
+            batchnorm: The mode of BatchNorm of a module; see :meth:`initialised`.
+            build: Makes the module anew with the same weights, to find what these do not determine.
+
+        Raises:
+            ValueError: If it has no weights, or a second build has other buffers, which the weights do not hold then.
 
         Example:
             >>> family = Family.point(nn.Linear(4, 1))
             >>> family.draw(2, seed=0, run=Run(device="cpu")).members
             2
         """
-        name = name or type(module).__name__
-        if not isinstance(module, nn.Module):
+        name = name or type(module.module if isinstance(module, Network) else module).__name__
+        if not isinstance(module, nn.Module | Network):
             raise ValueError(
                 f"A point family needs a torch.nn.Module, got {name}. Use Family.initialised for a builder."
             )
-        network = Network.of(module, batchnorm, name)
+        network = module if isinstance(module, Network) else Network.of(module, batchnorm, name, build=build)
         if not weights.count(network.params):
             raise ValueError(f"{name} must have parameters, but has none. Pass a network with weights.")
-        return Family(name, "point", network, batchnorm, "one set of weights")
+        unregistered: tuple[str, ...] = ()
+        if build is not None:
+            with forked_rng(seed_of(0, "proof")):
+                another = build()
+            for key, buffer in another.named_buffers():
+                if not torch.equal(buffer, network.buffers[key].to(buffer)):
+                    raise ValueError(
+                        f"The weights of {name} must hold all that its builder draws, but the buffer {key} is not among them. "
+                        "Register it with persistent=True and save the weights again."
+                    )
+            unregistered = tuple(random_content(module, another)) if isinstance(module, nn.Module) else ()
+        return Family(name, "point", network, batchnorm, "one set of weights", unregistered)
 
     @staticmethod
     def empirical(members: Sequence[nn.Module], name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -387,10 +436,12 @@ class Family:
         buffers = weights.stacked([network.buffers for network in networks])
         stack = dataclasses.replace(networks[0], params=params, buffers=buffers, members=len(networks))
         name = name or type(members[0]).__name__
-        others = [network.module for network in networks[1:]]
-        unregistered = tuple(dict.fromkeys(name for other in others for name in differences(first.module, other)))
-        family = Family(name, "empirical", first, batchnorm, "given members", unregistered, _stack=stack)
-        return dataclasses.replace(family, _twins=tuple(hollow(other) for other in others))
+        rest = networks[1:]
+        unregistered = tuple(dict.fromkeys(name for other in rest for name in differences(first.module, other.module)))
+        others = tuple(other.origin for other in rest if other.origin is not None)
+        for other in others:
+            other.leave_weights()
+        return Family(name, "empirical", first, batchnorm, "given members", unregistered, _stack=stack, _others=others)
 
     def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
         """This family with every network changed by a function; the function must also accept stacks.
@@ -401,7 +452,7 @@ class Family:
             torch.Size([3, 5])
         """
         template = transform(self.template)
-        return dataclasses.replace(self, name=name, template=template, _mapped=(self, transform), _agreed=set())
+        return dataclasses.replace(self, name=name, template=template, _mapped=(self, transform))
 
     def __repr__(self) -> str:
         members = f"{self.size} members, " if self.law == "empirical" else ""
@@ -446,28 +497,6 @@ class Family:
         """Outputs of the template; see :meth:`Network.witness`."""
         return self.template.witness(x, device)
 
-    def beside(self, another: nn.Module) -> Family:
-        """This point family with a second build at the same weights, to find what the weights do not determine.
-
-        Raises:
-            ValueError: If a buffer differs, which the weights do not hold then.
-
-        Example:
-            >>> first, second = nn.Linear(2, 1), nn.Linear(2, 1)
-            >>> first.B, second.B = torch.zeros(2), torch.ones(2)
-            >>> Family.point(first).beside(second).unregistered
-            ('B',)
-        """
-        for name, buffer in another.named_buffers():
-            if not torch.equal(buffer, self.template.buffers[name].to(buffer)):
-                raise ValueError(
-                    f"The weights of {self.name} must hold all that its builder draws, but the buffer {name} is not among them. "
-                    "Register it with persistent=True and save the weights again."
-                )
-        twin = _recipe(another, self.batchnorm, self.name)[0]
-        unregistered = tuple(random_content(self.template.module, twin))
-        return dataclasses.replace(self, unregistered=unregistered, _twins=(hollow(twin),))
-
     def first_outputs(
         self,
         x: Any,
@@ -488,7 +517,9 @@ class Family:
             ValueError: If the forward pass fails, or gives no row of real numbers for each input.
         """
         device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
-        placed = tree_map(functools.partial(_placed, device=device, dtype=dtype), x)
+        if (origin := self.template.origin) is not None and origin.rearranged:
+            self.check_forward(x, run)  # settles how it is put into evaluation mode
+        placed = _placed_leaves(x, device, dtype)
         must = must or f"accept inputs of shape {shape_of(x)}"
         with forward_pass(f"{self.name} must {must}", remedy), torch.no_grad():
             outputs = self.template.to(device, dtype)(placed)
@@ -531,33 +562,22 @@ class Family:
 self.register_buffer('B', …) instead of self.B = ….
         """
         device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
-        shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
-        known = (shapes, device, dtype)
-        if known in self._agreed:
-            return
         template = self.template.to(device, dtype)
-        for index, twin in enumerate(self._twin_networks(), start=1):
-            if not same_function(template, twin.to(device, dtype), x):
-                raise ValueError(self._disagreement(index))
-        family: Family | None = self
-        while family is not None:
-            family._agreed.add(known)
-            family = family._mapped[0] if family._mapped is not None else None
+        if template.origin is None:
+            return
+        try:
+            template.origin.prove(template, _few_placed(x, device, dtype), self._others)
+        except UnlikeError as error:
+            if self.unregistered or not str(error):
+                raise ValueError(self._disagreement(error.member)) from None
+            raise
 
-    def _twin_networks(self) -> Iterator[Network]:
-        """The template's weights in the forward passes of other members."""
-        if self._mapped is not None:
-            before, transform = self._mapped
-            yield from map(transform, before._twin_networks())
-        else:
-            yield from (dataclasses.replace(self.template, module=twin) for twin in self._twins)
-
-    def _disagreement(self, index: int) -> str:
+    def _disagreement(self, member: int) -> str:
         names = ", ".join(self.unregistered[:3])
-        if self.law == "empirical":
+        if self.law == "empirical" and member:
             how = f" ({names})" if names else ""
             return (
-                f"All members of {self.name} must have the same forward pass, but members 0 and {index} give different "
+                f"All members of {self.name} must have the same forward pass, but members 0 and {member} give different "
                 f"outputs with the same weights{how}. Make one family for each architecture, and register tensors with "
                 "register_buffer."
             )
@@ -630,7 +650,8 @@ class Draws:
     def _warn_of_unregistered(self) -> None:
         """Say once per stream what cannot be told without inputs: whether such attributes matter to the outputs."""
         family = self.family
-        if not family.unregistered or family._agreed or self._warned:
+        origin = family.template.origin
+        if not family.unregistered or self._warned or (origin is not None and origin.proven):
             return
         self._warned = True
         names = ", ".join(family.unregistered[:3])

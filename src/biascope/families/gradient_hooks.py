@@ -28,6 +28,15 @@ def _has(owner: object, kinds: tuple[str, ...]) -> bool:
     return any(getattr(owner, kind, None) for kind in kinds)
 
 
+def remove_gradient_hooks(module: nn.Module) -> None:
+    """Remove the hooks on gradients from a module that is ours, in place."""
+    for owners, kinds in ((module.parameters(), _OF_PARAMETERS), (module.modules(), _OF_LAYERS)):
+        for owner in owners:
+            for kind in kinds:
+                if hooks := getattr(owner, kind, None):
+                    hooks.clear()
+
+
 def leave_out_gradient_hooks(module: nn.Module, copy: nn.Module) -> None:
     """Warn about the hooks of a module, and remove them from its copy.
 
@@ -41,9 +50,7 @@ def leave_out_gradient_hooks(module: nn.Module, copy: nn.Module) -> None:
     names = gradient_hooks(module)
     if not names:
         return
-    for layer in copy.modules():
-        for kind in _OF_LAYERS:
-            getattr(layer, kind).clear()
+    remove_gradient_hooks(copy)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     warnings.warn(
         f"{type(module).__name__} has a gradient hook on {names[0]!r}{more}, and Biascope differentiates without hooks. "

@@ -303,15 +303,16 @@ def family_of(
     name, build = builder_of(source, shape, settings)
     if weights_file is None:
         return Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
-    with forked_rng(0):
+    found, where = weights.load(weights_file), str(weights_file)
+
+    def trained() -> nn.Module:
         module = _reporting(name, build)()
-    state = weights.matched(weights.load(weights_file), module.state_dict(), str(weights_file))
-    module.load_state_dict(state)
-    with forked_rng(1):
-        another = _reporting(name, build)()
-    another.load_state_dict(state)
-    family = Family.point(module, name=f"{name} at {Path(weights_file).stem}", batchnorm=batchnorm)
-    return family.beside(another)
+        module.load_state_dict(weights.matched(found, module.state_dict(), where))
+        return module
+
+    with forked_rng(0):
+        module = trained()
+    return Family.point(module, f"{name} at {Path(weights_file).stem}", batchnorm, build=trained)
 
 
 def _reporting(name: str, build: Builder) -> Builder:

@@ -1,4 +1,4 @@
-"""What a module holds beside its parameters and buffers, and whether two modules compute the same function of these.
+"""What a module holds beside its parameters and buffers.
 
 Members of a family share one forward pass and differ in parameters and buffers alone. A tensor that is a plain attribute
 (``self.B = torch.randn(…)``), a list of tensors, a random float or a closure would be the first member's in all of them.
@@ -9,26 +9,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.runs.code import closure_of, digest_or_shape
-from biascope.runs.randomness import forked_rng, seed_of
 
 # What torch itself keeps in every module; hooks are looked at, since they take part in the forward pass.
 _OF_TORCH = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 _DEEPEST = 8  # levels of lists, dictionaries and objects inside one another
 _MOST = 20_000  # things looked at in one module
-_TOLERANCES = {
-    2: 3e-2,
-    4: 1e-5,
-    8: 1e-10,
-}  # of outputs, by the bytes of a number: the same operations on the same numbers
 
 
 def settings_of(module: nn.Module) -> dict[str, object]:
@@ -144,56 +136,3 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, obje
 def structure_of(module: nn.Module) -> list[tuple[str, str]]:
     """The layers of a module by name, and their classes."""
     return [(name, type(part).__qualname__) for name, part in module.named_modules()]
-
-
-def hollow(module: nn.Module) -> nn.Module:
-    """Remove the values of a module's parameters and buffers, in place; its forward pass is called with other values."""
-    for tensor in (*module.parameters(), *module.buffers()):
-        tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
-    return module
-
-
-def same_function(one: Any, other: Any, x: Any) -> bool:
-    """Whether two networks with the same weights give the same outputs, at inputs and at random ones around them.
-
-    Args:
-        one: A network, called without derivatives.
-        other: Another.
-        x: Inputs ``(n, …)``, any pytree; two of them are taken.
-    """
-    few = tree_map(lambda leaf: leaf[:2] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
-    first = _outputs(one, few)
-    if not _alike(first, _outputs(other, few)):
-        return False
-    # Inputs may be zeros, where much is not seen; they may also be all that the network takes.
-    moved = tree_map(_moved, few)
-    try:
-        first = _outputs(one, moved)
-    except Exception:  # a user's forward pass may raise anything
-        return True
-    return _alike(first, _outputs(other, moved))
-
-
-def _moved(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-        return leaf
-    noise = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(0))
-    spread = float(leaf.std()) if leaf.numel() > 1 else 0.0
-    return leaf + noise.to(leaf) * (spread or 1.0)
-
-
-def _outputs(network: Any, x: Any) -> list[Tensor]:
-    with torch.no_grad(), forked_rng(seed_of(0, "same function")):
-        return [leaf for leaf in tree_leaves(network(x)) if isinstance(leaf, Tensor)]
-
-
-def _alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return len(one) == len(other) and all(_close(*pair) for pair in zip(one, other, strict=True))
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    tolerance = _TOLERANCES.get(one.dtype.itemsize, 0.0) if one.is_floating_point() else 0.0
-    both = torch.stack([one, other]).nan_to_num() if one.is_floating_point() else torch.stack([one, other])
-    return bool((both[0] - both[1]).abs().max() <= tolerance * both.abs().max()) if both.numel() else True

@@ -148,6 +148,7 @@ def _engine(
     # cuDNN rounds to TF32 unless told not to, and what is proven then is its rounding. A random forward pass, which is
     # refused, must not move the user's generators.
     with exact.products(), forked_rng(seed_of(0, "kernel proof")):
+        network.require_proven(x)
         outputs = _outputs(network, x, kernel)
         own_type = next(iter(network.params.values())).dtype
         names = chosen_parameters(network, parameters)

@@ -116,6 +116,7 @@ class TangentKernel(LinearOperator):
         parts = [self._inputs(slice(index, index + 1)) for index in few]
         together = tree_map(lambda *leaves: torch.cat(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *parts)
         check_separateness(network.read(self.network.readout or "first"), together, "A tangent kernel's network")
+        network.require_proven(together)
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """``K V`` of columns ``(n, k)``."""

@@ -206,7 +206,9 @@ class Measurement(Generic[P, R]):
         if (probe := arguments.get("probe")) is not None:
             from biascope.runs.run import Run
 
-            family.first_outputs(_few_inputs(probe, None, None, run or Run()), run)
+            few = _few_inputs(probe, None, None, run or Run())
+            family.first_outputs(few, run)
+            family.check_forward(few, run)
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
         """Warnings from cheap checks of this measurement."""

@@ -165,6 +165,8 @@ def fit(
         raise ValueError(
             "unfinished needs one network without observe and keep_at, got a stack, observe or keep_at. Leave it out."
         )
+    some = torch.arange(min(2, task.sizes["train"]), device=run.torch_device)
+    networks.require_proven(task.of_member(0).batch("train", some)[0])
     total = recipe.total_steps(task.sizes["train"])
     if until is not None and not 1 <= until <= total:
         raise ValueError(f"until must be an iteration from 1 to {total:,}, the last, got {until}. Pass until={total}.")

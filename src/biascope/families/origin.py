@@ -1,0 +1,533 @@
+"""Where a network comes from, and the proof that it is the user's own module.
+
+A network is called with weights that are handed to a copy of the user's module. That is the user's function only if the copy reads
+all of them, and nothing that was computed from others. Some modules keep a product of their weights, change in ``eval()``, hold
+closures over the layers of the module that was copied, or set their weights at the first call. So each network is compared with a
+module as the user makes it, which is given other weights before it is put into evaluation mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from biascope.families.acceptance import copied, shape_of
+from biascope.families.gradient_hooks import remove_gradient_hooks
+from biascope.families.plain_layers import use_plain_layers
+from biascope.families.unregistered import differences, settings_of
+from biascope.families.weights import Params
+from biascope.runs.failures import FOREIGN, forward_pass
+from biascope.runs.memory import is_of_the_device
+from biascope.runs.randomness import forked_rng, seed_of
+
+if TYPE_CHECKING:
+    from biascope.families.family import Network
+
+BATCHNORM_MODES = ("eval", "train")
+# Of outputs, by the bytes of a number: the same operations on the same numbers. Where eval() rearranges them, rounding is coarser.
+_TOLERANCES = {2: 3e-2, 4: 1e-5, 8: 1e-10}
+_REARRANGED = 1e-4
+_OF_GRADIENTS = 100.0  # times the tolerance of outputs, of the largest entry of a gradient …
+_OF_ALL_GRADIENTS = 0.1  # … or this times the tolerance, of the largest of all: some gradients are rounding alone
+_SHARE, _FROM_ZERO = 0.1, 0.02  # by how much weights are moved: of their size, and those that are all zero
+_NOISE = 2**16  # numbers drawn to move weights, repeated in larger tensors
+
+
+R = TypeVar("R")
+
+
+class UnlikeError(ValueError):
+    """A network is not the user's module; the message says why, and is empty where the cause is unknown.
+
+    Attributes:
+        member: The member of a family that differs from the network, counted from 0.
+    """
+
+    def __init__(self, cause: str, member: int) -> None:
+        super().__init__(cause)
+        self.member = member
+
+
+class Origin:
+    """The user's module behind a copy of it that serves for forward passes.
+
+    Args:
+        module: A module as the user makes it. It is copied, and neither called nor written.
+        name: Name of the network in errors.
+        batchnorm: The mode of BatchNorm.
+        fresh: Makes the module anew, with other weights; by default the module is copied again.
+
+    Attributes:
+        recipe: The copy for forward passes. Dropout is off.
+        params: The parameters that the module came with.
+        buffers: Its buffers, likewise.
+        couples_inputs: Whether inputs of one batch influence one another.
+        rearranged: What its ``eval()`` changes beside the mode.
+        copies: Whether the module is copied, and not made anew.
+    """
+
+    def __init__(
+        self, module: nn.Module, name: str, batchnorm: str, fresh: Callable[[], nn.Module] | None = None
+    ) -> None:
+        if batchnorm not in BATCHNORM_MODES:
+            raise ValueError(f"batchnorm must be 'eval' or 'train', got {batchnorm!r}. Pass batchnorm='eval'.")
+        self.name, self._batchnorm = name, batchnorm
+        self._given = {key: weakref.ref(tensor) for key, tensor in _tensors(module).items()}
+        came = copied(module, name)  # never called: a call may leave behind what it computed
+        self.copies = fresh is None
+        self._fresh = fresh or (lambda: copied(came, name))
+        held = _copies(came)
+        self.rearranged: list[str] = []
+        self._modes: list[Callable[[nn.Module], nn.Module]] = [_without_its_eval]
+        if not _only_flags(came):
+            evaluated = copied(came, name).eval()
+            self.rearranged = differences(came, evaluated) + _unequal(held, _tensors(evaluated))
+        if self.rearranged:
+            # What its eval() computes belongs to the weights of that moment, so eval() is tried last.
+            self._modes = [_without_its_eval, _as_in_training, nn.Module.eval]
+        self.recipe = self._modes[0](came if fresh else copied(came, name))
+        self.couples_inputs = _prepared(self.recipe, batchnorm)
+        self.params = {key: held[key] for key, _ in self.recipe.named_parameters()}
+        self.buffers = {key: held[key] for key, _ in self.recipe.named_buffers() if key in held}
+        self._proven: set[object] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A network is proven before it is sent to a worker, and leaves the user's module behind."""
+        return type(None), ()
+
+    def leave_weights(self) -> None:
+        """Keep no weights, where the recipe of another member is the one that is called."""
+        self.params, self.buffers, self.recipe = {}, {}, nn.Module()
+
+    @property
+    def proven(self) -> bool:
+        """Whether the recipe was compared with the user's module on any inputs."""
+        return bool(self._proven)
+
+    def prove(self, network: Network, x: Any, others: Sequence[Origin] = ()) -> None:
+        """Check that the recipe is the user's module, once for inputs of one shape.
+
+        Args:
+            network: A network with this recipe, or one that was made of it; on the device and in the type of the proof.
+            x: Inputs ``(n, …)`` on the same device, any pytree.
+            others: The modules of other members, which must be the same function of their weights.
+
+        Raises:
+            UnlikeError: If it is not, with the cause.
+        """
+        like = next(iter(network.params.values()))
+        shapes = tuple(tuple(leaf.shape[1:]) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
+        if (known := (shapes, like.device, like.dtype)) in self._proven:
+            return
+        for member, origin in enumerate((self, *others)):
+            if (cause := self._compared(origin, network, x)) is not None:
+                raise UnlikeError(cause, member)
+        self._proven.add(known)
+
+    def _compared(self, other: Origin, network: Network, x: Any) -> str | None:
+        """The cause of a difference, ``None`` if there is none; a recipe that does not fit is replaced by one that does."""
+        causes: list[str] = []
+        failure: ValueError | None = None
+        for number, mode in enumerate(self._modes):
+            if number:
+                vars(self.recipe).update(vars(mode(self._made())))  # in place: networks share it
+                _prepared(self.recipe, self._batchnorm)
+            try:
+                cause = self._difference(other, network, x)
+            except ValueError as error:  # its forward pass fails in this mode
+                failure = error
+                continue
+            if cause is None:
+                self._modes = [mode]
+                return None
+            causes.append(cause)
+        if not causes and failure is not None:
+            raise failure
+        cause = next(filter(None, causes), "")
+        if not cause and self.rearranged:
+            return (
+                f"{self.name} must be the same function of its weights in evaluation mode, but its eval() changes "
+                f"{self.rearranged[0]}. Compute it in forward, and let eval() change nothing else."
+            )
+        return cause
+
+    def _made(self) -> nn.Module:
+        """The module anew: never an object that the user holds, since it will be given other weights.
+
+        Raises:
+            ValueError: If its copies share weights with it.
+        """
+        with forked_rng(seed_of(0, "proof")):
+            module = self._fresh()
+        if self._shares(module) and self._shares(module := copied(module, self.name)):
+            raise ValueError(f"{self.name} must be copyable, but its copies share weights. Remove its __deepcopy__.")
+        return module
+
+    def _shares(self, module: nn.Module) -> bool:
+        alive = {_memory(tensor) for tensor in self._alive().values()}
+        return any(tensor.numel() and _memory(tensor) in alive for tensor in _tensors(module).values())
+
+    def _alive(self) -> Params:
+        """The user's own weights, where they still exist."""
+        return {key: tensor for key, reference in self._given.items() if (tensor := reference()) is not None}
+
+    def _difference(self, other: Origin, network: Network, x: Any) -> str | None:
+        """The cause why the recipe differs from a module at equal weights: empty if unknown, ``None`` if they do not differ.
+
+        The recipe is called with other weights first, which are then replaced in the same memory. So what it keeps is stale, by
+        whatever it knows its weights: their names, addresses or versions.
+        """
+        truth = _Truth(other, network, x)
+        if self.params.keys() - truth.before.keys():
+            return (
+                f"{self.name} must have the same layers under every seed, but two builds differ. Fix its architecture."
+            )
+        handed = {key: tensor.clone() for key, tensor in truth.before.items()}
+        mine = self._at(network, self.recipe, handed)
+        with forward_pass(f"{self.name} must accept inputs of shape {shape_of(x)}", "Check its forward pass."):
+            first, reads = _foreign_reads(self._alive(), self.recipe, lambda: _outputs(mine, truth.x))
+            _Slope.of(mine, truth.x, _leaves(handed))
+            if written := _unequal(truth.before, handed):
+                return (
+                    f"{self.name} must leave its weights as they are, but a call changes {written[0]}. Call the network on data "
+                    "before: in its builder, or before its weights are saved."
+                )
+            for key, tensor in handed.items():
+                tensor.data.copy_(truth.after[key])  # through .data, which leaves the version as it is
+            found = _outputs(mine, truth.x)
+        coarse = _REARRANGED if self.rearranged else 0.0
+        if reads or not _alike(found, truth.outputs, coarse):
+            return self._cause(network, truth, reads)
+        if _alike(found, first, 0.0) and _unequal(truth.before, truth.after):
+            return (
+                f"{self.name} must depend on its weights, but its outputs stay the same where all of them move. Compute what "
+                "depends on weights in forward, and keep nothing of an earlier call."
+            )
+        slope = _Slope.of(mine, truth.x, _leaves(handed))
+        if truth.slope is None or slope is None:
+            return None
+        if not _alike(slope.outputs, truth.slope.outputs, coarse):
+            return self._cause(network, truth, reads)
+        # What eval() computes of weights is no function of them for autograd, but it is one here.
+        if not self.rearranged and (key := slope.differs(truth.slope)):
+            return (
+                f"{self.name} must have the same gradients in a copy with the same weights, but they differ at {key}. Compute what "
+                "depends on weights in forward, and hold no other reference to them."
+            )
+        return self._kept_before(other, truth.slope)
+
+    def _kept_before(self, other: Origin, slope: _Slope) -> str | None:
+        """The sentence on a product of weights that the user's module kept of a call before it came here, ``None`` if there is none.
+
+        It stays the same in all copies. What tells it is a weight without any influence, and a tensor that could stand for it.
+        """
+        idle = {tuple(tensor.shape): key for key, tensor in slope.gradients.items() if not bool(tensor.any())}
+        if not idle or not other.copies:
+            return None
+        for name, value in settings_of(other.recipe).items():
+            shape = getattr(value, "shape", None)
+            if shape is not None and len(shape) > 1 and (shape in idle or len(idle) > 1):
+                key = idle.get(shape) or next(iter(idle.values()))
+                return (
+                    f"{self.name} must depend on its weights, but {key} has no influence on the outputs, while {name} is kept outside "
+                    "of parameters and buffers. Pass a module that was not called yet, or compute it in forward."
+                )
+        return None
+
+    def _at(self, network: Network, recipe: nn.Module, state: Params) -> Network:
+        params, buffers = ({key: state[key] for key in held if key in state} for held in (self.params, self.buffers))
+        return dataclasses.replace(
+            network,
+            module=recipe,
+            params=params,
+            buffers=buffers,
+            members=None,
+            readout=None,
+            couples_inputs=self.couples_inputs,
+        )
+
+    def _cause(self, network: Network, truth: _Truth, reads: Sequence[str]) -> str:
+        """What explains a difference: looked for at a copy of which nothing was called yet."""
+        module = self._made()
+        recipe = self._modes[0](copied(module, self.name))
+        _prepared(recipe, self._batchnorm)
+        untouched = copied(recipe, self.name)
+        called = self._at(network, recipe, truth.after)
+        if reads := reads or _foreign_reads(_tensors(module), recipe, lambda: _outputs(called, truth.x))[1]:
+            return (
+                f"{self.name} must reach its layers through self, but its forward pass reads {reads[0]} of the module that it "
+                "was copied from, or under another name. Look for a closure, a hook, a list of parameters or a weak reference."
+            )
+        _Slope.of(called, truth.x, _leaves(truth.after))
+        if kept := differences(untouched, recipe):
+            return (
+                f"{self.name} must compute what it needs of its weights anew in each call, but keeps {kept[0]} from an earlier "
+                "call. Compute it in forward, and do not store it."
+            )
+        return ""
+
+
+class _Truth:
+    """A module as its user would run it: made anew, given weights in place, put into evaluation mode, and called.
+
+    Attributes:
+        before: Its parameters and buffers as it was made.
+        after: Those that it was given: moved at random, as long as it can be called with them.
+        x: The inputs of the call.
+        outputs: Its outputs.
+        slope: Its outputs and gradients where gradients are on, ``None`` if it has none.
+    """
+
+    def __init__(self, origin: Origin, network: Network, x: Any) -> None:
+        # Inputs may be zeros, where much is not seen; they may also be all that the network takes. So may its weights.
+        for moved, self.x in ((True, _varied(x)), (True, _few(x)), (False, _varied(x))):
+            try:
+                self._call(origin, network, moved)
+            except FOREIGN as error:
+                if is_of_the_device(error):
+                    raise
+                continue
+            if all(bool(leaf.isfinite().all()) for leaf in self.outputs):
+                return
+        self.x = _few(x)
+        with forward_pass(f"{origin.name} must accept inputs of shape {shape_of(x)}", "Check its forward pass."):
+            self._call(origin, network, False)
+
+    def _call(self, origin: Origin, network: Network, moved: bool) -> None:
+        like = next(iter(network.params.values()))
+        module = origin._made().to(like.device, like.dtype)
+        self.before = _copies(module)
+        if moved:
+            _move(module)
+        self.after = _copies(module)
+        module.eval()
+        couples = _prepared(module, origin._batchnorm)
+        alone = dataclasses.replace(
+            network, module=module, params={}, buffers={}, members=None, readout=None, couples_inputs=couples
+        )
+        self.outputs = _outputs(alone, self.x)
+        remove_gradient_hooks(module)
+        own = {key: tensor for key, tensor in module.named_parameters() if tensor.is_floating_point()}
+        self.slope = _Slope.of(alone, self.x, {key: tensor.requires_grad_() for key, tensor in own.items()})
+
+
+def _only_flags(module: nn.Module) -> bool:
+    """Whether eval() can change nothing but the mode of each layer, by the code of its classes."""
+    return all(
+        type(layer).train is nn.Module.train
+        and type(layer).eval is nn.Module.eval
+        and type(layer).__setattr__ is nn.Module.__setattr__
+        and not any("training" in vars(kind) for kind in type(layer).__mro__ if kind is not nn.Module)
+        and not {"train", "eval"} & vars(layer).keys()
+        for layer in module.modules()
+    )
+
+
+def _without_its_eval(module: nn.Module) -> nn.Module:
+    """Evaluation mode by the flags of the layers alone."""
+    for layer in module.modules():
+        layer.training = False
+    return module
+
+
+def _as_in_training(module: nn.Module) -> nn.Module:
+    """The user's layers as in training, those of torch in evaluation mode: no dropout, BatchNorm by its statistics."""
+    for layer in module.modules():
+        layer.training = not type(layer).__module__.startswith("torch.")
+    return module
+
+
+def _prepared(module: nn.Module, batchnorm: str) -> bool:
+    """Prepare a module in evaluation mode for forward passes, in place; whether the inputs of a batch influence one another."""
+    use_plain_layers(module)
+    module.requires_grad_(False)
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    if batchnorm == "train":
+        # Without running statistics BatchNorm normalises by the batch; each input is then a batch of its own.
+        torch.func.replace_all_batch_norm_modules_(module)
+    return any(not layer.track_running_stats for layer in layers)
+
+
+def _tensors(module: nn.Module) -> Params:
+    return dict((*module.named_parameters(), *module.named_buffers()))
+
+
+def _copies(module: nn.Module) -> Params:
+    return {key: tensor.detach().clone() for key, tensor in _tensors(module).items()}
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _unequal(one: Params, other: Params) -> list[str]:
+    """Names of tensors that are not in both, or not the same."""
+    both = one.keys() & other.keys()
+    moved = [key for key in one if key in both and not torch.equal(one[key].nan_to_num(), other[key].nan_to_num())]
+    return [key for key in (*one, *other) if key not in both] + moved
+
+
+def _move(module: nn.Module) -> None:
+    """Give a module other weights, in place and as loading does. Buffers keep their signs, for variances and masks."""
+    draw = torch.Generator().manual_seed(0)
+    parameters = {key for key, _ in module.named_parameters()}
+    with torch.no_grad():
+        for key, tensor in _tensors(module).items():
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
+            noise = torch.randn(min(tensor.numel(), _NOISE), generator=draw).to(tensor)
+            noise = noise.repeat(-(-tensor.numel() // len(noise)))[: tensor.numel()].reshape(tensor.shape)
+            if key in parameters:
+                size = float(tensor.square().mean().sqrt())
+                tensor.add_(noise, alpha=_SHARE * size or _FROM_ZERO)
+            elif not any(
+                stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)
+            ):
+                tensor.mul_(1 + _SHARE * noise.abs())
+        with contextlib.suppress(Exception):  # some modules compute from weights when these are loaded; some load none
+            module.load_state_dict(module.state_dict())
+
+
+def _few(x: Any) -> Any:
+    return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
+
+
+def _varied(x: Any) -> Any:
+    """The first input, and the last one moved at random."""
+    generator = torch.Generator().manual_seed(0)
+
+    def pair(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dim():
+            return leaf
+        last = leaf[-1:]
+        if leaf.is_floating_point():
+            spread = float(leaf.std()) if leaf.numel() > 1 else 0.0
+            last = last + torch.randn(last.shape, generator=generator).to(leaf) * (spread or 1.0)
+        return torch.cat([leaf[:1], last])
+
+    return tree_map(pair, x)
+
+
+def _called(network: Network, x: Any) -> list[Tensor]:
+    own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+    with forked_rng(seed_of(0, "same function")):
+        return [leaf for leaf in tree_leaves(network(own)) if isinstance(leaf, Tensor)]
+
+
+def _outputs(network: Network, x: Any) -> list[Tensor]:
+    with torch.no_grad():
+        return _called(network, x)
+
+
+def _leaves(state: Params) -> Params:
+    """Tensors in the same memory by which a derivative can be taken."""
+    return {key: tensor.detach().requires_grad_() for key, tensor in state.items() if tensor.is_floating_point()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slope:
+    """A call where gradients are on.
+
+    Attributes:
+        outputs: Its outputs.
+        gradients: The derivatives of a random combination of them by each parameter.
+    """
+
+    outputs: list[Tensor]
+    gradients: Params
+
+    @staticmethod
+    def of(network: Network, x: Any, by: Params) -> _Slope | None:
+        """Call and differentiate a network; ``None`` if it cannot be called where gradients are on.
+
+        Args:
+            network: Called at these parameters where it is handed its weights, and else holds them itself.
+            x: Inputs ``(n, …)``, any pytree.
+            by: Parameters by name.
+        """
+        params = {key: by.get(key, tensor) for key, tensor in network.params.items()}
+        by = params if params else by
+        wanted = {key: tensor for key, tensor in by.items() if tensor.requires_grad}
+        draw = torch.Generator().manual_seed(0)
+        try:
+            with torch.enable_grad():
+                outputs = _called(network.with_params(params), x)
+                moving = [leaf for leaf in outputs if leaf.requires_grad]
+                mixtures = [torch.randn(leaf.shape, generator=draw).to(leaf) for leaf in moving]
+                found: Sequence[Tensor] = [torch.zeros_like(tensor) for tensor in wanted.values()]
+                if moving:
+                    found = torch.autograd.grad(
+                        moving, list(wanted.values()), mixtures, allow_unused=True, materialize_grads=True
+                    )
+        except FOREIGN as error:
+            if is_of_the_device(error):
+                raise
+            return None
+        return _Slope([leaf.detach() for leaf in outputs], dict(zip(wanted, found, strict=True)))
+
+    def differs(self, truth: _Slope) -> str:
+        """The first parameter by which the gradient is not the true one, none if it is."""
+        sizes = {key: float(tensor.abs().max()) if tensor.numel() else 0.0 for key, tensor in truth.gradients.items()}
+        for key, wanted in truth.gradients.items():
+            if key not in self.gradients or not wanted.numel():
+                continue
+            tolerance = _TOLERANCES.get(wanted.dtype.itemsize, 0.0)
+            allowed = tolerance * (_OF_GRADIENTS * sizes[key] + _OF_ALL_GRADIENTS * max(sizes.values()))
+            if not bool(((self.gradients[key] - wanted).abs().nan_to_num() <= allowed).all()):
+                return key
+        return ""
+
+
+def _alike(one: Sequence[Tensor], other: Sequence[Tensor], coarse: float) -> bool:
+    return len(one) == len(other) and all(_close(*pair, coarse) for pair in zip(one, other, strict=True))
+
+
+def _close(one: Tensor, other: Tensor, coarse: float) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    tolerance = max(coarse, _TOLERANCES.get(one.dtype.itemsize, 0.0)) if one.is_floating_point() else 0.0
+    both = torch.stack([one, other]).nan_to_num() if one.is_floating_point() else torch.stack([one, other])
+    return bool((both[0] - both[1]).abs().max() <= tolerance * both.abs().max()) if both.numel() else True
+
+
+def _foreign_reads(given: Params, recipe: nn.Module, call: Callable[[], R]) -> tuple[R, list[str]]:
+    """Call a copy; what the call gives, and names of the weights that it reads elsewhere than where they were handed to it.
+
+    Args:
+        given: Weights of the module that it was copied from, where that is at hand.
+        recipe: The copy, whose own weights are not to be read either.
+        call: The call.
+    """
+    places = (*given.items(), *_tensors(recipe).items())
+    reads = _Reads({_memory(tensor): key for key, tensor in places if tensor.numel() and tensor.is_floating_point()})
+    try:
+        with reads:
+            found = call()
+    except FOREIGN as error:
+        if is_of_the_device(error):
+            raise
+        found = call()  # not every forward pass can be watched
+    return found, list(dict.fromkeys(reads.found))
+
+
+class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes which of some places in memory are read or written."""
+
+    def __init__(self, places: dict[int, str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._places, self.found = places, list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided and (name := self._places.get(_memory(leaf))):
+                self.found.append(name)
+        return func(*args, **kwargs)
