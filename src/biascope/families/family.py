@@ -93,7 +93,7 @@ class Network:
         Raises:
             ValueError: If it is another function, with the cause.
         """
-        if self.origin is None:
+        if self.origin is None or not self.params:
             return
         like = next(iter(self.params.values()))
         try:
@@ -563,7 +563,7 @@ self.register_buffer('B', …) instead of self.B = ….
         """
         device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
         template = self.template.to(device, dtype)
-        if template.origin is None:
+        if template.origin is None or not template.params:
             return
         try:
             template.origin.prove(template, _few_placed(x, device, dtype), self._others)
