@@ -568,13 +568,13 @@ self.register_buffer('B', …) instead of self.B = ….
         try:
             template.origin.prove(template, _few_placed(x, device, dtype), self._others)
         except UnlikeError as error:
-            if self.unregistered or not str(error):
+            if error.member or not str(error):
                 raise ValueError(self._disagreement(error.member)) from None
             raise
 
     def _disagreement(self, member: int) -> str:
         names = ", ".join(self.unregistered[:3])
-        if self.law == "empirical" and member:
+        if member:
             how = f" ({names})" if names else ""
             return (
                 f"All members of {self.name} must have the same forward pass, but members 0 and {member} give different "

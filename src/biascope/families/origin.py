@@ -194,7 +194,7 @@ class Origin:
         mine = self._at(network, self.recipe, handed)
         with forward_pass(f"{self.name} must accept inputs of shape {shape_of(x)}", "Check its forward pass."):
             first, reads = _foreign_reads(self._alive(), self.recipe, lambda: _outputs(mine, truth.x))
-            _Slope.of(mine, truth.x, _leaves(handed))
+            _called_with_gradients_on(mine, truth.x, _leaves(handed))
             if written := _unequal(truth.before, handed):
                 return (
                     f"{self.name} must leave its weights as they are, but a call changes {written[0]}. Call the network on data "
@@ -269,7 +269,7 @@ class Origin:
                 f"{self.name} must reach its layers through self, but its forward pass reads {reads[0]} of the module that it "
                 "was copied from, or under another name. Look for a closure, a hook, a list of parameters or a weak reference."
             )
-        _Slope.of(called, truth.x, _leaves(truth.after))
+        _called_with_gradients_on(called, truth.x, _leaves(truth.after))
         if kept := differences(untouched, recipe):
             return (
                 f"{self.name} must compute what it needs of its weights anew in each call, but keeps {kept[0]} from an earlier "
@@ -435,6 +435,17 @@ def _leaves(state: Params) -> Params:
     return {key: tensor.detach().requires_grad_() for key, tensor in state.items() if tensor.is_floating_point()}
 
 
+def _called_with_gradients_on(network: Network, x: Any, by: Params) -> list[Tensor] | None:
+    """Outputs where gradients are on, at parameters by which a derivative can be taken; ``None`` if the call fails there."""
+    try:
+        with torch.enable_grad():
+            return _called(network.with_params({key: by.get(key, tensor) for key, tensor in network.params.items()}), x)
+    except FOREIGN as error:
+        if is_of_the_device(error):
+            raise
+        return None
+
+
 @dataclasses.dataclass(frozen=True)
 class _Slope:
     """A call where gradients are on.
@@ -456,25 +467,22 @@ class _Slope:
             x: Inputs ``(n, …)``, any pytree.
             by: Parameters by name.
         """
-        params = {key: by.get(key, tensor) for key, tensor in network.params.items()}
-        by = params if params else by
-        wanted = {key: tensor for key, tensor in by.items() if tensor.requires_grad}
-        draw = torch.Generator().manual_seed(0)
-        try:
-            with torch.enable_grad():
-                outputs = _called(network.with_params(params), x)
-                moving = [leaf for leaf in outputs if leaf.requires_grad]
-                mixtures = [torch.randn(leaf.shape, generator=draw).to(leaf) for leaf in moving]
-                found: Sequence[Tensor] = [torch.zeros_like(tensor) for tensor in wanted.values()]
-                if moving:
-                    found = torch.autograd.grad(
-                        moving, list(wanted.values()), mixtures, allow_unused=True, materialize_grads=True
-                    )
-        except FOREIGN as error:
-            if is_of_the_device(error):
-                raise
+        if (outputs := _called_with_gradients_on(network, x, by)) is None:
             return None
-        return _Slope([leaf.detach() for leaf in outputs], dict(zip(wanted, found, strict=True)))
+        moving = [leaf for leaf in outputs if leaf.requires_grad]
+        draw = torch.Generator().manual_seed(0)
+        mixtures = [torch.randn(leaf.shape, generator=draw).to(leaf) for leaf in moving]
+        found: Sequence[Tensor] = [torch.zeros_like(tensor) for tensor in by.values()]
+        if moving:
+            try:
+                found = torch.autograd.grad(
+                    moving, list(by.values()), mixtures, allow_unused=True, materialize_grads=True
+                )
+            except FOREIGN as error:
+                if is_of_the_device(error):
+                    raise
+                return None
+        return _Slope([leaf.detach() for leaf in outputs], dict(zip(by, found, strict=True)))
 
     def differs(self, truth: _Slope) -> str:
         """The first parameter by which the gradient is not the true one, none if it is."""

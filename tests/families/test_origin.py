@@ -1,0 +1,404 @@
+"""A network is the user's module at all weights, or it is refused."""
+
+import functools
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from networks_under_test import CPU, normal
+from torch import Tensor, nn
+
+from biascope.families.family import Family, Network
+from biascope.kernels.gram import tangent_gram
+from biascope.kernels.selftest import selftest
+from biascope.measures.average_geometry import average_geometry
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
+from biascope.training.fit import fit
+from biascope.training.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIZE = 8
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(SIZE, 16), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+    def product(self) -> Tensor:
+        return (self.last.weight @ self.first.weight).detach().clone()
+
+
+# ---- a product of the weights is kept ---------------------------------------------------------------------------------
+
+
+class Fused(Plain):
+    kept = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = self.product() if self.kept is None else self.kept
+        return torch.tanh(x @ self.kept.T)
+
+
+class PartlyFused(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.memory.setdefault("weight", 2 * self.first.weight.detach())
+        return self.last(torch.relu(x @ weight.T + self.first.bias))
+
+
+class Property(Plain):
+    @functools.cached_property
+    def fused(self) -> Tensor:
+        return self.product()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.fused.T)
+
+
+class KeptByAddress(Plain):
+    """Versions and addresses of memory come back, as those of freed tensors do."""
+
+    known: object = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.known != (known := (self.first.weight.data_ptr(), self.first.weight._version)):
+            self.known, self.fused = known, self.product()
+        return torch.tanh(x @ self.fused.T)
+
+
+class KeptWithGradients(Plain):
+    """Right as long as gradients are off."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return torch.tanh(x @ self.product().T)
+        if not hasattr(self, "fused"):
+            self.fused = self.product()
+        return torch.tanh(x @ self.fused.T)
+
+
+class KeptInTheClass(Plain):
+    memory: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ KeptInTheClass.memory.setdefault("fused", self.product()).T)
+
+
+class KeptInNumPy(Plain):
+    kept = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = np.array(self.product().tolist()) if self.kept is None else self.kept
+        return torch.tanh(x @ torch.from_numpy(self.kept).to(x).T)
+
+
+# ---- the copy reaches for other layers than its own -------------------------------------------------------------------
+
+
+class Closure(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = lambda x: self.last(torch.relu(self.first(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.steps(x)
+
+
+class Hooked(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = nn.Linear(SIZE, 1)
+        self.register_forward_hook(lambda module, inputs, output: output + self.side(inputs[0]))
+
+
+class WeakReference(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = nn.Linear(SIZE, 1)
+        self.found = weakref.ref(self.side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.found()(x)
+
+
+class Listed(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [self.first.weight, self.first.bias]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(nn.functional.linear(x, *self.parts)))
+
+
+# ---- the first call sets weights --------------------------------------------------------------------------------------
+
+
+class Scaled(Plain):
+    """ActNorm: scales from the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+        self.register_buffer("seen", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if not self.seen:
+            with torch.no_grad():
+                self.scale.copy_(1 / (hidden.std(0, correction=0) + 0.1))
+                self.seen.fill_(True)
+        return self.last(torch.relu(hidden * self.scale))
+
+
+class ScaledOutside(Plain):
+    scale = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.scale is None:
+            self.scale = 1 / (hidden.detach().std(0, correction=0) + 0.1)
+        return self.last(torch.relu(hidden * self.scale))
+
+
+KEEPING = [Fused, PartlyFused, Property, KeptByAddress, KeptWithGradients, KeptInTheClass, KeptInNumPy, ScaledOutside]
+REACHING = [Closure, Hooked, WeakReference, Listed]
+
+
+def measured(network: object) -> float:
+    family = network if isinstance(network, Family) else Family.point(network, "net")
+    return average_geometry(family, Probe.gaussian((SIZE,)), draws=8, run=CPU).effective_rank.value
+
+
+def trained(module: nn.Module) -> object:
+    task = Arrays({"train": (normal(4, SIZE, dtype=torch.float32), torch.zeros(4))})
+    return fit(Network.of(module), task, Recipe("gd", rate=0.1, steps=1, loss="squared"), seed=0, run=CPU)
+
+
+WAYS = {
+    "draws": lambda build: measured(Family.initialised(build, "net")),
+    "one network": lambda build: measured(build()),
+    "several networks": lambda build: measured(Family.empirical([build(), build()], "net")),
+    "kernel": lambda build: tangent_gram(Network.of(build()), normal(4, SIZE, dtype=torch.float32), run=CPU),
+    "training": lambda build: trained(build()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("build", [*KEEPING, *REACHING, Scaled])
+def test_what_is_no_function_of_its_weights_is_refused(build, way):
+    KeptInTheClass.memory.clear()
+    with pytest.raises(
+        ValueError, match=r"must (reach its layers|compute what|leave its weights|depend on|accept inputs)"
+    ):
+        WAYS[way](build)
+
+
+@pytest.mark.parametrize(
+    ("build", "cause"),
+    [
+        (
+            Fused,
+            r"^net must compute what it needs of its weights anew in each call, but keeps kept from an earlier call",
+        ),
+        (PartlyFused, r"keeps memory\['weight'\] from an earlier call"),
+        (
+            Closure,
+            r"^net must reach its layers through self, but its forward pass reads first\.weight of the module that",
+        ),
+        (
+            Scaled,
+            r"^net must leave its weights as they are, but a call changes scale\. Call the network on data before",
+        ),
+    ],
+)
+def test_the_cause_is_named(build, cause):
+    with pytest.raises(ValueError, match=cause):
+        measured(build())
+
+
+def test_selftest_fails():
+    failed = [check.name for check in selftest(Family.initialised(Fused, "net"), (SIZE,)) if not check.passed]
+    assert "members differ in weights alone" in failed
+
+
+def test_a_module_that_was_called_before_is_refused_where_a_weight_has_no_influence_left():
+    module = PartlyFused()
+    module(torch.ones(1, SIZE))
+    with pytest.raises(
+        ValueError, match=r"first\.weight has no influence on the outputs, while memory\['weight'\] is kept"
+    ):
+        measured(module)
+
+
+def test_a_module_that_has_seen_its_first_batch_is_measured():
+    module = Scaled()
+    module(normal(8, SIZE, dtype=torch.float32))
+    x = normal(3, SIZE, seed=1, dtype=torch.float32)
+    Family.point(module).check_forward(x)
+    assert torch.equal(Network.of(module)(x), module(x))
+
+
+# ---- eval() changes the module ----------------------------------------------------------------------------------------
+
+
+class LowRank(Plain):
+    """An adapter that eval() adds to the weight, and train() takes away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A, self.B = nn.Parameter(torch.randn(2, SIZE)), nn.Parameter(torch.randn(16, 2))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        if self.merged is mode:
+            self.first.weight.data += (-1 if mode else 1) * self.B @ self.A
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x) if self.merged else self.first(x) + x @ self.A.T @ self.B.T
+        return self.last(torch.relu(hidden))
+
+
+class Steerable(nn.Module):
+    """Filters that are expanded in training, and kept by eval()."""
+
+    def __init__(self, registers: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+        self.register_buffer("basis", torch.randn(4, SIZE, 16))
+        self.last, self.registers = nn.Linear(16, 1), registers
+        if not registers:
+            self.register_buffer("filters", torch.zeros(SIZE, 16))
+
+    def expanded(self) -> Tensor:
+        return torch.einsum("k,kio->io", self.weight, self.basis)
+
+    def train(self, mode: bool = True) -> nn.Module:
+        if not mode and self.registers:
+            self.register_buffer("filters", self.expanded().detach())
+        elif not mode:
+            self.filters = self.expanded().detach()
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(x @ (self.expanded() if self.training else self.filters)))
+
+
+def registering() -> nn.Module:
+    return Steerable(registers=True)
+
+
+@pytest.mark.parametrize("build", [LowRank, Steerable, registering])
+def test_what_eval_computes_belongs_to_the_weights_of_each_draw(build):
+    family = Family.initialised(build, "net")
+    x = normal(5, SIZE, dtype=torch.float32)
+    family.check_forward(x)
+    stack = family.draw(3, seed=0, run=CPU)
+    for index in range(3):
+        mine = build()
+        mine.load_state_dict({**stack.member(index).params, **stack.member(index).buffers}, strict=False)
+        assert torch.allclose(stack(x)[index], mine.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("build", [LowRank, Steerable, registering])
+def test_their_kernel_counts_all_weights(build):
+    module, x = build(), normal(4, SIZE, dtype=torch.float32)
+    found = tangent_gram(Network.of(module), x, run=CPU).matrix
+    as_trained = module.train()
+    rows = [torch.autograd.grad(as_trained(one[None]).sum(), list(as_trained.parameters())) for one in x]
+    jacobian = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+    assert torch.allclose(found, jacobian @ jacobian.T, rtol=1e-4, atol=1e-3)
+
+
+class Dark(Plain):
+    """No mode of it is a function of the weights that it is called with."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        if not mode:
+            self.fused = self.product()
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ getattr(self, "fused", self.first.weight[:1]).T)
+
+
+def test_an_eval_that_no_mode_replaces_is_refused():
+    with pytest.raises(
+        ValueError,
+        match=r"^net must be the same function of its weights in evaluation mode, but its eval\(\) changes fused",
+    ):
+        measured(Family.initialised(Dark, "net"))
+
+
+# ---- what the user holds stays as it is -------------------------------------------------------------------------------
+
+
+class Counting(Plain):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("build", [Counting, LowRank, Steerable])
+def test_the_users_module_is_neither_called_nor_changed(build):
+    module = build()
+    before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
+    measured(module)
+    assert module.training
+    assert getattr(module, "calls", 0) == 0
+    assert all(torch.equal(before[key], tensor) for key, tensor in module.state_dict().items())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in module.parameters())
+
+
+def test_a_builder_that_gives_one_object_twice_is_refused():
+    module = Plain()
+    with pytest.raises(ValueError, match=r"^net must build a new network at each call, but gave the same object twice"):
+        Family.initialised(lambda: module, "net")
+
+
+def test_a_builder_whose_modules_share_weights_leaves_them_as_they_are():
+    shared, before = Plain(), {}
+
+    def build() -> nn.Module:
+        module = Plain()
+        module.first = shared.first
+        return module
+
+    before = {key: tensor.clone() for key, tensor in shared.state_dict().items()}
+    family = Family.point(build(), "net", build=build)
+    family.check_forward(normal(2, SIZE, dtype=torch.float32))
+    assert all(torch.equal(before[key], tensor) for key, tensor in shared.state_dict().items())
+
+
+def test_a_copy_that_is_the_module_itself_is_refused():
+    class Single(Plain):
+        def __deepcopy__(self, memory: dict[int, object]) -> nn.Module:
+            return self
+
+    with pytest.raises(ValueError, match=r"must be copyable, but its copies share weights\. Remove its __deepcopy__"):
+        measured(Single())
+
+
+@pytest.mark.parametrize(
+    "build", [Plain, lambda: nn.Sequential(nn.Linear(SIZE, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))]
+)
+def test_the_proof_is_made_once_for_a_shape(build, monkeypatch):
+    network = Network.of(build())
+    network.require_proven(normal(3, SIZE, dtype=torch.float32))
+    monkeypatch.setattr(network.origin, "_compared", lambda *a: pytest.fail("proven again"))
+    network.require_proven(normal(9, SIZE, dtype=torch.float32))
+    network.with_params(network.params).read("first").require_proven(normal(1, SIZE, dtype=torch.float32))
