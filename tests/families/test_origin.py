@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ class KeptWithGradients(Plain):
 
 
 class KeptInTheClass(Plain):
-    memory: dict[str, Tensor] = {}
+    memory: ClassVar[dict[str, Tensor]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(x @ KeptInTheClass.memory.setdefault("fused", self.product()).T)
