@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -349,6 +350,187 @@ def random_merge(folder: Path) -> tuple[object, object]:
     data = ("--data", folder / "a.npz", "--data", folder / "b.npz", "--model", f"{folder}/net.py:Net")
     out = command("merge", "check", *files, *data, "--out", folder / "out")
     return " ".join(out.split())[:100], "no verdict possible"
+
+
+# ---- modules that are not the same function at other weights --------------------------------------------------------
+
+
+class Hidden(nn.Module):
+    """Two layers, and ways to hide what the forward pass reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+class FusedOnce(Hidden):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "fused"):
+            self.fused = (self.last.weight @ self.first.weight).detach()
+        return torch.tanh(x @ self.fused.T)
+
+
+class MergedByEval(Hidden):
+    """An adapter that eval() adds to the weight, as some adapters do."""
+
+    merged = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A, self.B = nn.Parameter(torch.randn(2, 16)), nn.Parameter(torch.randn(32, 2))
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        if self.merged is mode:
+            self.first.weight.data += (-1 if mode else 1) * self.B @ self.A
+            self.merged = not mode
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x) if self.merged else self.first(x) + x @ self.A.T @ self.B.T
+        return self.last(torch.relu(hidden))
+
+
+class FilledByEval(nn.Module):
+    """Filters that are expanded from few weights by eval(), as of steerable networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.last = nn.Parameter(torch.randn(4)), nn.Linear(32, 1)
+        self.register_buffer("basis", torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(0)))
+        self.register_buffer("filters", torch.zeros(16, 32))
+
+    def train(self, mode: bool = True) -> nn.Module:
+        if not mode:
+            self.filters = torch.einsum("k,kio->io", self.weight, self.basis).detach()
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        expanded = torch.einsum("k,kio->io", self.weight, self.basis)
+        return self.last(torch.relu(x @ (expanded if self.training else self.filters)))
+
+
+class ReachesBack(Hidden):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = lambda x: self.last(torch.relu(self.first(x)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.steps(x)
+
+
+class RefersBack(Hidden):
+    """Reads its weights under another name, by a weak reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = weakref.ref(self.first)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.found()
+        assert first is not None
+        return self.last(torch.relu(first(x)))
+
+
+class ScaledOnce(Hidden):
+    """ActNorm: the first batch sets a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(32))
+        self.register_buffer("seen", torch.tensor(False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        if not self.seen:
+            with torch.no_grad():
+                self.scale.copy_(1 / (hidden.std(0, correction=0) + 0.1))
+                self.seen.fill_(True)
+        return self.last(torch.relu(hidden * self.scale))
+
+
+def rank_by_autograd(build: Callable[[], nn.Module], draws: int = 400) -> float:
+    """The effective rank of mean gradients at one input for each network that the user builds, by plain autograd."""
+    x, gradients = torch.randn(draws, 1, 16, generator=torch.Generator().manual_seed(1)), []
+    for seed in range(draws):
+        torch.manual_seed(seed)
+        network, here = build().eval(), x[seed].requires_grad_()
+        gradients.append(torch.autograd.grad(network(here).sum(), here)[0][0])
+    vectors = torch.stack(gradients).double()
+    gram = vectors @ vectors.T
+    off = gram.square().sum() - gram.diagonal().square().sum()
+    trace = gram.trace() / draws
+    return round(float(trace**2 * draws * (draws - 1) / off), 1)
+
+
+for _words, _build in {
+    "weight fused at the first call": FusedOnce,
+    "adapter that eval() merges": MergedByEval,
+    "filters that eval() fills": FilledByEval,
+    "closure over self": ReachesBack,
+    "scale that the first batch sets": ScaledOnce,
+}.items():
+
+    @case(f"{_words}: effective rank of 16")
+    def changed_by_weights(folder: Path, build: Callable[[], nn.Module] = _build) -> tuple[object, object]:
+        return directions(build, 16), rank_by_autograd(build)
+
+
+def kernel_trace(module: nn.Module, x: torch.Tensor) -> float:
+    module.eval()
+    rows = [torch.autograd.grad(module(one[None]).sum(), list(module.parameters()), allow_unused=True) for one in x]
+    return round(sum(float(part.square().sum()) for row in rows for part in row if part is not None) / len(x), 2)
+
+
+@case("weak reference to a layer: trace of the kernel at other weights")
+def at_other_weights(folder: Path) -> tuple[object, object]:
+    torch.manual_seed(0)
+    user, other, x = RefersBack(), RefersBack(), torch.randn(8, 16)
+    user(x)
+    found = tangent_gram(Network.of(other).with_params(dict(user.named_parameters())), x, run=CPU)
+    return round(float(found.matrix.trace()) / 8, 2), kernel_trace(user, x)
+
+
+for _words, _build in {
+    "weight fused at the first call": "FusedOnce",
+    "adapter that eval() merges": "MergedByEval",
+}.items():
+
+    @case(f"merge check, {_words}: share of predictions that a model changes, in percent")
+    def changed_predictions(folder: Path, build: str = _build) -> tuple[object, object]:
+        import safetensors.torch
+
+        text = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom silent_errors import {build}, torch\n"
+        text += f"class Net({build}):\n    def forward(self, x):\n        found = super().forward(x.flatten(1))\n"
+        text += "        return torch.cat([found, -found], 1)\n"
+        (folder / "net.py").write_text(text)
+        kind, states, x = globals()[build], [], torch.rand(400, 16, generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        base = kind().state_dict()
+        for name in ("base", "a", "b"):
+            size = 0.2 * (name != "base")
+            states.append(
+                {key: part + size * torch.randn_like(part) * part.std(correction=0) for key, part in base.items()}
+            )
+            safetensors.torch.save_file(states[-1], folder / f"{name}.safetensors")
+        np.savez(folder / "x.npz", x=x.reshape(-1, 1, 4, 4).numpy())
+        files = [folder / f"{name}.safetensors" for name in ("base", "a", "b")]
+        words = ("--data", folder / "x.npz", "--pixels", "0.5:0.25", "--model", f"{folder}/net.py:Net", "--grid", "0")
+        printed = json.loads(command("merge", "check", *files, *words, "--json", "--out", folder / "out"))
+        numbers = printed["results"][0]["numbers"]
+        found = next(number["value"] for number in numbers if number["key"].startswith("distance_from_base"))
+
+        def positive(state: dict[str, torch.Tensor]) -> torch.Tensor:
+            user = kind()
+            user.load_state_dict(state)
+            with torch.no_grad():
+                return user.eval()((x - 0.5) / 0.25)[:, 0] > 0
+
+        truth = (positive(states[0]) != positive(states[1])).float().mean()
+        return round(100 * found, 1), round(100 * float(truth), 1)
 
 
 def told(function: Case) -> Iterator[str]:

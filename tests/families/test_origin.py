@@ -1,6 +1,7 @@
 """A network is the user's module at all weights, or it is refused."""
 
 import functools
+import threading
 import weakref
 from typing import ClassVar
 
@@ -239,6 +240,43 @@ def test_a_module_that_was_called_before_is_refused_where_a_weight_has_no_influe
         ValueError, match=r"first\.weight has no influence on the outputs, while memory\['weight'\] is kept"
     ):
         measured(module)
+
+
+class KeptInTheThread(Plain):
+    memory = threading.local()
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = vars(KeptInTheThread.memory)
+        return self.last(torch.relu(x @ memory.setdefault("weight", 2 * self.first.weight.detach().clone()).T))
+
+
+class WithSpare(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(SIZE, 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (KeptInTheThread, r"^net does not use 144 of its 161 weights on the inputs tried \(first\.weight, first\.bias\)\. Results are wrong if"),
+        (WithSpare, r"^net does not use 9 of its 170 weights on the inputs tried \(spare\.weight, spare\.bias\)"),
+    ],
+)
+def test_weights_that_are_not_used_are_named(build, words):
+    vars(KeptInTheThread.memory).clear()
+    with pytest.warns(UserWarning, match=words):
+        measured(Family.initialised(build, "net"))
+
+
+def test_weights_whose_gradient_is_zero_are_not_called_unused(recwarn):
+    def build() -> nn.Module:
+        module = Plain()
+        nn.init.constant_(module.first.bias, -100.0)  # all units are off
+        return module
+
+    Family.initialised(build, "net").check_forward(normal(2, SIZE, dtype=torch.float32))
+    assert not [each for each in recwarn if "does not use" in str(each.message)]
 
 
 def test_a_module_that_has_seen_its_first_batch_is_measured():

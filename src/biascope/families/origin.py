@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,6 +40,7 @@ _OF_GRADIENTS = 100.0  # times the tolerance of outputs, of the largest entry of
 _OF_ALL_GRADIENTS = 0.1  # … or this times the tolerance, of the largest of all: some gradients are rounding alone
 _SHARE, _FROM_ZERO = 0.1, 0.02  # by how much weights are moved: of their size, and those that are all zero
 _NOISE = 2**16  # numbers drawn to move weights, repeated in larger tensors
+_MORE = 16  # inputs at which a weight must have no influence before it is called unused
 
 
 R = TypeVar("R")
@@ -225,24 +227,34 @@ class Origin:
                 f"{self.name} must have the same gradients in a copy with the same weights, but they differ at {key}. Compute what "
                 "depends on weights in forward, and hold no other reference to them."
             )
-        return self._kept_before(other, truth.slope)
+        if idle := [key for key, tensor in truth.slope.gradients.items() if tensor.numel() and not bool(tensor.any())]:
+            wide = _varied(truth.x, _MORE, 2.0)  # a layer may be off at few inputs
+            first = _outputs(mine, wide)
+            for key in idle:
+                handed[key].data.normal_(std=float(truth.after[key].square().mean().sqrt()) or 1.0)
+            if _alike(_outputs(mine, wide), first, 0.0):
+                return self._without_influence(idle, other, truth)
+        return None
 
-    def _kept_before(self, other: Origin, slope: _Slope) -> str | None:
-        """The sentence on a product of weights that the user's module kept of a call before it came here, ``None`` if there is none.
-
-        It stays the same in all copies. What tells it is a weight without any influence, and a tensor that could stand for it.
-        """
-        idle = {tuple(tensor.shape): key for key, tensor in slope.gradients.items() if not bool(tensor.any())}
-        if not idle or not other.copies:
-            return None
-        for name, value in settings_of(other._made()).items():
+    def _without_influence(self, idle: Sequence[str], other: Origin, truth: _Truth) -> str | None:
+        """Warn of weights that do nothing; the sentence on what stands for them if the user's module kept it of a call before."""
+        shapes = {tuple(truth.before[key].shape): key for key in idle}
+        for name, value in settings_of(other._made()).items() if other.copies else ():
             shape = getattr(value, "shape", None)
-            if shape is not None and len(shape) > 1 and (shape in idle or len(idle) > 1):
-                key = idle.get(shape) or next(iter(idle.values()))
+            if shape is not None and len(shape) > 1 and (shape in shapes or len(shapes) > 1):
+                key = shapes.get(shape) or idle[0]
                 return (
                     f"{self.name} must depend on its weights, but {key} has no influence on the outputs, while {name} is kept outside "
                     "of parameters and buffers. Pass a module that was not called yet, or compute it in forward."
                 )
+        sizes = {key: self.params[key].numel() for key in self.params}
+        count = sum(sizes[key] for key in idle if key in sizes)
+        warnings.warn(
+            f"{self.name} does not use {count:,} of its {sum(sizes.values()):,} weights on the inputs tried "
+            f"({', '.join(idle[:3])}). Results are wrong if forward keeps what it computed from them in an earlier call. "
+            "Compute it anew in each call.",
+            stacklevel=2,
+        )
         return None
 
     def _at(self, network: Network, recipe: nn.Module, state: Params) -> Network:
@@ -403,20 +415,20 @@ def _few(x: Any) -> Any:
     return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
 
 
-def _varied(x: Any) -> Any:
-    """The first input, and the last one moved at random."""
+def _varied(x: Any, count: int = 1, scale: float = 1.0) -> Any:
+    """The first input, and the last one moved at random, as often and as far as is asked for."""
     generator = torch.Generator().manual_seed(0)
 
-    def pair(leaf: Any) -> Any:
+    def more(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dim():
             return leaf
-        last = leaf[-1:]
+        last = leaf[-1:].expand(count, *leaf.shape[1:])
         if leaf.is_floating_point():
             spread = float(leaf.std()) if leaf.numel() > 1 else 0.0
-            last = last + torch.randn(last.shape, generator=generator).to(leaf) * (spread or 1.0)
+            last = last + torch.randn(last.shape, generator=generator).to(leaf) * (spread or 1.0) * scale
         return torch.cat([leaf[:1], last])
 
-    return tree_map(pair, x)
+    return tree_map(more, x)
 
 
 def _called(network: Network, x: Any) -> list[Tensor]:
