@@ -259,7 +259,10 @@ class WithSpare(Plain):
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (KeptInTheThread, r"^net does not use 144 of its 161 weights on the inputs tried \(first\.weight, first\.bias\)\. Results are wrong if"),
+        (
+            KeptInTheThread,
+            r"^net does not use 144 of its 161 weights on the inputs tried \(first\.weight, first\.bias\)\. Results are wrong if",
+        ),
         (WithSpare, r"^net does not use 9 of its 170 weights on the inputs tried \(spare\.weight, spare\.bias\)"),
     ],
 )

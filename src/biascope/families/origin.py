@@ -198,14 +198,21 @@ class Origin:
             first, reads = _foreign_reads(self._alive(), self.recipe, lambda: _outputs(mine, truth.x))
             _called_with_gradients_on(mine, truth.x, _leaves(handed))
             if written := _unequal(truth.before, handed):
-                return (
-                    f"{self.name} must leave its weights as they are, but a call changes {written[0]}. Call the network on data "
-                    "before: in its builder, or before its weights are saved."
-                )
+                elsewhere = _varied(truth.x, 1, 2.0)
+                after_a_call = _outputs(mine, elsewhere)
+                for key, tensor in handed.items():
+                    tensor.data.copy_(truth.before[key])
+                if not _alike(after_a_call, _outputs(mine, elsewhere), 0.0):
+                    return (
+                        f"{self.name} must leave its weights as they are, but a call changes {written[0]}. Call the network on "
+                        "data before: in its builder, or before its weights are saved."
+                    )
             for key, tensor in handed.items():
                 tensor.data.copy_(truth.after[key])  # through .data, which leaves the version as it is
             found = _outputs(mine, truth.x)
         coarse = _REARRANGED if self.rearranged else 0.0
+        if not _alike(found, _outputs(mine, truth.x), 0.0):
+            return None  # no function of its inputs, which is for others to say
         if reads or not _alike(found, truth.outputs, coarse):
             return self._cause(network, truth, reads)
         constant = all(
@@ -227,7 +234,8 @@ class Origin:
                 f"{self.name} must have the same gradients in a copy with the same weights, but they differ at {key}. Compute what "
                 "depends on weights in forward, and hold no other reference to them."
             )
-        if idle := [key for key, tensor in truth.slope.gradients.items() if tensor.numel() and not bool(tensor.any())]:
+        idle = [key for key, tensor in truth.slope.gradients.items() if tensor.numel() and not bool(tensor.any())]
+        if idle and not constant:
             wide = _varied(truth.x, _MORE, 2.0)  # a layer may be off at few inputs
             first = _outputs(mine, wide)
             for key in idle:

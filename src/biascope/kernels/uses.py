@@ -258,6 +258,8 @@ def _plain_gradients(scalar: Callable[[Params, Any], Tensor], chosen: Params, on
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in chosen.items()}
     with torch.enable_grad():
         value = scalar(leaves, one)
+    if not value.requires_grad:  # this sample uses none of them
+        return {name: torch.zeros_like(tensor) for name, tensor in leaves.items()}
     found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
 
