@@ -284,7 +284,7 @@ def test_samples_of_a_proof_are_spread_and_out_of_order() -> None:
     network = Network.of(built(Body))
     for count in (1, 2, 3, 9, 1000):
         places = Proof.of(network, samples(count, 4)).sets[0].places.tolist()
-        assert len(places) == min(count, 3 if count < 32 else 8)  # cheap beside the kernel
+        assert len(places) == min(count, 3 if count < 48 else 8)  # cheap beside the kernel
         assert {0, count - 1} <= set(places)
         assert count == 1 or places != sorted(places)
     rows, columns = Proof.of(network, samples(50, 4), samples(70, 4)).sets

@@ -28,8 +28,9 @@ from biascope.kernels.uses import Uses, layer_uses, scalars
 from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import generator_for
 
-_SAMPLES, _SHARE = 8, 8  # of each set, where their gradients fit; and no more than one in so many
+_SAMPLES, _SHARE = 8, 16  # of each set, where their gradients fit; and no more than one in so many
 _FEWEST = 3
+_IN_CACHE = 2**16  # numbers of a gradient in float64 at a time: all of them would take several times as long
 _NUMBERS = 2**26  # of all gradients of the proof together
 # Samples looked at for one that a parameter has a gradient on: so many, or a part of all, and as many that are then added.
 _FEWEST_LOOKED_AT, _MOST_LOOKED_AT, _PART_LOOKED_AT, _ADDED = 32, 512, 16, 4
@@ -268,7 +269,9 @@ class Proof:
         rows, columns = self.sets[0], self.sets[-1]
         total = torch.zeros(rows.count, columns.count, dtype=torch.float64, device=rows.outputs.device)
         for name in self.names:
-            total += rows.gradients[name].double() @ columns.gradients[name].double().T
+            sides = rows.gradients[name].split(_IN_CACHE, 1), columns.gradients[name].split(_IN_CACHE, 1)
+            for left, right in zip(*sides, strict=True):
+                total += left.double() @ right.double().T
         return total, rows.lengths, columns.lengths
 
     def check(self, error: float, precision: str) -> None:
