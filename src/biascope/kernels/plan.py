@@ -19,6 +19,7 @@ from biascope.families.family import Network
 from biascope.kernels.proof import Proof
 from biascope.kernels.rules import GradientRule, PairRule, Rule, possible_rules
 from biascope.kernels.uses import Signature, Uses
+from biascope.runs.memory import is_of_the_device
 from biascope.runs.run import Run
 
 _OTHERWISE, _NO_RULE = "is used outside of the known layers", "no rule of its layer holds here"
@@ -122,7 +123,12 @@ def _proven(proof: Proof, uses: Sequence[Uses], name: str, cost: Callable[[Rule]
     if not all(signatures):
         return None
     for rule in sorted(possible_rules(uses[0], name, few.count, shape), key=cost):
-        error = _rule_error(proof, rule, uses, name)
+        try:
+            error = _rule_error(proof, rule, uses, name)
+        except RuntimeError as failure:  # a layer that is called on some of the samples may not fit into it
+            if is_of_the_device(failure):
+                raise
+            continue
         if error <= proof.tolerance:
             return Part(name, tuple(shape), rule, error, signatures=signatures)
     return None

@@ -28,10 +28,10 @@ from biascope.kernels.uses import Uses, layer_uses, scalars
 from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import generator_for
 
-_SAMPLES, _SHARE = 8, 16  # of each set, where their gradients fit; and no more than one in so many
+_SAMPLES = 8  # of each set, where their gradients fit
 _FEWEST = 3
 _IN_CACHE = 2**16  # numbers of a gradient in float64 at a time: all of them would take several times as long
-_NUMBERS = 2**26  # of all gradients of the proof together
+_NUMBERS = 2**25  # of all gradients of the proof together
 # Samples looked at for one that a parameter has a gradient on: so many, or a part of all, and as many that are then added.
 _FEWEST_LOOKED_AT, _MOST_LOOKED_AT, _PART_LOOKED_AT, _ADDED = 32, 512, 16, 4
 _AT_A_TIME = 64
@@ -127,9 +127,8 @@ class Proof:
         network = network.to(like.device, dtype)
         sets = [x] if other is None else [x, other]
         numbers = sum(network.params[name].numel() for name in names) * len(sets)
-        counts = [sample_count(each) for each in sets]
-        most = max(_FEWEST, min(_SAMPLES, _NUMBERS // max(1, numbers), max(counts) // _SHARE))
-        places = [_spread(count, most, index) for index, count in enumerate(counts)]
+        most = max(_FEWEST, min(_SAMPLES, _NUMBERS // max(1, numbers)))
+        places = [_spread(sample_count(each), most, index) for index, each in enumerate(sets)]
         alone = _Alone(network, names)
         found = tuple(alone.few(_taken(each, some), some, output) for each, some in zip(sets, places, strict=True))
         return Proof(network, names, output, found, rounding)
