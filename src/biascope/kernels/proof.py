@@ -268,7 +268,7 @@ class Proof:
         rows, columns = self.sets[0], self.sets[-1]
         total = torch.zeros(rows.count, columns.count, dtype=torch.float64, device=rows.outputs.device)
         for name in self.names:
-            sides = rows.gradients[name].split(_IN_CACHE, 1), columns.gradients[name].split(_IN_CACHE, 1)
+            sides = (torch.split(few.gradients[name], _IN_CACHE, 1) for few in (rows, columns))
             for left, right in zip(*sides, strict=True):
                 total += left.double() @ right.double().T
         return total, rows.lengths, columns.lengths
