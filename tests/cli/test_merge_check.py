@@ -3,17 +3,20 @@
 import csv
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from networks_under_test import normal
+from networks_under_test import CPU, normal
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from biascope.cli.merge import app
-from biascope.editing.encoder_source import headless_vit
+from biascope.editing.candidates import Reading, candidates_of
+from biascope.editing.encoder_source import encoder_of, headless_vit
+from biascope.editing.encoders.attention import hiding
 from biascope.editing.encoders.bert import BertShape, bert
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
@@ -240,9 +243,25 @@ def test_an_encoder_is_read_through_linear_probes(folder, undrawn):
     assert [row["samples"] for row in found["tables"]["models"]] == [40, 40]
     alone = [number["case"] for number in found["numbers"] if number["key"] == "control_change_alone"]
     assert alone == ["a", "b"]
+    assert "of the predictions of linear probes on a and b" in found["sentence"]
+    assert (
+        "Predictions of a and b are those of linear probes, not of a last layer that was fine-tuned"
+        in found["sentence"]
+    )
+    assert "The accuracy of this probe drops by at most" in found["sentence"]
+    assert found["facts"]["probed"] == ["a", "b"]
+    assert [row["read_by"] for row in found["tables"]["models"]] == ["linear probe", "linear probe"]
+    spoken = [
+        number["label"]
+        for number in found["numbers"]
+        if "prediction" in number["label"] or "accuracy" in number["label"]
+    ]
+    assert spoken
+    assert all("its linear probe's" in label for label in spoken)
     refused(folder, "needs no classes", *words, "--data", "else.npz")
     assert only(said(*words, "--data", "else.npz", "--features", "--json"))["facts"]["compared"] == "features"
-    refused(folder, "An encoder has no head", *words, "--data", "a.npz", "--head", "head")
+    refused(folder, r"a\.safetensors must have a matrix head\.weight with 16 columns, .* got none", *words, "--data", "a.npz",
+            "--head", "head")  # fmt: skip
     half = {key: each.half() for key, each in load_file("b.safetensors").items()}
     weights.save(half, "b.safetensors", {"settings": json.dumps(sizes)})
     refused(
@@ -250,34 +269,178 @@ def test_an_encoder_is_read_through_linear_probes(folder, undrawn):
     )
 
 
-def test_a_folder_of_hugging_face_on_texts(folder, undrawn):
-    shape = BertShape(
-        vocab_size=30,
-        hidden_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        layer_norm_eps=1e-5,
-    )
-    with forked_rng(0):
-        state = bert(shape).state_dict()
-    for seed, name in enumerate(("base", "a", "b")):
-        Path(name).mkdir()
-        Path(name, "vocab.txt").write_text(
-            "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz"])
-        )
-        Path(name, "config.json").write_text(json.dumps({"model_type": "bert", **shape.__dict__}))
-        near = {key: each + 0.1 * seed * normal(*each.shape, seed=seed).float() for key, each in state.items()}
-        weights.save(near, Path(name, "model.safetensors"))
+BERT = BertShape(
+    vocab_size=30,
+    hidden_size=12,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=64,
+    layer_norm_eps=1e-5,
+)
+
+
+def write_bert(name: str, state: dict[str, torch.Tensor], **settings: str) -> None:
+    """A folder as Hugging Face has it."""
+    Path(name).mkdir(exist_ok=True)
+    Path(name, "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz"]))
+    Path(name, "config.json").write_text(json.dumps({"model_type": "bert", **BERT.__dict__, **settings}))
+    weights.save(state, Path(name, "model.safetensors"))
+
+
+@pytest.fixture
+def moods(folder):
+    """Short texts with two labels."""
     Path("moods").mkdir()
     lines = "".join(f"{'sad' if k % 2 else 'glad'}\t{chr(97 + k % 26)} {chr(97 + k * 7 % 26)}\n" for k in range(30))
     for split in ("train", "test"):
         Path("moods", f"{split}.tsv").write_text(f"label\ttext\n{lines}")
+    return folder
+
+
+def test_a_folder_of_hugging_face_on_texts(moods, undrawn):
+    with forked_rng(0):
+        state = bert(BERT).state_dict()
+    for seed, name in enumerate(("base", "a", "b")):
+        write_bert(
+            name, {key: each + 0.1 * seed * normal(*each.shape, seed=seed).float() for key, each in state.items()}
+        )
     found = only(said("check", "base", "a", "b", "--data", "moods", *QUICK, "--json"))
     assert [row["model"] for row in found["tables"]["models"]] == ["a", "b"]
     assert found["tables"]["models"][0]["samples"] == 30
     assert found["facts"]["compared"] == "classes"
+    assert found["facts"]["probed"] == ["a", "b"]
+
+
+VIT = {"channels": 3, "image_size": 8, "patch": 4, "depth": 1, "heads": 2, "width": 16, "mlp": 16}
+
+
+def vit_classifiers(layer: str = "head") -> tuple[list[str], Callable[[Path, str], torch.Tensor]]:
+    """Three files of a small ViT, two with a last layer of their own; classes of images by a file and such a layer."""
+    pixels = np.random.default_rng(3).integers(0, 255, (2, 60, 8, 8)).astype(np.uint8)
+    np.savez("c.npz", x_train=pixels[0], x_test=pixels[1], y_train=np.arange(60) % 3, y_test=np.arange(60) % 3)
+    with forked_rng(0):
+        state = headless_vit(**VIT).state_dict()
+    for seed, name in enumerate(("base", "a", "b")):
+        own = {f"{layer}.weight": normal(2 + seed, 16, seed=seed).float(), f"{layer}.bias": torch.zeros(2 + seed)}
+        near = {key: each + 0.1 * seed * normal(*each.shape, seed=seed).float() for key, each in state.items()}
+        weights.save(near | (own if seed else {}), f"{name}.safetensors", {"settings": json.dumps(VIT)})
+
+    def classes(file: Path, head: str) -> torch.Tensor:
+        module = headless_vit(**VIT).eval()
+        every = load_file(file)
+        module.load_state_dict({key: each for key, each in every.items() if not key.startswith(layer)})
+        pixels = torch.from_numpy(np.load("c.npz")["x_test"])[:, None]
+        own = load_file(f"{head}.safetensors")
+        features = module((pixels.expand(-1, 3, -1, -1) / 255 - 0.5) / 0.25)
+        return (features @ own[f"{layer}.weight"].T + own[f"{layer}.bias"]).argmax(1)
+
+    return ["base.safetensors", "a.safetensors", "b.safetensors", "--model", "vit", "--data", "c.npz"], classes
+
+
+def bert_classifiers() -> tuple[list[str], Callable[[Path, str], torch.Tensor]]:
+    """The same for Hugging Face's BertForSequenceClassification: its last layer sees the pooled first token."""
+    with forked_rng(0):
+        module = bert(BERT)
+
+    def pooled(every: dict[str, torch.Tensor]) -> torch.Tensor:
+        module.load_state_dict({key: every[f"bert.{key}"] for key in module.state_dict()})
+        texts = [line.split("\t")[1] for line in Path("moods/test.tsv").read_text().splitlines()[1:]]
+        ids = encoder_of("base").prepare(texts)
+        first = module.encoder(module.embeddings(ids), hiding(ids != 0, torch.zeros(1)))[:, 0]
+        return (first @ every["bert.pooler.dense.weight"].T + every["bert.pooler.dense.bias"]).tanh()
+
+    shapes = {f"bert.{key}": each.shape for key, each in module.state_dict().items()}
+    shapes |= {"bert.pooler.dense.weight": (12, 12), "bert.pooler.dense.bias": (12,)}
+    state = {key: 0.5 * normal(*shape, seed=seed).float() for seed, (key, shape) in enumerate(shapes.items())}
+    write_bert("base", state)
+    for seed, name in enumerate(("a", "b")):
+        near = {key: each + 0.05 * normal(*each.shape, seed=9 + seed).float() for key, each in state.items()}
+        weight = normal(3, 12, seed=seed).float()
+        own = {"classifier.weight": weight, "classifier.bias": -weight @ pooled(near).mean(0).detach()}
+        write_bert(name, near | own)
+
+    def classes(file: Path, head: str) -> torch.Tensor:
+        every, own = (
+            load_file(file / "model.safetensors" if file.is_dir() else file),
+            load_file(f"{head}/model.safetensors"),
+        )
+        return (pooled(every) @ own["classifier.weight"].T + own["classifier.bias"]).argmax(1)
+
+    return ["base", "a", "b", "--data", "moods"], classes
+
+
+@pytest.mark.parametrize("classifiers", [vit_classifiers, bert_classifiers])
+@torch.no_grad()
+def test_models_on_an_encoder_are_read_through_their_own_last_layer(moods, undrawn, classifiers):
+    """As the merged file itself predicts with the layer of each model on top."""
+    words, classes = classifiers()
+    printed = json.loads(said("check", *words, *QUICK, "--json"))
+    (found,) = printed["results"]
+    assert found["facts"]["probed"] == []
+    assert "probe" not in json.dumps(found["sentence"])
+    assert "own last layer" in found["sentence"]
+    alpha = next(number["value"] for number in found["numbers"] if number["key"] == "coefficient")
+    keep = "classifier.*" if "--model" not in words else "head.*"
+    said("apply", *words[:3], "--weight", str(alpha), "--keep", keep, "--out", "merged.safetensors")
+    assert printed["command"] in (
+        "",
+        f"biascope merge apply {' '.join(words[:3])} --weight {alpha:g} --keep '{keep}' --out merged.safetensors",
+    )
+    for row, file in zip(found["tables"]["models"], words[1:3], strict=True):
+        own, merged, base = (classes(Path(each), row["model"]) for each in (file, "merged.safetensors", words[0]))
+        assert row["predicted_loss"]["value"] == pytest.approx((own != merged).double().mean())
+        assert row["distance_from_base"]["value"] == pytest.approx((own != base).double().mean())
+    assert max(row["distance_from_base"]["value"] for row in found["tables"]["models"]) > 0.1
+
+
+def test_a_last_layer_of_another_name_and_one_that_only_one_model_has(folder, undrawn):
+    words, _ = vit_classifiers("readout")
+    refused(folder, r"2 extra \(readout\.bias, readout\.weight\)", "check", *words)
+    assert "own last layer, readout" in only(said("check", *words, *QUICK, "--head", "readout", "--json"))["sentence"]
+    words, _ = vit_classifiers()
+    b = load_file("b.safetensors")
+    without = {key: each for key, each in b.items() if not key.startswith("head.")}
+    weights.save(without, "b.safetensors", {"settings": json.dumps(VIT)})
+    found = only(said("check", *words, *QUICK, "--json"))
+    assert found["facts"]["probed"] == ["b"]
+    assert "the predictions of a and b (linear probe) on their own samples" in found["sentence"]
+    assert "Predictions of a are those of the model's own last layer, head, which is not merged" in found["sentence"]
+    assert "Predictions of b are those of linear probes" in found["sentence"]
+
+
+def test_classifiers_whose_last_layer_does_not_give_one_class(moods, undrawn):
+    words, _ = bert_classifiers()
+    a, base = (load_file(f"{name}/model.safetensors") for name in ("a", "base"))
+    write_bert("a", a, problem_type="multi_label_classification")
+    refused(
+        moods, "a must predict one class of each sample, but its config.json makes it a multi_label", "check", *words
+    )
+    write_bert("a", a | {"classifier.weight": a["classifier.weight"][:1], "classifier.bias": a["classifier.bias"][:1]})
+    refused(
+        moods, "a must predict one class of each sample, but its config.json makes it a regression", "check", *words
+    )
+    write_bert("a", a)
+    write_bert("base", {key: each for key, each in base.items() if "pooler" not in key})
+    found = only(said("check", *words, *QUICK, "--json"))
+    assert found["facts"]["probed"] == ["a", "b"]  # the layer sees what the base does not compute
+
+
+def test_batchnorm_statistics_of_an_encoder_are_told(folder):
+    with forked_rng(0):
+        encoder = encoder_of("efficientnet_lite0", random=True).network
+    state = encoder.params | encoder.buffers
+    weights.save(state, "base.safetensors")
+    for name in ("a", "b"):
+        own = {"_fc.weight": normal(3, 1280).float(), "_fc.bias": torch.zeros(3)}
+        moved = {"_bn1.running_mean": torch.ones(1280)} if name == "a" else {}
+        weights.save(state | own | moved, f"{name}.safetensors")
+    reading = Reading("efficientnet_lite0", input="3x32x32", points=2)
+    found = candidates_of(
+        Path("base.safetensors"), [Path("a.safetensors"), Path("b.safetensors")], ["a.npz"], reading, run=CPU
+    )
+    assert found.head == "_fc"
+    assert found.notes[1].startswith("The BatchNorm statistics of a differ from the base's")
 
 
 class Trap:

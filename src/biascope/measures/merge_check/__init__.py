@@ -196,6 +196,7 @@ def merge_check(
         expected=None if expected is None else expected[..., 0],
         expected_resampled=None if expected is None else expected[..., 1:],
         tempered=tuple(model for model in models if model in (accuracies or {})),
+        probed=tuple(model for model in models if compared == "classes" and heads[model].fitted),
         threshold=threshold,
         effects=effects,
         effect_cosines=cosines,
@@ -252,7 +253,10 @@ def _doubts_of_inputs(
     if shares.max() == 1:  # no labels, or one class
         return []
     right, noise = float((predicted == labels).mean()), 1 / np.sqrt(len(labels))  # two standard errors at most
-    remedy = f"Check that {model} was trained on this scale (--pixels) and on these samples (the order of --data)."
+    remedy = (
+        f"Check that {model} was trained on this scale (--pixels), on these samples (the order of --data) and with this order of "
+        "the classes."
+    )
     found = f"{model} predicts {percent(right)} of the labels of {samples.name} correctly"
     if accuracy is not None and abs(right - accuracy) > 0.1 + noise:
         return [f"{found}, but its accuracy was given as {percent(accuracy)}. {remedy}"]

@@ -72,6 +72,7 @@ class MergeCheck(Result):
             these tempered to its known accuracy; ``None`` where features are compared.
         expected_resampled: The same on resampled samples.
         tempered: The models whose accuracy was known for that.
+        probed: The models whose predictions are those of a linear probe.
         notes: What else to tell of the models.
     """
 
@@ -104,6 +105,7 @@ class MergeCheck(Result):
     expected: np.ndarray | None = None
     expected_resampled: np.ndarray | None = None
     tempered: tuple[str, ...] = ()
+    probed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
@@ -111,6 +113,7 @@ class MergeCheck(Result):
             "model": "Model",
             "data": "Samples of",
             "samples": "Samples",
+            "read_by": "Predictions of",
             "predicted_loss": "Changed by the merge, at most lost (95 % interval)",
             "expected_loss": "Expected drop in accuracy",
             "distance_from_base": "Different from the base",
@@ -240,16 +243,26 @@ class MergeCheck(Result):
             return proportion(value, self.points[task])
         return Estimate.from_draws(value, self.resampled[task, at])
 
+    def whose(self, model: str) -> str:
+        """Whose predictions were compared: the model's, or those of its linear probe."""
+        return "its linear probe's" if model in self.probed else "its"
+
     def headline(self) -> dict[str, Number]:  # noqa: D102
         classes = self.compared == "classes"
-        what, unit = ("share of its predictions", SHARE) if classes else ("cosine distance", "")
+        unit = SHARE if classes else ""
         numbers = {"coefficient": self.alpha.named("suggested coefficient α")}
         likely = self.expected_losses
         for task, name in enumerate(self.models):
+            what = f"share of {self.whose(name)} predictions" if classes else "cosine distance"
             changed, differs = f"{name}, {what} that the merge changes", f"{name}, {what} that differ from the base"
             numbers[f"predicted_loss:{name}"] = self.losses[task].named(changed, unit)
             if likely:
-                numbers[f"expected_loss:{name}"] = likely[task].named(f"{name}, expected drop in accuracy", SHARE)
+                drop = (
+                    f"{name}, expected drop in {self.whose(name)} accuracy"
+                    if name in self.probed
+                    else f"{name}, expected drop in accuracy"
+                )
+                numbers[f"expected_loss:{name}"] = likely[task].named(drop, SHARE)
             numbers[f"distance_from_base:{name}"] = self.stakes[task].named(differs, unit)
         if self.apart[:, 0].any():
             numbers["way"] = self.way.named(
@@ -266,7 +279,7 @@ class MergeCheck(Result):
             merge, *alone = (
                 proportion(share, self.control_points) if classes else Estimate(float(share)) for share in self.control
             )
-            on = f"change on {self.control_data} by"
+            on = f"change {'of linear probes ' if self.probed else ''}on {self.control_data} by"
             numbers["control_change"] = merge.named(f"{on} the merge", unit)
             for name, each in zip(self.models, alone, strict=True):
                 numbers[f"control_change_alone:{name}"] = each.named(f"{on} {name}", unit)
@@ -283,6 +296,7 @@ class MergeCheck(Result):
             "compared": self.compared,
             "as_good": list(self.as_good),
             "tempered": list(self.tempered),
+            "probed": list(self.probed),
             "remarks": remarks_on(self),
         }
 
@@ -294,6 +308,7 @@ class MergeCheck(Result):
                 "model": name,
                 "data": self.data[task],
                 "samples": self.points[task],
+                "read_by": "linear probe" if name in self.probed else "model",
                 "predicted_loss": numbers[f"predicted_loss:{name}"],
                 "expected_loss": numbers.get(f"expected_loss:{name}"),
                 "distance_from_base": numbers[f"distance_from_base:{name}"],
@@ -340,12 +355,18 @@ class MergeCheck(Result):
         return found + [Sentence(each, "cosines" if "task vectors" in each else "models") for each in remarks]
 
     def meaning(self) -> str:  # noqa: D102
-        return (
+        words = (
             "The verdict compares the merged model with each fine-tuned model on that model's own samples, without labels. "
             "Accuracy cannot "
             "drop by more than the share of predictions that change, so this share is the worst case. It does not say whether the "
             "fine-tuned models were good, nor what the merged model does on data that were not passed."
         )
+        if self.probed:
+            words += (
+                f" The predictions of {listed(self.probed)} are those of linear probes. The bound holds for the accuracy of these "
+                "probes, not for a model with another last layer."
+            )
+        return words
 
     def next_steps(self) -> list[Step]:  # noqa: D102
         if self.grade == "undecided":
@@ -377,7 +398,9 @@ class MergeCheck(Result):
                     self.models,
                     chosen=self.alpha.value,
                     as_good=self.as_good,
-                    unit="same predictions, %" if self.compared == "classes" else "agreement of features, %",
+                    unit="agreement of features, %"
+                    if self.compared == "features"
+                    else f"same predictions{' of linear probes' * bool(self.probed)}, %",
                     dark=dark,
                 ),
             )

@@ -57,10 +57,10 @@ def verdict_of(check: MergeCheck) -> str:
     """Whether to merge, and the expected effect."""
     models, grade = listed(check.models), check.grade
     if grade == "undecided":
-        start = float(check.apart[:, 0].max())
+        most = int(check.apart[:, 0].argmax())
         return (
             f"Undecided: on these samples, {models} hardly differ from {check.base} "
-            f"(for the one that differs most, {_distance(check, start)}). "
+            f"(for the one that differs most, {_distance(check, float(check.apart[most, 0]), check.models[most])}). "
             "Such samples cannot show the effect of a merge. Pass samples of the tasks that the models were fine-tuned on."
         )
     low, high = check.as_good
@@ -69,22 +69,27 @@ def verdict_of(check: MergeCheck) -> str:
     keeps = f"keeps {percent(kept)} of the predictions"
     if check.compared == "features":
         keeps = f"has a mean cosine of {kept:.3f} with the features"
-    keeps = f"the merged model {keeps} of {models} on their own samples."
+    whose = listed([f"{name} (linear probe)" if name in check.probed else name for name in check.models])
+    if set(check.probed) == set(check.models):
+        whose = f"linear probes on {models}"
+    keeps = f"the merged model {keeps} of {whose} on their own samples."
     first = f"{grade.capitalize()}: at {alpha}, {keeps}"
     if grade == "do not merge":
         first = f"Do not merge these models: even at the best coefficient, {alpha}, {keeps}"
     worst = int(np.argmax([loss.value for loss in check.losses]))
     loss, likely = check.losses[worst], check.expected_losses
-    changes = f"{check.models[worst]} changes most: {_distance(check, loss.value)}."
+    changes = f"{check.models[worst]} changes most: {_distance(check, loss.value, check.models[worst])}."
     if likely:
         ends = [percent(end).removesuffix(" %") for end in (loss.low, loss.high)]
-        changes += f" Its accuracy drops by at most {_points(loss.value)} (95 % CI {ends[0]} to {ends[1]}). "
+        whose = "The accuracy of this probe" if check.models[worst] in check.probed else "Its accuracy"
+        changes += f" {whose} drops by at most {_points(loss.value)} (95 % CI {ends[0]} to {ends[1]}). "
         changes += f"The expected drop is {_points(likely[worst].value)}"
         if check.models[worst] not in check.tempered:
             changes += " if the model is well calibrated. Pass its accuracy for a better estimate"
         changes += "."
     if not loss.value:
-        changes = f"No prediction changes (95 % CI: at most {percent(loss.high)} of any model's predictions)."
+        of = "probe" if check.probed else "model"
+        changes = f"No prediction changes (95 % CI: at most {percent(loss.high)} of any {of}'s predictions)."
     covered = f"The merge covers {percent(max(check.way.value, 0))} of the distance from {check.base} to the models."
     return f"{first} {changes} {covered}"
 
@@ -94,11 +99,11 @@ def _points(share: float) -> str:
     return percent(share).replace(" %", " points")
 
 
-def _distance(check: MergeCheck, value: float) -> str:
-    """A distance in words."""
+def _distance(check: MergeCheck, value: float, model: str) -> str:
+    """A distance of a model in words."""
     if check.compared == "features":
         return f"its features change by a cosine distance of {value:.3f}"
-    return f"{percent(value)} of its predictions change"
+    return f"{percent(value)} of {check.whose(model)} predictions change"
 
 
 def remarks_on(check: MergeCheck) -> list[str]:
@@ -112,7 +117,8 @@ def remarks_on(check: MergeCheck) -> list[str]:
     if check.grade != "undecided":
         words.append(_clash(check))
     if check.control is not None:
-        what = "the predictions" if check.compared == "classes" else "the cosine of features"
+        predictions = "the predictions of linear probes" if check.probed else "the predictions"
+        what = predictions if check.compared == "classes" else "the cosine of features"
         share = percent(float(check.control[0]))
         words.append(f"On {check.control_data}, outside the tasks, the merge changes {share} of {what}.")
     return [*words, *check.notes]
