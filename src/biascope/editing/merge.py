@@ -16,13 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from biascope.editing.adapters import is_adapter, on_base, require_no_adapter, updates
 from biascope.editing.merge_result import Difference, Merge
-from biascope.editing.stream import TaskStream, is_vector
+from biascope.editing.stream import TaskStream, is_vector, knows_base
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.checkpoint_writer import SHARD, CheckpointWriter
 from biascope.results.planes import distinct
 from biascope.results.result import recorded
+from biascope.results.wording import listed
 from biascope.runs.digest import Fingerprint
 from biascope.runs.run import Run
 
@@ -50,7 +52,8 @@ def merge(
 
     Args:
         base: θ₀.
-        models: Fine-tuned checkpoints or saved task vectors, each with its weight α_i; a negative one negates.
+        models: Fine-tuned checkpoints, saved task vectors or LoRA adapters, each with its weight α_i; a negative one negates. What
+            an adapter adds is its update ``s · B A``.
         out: A ``.safetensors`` file, or a folder for shards.
         keep: Patterns of names, such as ``"classifier.*"``, that are taken from the base and may be absent elsewhere.
         unrelated: Whether to accept models that do not seem to come from this base.
@@ -81,7 +84,10 @@ def merge(
     if not models or not all(map(math.isfinite, coefficients)):
         raise ValueError(f"A merge needs models with finite weights, got {coefficients or 'none'}. Pass A=0.4.")
     _check_base(base)
-    every = sorted({*base.tensors, *(name for model, _ in models if not is_vector(model) for name in model.tensors)})
+    require_no_adapter(base, "Pass the model that it was trained on as BASE.")
+    adapters = [_label(model) for model, _ in models if is_adapter(model)]
+    models = [(on_base(model, base), weight) for model, weight in models]
+    every = sorted({*base.tensors, *(name for model, _ in models if not knows_base(model) for name in model.tensors)})
     skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
     if idle := [pattern for pattern in keep if not fnmatch.filter(every, pattern)]:
         raise ValueError(
@@ -144,7 +150,7 @@ def merge(
         changed=changed.astype(int),
         lost=lost.astype(int),
         precision=" and ".join(_types(base, [name for name in base.tensors if name not in kept])),
-        remarks=_remarks(base, kept, differing),
+        remarks=(*_remarks(base, kept, differing), *_told_of_adapters(adapters)),
         file=str(out),
         provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
     ).check()
@@ -157,7 +163,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
 
     Args:
         base: What is compared with: θ₀, or one of two models.
-        models: Checkpoints, or task vectors saved for this θ₀.
+        models: Checkpoints, or task vectors saved for this θ₀, or LoRA adapters. If all are adapters, their updates are compared.
         run: Shows progress.
 
     Raises:
@@ -178,8 +184,17 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     if not models:
         raise ValueError("A difference needs at least two checkpoints, got one. Pass another.")
     _check_base(base)
-    listed = {model.name: weights.misfits(model.tensors, base.tensors) for model in models if not is_vector(model)}
-    misfits = [f"{name} does not fit {base.name}: {problems}" for name, problems in listed.items() if problems]
+    adapters = [_label(model) for model in (base, *models) if is_adapter(model)]
+    misfits = _told_of_adapters(adapters)
+    between = len(adapters) == 1 + count
+    if between:
+        (base, *models), left_out = updates([base, *models])
+        misfits += left_out
+    else:
+        require_no_adapter(base, "Pass the model that it was trained on first.")
+        models = [on_base(model, base) for model in models]
+    unfit = {model.name: _misfits(model, base) for model in models if not knows_base(model)}
+    misfits += [f"{name} does not fit {base.name}: {problems}" for name, problems in unfit.items() if problems]
     names = [name for name, tensor in base.tensors.items() if weights.is_edited(name, tensor)]
     for model in models:
         names = [name for name in names if _is_comparable(base, model, name)]
@@ -192,7 +207,10 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     odd |= {
         name for name in names if len({each.tensors[name].dtype for each in (base, *models) if not is_vector(each)}) > 1
     }
-    streams = [TaskStream(base, model, () if is_vector(model) else odd) for model in models]
+    streams = [
+        TaskStream(base, model, () if knows_base(model) else odd | (model.tensors.keys() - base.tensors.keys()))
+        for model in models
+    ]
     sums, broken = _Sums(), np.zeros(1 + count, int)
     pairs = list(itertools.combinations(range(count), 2))
     with run.tracked("comparing", base.numbers) as advance:
@@ -232,6 +250,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
         shared=shared.astype(int),
         conflicts=conflicts.astype(int),
         misfits=tuple(misfits),
+        between_updates=between,
         provenance=_recorded("merge_diff", {}, clock),
     ).check()
 
@@ -287,9 +306,17 @@ def _differs(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> bool
     return differs
 
 
+def _misfits(model: Checkpoint, base: Checkpoint) -> str:
+    """How a checkpoint differs from the base in names, shapes and types; of an adapter, what the base has not or in another shape."""
+    if not is_vector(model):
+        return weights.misfits(model.tensors, base.tensors)
+    odd = {name: tensor for name, tensor in model.tensors.items() if not _is_comparable(base, model, name)}
+    return weights.misfits(odd, {name: base.tensors[name] for name in odd if name in base.tensors})
+
+
 def _is_comparable(base: Checkpoint, model: Checkpoint, name: str) -> bool:
-    there = model.tensors.get(name)
-    return there is not None and there.shape == base.tensors[name].shape and there.dtype in weights.EDITABLE
+    here, there = base.tensors.get(name), model.tensors.get(name)
+    return here is not None and there is not None and there.shape == here.shape and there.dtype in weights.EDITABLE
 
 
 def _check_base(base: Checkpoint) -> None:
@@ -318,6 +345,16 @@ def _check_related(base: Checkpoint, streams: Sequence[TaskStream], columns: np.
                 f"{stream.model.name} must be fine-tuned from {base.name}, but its weights have a cosine of {cosine:.2f} "
                 "with it, as if it had another base. Pass the base that it was fine-tuned from, or --unrelated."
             )
+
+
+def _told_of_adapters(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    one = len(names) == 1
+    kind, whose = (
+        ("is a LoRA adapter", "Its update s·B·A counts") if one else ("are LoRA adapters", "Their updates s·B·A count")
+    )
+    return [f"{listed(names)} {kind}. {whose}, not the factors A and B."]
 
 
 def _remarks(base: Checkpoint, kept: set[str], differing: Sequence[str]) -> tuple[str, ...]:

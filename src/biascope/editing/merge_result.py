@@ -190,6 +190,7 @@ class Difference(Result):
         shared: ``(layer, pair)`` how many numbers both models changed.
         conflicts: ``(layer, pair)`` how many of these they moved in opposite directions.
         misfits: What could not be compared, and what else a user should know.
+        between_updates: Whether all are adapters: "weights" are then the updates of the first.
     """
 
     base: str
@@ -203,6 +204,7 @@ class Difference(Result):
     shared: np.ndarray
     conflicts: np.ndarray
     misfits: tuple[str, ...]
+    between_updates: bool = False
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = WEIGHT_AXES
 
@@ -251,7 +253,9 @@ class Difference(Result):
     def headline(self) -> dict[str, Number]:  # noqa: D102
         numbers = {
             f"task_vector_size:{name}": Estimate.exact(float(value)).named(
-                f"norm of the task vector of {name}, relative to the weights"
+                f"norm of the update of {name} minus that of {self.base}, relative to the latter"
+                if self.between_updates
+                else f"norm of the task vector of {name}, relative to the weights"
             )
             for name, value in zip(self.models, self.distances, strict=True)
         }
@@ -268,7 +272,10 @@ class Difference(Result):
         for name, changed, distance in zip(self.models, self.changed.sum(0), self.distances, strict=True):
             how = f"differs from {self.base} in {percent(changed / total)} of {short(total)} numbers, by {percent(distance)}"
             same = f"has the same {short(total)} weights as {self.base}"
-            parts.append(f"{name} {f'{how} of their norm' if changed else same}")
+            if self.between_updates:
+                how = f"has another update than {self.base}: the norm of their difference is {percent(distance)} of the latter's"
+                same = f"has the same update as {self.base}, {short(total)} numbers"
+            parts.append(f"{name} {(how if self.between_updates else f'{how} of their norm') if changed else same}")
         parts += [
             f"The task vectors of {name} have a cosine of {cosine:.2f} and opposite signs in {percent(opposed)} of the numbers that "
             "both changed (50 % by chance)"

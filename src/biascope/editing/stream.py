@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from biascope.editing.adapters import ADAPTER
 from biascope.editing.vectors import END, END_AT, KIND, WIDE, WIDE_AT, difference, widened
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
@@ -14,8 +15,13 @@ from biascope.runs.digest import Described, Fingerprint
 
 
 def is_vector(model: Checkpoint) -> bool:
-    """Whether a checkpoint is a saved task vector."""
+    """Whether a checkpoint is a saved task vector, or an adapter read as one."""
     return model.metadata.get("kind") == KIND
+
+
+def knows_base(model: Checkpoint) -> bool:
+    """Whether a checkpoint says by a hash which base it belongs to, as a saved task vector does and an adapter does not."""
+    return is_vector(model) and ADAPTER not in model.metadata
 
 
 class TaskStream:
@@ -44,11 +50,11 @@ class TaskStream:
             wanted = {name: tensor for name, tensor in wanted.items() if weights.is_edited(name, tensor)}
         if listed := weights.misfits(found, wanted, types=not self._is_vector):
             raise ValueError(f"{model.name} must fit {base.name}: {listed}. Pass states of one model in one type.")
-        if self._is_vector and (lacking := sorted(self.names - base.tensors.keys())):
+        if knows_base(model) and (lacking := sorted(self.names - base.tensors.keys())):
             raise ValueError(
                 f"{model.name} must be a task vector of {base.name}, which has no {lacking[0]}. Pass the base that it was made from."
             )
-        if self._is_vector and (hashed := base.fingerprint(self.names)) != model.metadata.get("base"):
+        if knows_base(model) and (hashed := base.fingerprint(self.names)) != model.metadata.get("base"):
             raise ValueError(
                 f"{model.name} must be a task vector of {base.name}, but was made from other weights (hash "
                 f"{model.metadata.get('base')} instead of {hashed}). Pass the base that it was made from."
@@ -64,7 +70,9 @@ class TaskStream:
     @property
     def fingerprint(self) -> str:
         """The hash of the model, once all of its names were read in order; of a saved vector, at any time."""
-        return self.model.fingerprint() if self._is_vector else self._hashed.value
+        if self._is_vector:
+            return self.model.metadata.get(ADAPTER) or self.model.fingerprint()
+        return self._hashed.value
 
     def slices(self, name: str) -> Iterator[Tensor]:
         """The values of a tensor as they are in the file."""

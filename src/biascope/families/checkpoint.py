@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +26,10 @@ TYPES = {
 _LARGEST_HEADER = 100_000_000  # bytes, as in the format's definition
 INDEX = "model.safetensors.index.json"
 # What weights are called in a folder: ours and Hugging Face's, the safe format first.
-_FOLDER = ("model.safetensors", INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+_FOLDER = (
+    *("model.safetensors", INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *("adapter_model.safetensors", "adapter_model.bin"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,21 @@ class Held:
         yield from (flat[begin : begin + most].clone() for begin in range(0, len(flat), most))
 
 
+class Source(Protocol):
+    """Where the values of a tensor come from."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its entries."""
+
+    def slices(self, most: int) -> Iterator[Tensor]:
+        """Its values in order, at most so many at once."""
+
+
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """A set of named tensors on disk, opened without reading their values.
@@ -98,7 +116,7 @@ class Checkpoint:
     """
 
     name: str
-    tensors: Mapping[str, Region | Held]
+    tensors: Mapping[str, Source]
     metadata: Mapping[str, str] = field(default_factory=dict)
     path: Path = field(default_factory=Path)
 
@@ -123,6 +141,10 @@ class Checkpoint:
         whole = path.resolve()
         name = whole.parent.name if whole.name in _FOLDER else whole.name
         return Checkpoint(name, dict(sorted(tensors.items())), metadata, path)
+
+    def beside(self, file: str) -> Path:
+        """The path of a file in the folder of the weights."""
+        return (self.path if self.path.is_dir() else self.path.parent) / file
 
     @property
     def numbers(self) -> int:
@@ -274,6 +296,21 @@ def _region(path: Path, start: int, about: dict[str, Any]) -> Region:
     if min(shape, default=0) < 0 or begin < 0 or end - begin != bytes_of(region):
         raise ValueError(f"{end - begin} bytes for the shape {list(shape)}")
     return region
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a JSON file.
+
+    Raises:
+        ValueError: If it is not one.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} must be a JSON file, but cannot be read as one ({error}). Save it again.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold settings by name, got {type(found).__name__}. Save it again.")
+    return found
 
 
 def bytes_of(tensor: Described) -> int:
