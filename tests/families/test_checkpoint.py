@@ -1,6 +1,7 @@
 """Checkpoints: opened without reading, streamed, written whole or not at all, and every damage reported in one sentence."""
 
 import json
+import math
 import os
 import shutil
 from collections import namedtuple
@@ -97,7 +98,7 @@ def header_of(about: object, values: bytes = b"") -> bytes:
     return len(text).to_bytes(8, "little") + text + values
 
 
-def entry(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, object]:
+def entry(begin: float, end: float, shape: object, dtype: str = "F32") -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
@@ -111,7 +112,13 @@ DAMAGED = {
     "no offsets": (header_of({"w": {"dtype": "F32", "shape": [1]}}), "header cannot be read"),
     "type": (header_of({"w": entry(0, 4, [1], "F5")}, bytes(4)), "unknown type 'F5'"),
     "shape": (header_of({"w": entry(0, 4, [2])}, bytes(4)), r"4 bytes for the shape \[2\]"),
-    "negative": (header_of({"w": entry(0, 4, [-1, -1])}, bytes(4)), "bytes for the shape"),
+    "negative": (header_of({"w": entry(0, 4, [-1, -1])}, bytes(4)), "-1 is no length"),
+    "infinite shape": (header_of({"w": entry(0, 4, [math.inf])}, bytes(4)), "inf is no length"),
+    "infinite offset": (header_of({"w": entry(0, math.inf, [1])}, bytes(4)), "inf is no length"),
+    "too large for a number": (header_of(b'{"w":{"dtype":"F32","shape":[1e400],"data_offsets":[0,4]}}', bytes(4)), "inf is no length"),
+    "half a length": (header_of({"w": entry(0, 4, [1.5])}, bytes(4)), "1.5 is no length"),
+    "a truth value": (header_of({"w": entry(0, 4, [True])}, bytes(4)), "True is no length"),
+    "a number in quotes": (header_of({"w": entry(0, 4, "1")}, bytes(4)), "'1' is no length"),
     "twice": (header_of(b'{"w":' + json.dumps(entry(0, 4, [1])).encode() + b',"w":{}}', bytes(4)), "has 'w' twice"),
     "overlap": (header_of({"v": entry(0, 8, [2]), "w": entry(4, 12, [2])}, bytes(12)), "w overlaps another tensor"),
     "gap": (header_of({"v": entry(0, 4, [1]), "w": entry(8, 12, [1])}, bytes(12)), "w follows a gap"),

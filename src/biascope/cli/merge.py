@@ -263,7 +263,9 @@ def apply(
 @rehearsed()
 def diff(
     base: Annotated[Path, typer.Argument(help=f"The pre-trained model, or the first of two: {CHECKPOINT}.")],
-    models: Annotated[list[Path], typer.Argument(help="Models, saved task vectors or LoRA adapters to compare with it.")],
+    models: Annotated[
+        list[Path], typer.Argument(help="Models, saved task vectors or LoRA adapters to compare with it.")
+    ],
     *,
     out: Out = None,
     output: Lasting,

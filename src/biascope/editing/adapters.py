@@ -274,6 +274,8 @@ def _scale(model: Checkpoint, config: Mapping[str, Any], layer: str, rank: int, 
             f"The scale of {model.name} must be known, but {CONFIG} with lora_alpha is not beside it. Write {model.beside(CONFIG)}: "
             f'{{"peft_type": "LORA", "lora_alpha": {rank}}} for a scale of 1.'
         )
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise ValueError(f"lora_alpha of {model.name} must be a finite number, got {alpha!r}. Save the adapter again.")
     return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,7 +71,7 @@ _PLAIN_TOWER = {
     "timm_model_name": None,
 }
 
-Shape = TypeVar("Shape", BertShape, T5Shape)
+Shape = TypeVar("Shape", BertShape, T5Shape, TowerShape)
 
 
 def encoder_of(
@@ -234,7 +235,13 @@ def _vit(build: _Loading) -> Encoder:
             "or random=True (--random)."
         )
         path = build.place(None, "vit.safetensors", remedy)
-        settings |= json.loads(Checkpoint.open(path).metadata.get("settings", "{}"))  # sizes stand beside the weights
+        try:
+            beside = json.loads(Checkpoint.open(path).metadata.get("settings", "{}"))  # sizes stand beside the weights
+            settings |= {name: _size(name, beside[name], VIT[name], path) for name in beside.keys() & VIT.keys()}
+        except (json.JSONDecodeError, RecursionError, AttributeError) as error:
+            raise ValueError(
+                f"The settings in {path} must be JSON, but cannot be read. Write the file again."
+            ) from error
 
     def find() -> tuple[Params, str]:
         return stored_weights(path or Path(), without=(f"{head}.",)), str(path)
@@ -268,7 +275,12 @@ def _hugging_face(build: _Loading, folder: Path) -> Encoder:
 
 
 def _bert(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
-    shape = _shape(BertShape, config)
+    shape = _shape(BertShape, config, folder / "config.json")
+    if shape.hidden_size % shape.num_attention_heads:
+        raise ValueError(
+            f"num_attention_heads of {folder} must divide hidden_size, got {shape.num_attention_heads} and {shape.hidden_size}. "
+            "Download config.json again."
+        )
     for setting, plain in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
         if config.get(setting, plain) != plain:
             raise ValueError(
@@ -309,7 +321,7 @@ def _require_table(prepare: WordPieces | TokenizerFile, rows: int, folder: Path)
 
 
 def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
-    shape = _shape(T5Shape, config)
+    shape = _shape(T5Shape, config, folder / "config.json")
 
     def find() -> tuple[Params, str]:
         without = ("decoder.", "lm_head.", "encoder.embed_tokens.", *((f"{build.head}.",) if build.head else ()))
@@ -331,11 +343,10 @@ def _clip(build: _Loading, folder: Path) -> Encoder:
             "Pass a CLIP with a plain vision transformer."
         )
     sizes = {name: vision[name] for name in TowerShape.__dataclass_fields__ if name in vision}
-    if not all(isinstance(size, int | float) for size in (*sizes.values(), model.get("embed_dim"))):
-        raise ValueError(
-            f"The sizes in {path} must be single numbers, embed_dim among them, got {sizes}. Pass a vision transformer."
-        )
-    shape = TowerShape(**sizes, embed_dim=model["embed_dim"], quick_gelu=bool(model.get("quick_gelu", False)))
+    if model.get("embed_dim") is None:
+        raise ValueError(f"{path} must have embed_dim, the width of the embedding. Pass a CLIP of open_clip.")
+    other = {"embed_dim": model["embed_dim"], "quick_gelu": bool(model.get("quick_gelu", False))}
+    shape = _shape(TowerShape, sizes | other, path)
 
     def find() -> tuple[Params, str]:
         without = (f"{build.head}.",) if build.head else ()
@@ -365,8 +376,25 @@ def stored_weights(path: Path, *, prefix: str = "", only: bool = False, without:
     return {short: checkpoint.read(name) for name, short in taken.items()}
 
 
-def _shape(kind: type[Shape], config: dict[str, Any]) -> Shape:
-    return kind(**{name: config[name] for name in kind.__dataclass_fields__ if config.get(name) is not None})
+def _shape(kind: type[Shape], config: dict[str, Any], path: Path) -> Shape:
+    usual = {field.name: field.default for field in dataclasses.fields(kind) if config.get(field.name) is not None}
+    return kind(**{name: _size(name, config[name], default, path) for name, default in usual.items()})
+
+
+def _size(name: str, value: Any, usual: Any, path: Path) -> Any:
+    """A setting of a file, where it is a number as the usual one: JSON has also Infinity, 4.5 and numbers in quotes."""
+    if isinstance(usual, int) and not isinstance(usual, bool):
+        fits, wanted = (
+            type(value) is int and value >= (usual > 0),
+            "a positive whole number" if usual else "a whole number from 0",
+        )
+    elif isinstance(usual, float):
+        fits, wanted = type(value) in (int, float) and 0 < value < math.inf, "a positive number"
+    else:
+        fits, wanted = isinstance(value, type(usual)), f"a {type(usual).__name__}"
+    if not fits:
+        raise ValueError(f"{name} in {path} must be {wanted}, got {value!r}. Download the file again.")
+    return value
 
 
 def _fitting(length: int, largest: int) -> int:

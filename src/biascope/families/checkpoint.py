@@ -289,11 +289,15 @@ def _read_header(path: Path) -> tuple[dict[str, Region], dict[str, str]]:
 
 
 def _region(path: Path, start: int, about: dict[str, Any]) -> Region:
-    shape, (begin, end) = tuple(map(int, about["shape"])), map(int, about["data_offsets"])
+    shape, (begin, end) = tuple(about["shape"]), about["data_offsets"]
+    if strange := [
+        each for each in (*shape, begin, end) if type(each) is not int or each < 0
+    ]:  # JSON has also Infinity, 4.5, true
+        raise ValueError(f"{strange[0]!r} is no length")
     if about["dtype"] not in TYPES:
         raise ValueError(f"unknown type {about['dtype']!r}")
     region = Region(path, start + begin, shape, TYPES[about["dtype"]])
-    if min(shape, default=0) < 0 or begin < 0 or end - begin != bytes_of(region):
+    if end - begin != bytes_of(region):
         raise ValueError(f"{end - begin} bytes for the shape {list(shape)}")
     return region
 
