@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -215,3 +216,19 @@ def test_completion_is_installed_for_the_shell(monkeypatch: pytest.MonkeyPatch, 
     assert done.exit_code == 0, done.output
     assert "completion installed" in done.stdout
     assert "_biascope_completion" in next(tmp_path.rglob("biascope.sh")).read_text()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>&- >&- <&-"])
+def test_closed_streams_change_no_answer(tmp_path: Path, closed: str) -> None:
+    program = f"{shlex.quote(sys.executable)} -m biascope"
+    for words, status in (("list", 0), ("scan nosuch", 2)):
+        assert (
+            subprocess.run(["sh", "-c", f"{program} {words} {closed}"], cwd=tmp_path, timeout=60).returncode == status
+        )
+
+
+def test_streams_that_were_closed_are_opened(tmp_path: Path) -> None:
+    """What opens the next file would get the number of a closed stream, and libraries would write their messages into that file."""
+    code = "from biascope import cli; cli._open_streams(); import os, sys; sys.stderr.write('x'); print(os.open('file', 64) > 2)"
+    words = ["sh", "-c", f'{shlex.quote(sys.executable)} -c "{code}" 2>&- <&-']
+    assert subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, timeout=60).stdout == b"True\n"

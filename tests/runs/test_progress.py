@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from biascope.runs import progress
-from biascope.runs.progress import Stage, phase, shown, shown_stage
+from biascope.runs.progress import Stage, phase, shown, shown_stage, tell_if_due
 from biascope.runs.rehearsal import at_hand, counted, slowdown
 from biascope.runs.run import Run
 
@@ -177,3 +177,25 @@ def test_a_busy_machine_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
         slowdown.__globals__["time"], "thread_time", lambda: (slowdown.__globals__["time"].perf_counter() - begin) / 4
     )
     assert slowdown() == pytest.approx(4.0, rel=0.05)
+
+
+class Sink:
+    """What a program may put in the place of a stream: it takes words and knows nothing else."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+@pytest.mark.parametrize("stream", [None, Sink(), "closed"])
+def test_a_program_without_a_console(stream: object, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python without standard error has None there, as under ``2>&-``."""
+    if stream == "closed":
+        stream = io.StringIO()
+        stream.close()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, stream)
+    with shown("scan"):
+        clock.now += 100
+        tell_if_due()
+    assert not progress.on_terminal()
+    assert sys.stderr is stream

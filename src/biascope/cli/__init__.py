@@ -126,6 +126,7 @@ def main(program: str = "biascope") -> None:
     Args:
         program: What the user typed to run it, for help and sentences.
     """
+    _open_streams()
     warnings.showwarning = _told
     try:
         with _stopped_in_order() as signals:
@@ -143,6 +144,17 @@ def main(program: str = "biascope") -> None:
         typer.echo("\nStopped. Finished work is saved. The same command resumes from there.", err=True)
         status = 128 + signals[0] if signals else status
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _open_streams() -> None:
+    """Open what a shell closed (``2>&-``), before a file takes its number: libraries would write their messages into that file."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the smallest number that is free
+            if getattr(sys, name) is None:
+                setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 @contextlib.contextmanager

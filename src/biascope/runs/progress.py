@@ -175,7 +175,7 @@ class _Display:
     def _guard(self) -> None:
         """Watch what is printed on the terminal, so that it does not run into the bar."""
         if on_terminal():
-            self._guards = [_Guard(name, self) for name in ("stdout", "stderr") if getattr(sys, name).isatty()]
+            self._guards = [_Guard(name, self) for name in ("stdout", "stderr") if _draws(getattr(sys, name))]
 
 
 class _Guard:
@@ -212,12 +212,20 @@ _SHOWN: ContextVar[bool] = ContextVar("progress is shown", default=False)
 
 def on_terminal() -> bool:
     """Whether standard error is a terminal that can draw a bar."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return _draws(sys.stderr) and os.environ.get("TERM") != "dumb"
+
+
+def _draws(stream: Any) -> bool:
+    """Whether a stream is a terminal: a program without a console has none at all, another one may have put an object there."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # ValueError: it is closed
+        return False
 
 
 def _write(text: str) -> None:
     stream = sys.stderr.plain if isinstance(sys.stderr, _Guard) else sys.stderr
-    with contextlib.suppress(OSError, ValueError):  # a terminal that was closed is no reason to stop
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no terminal, or a closed one, is no reason to stop
         stream.write(text)
         stream.flush()
 
@@ -225,7 +233,7 @@ def _write(text: str) -> None:
 def _columns() -> int:
     try:
         return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return 80
 
 
