@@ -1,6 +1,7 @@
 """Data files that are damaged, hostile or not what they say: one sentence that names the file."""
 
 import io
+import os
 import shutil
 import struct
 import wave
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from asking import Asking
 from PIL import Image
+
+from biascope import data
+from biascope.families.checkpoint import Checkpoint
 
 GENERATOR = np.random.default_rng(0)
 X, Y = GENERATOR.uniform(size=(24, 1, 4, 4)).astype(np.float32), np.arange(24) % 3
@@ -215,3 +220,24 @@ def test_samples_that_are_all_equal_are_refused(ask: Asking, command: str, value
     (ask.folder / "same.npz").write_bytes(npz(x_train=np.zeros_like(X) + np.float32(value), y_train=Y))
     told = "The training samples of 'same' must differ from one another, but the 24 that were taken are all equal."
     ask.refused(*command.split(), "--device", "cpu", "--out", "run", naming=told)
+
+
+def test_names_of_files_that_are_not_utf8_are_read_and_shown(ask: Asking) -> None:
+    """Those that nobody typed: of classes, of checkpoints, of the folder that a command is run in."""
+    for name in ("a", "b\udcff"):
+        (ask.folder / "pictures" / name).mkdir(parents=True)
+        for number in range(9):
+            pixels = np.random.default_rng(number).integers(0, 255, (4, 4), np.uint8)
+            Image.fromarray(pixels).save(ask.folder / "pictures" / name / f"{number}.png")
+    classes = data.load(ask.folder / "pictures").classes
+    assert classes == ("a", r"b\xff")
+    here = ask.folder / "caf\udce9"
+    here.mkdir()
+    shutil.copy(ask.folder / "odd.py", here)
+    os.chdir(here)
+    scan = ["scan", "odd.py:flat", "--input", "1x4x4", "--draws", "4", "--device", "cpu", "--out", "run"]
+    ask.answered(*scan)
+    torch.save({"w": torch.ones(2)}, here / "model.pt")
+    assert Checkpoint.open(here / "model.pt").name == "model.pt"
+    torch.save({"w": torch.ones(2)}, here / "pytorch_model.bin")
+    assert Checkpoint.open(here / "pytorch_model.bin").name == r"caf\xe9"

@@ -105,3 +105,10 @@ def test_a_command_that_cannot_be_is_told(ask: Asking, words: str) -> None:
     import shlex
 
     ask.refused(*shlex.split(words))
+
+
+@pytest.mark.parametrize(
+    "words", [[*SCAN[:-4], "--out", "r\udcffn"], ["merge", "diff", "caf\udce9.pt", "b.pt"], ["list\udcff"]]
+)
+def test_a_name_that_is_not_utf8_is_told_before_the_work(ask: Asking, words: list[str]) -> None:
+    ask.refused(*words, naming="Names must be UTF-8, but")

@@ -129,6 +129,7 @@ def main(program: str = "biascope") -> None:
     _open_streams()
     warnings.showwarning = _told
     try:
+        _require_text(sys.argv[1:])
         with _stopped_in_order() as signals:
             status = app(standalone_mode=False, prog_name=program)
     except Exception as error:
@@ -144,6 +145,17 @@ def main(program: str = "biascope") -> None:
         typer.echo("\nStopped. Finished work is saved. The same command resumes from there.", err=True)
         status = 128 + signals[0] if signals else status
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _require_text(words: list[str]) -> None:
+    """Refuse names of files that are not UTF-8 before the work: neither a report nor a JSON document can hold them."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            from biascope.runs.files import as_text
+
+            raise ValueError(f"Names must be UTF-8, but {as_text(word)} is not. Rename the file or folder.") from None
 
 
 def _open_streams() -> None:

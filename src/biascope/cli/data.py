@@ -219,7 +219,7 @@ def _write_tables(result: SampleScores, labelled: bool, folder: Path, split: str
     table: Any = {"index": np.arange(len(scores)), "score": scores, "standard_error": errors}
     np.savez(arrays, **table | ({"label": result.labels} if labelled else {}))
     content = {
-        f"{split}-scores.csv": "\n".join([*lines, ""]).encode(),
+        f"{split}-scores.csv": "\n".join([*lines, ""]).encode(errors="backslashreplace"),
         f"{split}-scores.npz": arrays.getvalue(),
     }
     for file, data in content.items():

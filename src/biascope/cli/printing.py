@@ -95,5 +95,5 @@ def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     from biascope.results.document import csv_text
     from biascope.runs.files import write_atomically
 
-    write_atomically(path, csv_text(rows).encode())
+    write_atomically(path, csv_text(rows).encode(errors="backslashreplace"))
     return path

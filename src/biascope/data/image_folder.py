@@ -9,6 +9,7 @@ import numpy as np
 
 from biascope.data.dataset import Dataset, Images, Split
 from biascope.data.picture import SUFFIXES, height_and_width, in_8_bits, is_deep, is_grey, opened
+from biascope.runs.files import as_text
 
 SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation"}
 
@@ -48,7 +49,7 @@ def read_image_folder(folder: Path, *, size: int | tuple[int, int] | None = None
         if paths:
             images = np.stack([_pixels(path, mode, common) for path in paths])
             splits[split] = images, np.array([number[path.parent.name] for path in paths], np.int64)
-    return Dataset(folder.resolve().name, splits, classes)
+    return Dataset(as_text(folder.resolve().name), splits, tuple(map(as_text, classes)))
 
 
 def _height_and_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:

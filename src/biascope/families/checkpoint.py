@@ -15,6 +15,7 @@ from torch import Tensor
 from biascope.families import weights
 from biascope.families.weights import Params
 from biascope.runs.digest import Described, Fingerprint
+from biascope.runs.files import as_text
 
 SLICE = 2**18  # numbers read at once: a few of these fit into a processor's cache
 TYPES = {
@@ -140,7 +141,7 @@ class Checkpoint:
             raise ValueError(f"{path} must hold tensors by name, but holds none. Pass the weights of a model.")
         whole = path.resolve()
         name = whole.parent.name if whole.name in _FOLDER else whole.name
-        return Checkpoint(name, dict(sorted(tensors.items())), metadata, path)
+        return Checkpoint(as_text(name), dict(sorted(tensors.items())), metadata, path)
 
     def beside(self, file: str) -> Path:
         """The path of a file in the folder of the weights."""

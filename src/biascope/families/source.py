@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from biascope.families.family import Family
 from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
 from biascope.runs.failures import FOREIGN, reason_of
+from biascope.runs.files import as_text
 from biascope.runs.randomness import forked_rng
 
 
@@ -212,7 +214,7 @@ def _module_of(location: str) -> ModuleType:
         raise ValueError(f"The model file must exist, but {path} does not. Check the path.")
     _refuse_namesakes(path.resolve())
     # Files of one name in two folders are two modules: sources are looked up by the module's name.
-    name = f"biascope_user_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    name = f"biascope_user_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Anew(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
@@ -312,7 +314,7 @@ def family_of(
 
     with forked_rng(0):
         module = trained()
-    return Family.point(module, f"{name} at {Path(weights_file).stem}", batchnorm, build=trained)
+    return Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
 
 
 def _reporting(name: str, build: Builder) -> Builder:

@@ -119,7 +119,7 @@ def load(path: Path | str, *, mapped: bool = False) -> Params:
 def _unpickled(path: Path, mapped: bool) -> object:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except RuntimeError:  # the format before torch 1.6 cannot be mapped
+    except (RuntimeError, UnicodeEncodeError):  # the format before torch 1.6 cannot be mapped, nor a path that is not UTF-8
         if not mapped:
             raise
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -44,6 +44,16 @@ def name_for_file(words: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_.=" else "-" for letter in words)
 
 
+def as_text(name: str) -> str:
+    r"""The name of a file as text that a report can show: bytes that are not UTF-8 by their numbers.
+
+    Example:
+        >>> as_text("caf\udce9"), as_text("café")
+        ('caf\\xe9', 'café')
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 # In small letters: written as a constant, it would be part of the digest of code, and cached work be lost to other processes.
 _made: list[Path] = []  # folders that this process made, those inside others first
 
