@@ -99,7 +99,7 @@ def load(path: Path | str, *, mapped: bool = False) -> Params:
         raise ValueError(f"The weights file must exist, but {path} does not. Check the path.")
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
+            return safetensors.torch.load_file(path) if str(path).isprintable() else safetensors.torch.load(path.read_bytes())
         content = _unpickled(path, mapped)
     except Exception as error:  # pickle, zip and safetensors each raise their own kinds
         wants = re.search(r"unsupported (?:global: )?GLOBAL ([\w.]+)", str(error), re.IGNORECASE)
