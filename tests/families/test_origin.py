@@ -364,6 +364,57 @@ def test_their_kernel_counts_all_weights(build):
     assert torch.allclose(found, jacobian @ jacobian.T, rtol=1e-4, atol=1e-3)
 
 
+class Registering(Plain):
+    """Its eval() registers what was not there: a buffer, one that is not saved, a parameter, or a layer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def eval(self) -> nn.Module:
+        super().eval()
+        value = self.first.weight.detach().clone()
+        if self.kind == "parameter":
+            self.fused = nn.Parameter(value)
+        elif self.kind == "layer":
+            self.fused = nn.Linear(SIZE, len(value), bias=False)
+            self.fused.weight.data = value
+        else:
+            self.register_buffer("fused", value, persistent=self.kind == "buffer")
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        fused = getattr(self, "fused", self.first.weight)
+        weight = fused.weight if isinstance(fused, nn.Module) else fused
+        return self.last(torch.relu(x @ weight.T + self.first.bias))
+
+
+@pytest.mark.parametrize("kind", ["buffer", "unsaved", "parameter", "layer"])
+def test_what_eval_registers_is_no_weight_of_the_network(kind):
+    """It has no law and no name in a stack: what is measured is the network without it."""
+    x = normal(5, SIZE, dtype=torch.float32)
+    stack = Family.initialised(lambda: Registering(kind), "net").draw(3, seed=0, run=CPU)
+    one = Network.of(Registering(kind))
+    assert "fused" not in " ".join([*stack.params, *stack.buffers, *one.params, *one.buffers])
+    for network, outputs in ((stack.member(1), stack(x)[1]), (one, one(x))):
+        plain = Plain()
+        plain.load_state_dict(network.params)
+        assert torch.allclose(outputs, plain(x), atol=1e-6)
+    assert tangent_gram(one, x, run=CPU).matrix.isfinite().all()
+
+
+class Once(Plain):
+    def eval(self) -> nn.Module:
+        raise RuntimeError("already fused")
+
+
+def test_an_eval_that_fails_is_told():
+    with pytest.raises(
+        ValueError, match=r"^Once must go into evaluation mode, but its eval\(\) failed with: already fused\."
+    ):
+        Network.of(Once())
+
+
 class Dark(Plain):
     """No mode of it is a function of the weights that it is called with."""
 

@@ -25,7 +25,7 @@ from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.plain_layers import use_plain_layers
 from biascope.families.unregistered import differences, settings_of
 from biascope.families.weights import Params
-from biascope.runs.failures import FOREIGN, forward_pass
+from biascope.runs.failures import FOREIGN, forward_pass, reason_of
 from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import forked_rng, seed_of
 
@@ -90,7 +90,12 @@ class Origin:
         self.rearranged: list[str] = []
         self._modes: list[Callable[[nn.Module], nn.Module]] = [_without_its_eval]
         if not _only_flags(came):
-            evaluated = copied(came, name).eval()
+            try:
+                evaluated = copied(came, name).eval()
+            except FOREIGN as error:
+                raise ValueError(
+                    f"{name} must go into evaluation mode, but its eval() failed with: {reason_of(error)}. Let eval() work twice."
+                ) from error
             self.rearranged = differences(came, evaluated) + _unequal(held, _tensors(evaluated))
         if self.rearranged:
             # What its eval() computes belongs to the weights of that moment, so eval() is tried last.

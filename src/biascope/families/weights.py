@@ -99,7 +99,11 @@ def load(path: Path | str, *, mapped: bool = False) -> Params:
         raise ValueError(f"The weights file must exist, but {path} does not. Check the path.")
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path) if str(path).isprintable() else safetensors.torch.load(path.read_bytes())
+            return (
+                safetensors.torch.load_file(path)
+                if str(path).isprintable()
+                else safetensors.torch.load(path.read_bytes())
+            )
         content = _unpickled(path, mapped)
     except Exception as error:  # pickle, zip and safetensors each raise their own kinds
         wants = re.search(r"unsupported (?:global: )?GLOBAL ([\w.]+)", str(error), re.IGNORECASE)
@@ -119,7 +123,10 @@ def load(path: Path | str, *, mapped: bool = False) -> Params:
 def _unpickled(path: Path, mapped: bool) -> object:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (RuntimeError, UnicodeEncodeError):  # the format before torch 1.6 cannot be mapped, nor a path that is not UTF-8
+    except (
+        RuntimeError,
+        UnicodeEncodeError,
+    ):  # the format before torch 1.6 cannot be mapped, nor a path that is not UTF-8
         if not mapped:
             raise
         return torch.load(path, map_location="cpu", weights_only=True)
