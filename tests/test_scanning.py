@@ -161,7 +161,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def written(results: Sequence[Result], path: Path, title: str | None = None) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(result.subject for result in results))
+        mark = '<meta name="generator" content="biascope 0">'
+        path.write_text("\n".join([mark, *(result.subject for result in results)]))
         return path
 
     monkeypatch.setattr("biascope.results.report.write_report", written)

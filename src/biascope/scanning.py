@@ -159,6 +159,7 @@ def scan(
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
     sampling = Sampling(estimator, step, draws, readout, seed)
     if run.folder is not None:
+        measurement.require_own(run.folder)
         make_writable(run.folder)
     families = _families(model, shape if input else None, settings, weights, checkpoints, batchnorm)
     results: list[Result] = []

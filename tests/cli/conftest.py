@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def written(results: Any, path: Path, *, title: str = "") -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(title or "")
+        path.write_text(f'<meta name="generator" content="biascope 0">{title}')
         return path
 
     monkeypatch.setattr("biascope.results.report.write_report", written)

@@ -75,7 +75,7 @@ def undrawn(monkeypatch):
     """Reports without pictures, which take seconds."""
 
     def written(results, path, *, title):
-        path.write_text(title or "")
+        path.write_text(f'<meta name="generator" content="biascope 0">{title}')
         return path
 
     monkeypatch.setattr("biascope.results.report.write_report", written)

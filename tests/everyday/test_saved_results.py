@@ -13,6 +13,7 @@ from asking import Asking
 from biascope.results import store
 from biascope.results.registry import find
 from biascope.results.result import Result
+from biascope.runs import files
 
 WRONG: list[Any] = [None, True, -1, 1e400, "text", [], {}, [[[]]], {"estimate": {"value": "x"}}, {"number": []}]
 
@@ -116,7 +117,7 @@ def test_a_full_disk_names_the_file(ask: Asking, monkeypatch: pytest.MonkeyPatch
 
 def test_what_a_killed_process_left_is_cleared_away(ask: Asking) -> None:
     (ask.folder / "run").mkdir()
-    dead = ask.folder / "run" / ".report.html.999999999-0badcafe.partial"
+    dead = ask.folder / "run" / f".report.html.biascope-999999999-{files._machine}-0badcafe.partial"
     dead.write_text("half")
     ask.answered("scan", "odd.py:flat", "--input", "1x4x4", "--draws", "4", "--device", "cpu", "--out", "run")
     assert not dead.exists()

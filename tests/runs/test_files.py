@@ -76,7 +76,9 @@ DEAD = "999999999"
 
 
 def test_what_a_dead_process_left_goes_at_the_first_write_beside_it(tmp_path):
-    file, folder = (tmp_path / f".{name}.{DEAD}-0badcafe.partial" for name in ("a.txt", "model"))
+    file, folder = (
+        tmp_path / f".{name}.biascope-{DEAD}-{files._machine}-0badcafe.partial" for name in ("a.txt", "model")
+    )
     file.write_bytes(b"half")
     folder.mkdir()
     (folder / "shard").write_bytes(b"half")
@@ -87,9 +89,9 @@ def test_what_a_dead_process_left_goes_at_the_first_write_beside_it(tmp_path):
 def test_only_what_is_ours_and_abandoned_goes(tmp_path):
     here = partial_name(tmp_path / "a.txt").name
     elsewhere = here.replace(
-        f".{os.getpid()}-{files._machine}-", f".{DEAD}-{'0' * 8}-"
+        f".biascope-{os.getpid()}-{files._machine}-", f".biascope-{DEAD}-{'0' * 8}-"
     )  # of a machine that shares the disk
-    others = [here, elsewhere, ".download.partial", f".a.{DEAD}.partial"]
+    others = [here, elsewhere, ".download.partial", f".a.{DEAD}.partial", f".b.{DEAD}-0badcafe.partial"]
     for name in others:
         (tmp_path / name).write_bytes(b"half")
     make_writable(tmp_path)

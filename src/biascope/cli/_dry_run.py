@@ -50,11 +50,13 @@ def rehearsed(beside: str = "") -> Callable[[Callable[..., None]], Callable[...,
 
 def check_place(group: Lasting, on: str | None = None) -> None:
     """Refuse a folder that the command would refuse, which a dry run keeps from it, and a cluster."""
+    from biascope.results.registry import require_own
     from biascope.runs.files import make_writable, remove_empty_folders
 
     if on is not None:
         raise ValueError(f"--dry-run works only on this machine, got --on {on}. Leave one of them out.")
     if (out := getattr(group, "out", None)) is not None:
+        require_own(out)
         make_writable(out)
         remove_empty_folders()
 

@@ -222,7 +222,7 @@ def keep_settings(folder: Path, variant: str = "", **changed: Any) -> None:
         changed: Settings that this result has and the command does not.
     """
     from biascope import __version__
-    from biascope.runs.files import write_atomically
+    from biascope.runs.files import require_ours, write_atomically
     from biascope.runs.rehearsal import rehearsing
 
     context = CONTEXT.get()
@@ -233,6 +233,7 @@ def keep_settings(folder: Path, variant: str = "", **changed: Any) -> None:
     repeat = shlex.join(["biascope", *words.split(), "--config", str(path)])
     # A name with a line break in it would end the comment.
     note = f"# biascope {__version__}. To repeat this run: {repeat}\n" if repeat.isprintable() else ""
+    require_ours(path)
     try:
         write_atomically(path, (note + as_toml(kept_settings(context) | changed)).encode())
     except UnicodeEncodeError:

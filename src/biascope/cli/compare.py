@@ -37,6 +37,7 @@ def compare(
     """Compare networks: spectra, effective rank and overlap of their leading directions."""
     from biascope import scanning
     from biascope.measures.covariance import compare as comparison
+    from biascope.results.registry import require_own
     from biascope.results.report import write_report
     from biascope.runs.files import make_writable
 
@@ -52,6 +53,7 @@ def compare(
         print_expectation(_expected(subjects, shape, sampling, batchnorm, work.run(None)), work)
         return
     folder = work.out or Path("biascope-runs") / scanning.comparison_folder(subjects)
+    require_own(folder)
     results = scanning.results_of(
         subjects,
         folder,

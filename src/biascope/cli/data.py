@@ -156,6 +156,7 @@ def score(
     from biascope.families import source as model_source
     from biascope.results.registry import find
     from biascope.results.report import write_folder_report
+    from biascope.runs.files import require_ours
 
     if not scale > 0:
         raise ValueError(f"--scale must be a positive number, got {scale}. Pass --scale 0.001 as published.")
@@ -168,6 +169,7 @@ def score(
     on = f"{scanning.folder_name(model, chosen, None)}-on-{scanning.path_words(name, '.npz')}"
     folder = work.out or Path("biascope-runs") / on
     run = work.run(folder)
+    require_ours(*(folder / f"{split}-scores{suffix}" for suffix in (".csv", ".npz")))
     result = find("sample_score")(family, samples, draws=draws, scale=scale, readout=readout, seed=work.seed, run=run)
     result.save(folder / f"sample_score-{split}")
     keep_settings(folder, split)
@@ -209,7 +211,7 @@ def _write_tables(result: SampleScores, labelled: bool, folder: Path, split: str
 
     import numpy as np
 
-    from biascope.runs.files import write_atomically
+    from biascope.runs.files import require_ours, write_atomically
 
     scores, errors = result.scores, result.errors
     labels = result.labels.tolist() if labelled else [""] * len(scores)
@@ -222,6 +224,7 @@ def _write_tables(result: SampleScores, labelled: bool, folder: Path, split: str
         f"{split}-scores.csv": "\n".join([*lines, ""]).encode(errors="backslashreplace"),
         f"{split}-scores.npz": arrays.getvalue(),
     }
+    require_ours(*(folder / file for file in content))
     for file, data in content.items():
         write_atomically(folder / file, data)
     return [folder / file for file in content]

@@ -61,7 +61,7 @@ def fit(
     from biascope.families.source import family_of, parse_settings
     from biascope.results.estimate import Estimate
     from biascope.results.result import recorded
-    from biascope.runs.files import make_writable, write_atomically
+    from biascope.runs.files import make_writable, require_ours, write_atomically
     from biascope.scanning import path_words
     from biascope.tasks.signal_files import save_signal
     from biascope.training.signals import fit_signal, usual_recipe
@@ -74,6 +74,9 @@ def fit(
     family = family_of(model, shape=(len(given.shape),), settings={**usual, **chosen})
     run = work.run(None)
     folder = work.out or Path("biascope-runs") / f"inr-{path_words(signal, '.png')}"
+    suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
+    names = [f"reconstruction{suffix}", f"reconstruction-{finer}x{suffix}", "weights.safetensors", "fit.json"]
+    require_ours(*(folder / name for name in names))
     make_writable(folder)
     if finer < 1:
         raise ValueError(
@@ -95,7 +98,6 @@ def fit(
         unfinished=unfinished,
         run=run,
     )
-    suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
     files = [save_signal(found.reconstruction(run=run), folder / f"reconstruction{suffix}")]
     if finer > 1:
         files.append(save_signal(found.reconstruction(finer, run=run), folder / f"reconstruction-{finer}x{suffix}"))

@@ -67,6 +67,8 @@ def kernel(
         raise ValueError(
             f"--matrix must lie in an existing folder, but {matrix.parent} does not exist. Create it first."
         )
+    if matrix is not None and matrix.exists():
+        _require_matrix(matrix)
     chosen = model_source.parse_settings(settings)
     found = samples.arrays(work.seed)
     family = model_source.family_of(model, shape=found.shape, settings=chosen, weights_file=weights)
@@ -112,3 +114,15 @@ def kernel(
             np.save(file, kept.matrix.cpu().numpy())
     files = [] if matrix is None else [matrix]
     print_results([result], write_folder_report(folder), work.as_json, files=files)
+
+
+def _require_matrix(path: Path) -> None:
+    """Refuse to replace an array that is no kernel matrix."""
+    import numpy as np
+
+    try:
+        shape = np.load(path, mmap_mode="r").shape
+    except (OSError, ValueError):
+        shape = ()
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"--matrix would replace {path}, which holds no kernel matrix. Pass another name.")

@@ -69,6 +69,7 @@ def match(
     """Warn of networks that hardly change where the data vary, before training; with --race, train them briefly and rank them."""
     from biascope.measures import match as before_training
     from biascope.measures import race as in_training
+    from biascope.results.registry import require_own
     from biascope.results.report import write_folder_report
     from biascope.runs.files import make_writable
     from biascope.scanning import distinct_names, path_words
@@ -96,6 +97,7 @@ def match(
         expected = in_training.expected_time if race else before_training.expected_time
         print_expectation(expected(families, found, **how), work)
         return
+    require_own(folder, f"{kind}.csv")
     make_writable(folder)
     result: Race | Match
     if race:

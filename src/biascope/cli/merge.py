@@ -60,6 +60,9 @@ PIXELS_HELP = (
     "Scale of images: own (mean 0, variance 1 over the set), unit (0 to 1), or MEAN:SPREAD such as 0.1307:0.3081."
 )
 KEEP_HELP = "Parameters to take from the base, which models need not have: 'classifier.*'; may be repeated."
+TABLES = tuple(
+    f"{name}.csv" for name in ("layers", "layers_by_model", "layers_by_pair", "models", "coefficients", "outputs")
+)
 _SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 Base = Annotated[Path, typer.Argument(help=f"The pre-trained model: {CHECKPOINT}.")]
@@ -142,6 +145,7 @@ def check(
     from biascope.editing.unlabelled import SPLIT
     from biascope.measures.merge_check import merge_check
     from biascope.measures.merge_check.verdict import GRADES
+    from biascope.results.registry import require_own
     from biascope.runs.files import make_writable
     from biascope.scanning import path_words
 
@@ -163,6 +167,7 @@ def check(
     reading = how.reading(work.seed)
     known = candidates_of(base, models, data, reading, control=control, run=run)
     folder = work.out or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
+    require_own(folder, *TABLES)
     make_writable(folder)
     found = merge_check(
         known.network,
@@ -228,6 +233,7 @@ def apply(
     from biascope.editing.merge import merge
     from biascope.families.checkpoint import Checkpoint
     from biascope.families.checkpoint_writer import CheckpointWriter
+    from biascope.results.registry import require_own
     from biascope.runs.rehearsal import placed, rehearsing
     from biascope.runs.run import Run
     from biascope.scanning import path_words
@@ -238,6 +244,7 @@ def apply(
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not near.is_dir():  # told before the merge, not after it
         raise ValueError(f"--report-out must name a folder, but {near} is a file. Pass another.")
+    require_own(folder, *TABLES)
     opened, start = [(Checkpoint.open(path), number) for path, number in chosen], Checkpoint.open(base)
     if rehearsing():
         CheckpointWriter(out, start.tensors, shard_bytes=size, overwrite=overwrite)  # refuses what it cannot write
@@ -255,7 +262,10 @@ def apply(
     except KeyboardInterrupt:
         typer.echo("Stopped. Nothing was written. The same command starts again.", err=True)
         raise typer.Exit(1) from None  # 130 would be told that it goes on
-    _show(found, folder, f"{out.name}: {found.subject}", output)
+    try:
+        _show(found, folder, f"{out.name}: {found.subject}", output)
+    except (ValueError, OSError) as error:  # the model is written, which is what was asked for
+        typer.echo(f"biascope: {out} is written, but its report in {folder} is not: {error}", err=True)
 
 
 @app.command()
@@ -276,12 +286,14 @@ def diff(
     """
     from biascope.editing.merge import differences
     from biascope.families.checkpoint import Checkpoint
+    from biascope.results.registry import require_own
     from biascope.runs.run import Run
     from biascope.scanning import path_words
 
     first, others = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
-    found = differences(first, others, run=Run(progress=not output.quiet))
     folder = out or Path("biascope-runs") / f"diff-{path_words(base, '.safetensors')}"
+    require_own(folder, *TABLES)
+    found = differences(first, others, run=Run(progress=not output.quiet))
     _show(found, folder, f"How {found.subject} differ", output)
 
 

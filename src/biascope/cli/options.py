@@ -235,8 +235,11 @@ class Work(Lasting):
 
     def run(self, folder: Path | None, *, on: str | None = None, data_root: Path | None = None) -> Run:
         """How the work is run. A missing device raises an error before any work."""
+        from biascope.results.registry import require_own
         from biascope.runs.run import Run
 
+        if folder is not None:
+            require_own(folder)
         found = Run(
             folder=folder,
             device=self.device,

@@ -93,7 +93,8 @@ def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
         path: The file.
     """
     from biascope.results.document import csv_text
-    from biascope.runs.files import write_atomically
+    from biascope.runs.files import require_ours, write_atomically
 
+    require_ours(path)
     write_atomically(path, csv_text(rows).encode(errors="backslashreplace"))
     return path

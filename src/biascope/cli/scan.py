@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biascope.cli._dry_run import load_in_words
+from biascope.cli._dry_run import check_place, load_in_words
 from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import DataOptions, GradientOptions, Model, NetworkOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, print_results
@@ -41,6 +41,7 @@ def scan(
     found = samples.arrays(work.seed) if samples.data else None
     shape = network.shape or (found.shape if found else None)
     if work.dry_run:
+        check_place(work)
         family = network.family(model, shape)
         cost_at = shape or usual_shape(model, network.chosen)
         _print_cost(family, cost_at, sampling, work.run(None), work.as_json)

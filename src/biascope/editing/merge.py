@@ -95,10 +95,13 @@ def merge(
         )
     streams = [TaskStream(base, model, skipped) for model, _ in models]
     kept = {name for name in base.tensors if name in skipped or not weights.is_edited(name, base.tensors[name])}
-    if not base.tensors.keys() - kept:
-        raise ValueError(
-            f"No tensor of {base.name} is left to merge, because keep matches all of them. Pass a narrower pattern."
+    if not any(math.prod(base.tensors[name].shape) for name in base.tensors.keys() - kept):
+        because = (
+            "because keep matches all of them. Pass a narrower pattern"
+            if skipped
+            else "it has no floating-point weights"
         )
+        raise ValueError(f"No number of {base.name} is left to merge, {because}.")
     from biascope import __version__
 
     def described(hashes: Sequence[str]) -> str:
@@ -133,27 +136,30 @@ def merge(
                 writer.write(name, end)
                 advance(len(start))
         layers, columns = sums.by_layer(6 + 2 * len(streams))
+        _check_sizes(columns)
         _check_related(base, [] if unrelated else streams, columns)
         about |= {"base": hashed.value, "sources": described([stream.fingerprint for stream in streams])}
         writer.metadata |= about
-    numbers, norms, edits, errors, changed, lost = columns[:, :6].T
-    return Merge(
-        base=_label(base),
-        models=tuple(distinct(_label(model) for model, _ in models)),
-        coefficients=np.array(coefficients),
-        layers=layers,
-        numbers=numbers.astype(int),
-        base_norms=np.sqrt(norms),
-        task_norms=np.sqrt(columns[:, 6 : 6 + len(streams)]),
-        edit_norms=np.sqrt(edits),
-        error_norms=np.sqrt(errors),
-        changed=changed.astype(int),
-        lost=lost.astype(int),
-        precision=" and ".join(_types(base, [name for name in base.tensors if name not in kept])),
-        remarks=(*_remarks(base, kept, differing), *_told_of_adapters(adapters)),
-        file=str(out),
-        provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
-    ).check()
+        # Checked before the file gets its name: what ends in an error leaves nothing behind.
+        numbers, norms, edits, errors, changed, lost = columns[:, :6].T
+        found = Merge(
+            base=_label(base),
+            models=tuple(distinct(_label(model) for model, _ in models)),
+            coefficients=np.array(coefficients),
+            layers=layers,
+            numbers=numbers.astype(int),
+            base_norms=np.sqrt(norms),
+            task_norms=np.sqrt(columns[:, 6 : 6 + len(streams)]),
+            edit_norms=np.sqrt(edits),
+            error_norms=np.sqrt(errors),
+            changed=changed.astype(int),
+            lost=lost.astype(int),
+            precision=" and ".join(_types(base, [name for name in base.tensors if name not in kept])),
+            remarks=(*_remarks(base, kept, differing), *_told_of_adapters(adapters)),
+            file=str(out),
+            provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
+        ).check()
+    return found
 
 
 def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Run()) -> Difference:  # noqa: B008 - frozen
@@ -198,9 +204,9 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     names = [name for name, tensor in base.tensors.items() if weights.is_edited(name, tensor)]
     for model in models:
         names = [name for name in names if _is_comparable(base, model, name)]
-    if not names:
+    if not any(math.prod(base.tensors[name].shape) for name in names):
         raise ValueError(
-            f"The models must share weights with {base.name} by name and shape, but share none: {'. '.join(misfits)}. "
+            f"The models must share weights with {base.name} by name and shape, but share none: {'. '.join(misfits) or 'it has none'}. "
             "Pass states of one model."
         )
     odd = {name for each in (base, *models) for name in each.tensors if not is_vector(each)} - set(names)
@@ -231,6 +237,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
                 sums.add(name, row)
                 advance(len(start))
     layers, columns = sums.by_layer(2 + 2 * count + 3 * len(pairs))
+    _check_sizes(columns)
     cuts = np.cumsum([1, 1, count, count, len(pairs), len(pairs)])
     numbers, norms, moved, changed, dots, shared, conflicts = np.split(columns, cuts, axis=1)
     misfits += [
@@ -331,6 +338,11 @@ def _check_finite(values: Tensor, name: str, whose: str, advice: str) -> None:
     quick = math.isfinite(float(values.sum(dtype=weights.working_type(values.dtype))))
     if not quick and not bool(values.isfinite().all()):
         raise ValueError(f"The weights of {whose} must be finite, but {name} is not. {advice}.")
+
+
+def _check_sizes(columns: np.ndarray) -> None:
+    if not np.isfinite(columns).all():
+        raise ValueError("The weights must be small enough for float64 to hold their squares, but are not. Scale them.")
 
 
 def _check_related(base: Checkpoint, streams: Sequence[TaskStream], columns: np.ndarray) -> None:

@@ -15,7 +15,7 @@ from biascope.editing.tuning import TUNINGS, require_heads, tuned_vectors
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
-from biascope.runs.files import make_writable, name_for_file, write_atomically
+from biascope.runs.files import make_writable, name_for_file, require_ours, write_atomically
 from biascope.runs.identity import content_of
 from biascope.runs.rehearsal import at_hand, counted
 from biascope.runs.run import Run
@@ -181,6 +181,7 @@ def save_vectors(
     Raises:
         ValueError: If the folder cannot be written.
     """
+    require_ours(*(folder / name for name in ("base.safetensors", "heads.safetensors")))
     make_writable(folder)
     state = {**study.encoder.params, **study.encoder.buffers}
     kept = {name: state[name] for name in study.encoder.module.state_dict() if name in state}

@@ -135,8 +135,10 @@ def _unpickled(path: Path, mapped: bool) -> object:
 def save(params: Params, path: Path | str, metadata: dict[str, str] | None = None) -> None:
     """Write weights as safetensors, whole or not at all."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in params.items()}
+    from biascope import __version__
+
     with written(Path(path)) as temporary:
-        safetensors.torch.save_file(tensors, temporary, metadata=metadata)
+        safetensors.torch.save_file(tensors, temporary, metadata={"biascope": __version__, **(metadata or {})})
 
 
 def misfits(found: Mapping[str, Described], wanted: Mapping[str, Described], *, types: bool = True) -> str:

@@ -37,7 +37,7 @@ from biascope.results.estimate import Number
 from biascope.results.paper_page import picture, write_page
 from biascope.results.result import now, software
 from biascope.results.wording import snake
-from biascope.runs.files import make_writable, name_for_file, write_atomically
+from biascope.runs.files import make_writable, name_for_file, require_ours, write_atomically
 from biascope.runs.run import Run
 
 FOLDER = Path("biascope-runs") / "reproduce"
@@ -91,6 +91,7 @@ def reproduce(
     networks = selection.require(figure, networks, effort)
     root = run.folder or FOLDER
     folder = root / figure.paper / "-".join([figure.file_name, effort, *map(name_for_file, networks)])
+    require_ours(*(folder / name for name in (DOCUMENT, "picture.png", "picture-dark.png")))
     make_writable(folder)
     circumstances: dict[str, Any] = run.describe()
     with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds, selection.only(networks):

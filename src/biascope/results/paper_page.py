@@ -17,7 +17,7 @@ from biascope.results.claim import DOCUMENT, FigureOfPaper, Finding, Record
 from biascope.results.page import citation, download, rendered
 from biascope.results.result import Badge, Step
 from biascope.results.wording import duration, listed, natural_order
-from biascope.runs.files import write_atomically
+from biascope.runs.files import require_ours, write_atomically
 
 _BACKGROUND = {False: "#fefdfb", True: "#14171d"}  # by whether it is dark; the colours of the page
 _WIDTH = 1400  # pixels of the widest picture
@@ -66,6 +66,7 @@ def write_page(folder: Path) -> Path:
                     room -= len(data)
         findings.append(_shown(f"finding-{len(findings) + 1}", record) | pictures)
     page = folder / "report.html"
+    require_ours(page)
     write_atomically(page, rendered("paper.html", _content(findings, problems)))
     return page
 

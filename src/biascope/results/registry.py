@@ -18,6 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from biascope.results import store
 from biascope.results.result import Result, recorded
 from biascope.results.wording import natural_order
+from biascope.runs.files import require_ours
 from biascope.runs.progress import phase
 
 PAPERS = {
@@ -296,6 +297,20 @@ def measurement(
     return lambda function: Measurement(
         function, result, title, paper, example, network or {}, checks, command, probe or {}
     )
+
+
+def require_own(folder: Path, *more: str) -> None:
+    """Refuse a folder for results in which a file of the same name is not ours: before the work, not after it.
+
+    Args:
+        folder: Where results and ``report.html`` will lie.
+        more: Other files that will be written there.
+
+    Raises:
+        ValueError: If there is such a file.
+    """
+    documents = [f"{name}/{store.DOCUMENT}" for name in (*names(), "result", "advice")]
+    require_ours(*(folder / name for name in ("report.html", *documents, *more)))
 
 
 def names() -> tuple[str, ...]:

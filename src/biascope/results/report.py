@@ -28,7 +28,7 @@ from biascope.results.planes import distinct, joint_views, live_view
 from biascope.results.registry import find, names, saved
 from biascope.results.result import Badge, Beside, Result, Step
 from biascope.results.wording import listed
-from biascope.runs.files import write_atomically
+from biascope.runs.files import require_ours, write_atomically
 from biascope.runs.rehearsal import counted
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     if len(page) > LIMIT:
         raise ValueError(f"A report must stay below 5 MB, got {len(page):,} bytes. Pass fewer results.")
     path = Path(path)
+    require_ours(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
     return path

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from biascope.results.estimate import Estimate, Number
-from biascope.runs.files import write_atomically
+from biascope.runs.files import require_ours, write_atomically
 
 FORMAT = 2  # of the files; raised when an old reader could misread a new file
 DOCUMENT = "result.json"
@@ -59,6 +59,7 @@ def write(folder: Path, document: Mapping[str, Any], arrays: Mapping[str, np.nda
     Arrays lie in ``arrays-DIGEST.npz``, everything else in the document, which names that file. So the last write decides: a
     process that is killed in between leaves what was there before.
     """
+    require_ours(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
     data, before = _packed(arrays), _arrays_file(folder, name)
     stored = f"arrays-{_digest(data)}.npz"

@@ -22,6 +22,7 @@ def make_writable(folder: Path) -> None:
         ValueError: If it cannot be created or written, in one sentence.
     """
     try:
+        _held_ours(folder.absolute())  # looked at before anything is written there
         _made.extend(each for each in (folder, *folder.parents) if not each.exists())
         folder.mkdir(parents=True, exist_ok=True)
         clear_leftovers(folder)
@@ -66,9 +67,69 @@ def remove_empty_folders() -> None:
     _made.clear()
 
 
+# What stands in the first bytes of our files of a kind.
+_MARKS = {
+    ".html": re.compile(rb'<meta name="generator" content="biascope '),
+    ".json": re.compile(
+        rb'\A\s*\{\s*("format": \d+,.*"(measurement|record)": |"version": 1,\s*"results": \[)', re.DOTALL
+    ),
+    ".safetensors": re.compile(rb'"__metadata__":\{[^}]*"(biascope|encoder)":'),
+    ".toml": re.compile(rb'\A(# biascope |command = ")'),
+}
+_HEAD = 4096  # of so many bytes
+_written: set[Path] = set()  # by this process
+
+
+def require_ours(*paths: Path) -> None:
+    """Refuse to replace a file that Biascope did not write.
+
+    Reports, documents, settings and weights say so themselves. A table or a picture counts as ours in a folder that held one of these
+    when this process first came to it.
+
+    Raises:
+        ValueError: If there is such a file.
+
+    Example:
+        >>> import tempfile
+        >>> page = Path(tempfile.mkdtemp()) / "report.html"
+        >>> require_ours(page)
+        >>> _ = page.write_text("<title>Quarterly report</title>")
+        >>> try:
+        ...     require_ours(page)
+        ... except ValueError as error:
+        ...     print(str(error).removeprefix(str(page)))
+         would be replaced, but was not written by Biascope. Move it away, or pass another --out.
+    """
+    for path in paths:
+        if not _is_ours(path) and path.exists():
+            raise ValueError(
+                f"{path} would be replaced, but was not written by Biascope. Move it away, or pass another --out."
+            )
+
+
+def _is_ours(path: Path) -> bool:
+    mark = _MARKS.get(path.suffix)
+    if mark is None or path.suffix == ".safetensors":  # versions before 0.2 left no mark there
+        known = path.absolute() in _written or _held_ours(path.parent.absolute())
+        if known or mark is None:
+            return known
+    try:
+        with path.open("rb") as file:
+            return mark.search(file.read(_HEAD)) is not None
+    except OSError:
+        return False
+
+
+@functools.cache
+def _held_ours(folder: Path) -> bool:
+    """Whether a folder held a file that says that it is ours, when it was first looked at."""
+    marked = (folder / "report.html", *folder.glob("*.toml"), *folder.glob("*.json"), *folder.glob("*/result.json"))
+    return any(_is_ours(path) for path in marked)
+
+
 _ABANDONED = 24 * 3600  # seconds after which no process still writes a file of ours
 _machine = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
-_PARTIAL = re.compile(r"\..+\.(?P<process>\d+)-((?P<machine>[0-9a-f]{8})-)?[0-9a-f]{8}\.partial")
+_PARTIAL = re.compile(r"\..+\.biascope-(?P<process>\d+)-(?P<machine>[0-9a-f]{8})-[0-9a-f]{8}\.partial")
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -87,7 +148,7 @@ def _abandoned(path: Path, name: re.Match[str]) -> bool:
     """Whether the process that wrote a temporary file, whose number is in its name, has ended."""
     if time.time() - path.stat().st_mtime > _ABANDONED:
         return True
-    if name["machine"] not in (None, _machine):  # of a machine that shares the disk: its processes cannot be asked here
+    if name["machine"] != _machine:  # of a machine that shares the disk: its processes cannot be asked here
         return False
     try:
         os.kill(int(name["process"]), 0)
@@ -100,7 +161,7 @@ def _abandoned(path: Path, name: re.Match[str]) -> bool:
 
 def partial_name(path: Path) -> Path:
     """A new hidden name beside a file or folder, for what is not whole yet."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{_machine}-{secrets.token_hex(4)}.partial")
+    return path.with_name(f".{path.name}.biascope-{os.getpid()}-{_machine}-{secrets.token_hex(4)}.partial")
 
 
 def put_in_place(whole: Path, path: Path) -> None:
@@ -126,6 +187,7 @@ def written(path: Path) -> Iterator[Path]:
     with _temporary(path) as temporary:
         yield temporary
         put_in_place(temporary, path)
+        _written.add(path.absolute())
 
 
 def write_atomically(path: Path, data: bytes) -> None:
