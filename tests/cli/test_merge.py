@@ -239,3 +239,26 @@ def test_checkpoints_that_do_not_differ_are_compared_and_merged_all_the_same(fol
     base, out = load_file("base.safetensors"), load_file("out.safetensors")
     assert all(torch.equal(base[name], out[name]) for name in base)
     assert (folder / "biascope-runs" / "merge-out" / "report.html").exists()
+
+
+def test_a_merge_is_written_or_ends_with_an_error_and_never_both(folder, monkeypatch):
+    empty = {"first.weight": torch.zeros(0, 4), "steps": torch.tensor(3)}
+    for name in ("void", "void2"):
+        save_file(empty, f"{name}.safetensors")
+    refused(folder, r"No number of void\.safetensors is left to merge, because it has no floating-point weights\.", "apply",
+            "void.safetensors", "void2.safetensors=1", "--out", "out.safetensors")  # fmt: skip
+    refused(folder, "share none: it has none", "diff", "void.safetensors", "void2.safetensors")
+    save_file({"first.weight": torch.full((3,), 1e200, dtype=torch.float64)}, "huge.safetensors")
+    refused(folder, "small enough for float64 to hold their squares", "apply", "huge.safetensors", "huge.safetensors=1", "--out",
+            "out.safetensors")  # fmt: skip
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ValueError("result could not be drawn: no room.")
+
+    monkeypatch.setattr("biascope.results.report.write_report", fail)
+    done = CliRunner().invoke(app, ["apply", "base.safetensors", "a.safetensors=1", "--out", "out.safetensors"])
+    assert done.exit_code == 0, done.output
+    assert (
+        "out.safetensors is written, but its report in biascope-runs/merge-out is not: result could not" in done.output
+    )
+    assert Checkpoint.open("out.safetensors").fingerprint() == Checkpoint.open("a.safetensors").fingerprint()
