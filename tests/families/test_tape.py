@@ -4,12 +4,17 @@ Laws are compared with modules built one by one. With z the difference of two sa
 its own standard errors, |z| < 6 is asked for: a right law fails once in 10⁸ comparisons, a wrong one by hundreds.
 """
 
+import ctypes
 import dataclasses
+import functools
+import io
 import itertools
 import math
 import random
 import secrets
 import time
+import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ import torch
 from networks_under_test import CPU, AttentionNetwork, batchnorm_convnet, global_states
 from scipy.stats import ks_2samp
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from biascope import networks
 from biascope.families import family as family_module
@@ -403,6 +409,201 @@ def test_rare_branches_are_drawn_as_often_as_they_happen(monkeypatch):
     for build in (python_branch, branch_on_a_draw):
         centres = Family.initialised(build).draw(400, seed=0, run=CPU).params["weight"].mean(1)
         assert abs(float((centres > 3).float().mean()) - 0.1) < Z * math.sqrt(0.1 * 0.9 / 400)
+
+
+# ---- builders that look at what they drew --------------------------------------------------------------------------
+
+MOST = 2.5  # no weight is larger: a fifth of all members would break this rule if it were not followed
+
+
+def saved(tensor: Tensor) -> Tensor:
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def seen_by_a_function(weight: Tensor) -> float:
+    seen: list[float] = []
+    weight.clone().apply_(lambda value: seen.append(abs(value)) or value)
+    return max(seen)
+
+
+def cholesky_works(weight: Tensor) -> bool:
+    try:
+        torch.linalg.cholesky(torch.eye(1) * (MOST - weight.abs().max()))
+    except torch.linalg.LinAlgError:
+        return False
+    return True
+
+
+LOOKS = {
+    "numpy": lambda weight: np.abs(weight.numpy()).max() <= MOST,
+    "numpy of a copy": lambda weight: np.abs(weight.clone().double().mul(2).numpy()).max() <= 2 * MOST,
+    "numpy of a parameter": lambda weight: np.abs(nn.Parameter(weight).detach().numpy()).max() <= MOST,
+    "a function of NumPy": lambda weight: np.max(np.abs(np.asarray(weight))) <= MOST,
+    "dlpack": lambda weight: np.abs(np.from_dlpack(weight)).max() <= MOST,
+    "tolist": lambda weight: max(map(abs, weight.tolist())) <= MOST,
+    "a loop over item": lambda weight: all(abs(value.item()) <= MOST for value in weight),
+    "max": lambda weight: max(weight.abs()) <= MOST,
+    "a state dictionary": lambda weight: max(map(abs, Holding(weight=weight).state_dict()["weight"].tolist())) <= MOST,
+    "words": lambda weight: "True" not in repr(weight.abs().max() > MOST),
+    "format": lambda weight: float(f"{weight.abs().max():.6f}") <= MOST,
+    "a constant made of it": lambda weight: bool(torch.tensor([weight.abs().max()]) <= MOST),
+    "an index made of it": lambda weight: bool(torch.tensor([[1], [0]])[[(weight.abs().max() > MOST).long()], [0]]),
+    "bytes": lambda weight: np.abs(np.frombuffer(bytes(weight.untyped_storage()), np.float32)).max() <= MOST,
+    "an address": lambda weight: max(map(abs, (ctypes.c_float * 20).from_address(weight.data_ptr()))) <= MOST,
+    "a file": lambda weight: np.abs(saved(weight).numpy()).max() <= MOST,
+    "a function of Python": lambda weight: seen_by_a_function(weight) <= MOST,
+    "a shape": lambda weight: len(torch.bincount((weight.abs() > MOST).long())) == 1,
+    "an error": cholesky_works,
+    "a test": lambda weight: torch.equal(weight.clamp(-MOST, MOST), weight),
+}
+
+
+def redrawn_until(fine: Callable[[Tensor], bool]) -> nn.Module:
+    weight = torch.randn(20)
+    while not fine(weight):
+        weight = torch.randn(20)
+    return Holding(weight=weight)
+
+
+def looked_at_from_outside() -> nn.Module:
+    numbers = np.empty(20, np.float32)
+    weight = torch.from_numpy(numbers).normal_()
+    while np.abs(numbers).max() > MOST:
+        weight.normal_()
+    return Holding(weight=weight)
+
+
+def looked_at_before_it_is_drawn() -> nn.Module:
+    weight = torch.zeros(20)
+    numbers = weight.numpy()
+    nn.init.trunc_normal_(weight, a=-3, b=3)
+    while np.abs(numbers).max() > MOST:
+        nn.init.trunc_normal_(weight, a=-3, b=3)
+    return Holding(weight=weight)
+
+
+def caught() -> nn.Module:
+    def fine(weight: Tensor) -> bool:
+        try:
+            return float(np.abs(weight.numpy()).max()) <= MOST
+        except Exception:
+            return True
+
+    return redrawn_until(fine)
+
+
+LOOKERS = {name: functools.partial(redrawn_until, fine) for name, fine in LOOKS.items()} | {
+    "memory of NumPy": looked_at_from_outside,
+    "memory given to NumPy": looked_at_before_it_is_drawn,
+    "errors are caught": caught,
+}
+
+
+@pytest.mark.parametrize("name", LOOKERS)
+def test_a_builder_that_looks_at_its_weights_keeps_its_rule(name):
+    before = global_states()
+    family = Family.initialised(LOOKERS[name], name="redrawn")
+    largest = family.draw(200, seed=0, run=CPU).params["weight"].abs().amax(1)
+    assert global_states() == before
+    assert int((largest > MOST).sum()) == 0
+    assert family.drawing.startswith("built one by one, since it ")
+
+
+def shown_by(method: Callable[[Tensor], object], tensor: Tensor) -> object:
+    """What a method of a tensor without arguments gives Python, comparable."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answer = method(tensor)
+    if isinstance(answer, torch.UntypedStorage):
+        return bytes(answer)
+    return np.asarray(answer).tolist() if isinstance(answer, np.ndarray | torch.TypedStorage) else answer
+
+
+def tells_numbers(name: str, kind: torch.dtype) -> bool:
+    try:
+        zero, again, one = (shown_by(getattr(Tensor, name), torch.tensor(value, dtype=kind)) for value in (0, 0, 1))
+        return not any(map(torch.is_tensor, tree_leaves(zero))) and bool(zero == again) and bool(zero != one)
+    except Exception:  # it needs arguments, or another device
+        return False
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64], ids=str)
+def test_whatever_tells_python_the_numbers_of_a_tensor_is_seen(kind):
+    telling = [name for name in dir(Tensor) if callable(getattr(Tensor, name)) and tells_numbers(name, kind)]
+    assert {"tolist", "numpy", "item", "untyped_storage", "__float__", "__bool__", "__repr__", "__array__"} <= {
+        *telling
+    }
+    for name in telling:
+
+        def look(name=name) -> nn.Module:
+            weight = (2 * torch.rand(())).to(kind)
+            shown_by(getattr(Tensor, name), weight)
+            return Holding({"drawn": weight})
+
+        with pytest.raises(TapeError, match="reads a number"):
+            Tape.record(look)
+
+
+def test_a_builder_that_only_prints_is_as_it_was():
+    def printing() -> nn.Module:
+        layer = nn.Linear(3, 2)
+        str(layer.weight), layer.bias.tolist()
+        return layer
+
+    drawn = Family.initialised(printing).draw(5, seed=3, run=CPU)
+    silent = stacked(built(lambda: nn.Linear(3, 2), 3, 0, 5))
+    assert all(torch.equal(drawn.params[name], silent[name]) for name in silent)
+
+
+def test_a_look_at_what_was_not_drawn_is_harmless():
+    def build() -> nn.Module:
+        rates = torch.linspace(0, 1, 5)
+        positions = torch.from_numpy(np.sin(np.asarray(torch.arange(5.0))))
+        return Holding({"rates": torch.tensor(rates.tolist()), "positions": positions}, weight=torch.rand(4))
+
+    assert Family.initialised(build).drawing == "replayed in stacks from recorded initialisers"
+
+
+def test_memory_that_was_given_away_is_not_replayed():
+    def build() -> nn.Module:
+        weight = torch.empty(4)
+        weight.numpy()[:] = 2.0  # no operator writes this: replayed memory would hold what lay there before
+        return Holding({"given": weight}, weight=torch.rand(4))
+
+    family = Family.initialised(build)
+    assert "NumPy or Python may have changed" in family.drawing
+    assert bool((family.draw(3, seed=0, run=CPU).buffers["given"] == 2).all())
+
+
+@pytest.mark.parametrize("rest", range(3))
+def test_a_course_that_only_some_seeds_show_is_found(rest):
+    def build() -> nn.Module:
+        weight = torch.rand(4)
+        return Holding(weight=-weight if torch.initial_seed() % 3 == rest else weight)
+
+    assert "under another seed" in Family.initialised(build).drawing
+
+
+@pytest.mark.parametrize(
+    ("build", "listed"),
+    [
+        (lambda: nn.Linear(4, 2, bias=bool(torch.rand(()) < 0.5)), r"1 (missing|extra) \(bias\)"),
+        (
+            lambda: nn.Linear(4, 2 + int(torch.initial_seed() % 3)),
+            r"2 of another shape \(bias \(.,\) instead of \(.,\), ",
+        ),
+    ],
+    ids=["names", "shapes"],
+)
+def test_a_builder_that_draws_its_layers_is_refused(build, listed):
+    family = Family.initialised(build, name="mine")
+    with pytest.raises(
+        ValueError, match=rf"^mine must build the same layers in every draw, but two draws differ: {listed}"
+    ):
+        family.draw(20, seed=0, run=CPU)
 
 
 def test_a_builder_that_fails_under_the_recorder_alone_is_built_one_by_one():

@@ -672,7 +672,14 @@ class Draws:
     def _drawn(self, start: int, stop: int) -> Network:
         if self.family._tape is None:
             assert self.family._build is not None
-            return self._stack(stacked(built(self.family._build, self.seed, start, stop)), stop - start)
+            members, template = built(self.family._build, self.seed, start, stop), self.family.template
+            for member in members:
+                if listed := weights.misfits(member, {**template.params, **template.buffers}, types=False):
+                    raise ValueError(
+                        f"{self.family.name} must build the same layers in every draw, but two draws differ: {listed}. Choose the "
+                        "layers outside of the builder, and make one family for each architecture."
+                    )
+            return self._stack(stacked(members), stop - start)
         parts = []
         while start < stop:
             block, first = divmod(start, self.block_size)

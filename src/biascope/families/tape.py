@@ -3,8 +3,9 @@
 Building a module thousands of times is the bottleneck of every average over initialisations. The tape sees each
 operator that writes into memory (``uniform_``, ``normal_``, ``fill_``, ``mul_``, ``linalg_qr`` …) while the builder
 runs, and replays the list on tensors with a leading axis over members. It refuses a builder whose course may depend on
-chance: one that looks at a drawn number, or draws with NumPy or Python. And it proves itself before it is used: under a
-fresh seed, one unstacked replay must equal ``build()`` bit for bit, and a stack of one member up to rounding.
+chance: one that looks at a drawn number, with an operator or past them (NumPy, lists, addresses), or that draws
+with NumPy or Python. And it proves itself before it is used: under fresh seeds, one unstacked replay must equal
+``build()`` bit for bit, and a stack of one member up to rounding.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -35,6 +37,35 @@ _RANDOM_FACTORIES: dict[Any, str] = {
 }
 
 _CONSTANT_FILLS = (torch.ops.aten.zero_.default, torch.ops.aten.fill_.Scalar)
+
+# What gives Python the numbers of a tensor without an operator …
+_COPIES = frozenset(
+    (
+        Tensor.tolist,
+        Tensor.__bool__,
+        Tensor.__int__,
+        Tensor.__float__,
+        Tensor.__complex__,
+        Tensor.__index__,
+        Tensor.__repr__,
+        Tensor.__format__,
+    )
+)
+# … and what gives it their memory, which it may read and change from then on.
+_MEMORY = frozenset(
+    (
+        Tensor.numpy,
+        Tensor.__array__,
+        Tensor.__dlpack__,
+        Tensor.data_ptr,
+        Tensor.storage,
+        Tensor.untyped_storage,
+        Tensor.__reduce_ex__,
+        Tensor.apply_,
+        Tensor.map_,
+        Tensor.map2_,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -70,17 +101,25 @@ class TapeError(Exception):
 
 @dataclass
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every operator that writes memory, by the storages it reads and writes."""
+    """Notes every operator that writes memory, by the storages it reads and writes.
+
+    A builder that cannot be recorded runs on to its end and sees nothing of it: it might catch an error of ours.
+    """
 
     entries: list[_Entry] = field(default_factory=list)
     constants: dict[int, Tensor] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)  # alive, so that no storage address is used twice
     known: dict[int, tuple[torch.dtype, int]] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)  # storages that hold random numbers, or what was made of them
+    exposed: set[int] = field(default_factory=set)  # storages that Python may change without an operator
     pause: bool = False
+    refusal: str = ""  # why this builder cannot be replayed
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    def refuse(self, reason: str) -> None:
+        self.refusal, self.pause = self.refusal or reason, True
 
     def key(self, tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr() or id(tensor)
@@ -94,7 +133,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
             self.constants[key] = flat.clone()
         if self.known[key][0] != tensor.dtype:
-            raise TapeError("it views one piece of memory as two number types")
+            self.refuse("it views one piece of memory as two number types")
         return _View(key, tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset()))
 
     def remember(self, tensor: Tensor) -> None:
@@ -120,26 +159,81 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        if not self.pause:
+        if self.pause:
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # what the recorder looks at, the builder does not
+            inputs = _tensors((args, kwargs))
             for tensor in inputs:
                 self.view(tensor)  # a constant must be copied before the operator changes it
-        result = func(*args, **kwargs)
-        if self.pause:
-            return result
-        written = _written(func, args, kwargs)
-        leaves = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
-        random = torch.Tag.nondeterministic_seeded in func.tags
-        if random or any(self.key(tensor) in self.drawn for tensor in inputs):
-            if torch.Tag.data_dependent_output in func.tags:
-                raise TapeError("it reads a number that it drew, and may take another branch with another number")
-            self.drawn.update(self.key(tensor) for tensor in (*leaves, *written))
-        if not written and all(self.key(leaf) in self.known for leaf in leaves):
-            return result  # a view, or a look at a value
-        if random and (len(inputs) > 1 or (not written and func not in _RANDOM_FACTORIES)):
-            raise TapeError(f"it draws with {func}, which cannot be replayed for a stack")
-        self.note(func, args, kwargs, result, in_place_random=random and bool(written))
+            of_chance = any(self.key(tensor) in self.drawn for tensor in inputs)
+            try:
+                result = func(*args, **kwargs)
+            except Exception:
+                if of_chance:  # with other numbers it may succeed, and the builder may catch the error
+                    self.refuse("an operator failed on numbers that it drew")
+                raise
+            self.follow(func, args, kwargs, result, of_chance)
         return result
+
+    def follow(self, func: Any, args: Any, kwargs: Any, result: Any, of_chance: bool) -> None:
+        """Note what an operator has done."""
+        inputs, leaves, written = _tensors((args, kwargs)), _tensors(result), _written(func, args, kwargs)
+        if any(self.key(tensor) in self.exposed for tensor in inputs):
+            self.refuse("it uses memory that NumPy or Python may have changed")
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        if random or of_chance:
+            if not leaves and not written:  # a number, or an assertion
+                self.refuse("it reads a number that it drew, and may take another branch with another number")
+            elif torch.Tag.dynamic_output_shape in func.tags and func is not torch.ops.aten.index.Tensor:
+                self.refuse("it makes a tensor whose shape depends on numbers that it drew")
+            self.draw_into(written)
+            self.drawn.update(self.key(leaf) for leaf in leaves)
+        if not written and all(self.key(leaf) in self.known for leaf in leaves):
+            return  # a view, or a look at a value
+        if random and (len(inputs) > 1 or (not written and func not in _RANDOM_FACTORIES)):
+            self.refuse(f"it draws with {func}, which cannot be replayed for a stack")
+        self.note(func, args, kwargs, result, in_place_random=random and bool(written))
+
+    def draw_into(self, tensors: list[Tensor]) -> None:
+        """Note that tensors hold random numbers from now on."""
+        keys = {self.view(tensor).storage for tensor in tensors}
+        if keys & (self.exposed | self.constants.keys()):
+            self.refuse("it draws into memory that NumPy or Python may read")
+        self.drawn |= keys
+
+    def expose(self, function: Any, tensors: list[Tensor]) -> None:
+        """Note that Python has the numbers of tensors, or their memory."""
+        keys = {self.view(tensor).storage for tensor in tensors}
+        if keys & self.drawn:
+            self.refuse("it reads a number that it drew, and may take another branch with another number")
+        if function in _MEMORY:
+            self.exposed |= keys
+
+
+@dataclass
+class _Onlooker(TorchFunctionMode):
+    """Sees what is no operator: how a builder takes the numbers of a tensor, or its memory, into Python."""
+
+    recorder: _Recorder
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder, before = self.recorder, set(self.recorder.constants)
+        result = func(*args, **(kwargs or {}))
+        if not recorder.pause:
+            if func in _COPIES or func in _MEMORY:
+                recorder.expose(func, _tensors((args, kwargs)))
+            elif recorder.constants.keys() - before:
+                # torch.tensor, or an index, that is given a list of tensors makes a constant of their numbers.
+                listed = [each for each in (*args, *(kwargs or {}).values()) if not isinstance(each, Tensor)]
+                recorder.expose(func, _tensors(listed))
+        return result
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
@@ -174,28 +268,35 @@ class Tape:
 
         def truncated_normal(tensor: Tensor, *args: Any, generator: torch.Generator | None = None) -> Tensor:
             # Its rejection loop takes a random number of turns: replayed as one operator, not step by step.
-            recorder.pause = True
-            original(tensor, *args, generator=generator)
-            recorder.pause = False
-            recorder.note(original, (tensor, *args), {"generator": None}, tensor, in_place_random=True)
-            recorder.drawn.add(recorder.key(tensor))
+            if recorder.pause:
+                return original(tensor, *args, generator=generator)
+            with torch._C.DisableTorchFunction():
+                recorder.draw_into([tensor])
+                recorder.pause = True
+                original(tensor, *args, generator=generator)
+                recorder.pause = bool(recorder.refusal)
+                recorder.note(original, (tensor, *args), {"generator": None}, tensor, in_place_random=True)
             return tensor
 
         original: Callable[..., Tensor] = getattr(nn.init, "_no_grad_trunc_normal_", nn.init.trunc_normal_)
         patched = mock.patch.object(nn.init, "_no_grad_trunc_normal_", truncated_normal, create=True)
-        with forked_rng(seed_of(seed, "record")), patched, recorder:
+        with forked_rng(seed_of(seed, "record")), patched, recorder, _Onlooker(recorder):
             before = _other_generators()
             try:
                 module = build()
-            except TapeError:
-                raise
             except Exception as error:  # a builder that works, but not under a dispatch mode
-                raise TapeError(f"it cannot be recorded ({type(error).__name__}: {error})") from error
+                recorder.refuse(f"it cannot be recorded ({type(error).__name__}: {error})")
             if _other_generators() != before:
-                raise TapeError("it draws with NumPy or Python's random, which the tape does not see")
-        tensors = {name: recorder.view(tensor) for name, tensor in _state(module).items()}
+                recorder.refuse("it draws with NumPy or Python's random, which the tape does not see")
+        if not recorder.refusal:
+            tensors = {name: recorder.view(tensor) for name, tensor in _state(module).items()}
+            if any(view.storage in recorder.exposed for view in tensors.values()):
+                recorder.refuse("it uses memory that NumPy or Python may have changed")
+        if recorder.refusal:
+            raise TapeError(recorder.refusal)
         tape = Tape(tuple(recorder.entries), recorder.constants, recorder.known, tensors)
-        tape._prove(build, seed_of(seed, "proof"))
+        for proof in range(proofs(sum(tensor.numel() for tensor in _state(module).values()))):
+            tape._prove(build, seed_of(seed, "proof", proof))
         return tape
 
     def _prove(self, build: Builder, seed: int) -> None:
@@ -209,7 +310,7 @@ class Tape:
             reason = str(error).strip().splitlines()[0]
             raise TapeError(f"its initialisers cannot be replayed ({reason})") from error
         for name, tensor in wanted.items():
-            if not torch.equal(tensor, alone[name]):
+            if name not in alone or not torch.equal(tensor, alone[name]):
                 raise TapeError(f"a replay under another seed does not equal the builder at {name}")
             if not torch.allclose(tensor, stack[name][0], rtol=1e-4, atol=1e-6):  # batched products may round otherwise
                 raise TapeError(f"a replay for a stack does not equal the builder at {name}")
@@ -304,6 +405,16 @@ def built(build: Builder, seed: int, first: int, last: int) -> list[Params]:
         with forked_rng(seed_of(seed, "build", index)):
             members.append({name: tensor.clone() for name, tensor in _state(build()).items()})
     return members
+
+
+def proofs(numbers: int) -> int:
+    """Number of seeds under which a tape is proven: eight, and at least two where a build takes long.
+
+    Example:
+        >>> proofs(60_941), proofs(11_000_000)
+        (8, 2)
+    """
+    return min(8, max(2, 2**22 // max(1, numbers)))
 
 
 def block_size(numbers: int, device: torch.device) -> int:
