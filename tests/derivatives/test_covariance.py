@@ -41,9 +41,14 @@ FRESH = Probe.gaussian((1, 8, 8), num=3, fresh=True, seed=1)
 
 
 def sampler_of(
-    family: Family, probe: Probe = FIXED, estimator: str = "exact", run: Run = CPU, seed: int = 0
+    family: Family,
+    probe: Probe = FIXED,
+    estimator: str = "exact",
+    run: Run = CPU,
+    seed: int = 0,
+    step: float = 100.0,
 ) -> GradientSampler:
-    return GradientSampler(family, probe, estimator=estimator, step=100.0, readout="first", seed=seed, run=run)
+    return GradientSampler(family, probe, estimator=estimator, step=step, readout="first", seed=seed, run=run)
 
 
 @pytest.mark.parametrize("probe", [FIXED, FRESH], ids=["fixed", "fresh"])
@@ -123,6 +128,28 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(
     calls.clear()
     gradient_covariance(sampler_of(family, probe, run=run), draws=96, seed=0, **how)
     assert not calls
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_a_step_whose_differences_are_rounding_is_refused(offset: float) -> None:
+    class Offset(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(12, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) + offset
+
+    family, probe = Family.initialised(Offset, name="offset"), Probe.gaussian((12,))
+    double = Run(device="cpu", precision="float64")
+    exact = sampler_of(family, probe, run=double).gradients(0, 4)
+    fine = 1e-3 * max(1.0, offset)
+    for step in (1e-7, fine / 1000):
+        with pytest.raises(ValueError, match=r"^The step h .* more than rounding in float32, got .* Pass step="):
+            sampler_of(family, probe, "difference", step=step)
+    for run, step in ((double, 1e-7), (double, 1e-3), (CPU, fine), (CPU, 100.0)):
+        found = sampler_of(family, probe, "difference", run=run, step=step).gradients(0, 4)
+        assert float((found.double() - exact).norm() / exact.norm()) < 0.05
 
 
 def test_other_settings_do_not_continue_the_same_run(family: Family, tmp_path: Path) -> None:

@@ -144,6 +144,27 @@ def test_limits_are_what_the_documentation_says() -> None:
     assert (moments.DENSE_LIMIT, moments.ROWS_LIMIT) == (8192, 2**29)
 
 
+@pytest.mark.parametrize("form", ["dense", "rows"])
+@pytest.mark.parametrize("factor", [1.0, 1e3, 1e5, 1e8])
+def test_what_all_gradients_have_in_common_costs_no_digit_of_a_centred_statistic(form: str, factor: float) -> None:
+    gradients = gaussian(48, 1, 5).double()
+    common = factor * torch.linspace(-1.0, 2.0, 5, dtype=torch.float64)
+    wanted = GradientCovariance([summed(part, "dense") for part in gradients.split(6)], True, 1)
+    groups = []
+    for part in (gradients + common).split(6):  # each group about a centre of its own, as after an interruption
+        groups.append(Moments.empty(5, form, torch.device("cpu"), part[:2].mean((0, 1))))
+        groups[-1].add(part)
+    groups[1::2] = [Moments.from_tensors(group.tensors(), torch.device("cpu")) for group in groups[1::2]]
+    found = GradientCovariance(groups, True, 1)
+    error = max(1e-6, 1e-14 * factor)  # rows are kept in float32, and float64 gradients themselves are rounded
+    axes = torch.eye(5, dtype=torch.float64)
+    torch.testing.assert_close(found.matmul(axes), wanted.matmul(axes), rtol=error, atol=error)
+    torch.testing.assert_close(found.along(axes), wanted.along(axes), rtol=error, atol=error)
+    assert found.mean_length() == pytest.approx(float((gradients.mean((0, 1)) + common).norm()), rel=1e-7)
+    for one, two in ((found.trace(), wanted.trace()), (found.effective_rank(), wanted.effective_rank())):
+        assert (one.value, one.low, one.high) == pytest.approx((two.value, two.low, two.high), rel=10 * error)
+
+
 def crossed(halves: torch.Tensor, form: str) -> Moments:
     sums = Moments.empty(halves.shape[2], form, torch.device("cpu"))
     sums.add_crossed(halves)

@@ -144,6 +144,61 @@ def test_centred_and_uncentred_agree_where_the_mean_is_zero_and_differ_where_it_
     assert abs(uncentred.directions[0] @ np.ones(8)) / np.sqrt(8) > 0.99
 
 
+class Common(nn.Module):
+    """A linear network whose members share a gradient of a given length; their own weights have the spread of ``SPREAD``."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8))
+        self.register_buffer("common", torch.full((8,), length / 8**0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ (SPREAD.to(x) * self.weight + self.common))[:, None]
+
+
+SPREAD = torch.tensor([1.0, 0.8, 0.5, 0.3, 0.2, 0.1, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("estimator", ["exact", "difference"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_common_gradient_does_not_change_centred_directions_or_is_refused(precision: str, estimator: str) -> None:
+    run = Run(device="cpu", precision=precision)
+
+    def measured(length: float) -> Anisotropy:
+        family = Family.initialised(lambda: Common(length), name="common")
+        return anisotropy_directions(family, Probe.fixed(X), estimator=estimator, draws=64, run=run)
+
+    wanted = measured(0.0)
+    assert wanted.effective_rank.contains(float((SPREAD**2).sum() ** 2 / (SPREAD**4).sum()))
+    for length in (1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8):
+        if precision == "float32" and length >= 1e6:
+            with pytest.raises(ValueError, match=r"more than rounding, but in float32.* Pass precision='float64'"):
+                measured(length)
+            continue
+        found = measured(length)
+        for name in ("effective_rank", "anisotropy", "trace"):
+            one, two = getattr(found, name), getattr(wanted, name)
+            assert (one.value, one.low, one.high) == pytest.approx((two.value, two.low, two.high), rel=0.01)
+            assert one.contains(one.value)
+        assert 1 <= found.effective_rank.value <= 8
+
+
+def test_members_of_one_gradient_have_no_covariance_about_their_mean() -> None:
+    class Shift(nn.Module):  # random, but not along the input
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.randn(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.square().sum(1, keepdim=True) + self.shift
+
+    run = Run(device="cpu", precision="float64")
+    with pytest.raises(ValueError, match=r"^Gradients of shift must differ between draws .* Pass centred=False"):
+        anisotropy_directions(
+            Family.initialised(Shift, name="shift"), Probe.fixed(X), estimator="exact", draws=16, run=run
+        )
+
+
 def test_differences_of_a_piecewise_linear_network_see_further_than_its_gradient() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))

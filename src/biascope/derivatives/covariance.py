@@ -30,6 +30,7 @@ from biascope.tasks.probe import Probe
 
 ESTIMATORS = ("exact", "difference")
 GROUPS = 32  # blocks of the jackknife, and units of resuming
+_ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the variance
 _SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
 
 
@@ -197,6 +198,7 @@ class GradientSampler:
         with differentiated(self.family.name):
             gradient = self._one(network, x) if self.estimator == "exact" else input_gradient(network, x)
             if bool((gradient != 0).any()):
+                self._check_step(network, x, gradient)
                 return
             candidates = self._draws[0 : min(4, self._draws.block_size)].read(self.readout)
             several = [self._one(candidates.member(index), x) for index in range(candidates.members or 0)]
@@ -204,6 +206,22 @@ class GradientSampler:
             raise ValueError(
                 f"{self.family.name} must depend on its input, but its output is constant there. "
                 "Check that forward uses its argument and that no detach() or dead layer cuts it off."
+            )
+
+    def _check_step(self, network: Network, x: Any, gradient: Tensor) -> None:
+        """Refuse differences of so small a step that they are rounding of the outputs."""
+        if self.estimator == "exact":
+            return
+        with torch.no_grad():
+            output = float(network(x).abs().max())
+        length = float(gradient.double().norm(dim=-1).max())
+        rounded = self.run.rounding * output * math.sqrt(gradient.shape[-1] / 2)  # over all numbers of an input
+        if rounded > _ROUNDED * abs(self.step) * length:
+            enough = rounded / (_ROUNDED * length)
+            raise ValueError(
+                f"The step h of the difference must change the outputs by more than rounding in {self.run.precision}, got "
+                f"{self.step:g} for outputs of {output:.2g} and a gradient of length {length:.2g}. Pass step={enough:.1g} or "
+                "more, or precision='float64'."
             )
 
 
@@ -288,6 +306,7 @@ def gradient_covariance(
         draws=draws,
         seed=seed,
         **({"of": "means over halves of the inputs"} if of_means else {}),
+        **({"about": "a mean gradient"} if centred else {}),
     )
     keys = [f"draws-{edges[index]}-{edges[index + 1]}" for index in range(count)]
     checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
@@ -301,24 +320,52 @@ def gradient_covariance(
                 else:
                     # Strides run across the borders of groups, up to the next one that is done or where a stop is checked.
                     last = next((i for i in range(index + 1, count) if done[i] or i in checks), count)
-                    for moments in _groups(sampler, edges[index : last + 1], form, of_means, advance):
+                    for moments in _groups(sampler, edges[index : last + 1], form, centred, of_means, advance):
                         if trials.folder is not None:
                             trials.write(keys[len(finished)], moments.tensors())
                         finished.append(moments)
                 if len(finished) in checks and _similarity(finished, centred, inputs, leading) >= (stable or 1.0):
                     break
-    return GradientCovariance(finished, centred, inputs)
+    covariance = GradientCovariance(finished, centred, inputs)
+    if centred:
+        _check_digits(covariance, sampler)
+    return covariance
+
+
+def _check_digits(covariance: GradientCovariance, sampler: GradientSampler) -> None:
+    """Refuse a spread that is rounding of what the gradients have in common."""
+    common, spread = covariance.mean_length(), math.sqrt(max(covariance.trace().value, 0.0))
+    if sampler.run.rounding * common <= _ROUNDED * spread:
+        return
+    name, precision = sampler.family.name, sampler.run.precision
+    if sampler.run.rounding == torch.finfo(torch.float64).eps:
+        raise ValueError(
+            f"Gradients of {name} must differ between draws to have a covariance, but they are equal up to rounding. "
+            "Pass centred=False to keep the mean gradient."
+        )
+    raise ValueError(
+        f"Gradients of {name} must differ between draws by more than rounding, but in {precision} their spread is "
+        f"{spread / common:.1g} of their mean. Pass precision='float64' (--precision float64), or centred=False to keep the mean."
+    )
 
 
 def _groups(
-    sampler: GradientSampler, edges: list[int], form: str, of_means: bool, advance: Callable[[int], None]
+    sampler: GradientSampler,
+    edges: list[int],
+    form: str,
+    centred: bool,
+    of_means: bool,
+    advance: Callable[[int], None],
 ) -> Iterator[Moments]:
-    """Sums over consecutive groups of draws, each as soon as it is whole."""
+    """Sums over consecutive groups of draws, each as soon as it is whole; all about the mean of the first gradients."""
     start, group = edges[0], 0
-    moments = Moments.empty(sampler.size, form, sampler.run.torch_device)
+    moments: Moments | None = None
     while start < edges[-1]:
         stop = min(edges[-1], start + sampler.stride)
         gradients = sampler.gradients(start, stop, advance)
+        if moments is None:
+            centre = gradients.mean((0, 1), dtype=torch.float64) if centred else None
+            moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre)
         if of_means:
             pairs = gradients.reshape(len(gradients), 2, -1, gradients.shape[-1])  # two halves of the inputs
             gradients = pairs.mean(2, dtype=torch.float64)
@@ -329,7 +376,7 @@ def _groups(
             add(gradients[first - start : last - start])
             if last == edges[group + 1]:
                 yield moments
-                moments = Moments.empty(sampler.size, form, sampler.run.torch_device)
+                moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre)
                 group += 1
             first = last
         start = stop

@@ -3,6 +3,9 @@
 A draw t contributes the matrix ``M_t = (1/n) Σ_x g_t(x) g_t(x)ᵀ``, or, for the mean gradient, ``M_t = ½(a bᵀ + b aᵀ)`` of the means
 a and b of its gradients over two halves of its inputs, whose expectation is that of ``ḡ ḡᵀ`` whatever their number. Over draws we keep
 ``S = Σ M_t`` (whole, as rows, or sketched, by its size) and a few scalars and vectors. Sums of disjoint sets of draws add.
+
+Where the mean gradient will be removed, all sums are about a centre near it: from sums about 0, what gradients share would be
+subtracted to the fourth power, and a common gradient 10⁴ times the spread leaves no digit.
 """
 
 # T draws · n inputs per draw · D input size · k sketch size
@@ -69,6 +72,11 @@ class Dense(SecondMoment):
             assert isinstance(other, Dense)
             self.matrix += other.matrix.to(self.matrix.device)
 
+    def moved(self, shift: Tensor, total: Tensor, draws: int) -> Dense:
+        """The sum of ``(r + shift)(r + shift)ᵀ`` over as many rows, given ``Σ r``."""
+        crossed = torch.outer(total + draws / 2 * shift, shift)
+        return Dense(self.matrix + crossed + crossed.T)
+
     def inner(self, other: SecondMoment) -> float:  # noqa: D102
         if isinstance(other, Rows):
             return sum(
@@ -125,6 +133,10 @@ class Rows(SecondMoment):
         assert isinstance(other, Rows)
         self.parts.extend(other.parts)
         self.signs.extend(other.signs)
+
+    def moved(self, shift: Tensor, total: Tensor, draws: int) -> Rows:
+        """The sum of ``(r + shift)(r + shift)ᵀ``."""
+        return Rows([(part.double() + shift.to(part.device)).float() for part in self.parts], list(self.signs))
 
     def inner(self, other: SecondMoment) -> float:  # noqa: D102
         if isinstance(other, Dense):
@@ -227,7 +239,7 @@ def representation(size: int, draws: int, inputs: int, groups: int) -> str:
 
 @dataclass
 class Moments:
-    """Sums over the draws of one group.
+    """Sums over the draws of one group, with g read as ``g − centre`` where there is a centre.
 
     Attributes:
         second: ``S = Σ M_t``.
@@ -237,6 +249,7 @@ class Moments:
         trace: ``Σ tr M_t``.
         trace_square: ``Σ (tr M_t)²``.
         norm_square: ``Σ ‖M_t‖²_F``.
+        centre: What is subtracted from every gradient, ``(D,)``; ``None`` for nothing. It needs one input per draw.
     """
 
     second: SecondMoment
@@ -246,9 +259,10 @@ class Moments:
     trace: float = 0.0
     trace_square: float = 0.0
     norm_square: float = 0.0
+    centre: Tensor | None = None
 
     @staticmethod
-    def empty(size: int, form: str, device: torch.device) -> Moments:
+    def empty(size: int, form: str, device: torch.device, centre: Tensor | None = None) -> Moments:
         """Sums over no draws."""
         second: SecondMoment
         if form == "dense":
@@ -258,11 +272,13 @@ class Moments:
         else:
             second = Sketch(torch.zeros(size, SKETCH_SIZE, dtype=torch.float32, device=device))
         zeros = torch.zeros(size, dtype=torch.float64, device=device)
-        return Moments(second, zeros, zeros.clone())
+        return Moments(second, zeros, zeros.clone(), centre=centre)
 
     def add(self, gradients: Tensor) -> None:
         """Add draws: ``(T, n, D)``."""
         _, inputs, size = gradients.shape
+        if self.centre is not None:
+            gradients = gradients.double() - self.centre
         self.second.add(gradients.reshape(-1, size), 1.0 / inputs)
         means = gradients.mean(1, dtype=torch.float64)  # (T, D)
         self.total += means.sum(0)
@@ -299,18 +315,49 @@ class Moments:
         self.draws += len(traces)
 
     def merge(self, other: Moments) -> None:
-        """Add the sums of other draws."""
+        """Add the sums of other draws, moved to the centre of these."""
+        other = other.about(self.centre)
         self.second.merge(other.second)
         self.total = self.total + other.total.to(self.total.device)
         self.weighted = self.weighted + other.weighted.to(self.total.device)
         for name in ("draws", "trace", "trace_square", "norm_square"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def about(self, centre: Tensor | None) -> Moments:
+        """The same sums about another centre, by Chan's update: every term is of the size of the result or smaller.
+
+        Reference:
+            Chan, Golub, LeVeque (1983). Algorithms for computing the sample variance. The American Statistician 37.
+        """
+        if centre is self.centre:
+            return self
+        zeros = torch.zeros_like(self.total)
+        here, there = (zeros if each is None else each.to(zeros.device) for each in (self.centre, centre))
+        shift = here - there
+        if not bool(shift.any()):
+            return self
+        assert isinstance(self.second, Dense | Rows)  # a sketch has no mean to remove
+        length, along = float(shift @ shift), float(self.total @ shift)
+        image = self.second.matmul(shift[:, None])[:, 0]
+        norms = self.norm_square + 4 * float(shift @ image) + self.draws * length**2
+        norms += 4 * float(self.weighted @ shift) + 2 * length * self.trace + 4 * length * along
+        return Moments(
+            self.second.moved(shift, self.total, self.draws),
+            self.total + self.draws * shift,
+            self.weighted + 2 * image + length * self.total + (self.trace + 2 * along + self.draws * length) * shift,
+            self.draws,
+            self.trace + 2 * along + self.draws * length,
+            norms,  # of one input per draw: ‖M_t‖²_F = (tr M_t)²
+            norms,
+            centre,
+        )
+
     def tensors(self) -> dict[str, Tensor]:
         """What to write to disk."""
         scalars = torch.tensor([self.draws, self.trace, self.trace_square, self.norm_square], dtype=torch.float64)
         vectors = {"total": self.total.cpu(), "weighted": self.weighted.cpu(), "scalars": scalars}
-        return {**self.second.tensors(), **vectors}
+        centre = {} if self.centre is None else {"centre": self.centre.cpu()}
+        return {**self.second.tensors(), **vectors, **centre}
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor], device: torch.device) -> Moments:
@@ -325,8 +372,10 @@ class Moments:
                     second.add(tensors[name].to(device), sign)
         else:
             second = Sketch(tensors["sketch"].to(device))
-        draws, *sums = tensors["scalars"].tolist()
-        return Moments(second, tensors["total"].to(device), tensors["weighted"].to(device), int(draws), *sums)
+        draws, trace, trace_square, norm_square = tensors["scalars"].tolist()
+        centre = tensors["centre"].to(device) if "centre" in tensors else None
+        total, weighted = tensors["total"].to(device), tensors["weighted"].to(device)
+        return Moments(second, total, weighted, int(draws), trace, trace_square, norm_square, centre)
 
 
 @dataclass(frozen=True)

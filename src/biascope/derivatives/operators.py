@@ -138,8 +138,8 @@ class GradientCovariance(EstimatedOperator):
     - for the mean gradient ``ḡ``, an unbiased estimate of ``ḡ ḡᵀ``, which need not be positive
       (:meth:`~biascope.derivatives.moments.Moments.add_crossed`).
 
-    Uncentred, ``Ĉ = S/T``; centred, ``Ĉ = (S − s sᵀ/T)/(T−1)``. Scalars of the spectrum are U-statistics with jackknife intervals over
-    the groups. Plug-in values would be badly biased unless T is much larger than D.
+    Uncentred, ``Ĉ = S/T``; centred, ``Ĉ = (S − s sᵀ/T)/(T−1)``, which is the same about any centre. Scalars of the spectrum are
+    U-statistics with jackknife intervals over the groups. Plug-in values would be badly biased unless T is much larger than D.
 
     Args:
         groups: Sums over disjoint sets of draws.
@@ -148,11 +148,11 @@ class GradientCovariance(EstimatedOperator):
     """
 
     def __init__(self, groups: Sequence[Moments], centred: bool, inputs: int) -> None:
-        self.groups, self.centred, self.inputs = list(groups), centred, inputs
         first = groups[0]
+        self.groups, self.centred, self.inputs = [group.about(first.centre) for group in groups], centred, inputs
         self.size, self.device = first.total.shape[0], first.total.device
-        self.total = Moments.empty(self.size, _form_of_total(groups, self.size), self.device)
-        for group in groups:
+        self.total = Moments.empty(self.size, _form_of_total(groups, self.size), self.device, first.centre)
+        for group in self.groups:
             self.total.merge(group)
         self.draws = self.total.draws
         self._sums: PowerSums | None = None
@@ -212,6 +212,11 @@ class GradientCovariance(EstimatedOperator):
         smallest = 4 if self.centred else 2
         ratios = [_ratio(sums, self.centred) for sums in left_out if sums.draws >= smallest]
         return jackknife(_ratio(self._power_sums(), self.centred), ratios if len(ratios) == len(left_out) else [])
+
+    def mean_length(self) -> float:
+        """The length of the mean gradient."""
+        mean = self.total.total / self.draws
+        return float((mean if self.total.centre is None else mean + self.total.centre).norm())
 
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Variance of the gradient along each column ``vᵀĈv``, and its standard error from the spread over groups."""

@@ -101,6 +101,13 @@ class Run:
         """The floating-point type of weights and activations."""
         return PRECISIONS[self.precision]
 
+    @property
+    def rounding(self) -> float:
+        """The relative error that one product may have."""
+        if self.precision == "tf32" and self.torch_device.type == "cuda":
+            return 2.0**-11
+        return float(torch.finfo(self.dtype).eps)
+
     @contextlib.contextmanager
     def products(self) -> Iterator[None]:
         """Set the precision of float32 products on CUDA for the duration, and restore the setting after it."""
