@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from biascope.results.draw import caption_of, reading_of
-from biascope.results.estimate import Number
+from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import PAPERS, find, load, names
 from biascope.results.result import KEY, Result
 from biascope.runs.run import Run
@@ -68,6 +69,15 @@ def test_its_numbers_have_keys_that_no_setting_changes(name: str) -> None:
         assert KEY.fullmatch(key), key
         assert isinstance(number, Number)
         assert number.label
+
+
+def test_every_number_lies_in_its_interval_and_has_one(name: str) -> None:
+    result = measured(name)
+    for key, number in result.headline().items():
+        assert math.isnan(number.low) or number.contains(number.value), (key, number)
+        own = getattr(result, key, None)
+        if isinstance(own, Estimate):  # the table, the attribute and the file say the same
+            assert (own.value, own.low, own.high) == (number.value, number.low, number.high), key
 
 
 def test_float32_and_float64_agree_to_rounding(name: str) -> None:

@@ -338,7 +338,7 @@ def test_sketches_give_unbiased_powers_of_the_trace_and_intervals_that_cover() -
         for group in groups[1:]:
             total = total.plus(group)
         powers.append(total.powers().mean(1))
-        covered.append(SketchedSums.effective_rank(groups).contains(rank))
+        covered.append(SketchedSums.participation(groups).contains(rank))
     mean, error = torch.stack(powers).mean(0), torch.stack(powers).std(0) / math.sqrt(300)
     wanted = torch.stack([truth.trace() ** 2, truth.square().sum()])
     assert bool((abs(mean - wanted) < 4 * error).all())

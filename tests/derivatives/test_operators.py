@@ -91,6 +91,13 @@ def test_too_few_groups_leave_the_spread_unknown() -> None:
     assert "unknown" in repr(rank)
 
 
+def test_a_square_of_which_noise_leaves_nothing_has_no_rank() -> None:
+    # Two halves with nothing in common: the estimate of a square is negative as often as positive.
+    ranks = [crossed_covariance(gaussian(6, 2, 400, seed), "rows", 3).effective_rank() for seed in range(12)]
+    assert any(np.isnan(rank.value) for rank in ranks)
+    assert all(np.isnan(rank.value) or 1 <= rank.value <= 400 for rank in ranks)
+
+
 def test_a_given_matrix_is_an_operator() -> None:
     matrix = torch.diag(torch.tensor([2.0, 1.0]))
     torch.testing.assert_close(Matrix(matrix).matmul(torch.eye(2, dtype=torch.float64)), matrix.double())
@@ -154,7 +161,7 @@ def test_the_spectrum_of_a_signed_thin_factor_is_that_of_the_matrix() -> None:
 
 
 def test_crossed_statistics_are_the_same_as_rows_and_as_a_matrix() -> None:
-    halves = gaussian(64, 2, 12)
+    halves = gaussian(64, 2, 12, shift=0.7)
     rows, dense = (crossed_covariance(halves, form, 32) for form in ("rows", "dense"))
     wanted = crossed_by_hand(halves).mean(0)
     for covariance in (rows, dense):

@@ -17,6 +17,7 @@ from biascope.measures.anisotropy_directions import Anisotropy, anisotropy_direc
 from biascope.measures.average_geometry import average_geometry
 from biascope.measures.pooling_theory.models import aliasing_matrix
 from biascope.results import store
+from biascope.results.estimate import Estimate
 from biascope.results.registry import load
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -142,6 +143,28 @@ def test_centred_and_uncentred_agree_where_the_mean_is_zero_and_differ_where_it_
     wanted = 0.25 * np.eye(8) + np.ones((8, 8))
     assert uncentred.effective_rank.contains(np.trace(wanted) ** 2 / (wanted**2).sum())
     assert abs(uncentred.directions[0] @ np.ones(8)) / np.sqrt(8) > 0.99
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_isotropic_network_has_one_interval_for_each_number_within_where_it_can_lie(
+    seed: int, tmp_path: Path
+) -> None:
+    family = Family.initialised(lambda: nn.Linear(8, 1), name="isotropic")
+    found = anisotropy_directions(family, Probe.fixed(X), estimator="exact", draws=40, seed=seed, run=CPU)
+    assert "spreads evenly over all 8" in found.sentence()
+    for name, low, high in (("effective_rank", 1, 8), ("anisotropy", 0, 1), ("trace", 0, np.inf)):
+        number, shown = getattr(found, name), found.headline()[name]
+        assert low <= number.low <= number.value <= number.high <= high
+        assert (number.value, number.low, number.high) == (shown.value, shown.low, shown.high)
+    outside = Estimate(-0.0046, 0.01, -0.0246, 0.0154)  # as earlier versions kept them
+    earlier = dataclasses.replace(
+        found, anisotropy=outside, effective_rank=outside.map_linear(-8.0, 8.0), trace=outside.map_linear(1.0, -1.0)
+    )
+    again = load(earlier.save(tmp_path / "earlier"))
+    assert isinstance(again, Anisotropy)
+    assert (again.anisotropy.value, again.anisotropy.low, again.anisotropy.high) == (0.0, 0.0, 0.0154)
+    assert (again.effective_rank.value, again.effective_rank.high) == (8.0, 8.0)
+    assert again.trace.value == again.trace.high == 0.0
 
 
 class Common(nn.Module):

@@ -317,5 +317,5 @@ def test_a_comparison_concludes_which_effective_ranks_differ() -> None:
 def test_intervals_end_where_a_number_can_lie() -> None:
     for result in results("features"):
         rank = result.headline()["effective_rank"]
-        assert 1 <= rank.low <= rank.high <= 20
-        assert result.headline()["anisotropy"].low >= 0
+        assert 1 <= rank.low <= rank.value <= rank.high <= 20
+        assert 0 <= result.headline()["anisotropy"].low <= result.headline()["anisotropy"].value

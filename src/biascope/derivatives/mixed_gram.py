@@ -68,7 +68,7 @@ class SketchedSums:
         return torch.stack([(self.trace**2 - self.trace_square) / pairs - 2 * norm / width, norm])
 
     @staticmethod
-    def effective_rank(groups: Sequence[SketchedSums]) -> Estimate:
+    def participation(groups: Sequence[SketchedSums]) -> Estimate:
         """The participation ratio, with the error of the draws and that of the sketches together."""
         total = functools.reduce(SketchedSums.plus, groups)
         powers = total.powers()
@@ -86,12 +86,13 @@ class SketchedSums:
         each = torch.stack([group.trace.mean() / group.draws for group in groups])
         spreads = [part.std() / math.sqrt(len(part)) for part in (each, total.trace / total.draws) if len(part) > 2]
         error = math.hypot(*map(float, spreads)) if len(spreads) == 2 else math.nan
-        return Estimate.from_error(float(total.trace.mean()) / total.draws, error, min(len(groups), len(total.trace)))
+        value, samples = float(total.trace.mean()) / total.draws, min(len(groups), len(total.trace))
+        return Estimate.from_error(value, error, samples).within(0.0, math.inf)
 
 
 def _quotient(powers: Tensor) -> float:
     trace_squared, norm_squared = powers.mean(1).tolist()
-    return trace_squared / norm_squared if norm_squared else math.nan
+    return trace_squared / norm_squared if trace_squared > 0 < norm_squared else math.nan
 
 
 class MixedDerivativeGram(EstimatedOperator):
@@ -219,10 +220,10 @@ class MixedDerivativeGram(EstimatedOperator):
             return SketchedSums.mean_trace(self._sketched())
         return Estimate(self._trace_and_norm[0])
 
-    def effective_rank(self) -> Estimate:
+    def participation(self) -> Estimate:
         """The participation ratio; its spread is unknown for the averaged operator."""
         if self.average == "gram":
-            return SketchedSums.effective_rank(self._sketched())
+            return SketchedSums.participation(self._sketched())
         trace, norm = self._trace_and_norm
         return Estimate(trace**2 / norm if norm else math.nan)
 

@@ -96,8 +96,12 @@ class EstimatedOperator(LinearOperator):
         """Its trace."""
 
     @abstractmethod
+    def participation(self) -> Estimate:
+        """The participation ratio ``(tr C)²/tr C²`` as it is estimated, which noise may carry beyond 1 and D."""
+
     def effective_rank(self) -> Estimate:
-        """The participation ratio ``(tr C)²/tr C²``."""
+        """The participation ratio ``(tr C)²/tr C²``, with its interval between 1 and D."""
+        return self.participation().within(1.0, float(self.size))
 
     def anisotropy(self, rank: Estimate | None = None) -> Estimate:
         """``1 − rank/D``: 0 for an isotropic network, near 1 for a gradient that is concentrated on few directions.
@@ -195,7 +199,7 @@ class GradientCovariance(EstimatedOperator):
         """``tr C``, the mean squared length of a gradient."""
         values = [self._plain_trace([group]) for group in self.groups]
         error = float(torch.tensor(values).std()) / math.sqrt(len(values)) if len(values) > 2 else math.nan
-        return Estimate.from_error(self._plain_trace(self.groups), error, len(values))
+        return Estimate.from_error(self._plain_trace(self.groups), error, len(values)).within(0.0, math.inf)
 
     def _plain_trace(self, groups: Sequence[Moments]) -> float:
         draws = sum(group.draws for group in groups)
@@ -206,8 +210,8 @@ class GradientCovariance(EstimatedOperator):
         shift = sum(float(2 * group.total @ mean - group.draws * (mean @ mean)) for group in groups)
         return (trace - shift) / draws * self.draws / (self.draws - 1)
 
-    def effective_rank(self) -> Estimate:
-        """The participation ratio ``(tr C)²/tr C²``, from U-statistics."""
+    def participation(self) -> Estimate:
+        """The participation ratio ``(tr C)²/tr C²``, from U-statistics; nan where noise leaves nothing of a square."""
         left_out = [self._left_out(group) for group in self.groups]
         smallest = 4 if self.centred else 2
         ratios = [_ratio(sums, self.centred) for sums in left_out if sums.draws >= smallest]
@@ -314,9 +318,11 @@ class GramOfMean(EstimatedOperator):
         """``‖M̄‖²_F``."""
         value = float(self.dense().trace())
         left_out = [_squares(self._total - part) / (self.draws - draws) ** 2 for draws, part in self._leavable()]
-        return Estimate.from_error(value, jackknife(value, left_out).standard_error, len(left_out))
+        return Estimate.from_error(value, jackknife(value, left_out).standard_error, len(left_out)).within(
+            0.0, math.inf
+        )
 
-    def effective_rank(self) -> Estimate:
+    def participation(self) -> Estimate:
         """The participation ratio of ``M̄ᵀM̄``."""
         left_out = []
         whole = self.dense() * self.draws**2
@@ -380,4 +386,4 @@ def _participation(matrix: Tensor) -> float:
 
 def _ratio(sums: PowerSums, centred: bool) -> float:
     trace_squared, norm_squared = sums.trace_and_norm(centred)
-    return trace_squared / norm_squared if norm_squared else math.nan
+    return trace_squared / norm_squared if trace_squared > 0 < norm_squared else math.nan

@@ -72,7 +72,7 @@ class Anisotropy(CovarianceResult):
         if self.alignments:
             shown["trace"] = self.trace.named("sum of all alignments")
             value, error = float(self.eigenvalues[0]), float(self.eigenvalue_errors[0])
-            first = Estimate.from_error(value, error, self.draws)
+            first = Estimate.from_error(value, error, self.draws).within(0.0, math.inf)
             shown["first_alignment"] = first.named("alignment of the first direction")
         if self.coherence is not None:
             shown["coherence"] = Estimate(self.coherence).named("cosine between the averages of two halves")

@@ -83,9 +83,8 @@ class GeometryEvolution(Result):
         value, error = float(self.correlation[place]), float(self.correlation_error[place])
         if not np.isfinite([value, error]).all():
             return Estimate(float(self.plain[place]))
-        found = Estimate.from_error(value, error, min(32, self.draws)).within(-1.0, 1.0)
         # The correction for noise may overshoot: no correlation lies beyond -1 or 1.
-        return replace(found, value=max(found.value, -1.0))
+        return Estimate.from_error(value, error, min(32, self.draws)).within(-1.0, 1.0)
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         place = int(np.abs(self.sizes - 10).argmin())

@@ -88,16 +88,18 @@ class Estimate:
         return Estimate(slope * self.value + offset, abs(slope) * self.standard_error, low, high, self.confidence)
 
     def within(self, low: float, high: float) -> Estimate:
-        """The same with the ends of its interval where the number can lie, and the value not above that.
-
-        A value below stays as it is: it says that there were too few draws.
+        """The same with its value and the ends of its interval where the number can lie.
 
         Example:
-            >>> Estimate(3050.0, 60.0, 2931.0, 3169.0).within(1.0, 3072.0)
-            3050 ± 60 (95 % CI 2931 to 3072)
+            >>> Estimate(3080.0, 60.0, 2961.0, 3199.0).within(1.0, 3072.0)
+            3072 ± 60 (95 % CI 2961 to 3072)
+            >>> Estimate(0.7, 0.2, 0.3, 1.1).within(1.0, 8.0)
+            1.00 ± 0.20 (95 % CI 1.00 to 1.10)
         """
-        start, end = (min(max(at, low), high) if math.isfinite(at) else at for at in (self.low, self.high))
-        return Estimate(min(self.value, high), self.standard_error, start, end, self.confidence)
+        value, start, end = (
+            at if math.isnan(at) else min(max(at, low), high) for at in (self.value, self.low, self.high)
+        )
+        return Estimate(value, self.standard_error, start, end, self.confidence)
 
     def in_percent(self) -> Estimate:
         """A share in percent."""

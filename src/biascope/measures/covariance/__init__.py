@@ -94,6 +94,13 @@ class CovarianceResult(Result, ABC):
     }
 
     @classmethod
+    def from_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Earlier versions kept estimates that lay outside of where their numbers can lie."""
+        most = float(math.prod(values["input_shape"]))
+        possible = {"effective_rank": (1.0, most), "anisotropy": (0.0, 1.0), "trace": (0.0, math.inf)}
+        return values | {name: values[name].within(*ends) for name, ends in possible.items()}
+
+    @classmethod
     def load(cls, folder: Path | str) -> Self:
         """Read what :meth:`save` wrote, in this version or an earlier one."""
         found = super().load(folder)
@@ -121,17 +128,12 @@ class CovarianceResult(Result, ABC):
         return f"central differences, h = {self.step:g}" if self.derivative == "difference" else "exact gradients"
 
     @property
-    def possible_rank(self) -> Estimate:
-        """The effective rank as it is shown: within 1 and D, which an unbiased estimate may leave."""
-        return self.effective_rank.within(1.0, float(self.size))
-
-    @property
     def mixed(self) -> bool:
         """Whether it uses the mixed derivative in input and weights instead of the input gradient."""
         return self.estimator.startswith("mixed")
 
     def beside(self) -> Beside:  # noqa: D102
-        return Beside(self.estimator, self.size, self.possible_rank)
+        return Beside(self.estimator, self.size, self.effective_rank)
 
     def overlaid(  # noqa: D102
         self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool, dark: bool
@@ -162,7 +164,7 @@ class CovarianceResult(Result, ABC):
             "overlap": captioned(f"Overlap of the {table.leading} leading directions", overlap),
         }
         if trained:  # the first thing to see
-            ranks = [(result.possible_rank.value, result.possible_rank.standard_error) for result in group]
+            ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
             values, errors = np.array(ranks).T
             along = captioned(
                 "Effective rank during training",
@@ -258,8 +260,8 @@ class CovarianceResult(Result, ABC):
     def headline(self) -> dict[str, Number]:  # noqa: D102
         squared = "mixed derivative" if self.mixed else "gradient"
         return {
-            "effective_rank": self.possible_rank.named(f"effective rank of {self.size} ({self.estimator})"),
-            "anisotropy": self.anisotropy.within(0.0, 1.0).named("anisotropy"),
+            "effective_rank": self.effective_rank.named(f"effective rank of {self.size} ({self.estimator})"),
+            "anisotropy": self.anisotropy.named("anisotropy"),
             "trace": self.trace.named(f"mean squared {squared}"),
             **(
                 {}
@@ -330,7 +332,7 @@ class CovarianceResult(Result, ABC):
     def unclear(self) -> bool:
         """Whether the effective rank is too uncertain for a sentence."""
         rank = self.effective_rank
-        return not rank.value >= 1 or not rank.high - rank.low <= rank.value
+        return not rank.high - rank.low <= rank.value
 
     def effective_draws(self) -> int:
         """How many independent gradients would give a sample spectrum as uneven as this one.

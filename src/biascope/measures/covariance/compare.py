@@ -94,7 +94,7 @@ class Comparison:
             labels: A distinct name for each result; by default their subjects.
         """
         names = list(labels or (result.subject for result in self.results))
-        values = np.array([result.possible_rank.value for result in self.results])
+        values = np.array([result.effective_rank.value for result in self.results])
         order = np.argsort(values, kind="stable")
         said = listed([f"{names[k]} ({_counted(values[k])})" for k in order])
         differ = self.differences()
@@ -126,7 +126,7 @@ class Comparison:
 
     def along_training(self, labels: Sequence[str]) -> list[Sentence]:
         """How the results change from the first to the last, as checkpoints of one training."""
-        ranks = [result.possible_rank for result in self.results]
+        ranks = [result.effective_rank for result in self.results]
         first, last, size = ranks[0], ranks[-1], self.results[0].size
         way = "does not change significantly"
         if self.differences()[0, -1]:
@@ -170,7 +170,7 @@ class Comparison:
             "measurement": self.measurement,
             "estimator": self.estimator,
             "subjects": [result.subject for result in self.results],
-            "effective_rank": [result.possible_rank.named("effective rank") for result in self.results],
+            "effective_rank": [result.effective_rank.named("effective rank") for result in self.results],
             "leading": self.leading,
             "overlap": self.overlap,
             "chance": self.chance,
@@ -193,7 +193,7 @@ class Comparison:
             cells = " ".join(
                 f"{value:5.2f} " if clear else f"({value:.2f})" for value, clear in zip(row, known, strict=True)
             )
-            lines.append(f"  {result.subject:{width}} effective rank {result.possible_rank!r:40}  {cells.rstrip()}")
+            lines.append(f"  {result.subject:{width}} effective rank {result.effective_rank!r:40}  {cells.rstrip()}")
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
 
 

@@ -38,7 +38,7 @@ class MeanGradient(CovarianceResult):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         shown = super().headline()
-        shown["effective_rank"] = self.possible_rank.named(
+        shown["effective_rank"] = self.effective_rank.named(
             f"directions over which the mean gradient spreads, of {self.size}"
         )
         shown["trace"] = self.trace.named("mean squared length of the mean gradient")

@@ -125,8 +125,7 @@ def as_possible(found: Estimate) -> Estimate:
         >>> as_possible(Estimate(-1.01, 0.02, -1.05, -0.97))
         -1.00 ± 0.020 (95 % CI -1.000 to -0.970)
     """
-    upper = found.within(-1.0, 1.0)
-    return upper.map_linear(-1.0).within(-1.0, 1.0).map_linear(-1.0)
+    return found.within(-1.0, 1.0)
 
 
 def share_within(groups: Tensor, mask: Tensor) -> Estimate:
