@@ -528,10 +528,8 @@ def test_a_derivative_that_is_zero_is_told(average: str) -> None:
 
 def test_infinite_derivatives_are_told() -> None:
     def exploding() -> nn.Module:
-        return gaussian_weights(
-            nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1)),
-            dict.fromkeys(("0.weight", "0.bias", "1.weight", "1.bias"), 1e30),
-        )
+        layers = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+        return gaussian_weights(layers, dict.fromkeys(dict(layers.named_parameters()), 1e30))
 
     with pytest.raises(ValueError, match="must have finite second derivatives"):
         next(derivative_of(exploding).grams(0, 1))

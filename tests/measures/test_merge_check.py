@@ -227,6 +227,34 @@ def test_few_samples_are_told(found: MergeCheck) -> None:
     assert ("The samples are too few for a certain verdict" in found.sentence()) == unsure
 
 
+@pytest.mark.parametrize("scale", [2.0**-100, 2.0**73])
+def test_distances_of_features_do_not_depend_on_their_scale(scale: float) -> None:
+    class Scaled(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * self.scale
+
+    found = []
+    for factor in (1.0, scale):
+
+        def build(factor: float = factor) -> nn.Module:
+            module = Scaled(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 5))
+            module.scale = factor
+            return module
+
+        encoder = network_of(build, readout=None)
+        heads = dict.fromkeys(MODELS, identity_head(5))
+        found.append(
+            merge_check(
+                encoder, heads, vectors_of(encoder), TASKS, compared="features", grid=3, resamples=30, run=CPU64
+            )
+        )
+    one, two = found
+    assert one.losses[0].value > 0
+    np.testing.assert_allclose(two.apart, one.apart, rtol=1e-9)
+    np.testing.assert_allclose(two.effects, one.effects, rtol=1e-9)
+    assert two.grade == one.grade
+
+
 def test_three_models_and_features() -> None:
     models = (*MODELS, "third")
     vectors, tasks = vectors_of(ENCODER, models), {**TASKS, "third": CONTROL}

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
-from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation
+from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation, unit_of
 from biascope.derivatives.operators import GradientCovariance
 from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
@@ -365,7 +365,9 @@ def _groups(
         gradients = sampler.gradients(start, stop, advance)
         if moments is None:
             centre = gradients.mean((0, 1), dtype=torch.float64) if centred else None
-            moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre)
+            spread = gradients.double() if centre is None else gradients.double() - centre
+            unit = _usable(float(unit_of(spread)), sampler)
+            moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre, unit)
         if of_means:
             pairs = gradients.reshape(len(gradients), 2, -1, gradients.shape[-1])  # two halves of the inputs
             gradients = pairs.mean(2, dtype=torch.float64)
@@ -376,10 +378,26 @@ def _groups(
             add(gradients[first - start : last - start])
             if last == edges[group + 1]:
                 yield moments
-                moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre)
+                moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre, unit)
                 group += 1
             first = last
         start = stop
+
+
+def _usable(unit: float, sampler: GradientSampler) -> float:
+    """The unit of sums, if gradients of this size have all digits, and their squares are numbers."""
+    name, run = sampler.family.name, sampler.run
+    if not 2.0**-500 < unit < 2.0**500:
+        raise ValueError(
+            f"Gradients of {name} must have squares that float64 can hold, but they are about {unit:.0e}. "
+            "Multiply the network's output by a constant."
+        )
+    if unit < 2**4 * torch.finfo(run.dtype).tiny:
+        raise ValueError(
+            f"Gradients of {name} must be numbers that {run.precision} can hold, but they are about {unit:.0e}. "
+            "Pass precision='float64' (--precision float64), or multiply the network's output by a constant."
+        )
+    return unit
 
 
 def _similarity(groups: list[Moments], centred: bool, inputs: int, leading: int) -> float:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.gradients import mixed_jvp, mixed_vjp, plain_attention
+from biascope.derivatives.moments import unit_of
 from biascope.families.family import Family, Network
 from biascope.runs.failures import reason_of
 from biascope.runs.memory import give_back, is_of_the_device, is_out_of_memory
@@ -131,7 +132,8 @@ class MixedDerivative:
 
     def sum_against(self, spans: Sequence[Span], cotangents: Tensor) -> Tensor:
         """``Σ_θ M_θᵀ U`` over draws as columns ``(D, k)``, for rows ``(k, p)``."""
-        return self._summed(self._against, spans, cotangents, self.size).T
+        unit = unit_of(cotangents)
+        return self._summed(self._against, spans, cotangents / unit, self.size).T * unit
 
     def holds(self, draws: int) -> bool:
         """Whether :meth:`gram_of_sum` takes that many draws: it keeps their weights, and takes differences."""
@@ -172,11 +174,11 @@ class MixedDerivative:
             for first, columns in self._summed_columns(drawn, like, begin, end):
                 last = first + len(columns)
                 held[first - begin : last - begin] = columns
-                gram[begin:last, first:last] = (held[: last - begin] @ columns.T).double()
+                gram[begin:last, first:last] = _products(held[: last - begin], columns)
                 if advance is not None:
                     advance(len(columns))
             for first, columns in self._summed_columns(drawn, like, end, size):
-                gram[begin:end, first : first + len(columns)] = (held @ columns.T).double()
+                gram[begin:end, first : first + len(columns)] = _products(held, columns)
         return gram.triu() + gram.triu(1).T
 
     def _summed_columns(
@@ -205,7 +207,9 @@ class MixedDerivative:
         return total
 
     def _gram(self, stack: Network, x: Any, rows: Tensor, paired: bool) -> Tensor:
-        return mixed_vjp(stack, x, mixed_jvp(stack, x, rows, paired=paired), paired=paired)
+        columns = mixed_jvp(stack, x, rows, paired=paired)
+        unit = unit_of(columns)
+        return mixed_vjp(stack, x, columns / unit, paired=paired).double() * unit
 
     def _along(self, stack: Network, x: Any, rows: Tensor, paired: bool) -> Tensor:
         if self.step is None:
@@ -227,19 +231,21 @@ class MixedDerivative:
     def _gram_of_columns(self, stack: Network, x: Any, rows: Tensor, paired: bool) -> Tensor:
         """By differences: products of all columns with one another, in blocks on and above the diagonal."""
         if not self.are_axes(rows):
-            return self._against(stack, x, self._along(stack, x, rows, paired), paired)
+            columns = self._along(stack, x, rows, paired)
+            unit = unit_of(columns)
+            return self._against(stack, x, columns / unit, paired).double() * unit
         lead, size = (stack.members,) if stack.members else (), self.size
         block = max(1, 4 * self.numbers // (self.parameters * (stack.members or 1)))
-        gram = rows.new_zeros(*lead, size, size)
+        gram = torch.zeros(*lead, size, size, dtype=torch.float64, device=rows.device)
         for begin in range(0, size, block):
             end = min(size, begin + block)
             held = rows.new_empty(*lead, end - begin, self.parameters)
             for first, columns in self._columns(stack, x, rows, paired, begin, end):
                 last = first + columns.shape[-2]
                 held[..., first - begin : last - begin, :] = columns
-                gram[..., begin:last, first:last] = held[..., : last - begin, :] @ columns.mT
+                gram[..., begin:last, first:last] = _products(held[..., : last - begin, :], columns)
             for first, columns in self._columns(stack, x, rows, paired, end, size):
-                gram[..., begin:end, first : first + columns.shape[-2]] = held @ columns.mT
+                gram[..., begin:end, first : first + columns.shape[-2]] = _products(held, columns)
         return gram.triu() + gram.triu(1).mT
 
     def are_axes(self, rows: Tensor) -> bool:
@@ -328,6 +334,12 @@ class MixedDerivative:
                 f"{self.family.name} must be twice differentiable for a mixed derivative, but it failed with: {reason_of(error)}. "
                 "Pass estimator='exact' or 'difference', which need first derivatives at most."
             ) from error
+
+
+def _products(rows: Tensor, others: Tensor) -> Tensor:
+    """``R Cᵀ`` in the rows' own precision, whatever their size."""
+    unit = unit_of(rows)
+    return ((rows / unit) @ others.mT).double() * unit
 
 
 def _input(inputs: Any, index: int, paired: bool) -> Any:

@@ -5,7 +5,8 @@ a and b of its gradients over two halves of its inputs, whose expectation is tha
 ``S = Σ M_t`` (whole, as rows, or sketched, by its size) and a few scalars and vectors. Sums of disjoint sets of draws add.
 
 Where the mean gradient will be removed, all sums are about a centre near it: from sums about 0, what gradients share would be
-subtracted to the fourth power, and a common gradient 10⁴ times the spread leaves no digit.
+subtracted to the fourth power, and a common gradient 10⁴ times the spread leaves no digit. All sums are in a unit, a power of two near
+the largest gradient, so that no fourth power overflows or vanishes; dividing by it is exact.
 """
 
 # T draws · n inputs per draw · D input size · k sketch size
@@ -36,6 +37,10 @@ class SecondMoment(ABC):
     @abstractmethod
     def merge(self, other: SecondMoment) -> None:
         """Add another sum of the same kind."""
+
+    @abstractmethod
+    def times(self, factor: float) -> SecondMoment:
+        """The sum multiplied by a positive number."""
 
     @abstractmethod
     def inner(self, other: SecondMoment) -> float:
@@ -71,6 +76,9 @@ class Dense(SecondMoment):
         else:
             assert isinstance(other, Dense)
             self.matrix += other.matrix.to(self.matrix.device)
+
+    def times(self, factor: float) -> Dense:  # noqa: D102
+        return Dense(self.matrix * factor)
 
     def moved(self, shift: Tensor, total: Tensor, draws: int) -> Dense:
         """The sum of ``(r + shift)(r + shift)ᵀ`` over as many rows, given ``Σ r``."""
@@ -134,6 +142,9 @@ class Rows(SecondMoment):
         self.parts.extend(other.parts)
         self.signs.extend(other.signs)
 
+    def times(self, factor: float) -> Rows:  # noqa: D102
+        return Rows([part * math.sqrt(factor) for part in self.parts], list(self.signs))
+
     def moved(self, shift: Tensor, total: Tensor, draws: int) -> Rows:
         """The sum of ``(r + shift)(r + shift)ᵀ``."""
         return Rows([(part.double() + shift.to(part.device)).float() for part in self.parts], list(self.signs))
@@ -190,6 +201,9 @@ class Sketch(SecondMoment):
         assert isinstance(other, Sketch)
         self.image += other.image.to(self.image.device)
 
+    def times(self, factor: float) -> Sketch:  # noqa: D102
+        return Sketch(self.image * factor, self.seed)
+
     def inner(self, other: SecondMoment) -> float:  # noqa: D102
         assert isinstance(other, Sketch)
         return float((self.image.double() * other.image.to(self.image.device).double()).sum()) / self.image.shape[1]
@@ -221,6 +235,19 @@ class Sketch(SecondMoment):
         return {"sketch": self.image.cpu()}
 
 
+def unit_of(numbers: Tensor) -> Tensor:
+    """The power of two next above the largest number: dividing by it is exact, and leaves numbers of which squares can be taken.
+
+    Example:
+        >>> unit_of(torch.tensor([3e-30, -5e-30])).log2().item(), unit_of(torch.zeros(3)).item()
+        (-97.0, 1.0)
+    """
+    largest = numbers.detach().abs().amax()
+    ends = torch.finfo(largest.dtype)
+    exponent = torch.frexp(largest).exponent.clamp(math.frexp(ends.tiny)[1], math.frexp(ends.max)[1] - 1)
+    return torch.ldexp(torch.ones_like(largest), exponent)
+
+
 def representation(size: int, draws: int, inputs: int, groups: int) -> str:
     """Which form the second moment of one group takes, by its size alone: ``"rows"``, ``"dense"`` or ``"sketch"``.
 
@@ -239,7 +266,7 @@ def representation(size: int, draws: int, inputs: int, groups: int) -> str:
 
 @dataclass
 class Moments:
-    """Sums over the draws of one group, with g read as ``g − centre`` where there is a centre.
+    """Sums over the draws of one group, with g read as ``(g − centre)/unit``.
 
     Attributes:
         second: ``S = Σ M_t``.
@@ -250,6 +277,7 @@ class Moments:
         trace_square: ``Σ (tr M_t)²``.
         norm_square: ``Σ ‖M_t‖²_F``.
         centre: What is subtracted from every gradient, ``(D,)``; ``None`` for nothing. It needs one input per draw.
+        unit: A power of two by which every gradient is divided.
     """
 
     second: SecondMoment
@@ -260,9 +288,10 @@ class Moments:
     trace_square: float = 0.0
     norm_square: float = 0.0
     centre: Tensor | None = None
+    unit: float = 1.0
 
     @staticmethod
-    def empty(size: int, form: str, device: torch.device, centre: Tensor | None = None) -> Moments:
+    def empty(size: int, form: str, device: torch.device, centre: Tensor | None = None, unit: float = 1.0) -> Moments:
         """Sums over no draws."""
         second: SecondMoment
         if form == "dense":
@@ -272,13 +301,15 @@ class Moments:
         else:
             second = Sketch(torch.zeros(size, SKETCH_SIZE, dtype=torch.float32, device=device))
         zeros = torch.zeros(size, dtype=torch.float64, device=device)
-        return Moments(second, zeros, zeros.clone(), centre=centre)
+        return Moments(second, zeros, zeros.clone(), centre=centre, unit=unit)
 
     def add(self, gradients: Tensor) -> None:
         """Add draws: ``(T, n, D)``."""
         _, inputs, size = gradients.shape
         if self.centre is not None:
             gradients = gradients.double() - self.centre
+        if self.unit != 1:
+            gradients = gradients / self.unit
         self.second.add(gradients.reshape(-1, size), 1.0 / inputs)
         means = gradients.mean(1, dtype=torch.float64)  # (T, D)
         self.total += means.sum(0)
@@ -298,7 +329,7 @@ class Moments:
 
         ``½(a bᵀ + b aᵀ) = m mᵀ − d dᵀ`` of the half sum m and the half difference d.
         """
-        first, second = halves[:, 0].double(), halves[:, 1].double()
+        first, second = halves[:, 0].double() / self.unit, halves[:, 1].double() / self.unit
         middle = (first + second) / 2
         self.second.add(middle, 1.0)
         self.second.add((first - second) / 2, -1.0)
@@ -315,8 +346,8 @@ class Moments:
         self.draws += len(traces)
 
     def merge(self, other: Moments) -> None:
-        """Add the sums of other draws, moved to the centre of these."""
-        other = other.about(self.centre)
+        """Add the sums of other draws, brought to the centre and the unit of these."""
+        other = other.about(self.centre).in_unit(self.unit)
         self.second.merge(other.second)
         self.total = self.total + other.total.to(self.total.device)
         self.weighted = self.weighted + other.weighted.to(self.total.device)
@@ -333,7 +364,7 @@ class Moments:
             return self
         zeros = torch.zeros_like(self.total)
         here, there = (zeros if each is None else each.to(zeros.device) for each in (self.centre, centre))
-        shift = here - there
+        shift = (here - there) / self.unit
         if not bool(shift.any()):
             return self
         assert isinstance(self.second, Dense | Rows)  # a sketch has no mean to remove
@@ -350,11 +381,31 @@ class Moments:
             norms,  # of one input per draw: ‖M_t‖²_F = (tr M_t)²
             norms,
             centre,
+            self.unit,
+        )
+
+    def in_unit(self, unit: float) -> Moments:
+        """The same sums in another unit."""
+        if unit == self.unit:
+            return self
+        by = self.unit / unit
+        return Moments(
+            self.second.times(by**2),
+            self.total * by,
+            self.weighted * by**3,
+            self.draws,
+            self.trace * by**2,
+            self.trace_square * by**4,
+            self.norm_square * by**4,
+            self.centre,
+            unit,
         )
 
     def tensors(self) -> dict[str, Tensor]:
         """What to write to disk."""
-        scalars = torch.tensor([self.draws, self.trace, self.trace_square, self.norm_square], dtype=torch.float64)
+        scalars = torch.tensor(
+            [self.draws, self.trace, self.trace_square, self.norm_square, self.unit], dtype=torch.float64
+        )
         vectors = {"total": self.total.cpu(), "weighted": self.weighted.cpu(), "scalars": scalars}
         centre = {} if self.centre is None else {"centre": self.centre.cpu()}
         return {**self.second.tensors(), **vectors, **centre}
@@ -372,10 +423,10 @@ class Moments:
                     second.add(tensors[name].to(device), sign)
         else:
             second = Sketch(tensors["sketch"].to(device))
-        draws, trace, trace_square, norm_square = tensors["scalars"].tolist()
+        draws, trace, trace_square, norm_square, unit = tensors["scalars"].tolist()
         centre = tensors["centre"].to(device) if "centre" in tensors else None
         total, weighted = tensors["total"].to(device), tensors["weighted"].to(device)
-        return Moments(second, total, weighted, int(draws), trace, trace_square, norm_square, centre)
+        return Moments(second, total, weighted, int(draws), trace, trace_square, norm_square, centre, unit)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments, PowerSums, Rows, Sketch
+from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments, PowerSums, Rows, Sketch, unit_of
 from biascope.results.estimate import Estimate, jackknife
 
 
@@ -153,19 +153,20 @@ class GradientCovariance(EstimatedOperator):
 
     def __init__(self, groups: Sequence[Moments], centred: bool, inputs: int) -> None:
         first = groups[0]
-        self.groups, self.centred, self.inputs = [group.about(first.centre) for group in groups], centred, inputs
+        self.groups = [group.about(first.centre).in_unit(first.unit) for group in groups]
+        self.centred, self.inputs, self.unit = centred, inputs, first.unit
         self.size, self.device = first.total.shape[0], first.total.device
-        self.total = Moments.empty(self.size, _form_of_total(groups, self.size), self.device, first.centre)
+        self.total = Moments.empty(self.size, _form_of_total(groups, self.size), self.device, first.centre, first.unit)
         for group in self.groups:
             self.total.merge(group)
         self.draws = self.total.draws
         self._sums: PowerSums | None = None
 
     def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
-        image = self.total.second.matmul(vectors)
+        image = self.total.second.matmul(vectors) * self.unit**2
         if not self.centred:
             return image / self.draws
-        mean = self.total.total[:, None]
+        mean = self.total.total[:, None] * self.unit
         return (image - mean @ (mean.T @ vectors) / self.draws) / (self.draws - 1)
 
     def dense(self) -> Tensor | None:
@@ -178,28 +179,30 @@ class GradientCovariance(EstimatedOperator):
         else:
             return None
         if not self.centred:
-            return matrix / self.draws
-        return (matrix - torch.outer(self.total.total, self.total.total) / self.draws) / (self.draws - 1)
+            return matrix * (self.unit**2 / self.draws)
+        mean = torch.outer(self.total.total, self.total.total) / self.draws
+        return (matrix - mean) * (self.unit**2 / (self.draws - 1))
 
     def factor(self) -> Tensor | None:
         """``F`` with ``Ĉ = F diag(s) Fᵀ``, if the draws are stored as rows or as a sketch."""
         if isinstance(self.total.second, Sketch):
-            return self.total.second.factor() / math.sqrt(self.draws)
+            return self.total.second.factor() * (self.unit / math.sqrt(self.draws))
         if not isinstance(self.total.second, Rows):
             return None
         rows, _ = self.total.second.whole()
         if not self.centred:
-            return rows.T / math.sqrt(self.draws)
-        return (rows - self.total.total / self.draws).T / math.sqrt(self.draws - 1)
+            return rows.T * (self.unit / math.sqrt(self.draws))
+        return (rows - self.total.total / self.draws).T * (self.unit / math.sqrt(self.draws - 1))
 
     def signs(self) -> Tensor | None:  # noqa: D102
         return self.total.second.whole()[1] if isinstance(self.total.second, Rows) else None
 
     def trace(self) -> Estimate:
         """``tr C``, the mean squared length of a gradient."""
-        values = [self._plain_trace([group]) for group in self.groups]
-        error = float(torch.tensor(values).std()) / math.sqrt(len(values)) if len(values) > 2 else math.nan
-        return Estimate.from_error(self._plain_trace(self.groups), error, len(values)).within(0.0, math.inf)
+        values = torch.tensor([self._plain_trace([group]) for group in self.groups], dtype=torch.float64)
+        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 2 else math.nan
+        found = Estimate.from_error(self._plain_trace(self.groups), error, len(values)).within(0.0, math.inf)
+        return found.map_linear(self.unit**2)
 
     def _plain_trace(self, groups: Sequence[Moments]) -> float:
         draws = sum(group.draws for group in groups)
@@ -219,7 +222,7 @@ class GradientCovariance(EstimatedOperator):
 
     def mean_length(self) -> float:
         """The length of the mean gradient."""
-        mean = self.total.total / self.draws
+        mean = self.total.total * (self.unit / self.draws)
         return float((mean if self.total.centre is None else mean + self.total.centre).norm())
 
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,7 +233,7 @@ class GradientCovariance(EstimatedOperator):
         for group in self.groups:
             form = group.second.quadratic(vectors) - 2 * mean * (group.total @ vectors) + group.draws * mean.square()
             each.append(form / group.draws)
-        scale = self.draws / (self.draws - 1) if self.centred else 1.0
+        scale = self.unit**2 * (self.draws / (self.draws - 1) if self.centred else 1.0)
         values = torch.stack(each)  # (groups, k)
         share = torch.tensor(
             [group.draws / self.draws for group in self.groups], dtype=values.dtype, device=values.device
@@ -374,9 +377,10 @@ def _squares(matrix: Tensor) -> float:
 def _product(first: Tensor, second: Tensor, chunk: int = 8192) -> Tensor:
     """``A Bᵀ`` of long rows: products in the rows' own precision, summed in float64."""
     total = torch.zeros(first.shape[0], second.shape[0], dtype=torch.float64, device=first.device)
+    unit = unit_of(first)
     for start in range(0, first.shape[1], chunk):
-        total += first[:, start : start + chunk] @ second[:, start : start + chunk].T
-    return total
+        total += (first[:, start : start + chunk] / unit) @ second[:, start : start + chunk].T
+    return total * unit.double()
 
 
 def _participation(matrix: Tensor) -> float:

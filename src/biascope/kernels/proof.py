@@ -36,7 +36,8 @@ _NUMBERS = 2**25  # of all gradients of the proof together
 _FEWEST_LOOKED_AT, _MOST_LOOKED_AT, _PART_LOOKED_AT, _ADDED = 32, 512, 16, 4
 _AT_A_TIME = 64
 _NOT_FINITE = (
-    "A tangent kernel must be finite and not all 0, but this one is not. Check the network's weights and inputs."
+    "A tangent kernel must be finite and not all 0, but this one is not. Check the network's weights and inputs, or pass "
+    "precision='float64' if its outputs are very large or very small."
 )
 # Of a finished kernel, relative to √(K_ii K_jj). A unit that rounding puts on the other side of a kink moves entries by parts
 # of a percent; a wrong rule moves them by its whole share.

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from torch import nn
 
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.measures.covariance import CovarianceResult, covariance_fields
+from biascope.measures.covariance import CovarianceResult, covariance_fields, narrowed
 from biascope.results.draw import captioned
 from biascope.results.registry import measurement
 from biascope.results.result import Sentence
@@ -159,7 +158,7 @@ def average_geometry(
         sampler, draws=draws, seed=seed, stable=stable, leading=leading, label=f"{family.name}: geometry"
     )
     matrix = covariance.dense() if covariance.size <= 4096 else None
-    dense = np.zeros((0, 0), np.float32) if matrix is None else matrix.to(torch.float32).cpu().numpy()
+    dense = np.zeros((0, 0), np.float32) if matrix is None else narrowed(matrix).cpu().numpy()
     settled = {"outputs": sampler.outputs, "method": sampler.method, "draws": covariance.draws}
     return Geometry(
         **covariance_fields(covariance, probe.input_shape, keep),

@@ -303,4 +303,11 @@ def _drawn(
             found.append(part)
             advance(len(part["left"]))
     device = run.torch_device
-    return DrawnMatrix(*(torch.cat([part[side] for part in found]).to(device) for side in ("left", "right")))
+    sides = [torch.cat([part[side] for part in found]).to(device) for side in ("left", "right")]
+    for each in sides:
+        if not bool(each.isfinite().all()) or not bool(each.any()):
+            raise ValueError(
+                f"The geometry of {family.name} must change at a finite rate in {whole.precision}, but the rate is 0 or infinite. "
+                "Check the scale of its outputs, or pass precision='float64'."
+            )
+    return DrawnMatrix(*sides)

@@ -138,9 +138,10 @@ class Estimate:
         if not math.isfinite(self.standard_error):
             return f"{self.value:.4g}{unit} (spread unknown)"
         digits = max(0, 1 - math.floor(math.log10(self.standard_error))) if self.standard_error > 0 else 3
-        form = f".{digits}f" if digits <= 8 else ".3e"  # the squared gradients of deep networks can be tiny
+        plain = digits <= 8 and abs(self.value) < 1e9  # squared gradients of deep networks can be tiny or huge
+        form = f".{digits}f" if plain else ".3e"
         shown = [f"{number:{form}}" for number in (self.standard_error, self.low, self.high)]
-        value = f"{self.value:.{max(digits - 1, 0)}f}" if digits <= 8 else f"{self.value:{form}}"
+        value = f"{self.value:.{max(digits - 1, 0)}f}" if plain else f"{self.value:{form}}"
         ends = f"{shown[1]} or more" if self.high == math.inf else f"{shown[1]} to {shown[2]}"
         interval = f"({100 * self.confidence:.0f} % CI {ends})"
         return f"{value} ± {shown[0]}{unit} {interval}"

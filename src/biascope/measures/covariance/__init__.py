@@ -408,6 +408,12 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     }
 
 
+def narrowed(matrix: Tensor) -> Tensor:
+    """A matrix in float32, if that holds numbers of its size."""
+    largest, ends = float(matrix.abs().max()), torch.finfo(torch.float32)
+    return matrix.to(torch.float32) if ends.tiny / ends.eps < largest < ends.max or not largest else matrix
+
+
 # Two independent estimates of a subspace that each have half in common with the true one have a quarter in common.
 SHARED = 0.25
 

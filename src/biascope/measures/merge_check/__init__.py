@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from biascope.derivatives.moments import unit_of
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
 from biascope.editing.outputs import edited_outputs, predicted_classes, require_repeatable, sampled
@@ -413,7 +414,9 @@ def _apart(reference: Tensor, outputs: Tensor) -> np.ndarray:
     if not reference.is_floating_point():
         return np.asarray((reference != outputs).double().numpy())
     centre = reference.mean(0)
-    cosine = F.cosine_similarity((reference - centre).double(), (outputs - centre).double())
+    one, two = (reference - centre).double(), (outputs - centre).double()
+    unit = unit_of(one)  # lengths below 1e-8 would count as that
+    cosine = F.cosine_similarity(one / unit, two / unit)
     return np.asarray((1 - cosine).numpy())
 
 

@@ -409,7 +409,8 @@ def _spectrum(gram: Gram, y: Tensor, leading: int) -> tuple[dict[str, np.ndarray
     frobenius = sum(part.double().square().sum() for part in torch.split(matrix, 1024)) ** 0.5 / n
     if not 0 < float(frobenius) < math.inf:
         raise ValueError(
-            "A tangent kernel must be finite and not all 0, but this one is not. Check the network's weights."
+            "A tangent kernel must be finite and not all 0, but this one is not. Check the network's weights, or pass "
+            "precision='float64' if its outputs are very large or very small."
         )
     pairs = eigenpairs(operator, leading, tolerance=_TOLERANCE, each=True, iterate=n > max(_DENSE, 10 * leading))
     values, functions = pairs.values.clamp_min(0) / n, math.sqrt(n) * pairs.vectors
