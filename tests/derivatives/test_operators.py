@@ -5,8 +5,10 @@ from closed_forms import marchenko_pastur_edges, plug_in_participation_ratio
 from derivatives.test_moments import crossed, crossed_by_hand, gaussian, summed
 
 from biascope.derivatives import moments, operators
+from biascope.derivatives.moments import Moments
 from biascope.derivatives.operators import GradientCovariance, Matrix
 from biascope.derivatives.spectrum import eigenpairs
+from biascope.measures.covariance import doubts_of_tail
 
 
 def covariance_of(
@@ -51,6 +53,52 @@ def test_the_interval_of_the_effective_rank_covers_the_truth(centred: bool) -> N
     rank = float(truth.sum() ** 2 / truth.square().sum())
     covered = [covariance_of(gaussian(96, 1, 30, seed), centred).effective_rank().contains(rank) for seed in range(200)]
     assert 0.90 <= np.mean(covered) <= 0.99
+
+
+def heavy(law: str, draws: int, size: int, seed: int) -> torch.Tensor:
+    """Gradients ``(T, 1, D)`` of uncorrelated numbers of variances that fall as 1/i², by a law with a long tail."""
+    generator = torch.Generator().manual_seed(seed)
+    normal = torch.randn(draws, size, generator=generator, dtype=torch.float64)
+    if law == "two layers":
+        factors = torch.randn(draws, 3, 1, generator=generator, dtype=torch.float64)
+        rows = (factors * torch.randn(draws, 3, size, generator=generator, dtype=torch.float64)).sum(1) / 3**0.5
+    else:
+        spread = {"log-normal ½": 0.5, "log-normal 1": 1.0}[law]
+        scale = torch.randn(draws, 1, generator=generator, dtype=torch.float64)
+        rows = normal * torch.exp(spread * scale - spread**2)
+    return (rows / torch.arange(1.0, size + 1))[:, None]
+
+
+@pytest.mark.parametrize("law", ["two layers", "log-normal ½", "log-normal 1"])
+def test_intervals_of_laws_with_long_tails_cover_or_the_tail_is_told(law: str) -> None:
+    variances = 1 / torch.arange(1.0, 13.0, dtype=torch.float64) ** 2
+    rank, trace = float(variances.sum() ** 2 / variances.square().sum()), float(variances.sum())
+    ranks, traces, told = [], [], []
+    for seed in range(240):
+        covariance = covariance_of(heavy(law, 64, 12, seed))
+        told.append(bool(doubts_of_tail(covariance)))
+        ranks.append(covariance.effective_rank().contains(rank))
+        traces.append(covariance.trace().contains(trace) or told[-1])
+    assert np.mean(ranks) >= 0.92  # 0.95 less two standard errors of 240 repetitions
+    assert np.mean(traces) >= 0.92
+    assert {"two layers": 0.0, "log-normal ½": 0.1, "log-normal 1": 0.9}[law] <= np.mean(told)
+
+
+def test_even_gradients_have_no_tail_and_one_long_draw_is_told_in_any_unit_and_about_any_centre() -> None:
+    even = gaussian(64, 1, 12).double()
+    assert covariance_of(even).draws_that_count() > 40
+    assert doubts_of_tail(covariance_of(even)) == []
+    long = even.clone()
+    long[5] *= 30
+    for rows, centred in ((long, False), (long * 2.0**-90, False), (long + 1e4, True)):
+        sums = []
+        for part in rows.tensor_split(32):
+            unit = float(moments.unit_of(rows - rows[5]))
+            sums.append(Moments.empty(12, "rows", torch.device("cpu"), rows[5, 0] if centred else None, unit))
+            sums[-1].add(part)
+        covariance = GradientCovariance(sums, centred, 1)
+        assert covariance.draws_that_count() == pytest.approx(1, abs=0.4)
+        assert "rests on about 1 of 64 draws" in doubts_of_tail(covariance)[0]
 
 
 def test_isotropic_gradients_have_full_rank_at_any_number_of_draws_while_the_plug_in_has_not() -> None:

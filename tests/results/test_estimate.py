@@ -10,7 +10,9 @@ from biascope.results.estimate import (
     Estimate,
     Number,
     bootstrapped,
+    freedom_of,
     jackknife,
+    over_repeats,
     paired_error,
     proportion,
     spearman,
@@ -200,3 +202,66 @@ def test_the_paired_error_is_that_of_the_difference_alone() -> None:
     common = generator.normal(60, 20, (1, 50))  # blocks that are easy or hard for all models
     network, line = (common + shift + generator.normal(0, 1, (400, 50)) for shift in (3.0, 0.0))
     assert paired_error(network - line) == pytest.approx((2 / 400 / 50) ** 0.5, rel=0.3)
+
+
+def mean_of_positive(values: np.ndarray) -> Estimate:
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return Estimate.of_positive(float(values.mean()), error, freedom_of(values))
+
+
+@pytest.mark.parametrize(("spread", "least"), [(0.1, 0.93), (0.5, 0.93), (1.0, 0.92)])
+def test_the_mean_of_a_law_with_a_long_tail_is_covered_where_students_interval_misses(
+    spread: float, least: float
+) -> None:
+    rng = np.random.default_rng(7)
+    data = np.exp(spread * rng.normal(size=(1500, 32)) - spread**2 / 2)  # of mean 1
+    found = [mean_of_positive(row) for row in data]
+    students = [over_repeats(row) for row in data]
+    covered = np.mean([each.contains(1.0) for each in found])
+    assert least <= covered <= 0.98
+    assert covered >= np.mean([each.contains(1.0) for each in students])
+    if spread == 1.0:
+        assert np.mean([each.contains(1.0) for each in students]) < 0.89
+    assert all(0 <= each.low <= each.value <= each.high for each in found)
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e-3, 1.0, 1e40])
+def test_the_interval_of_a_positive_number_has_its_scale(scale: float) -> None:
+    values = np.array([1.0, 2.0, 3.5, 2.5, 1.5, 4.0])
+    one, two = mean_of_positive(values), mean_of_positive(scale * values)
+    assert (two.low, two.value, two.high) == pytest.approx((scale * one.low, scale * one.value, scale * one.high))
+    assert freedom_of(scale * values) == pytest.approx(freedom_of(values))
+
+
+def test_the_interval_of_a_positive_number_is_students_where_the_error_is_small_and_open_where_it_is_large() -> None:
+    small, student = Estimate.of_positive(100.0, 0.1, 31), Estimate.from_error(100.0, 0.1, 32)
+    assert (small.low, small.high) == pytest.approx((student.low, student.high), rel=1e-5)
+    large = Estimate.of_positive(1.0, 0.6, 31)
+    assert (large.low, large.high) == (0.0, math.inf)
+    assert "or more" in repr(large)
+    assert Estimate.of_positive(-0.1, 0.2, 31).contains(0.2)  # noise alone: as an unbiased estimate may be
+    assert math.isnan(Estimate.of_positive(1.0, math.nan, 31).low)
+
+
+def test_a_single_large_value_leaves_few_degrees_of_freedom_and_a_normal_sample_nearly_all() -> None:
+    rng = np.random.default_rng(8)
+    normal = np.median([freedom_of(rng.normal(size=32)) for _ in range(200)])
+    assert 25 < normal <= 31
+    assert freedom_of(np.array([0.0] * 31 + [1.0])) < 3
+    assert freedom_of(np.ones(5)) == 4
+    assert freedom_of(np.ones(1)) == 0
+
+
+def test_a_positive_jackknife_covers_a_ratio_and_never_leaves_what_is_possible() -> None:
+    rng = np.random.default_rng(9)
+    hits = 0
+    for _ in range(600):
+        pairs = np.exp(0.7 * rng.normal(size=(16, 2)))
+        total = pairs.sum(0)
+        left_out = [(total - row)[0] / (total - row)[1] for row in pairs]
+        found = jackknife(total[0] / total[1], left_out, positive=True)
+        assert 0 <= found.low <= found.value <= found.high
+        hits += found.contains(1.0)
+    assert 0.93 <= hits / 600 <= 0.99
+    overshot = jackknife(1.0, [1.5, 1.4, 1.6], positive=True)  # the correction would give 0 and less
+    assert (overshot.value, overshot.contains(1.0)) == (1.0, True)

@@ -77,7 +77,7 @@ class SketchedSums:
         sketches = [_quotient(torch.cat([powers[:, :i], powers[:, i + 1 :]], 1)) for i in range(powers.shape[1])]
         both = [jackknife(_quotient(powers), left_out) for left_out in (draws, sketches)]
         error = math.hypot(*(one.standard_error for one in both))
-        return Estimate.from_error(both[0].value, error, min(len(groups), len(sketches)))
+        return Estimate.of_positive(both[0].value, error, min(len(groups), len(sketches)) - 1)
 
     @staticmethod
     def mean_trace(groups: Sequence[SketchedSums]) -> Estimate:
@@ -87,7 +87,7 @@ class SketchedSums:
         spreads = [part.std() / math.sqrt(len(part)) for part in (each, total.trace / total.draws) if len(part) > 2]
         error = math.hypot(*map(float, spreads)) if len(spreads) == 2 else math.nan
         value, samples = float(total.trace.mean()) / total.draws, min(len(groups), len(total.trace))
-        return Estimate.from_error(value, error, samples).within(0.0, math.inf)
+        return Estimate.of_positive(value, error, samples - 1)
 
 
 def _quotient(powers: Tensor) -> float:

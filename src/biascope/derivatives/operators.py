@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments, PowerSums, Rows, Sketch, unit_of
-from biascope.results.estimate import Estimate, jackknife
+from biascope.results.estimate import Estimate, freedom_of, jackknife
 
 
 class LinearOperator(ABC):
@@ -199,10 +200,19 @@ class GradientCovariance(EstimatedOperator):
 
     def trace(self) -> Estimate:
         """``tr C``, the mean squared length of a gradient."""
-        values = torch.tensor([self._plain_trace([group]) for group in self.groups], dtype=torch.float64)
-        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 2 else math.nan
-        found = Estimate.from_error(self._plain_trace(self.groups), error, len(values)).within(0.0, math.inf)
+        values, whole = np.array([self._plain_trace([group]) for group in self.groups]), self._plain_trace(self.groups)
+        if len(values) < 3:
+            return Estimate(whole * self.unit**2).within(0.0, math.inf)
+        error = float(values.std(ddof=1)) / math.sqrt(len(values))
+        found = Estimate.of_positive(whole, error, freedom_of(values)).within(0.0, math.inf)
         return found.map_linear(self.unit**2)
+
+    def draws_that_count(self) -> float:
+        """How many draws of equal length would know the trace as well: ``(Σ τ)²/Σ τ²`` of squared lengths τ about the mean."""
+        total = self.total
+        if self.centred and total.centre is not None:
+            total = total.about(total.centre + total.total * (self.unit / self.draws))
+        return total.trace**2 / total.trace_square if total.trace_square else float(self.draws)
 
     def _plain_trace(self, groups: Sequence[Moments]) -> float:
         draws = sum(group.draws for group in groups)
@@ -218,7 +228,8 @@ class GradientCovariance(EstimatedOperator):
         left_out = [self._left_out(group) for group in self.groups]
         smallest = 4 if self.centred else 2
         ratios = [_ratio(sums, self.centred) for sums in left_out if sums.draws >= smallest]
-        return jackknife(_ratio(self._power_sums(), self.centred), ratios if len(ratios) == len(left_out) else [])
+        known = ratios if len(ratios) == len(left_out) and all(map(math.isfinite, ratios)) else []
+        return jackknife(_ratio(self._power_sums(), self.centred), known, positive=True)
 
     def mean_length(self) -> float:
         """The length of the mean gradient."""
@@ -321,9 +332,7 @@ class GramOfMean(EstimatedOperator):
         """``‖M̄‖²_F``."""
         value = float(self.dense().trace())
         left_out = [_squares(self._total - part) / (self.draws - draws) ** 2 for draws, part in self._leavable()]
-        return Estimate.from_error(value, jackknife(value, left_out).standard_error, len(left_out)).within(
-            0.0, math.inf
-        )
+        return Estimate.of_positive(value, jackknife(value, left_out).standard_error, len(left_out) - 1)
 
     def participation(self) -> Estimate:
         """The participation ratio of ``M̄ᵀM̄``."""
@@ -332,7 +341,7 @@ class GramOfMean(EstimatedOperator):
         for _, part in self._leavable():
             crossed = _product(self._total, part)
             left_out.append(_participation(whole - crossed - crossed.T + _product(part, part)))
-        return jackknife(_participation(whole), left_out)
+        return jackknife(_participation(whole), left_out, positive=True)
 
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """``‖M̄ v‖²`` for each column, and its jackknife error."""

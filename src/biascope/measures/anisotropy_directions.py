@@ -16,7 +16,7 @@ from biascope.derivatives.operators import EstimatedOperator, GramOfMean
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.measures.covariance import CovarianceResult, covariance_fields
+from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail
 from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import measurement
 from biascope.results.result import Sentence
@@ -271,7 +271,7 @@ def _of_gradients(asked: _Asked) -> Anisotropy:
         derivative=asked.estimator,
         step=asked.step if asked.estimator == "difference" else None,
         seed=asked.seed,
-        provenance={**settled, "draws": covariance.draws},
+        provenance={**settled, "draws": covariance.draws, "warnings": doubts_of_tail(covariance)},
     )
 
 
@@ -353,6 +353,7 @@ def _mixed_covariance(asked: _Asked, by: str) -> tuple[EstimatedOperator, dict[s
         "method": f"{columns} columns of the Gram matrix",
         "average": asked.average,
         "draws": covariance.draws,
+        "warnings": doubts_of_tail(covariance),
     }
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.measures.covariance import CovarianceResult, covariance_fields, narrowed
+from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail, narrowed
 from biascope.results.draw import captioned
 from biascope.results.registry import measurement
 from biascope.results.result import Sentence
@@ -160,6 +160,7 @@ def average_geometry(
     matrix = covariance.dense() if covariance.size <= 4096 else None
     dense = np.zeros((0, 0), np.float32) if matrix is None else narrowed(matrix).cpu().numpy()
     settled = {"outputs": sampler.outputs, "method": sampler.method, "draws": covariance.draws}
+    settled["warnings"] = doubts_of_tail(covariance)
     return Geometry(
         **covariance_fields(covariance, probe.input_shape, keep),
         matrix=dense,

@@ -53,6 +53,34 @@ class Estimate:
         return Estimate(value, standard_error, value - reach, value + reach, confidence)
 
     @staticmethod
+    def of_positive(value: float, standard_error: float, freedom: float, confidence: float = 0.95) -> Estimate:
+        """An estimate of a positive number, whose error is in proportion to it rather than the same above and below.
+
+        With the relative error ``r = t·SE/value`` of Student's t, the interval is ``value·(1 − r)`` to ``value/(1 − r)``. The upper
+        end is Student's on the scale of ``1/value``: few draws of a law with a long tail miss its largest values, so that the mean
+        and its error are both too small. The interval has no upper end from ``r = 1`` on.
+
+        Args:
+            value: The estimate.
+            standard_error: Its standard error.
+            freedom: Degrees of freedom of that error, see :func:`freedom_of`.
+            confidence: Level of the interval.
+
+        Example:
+            >>> Estimate.of_positive(10.0, 1.0, 31)
+            10 ± 1.0 (95 % CI 8.0 to 12.6)
+        """
+        if not freedom > 0 or not math.isfinite(standard_error):
+            return Estimate(value, confidence=confidence)
+        from scipy.special import stdtrit
+
+        reach = float(stdtrit(freedom, 0.5 + confidence / 2)) * standard_error
+        if value <= 0:
+            return Estimate(value, standard_error, min(value, 0.0), max(value + reach, 0.0), confidence)
+        high = value**2 / (value - reach) if reach < value else math.inf
+        return Estimate(value, standard_error, max(value - reach, 0.0), high, confidence)
+
+    @staticmethod
     def from_draws(value: float, draws: np.ndarray) -> Estimate:
         """A number with the 95 % percentile interval of its values on resampled samples; the interval holds the number itself."""
         low, high = np.quantile(draws, [0.025, 0.975])
@@ -94,7 +122,7 @@ class Estimate:
             >>> Estimate(3080.0, 60.0, 2961.0, 3199.0).within(1.0, 3072.0)
             3072 ± 60 (95 % CI 2961 to 3072)
             >>> Estimate(0.7, 0.2, 0.3, 1.1).within(1.0, 8.0)
-            1.00 ± 0.20 (95 % CI 1.00 to 1.10)
+            1.0 ± 0.20 (95 % CI 1.00 to 1.10)
         """
         value, start, end = (
             at if math.isnan(at) else min(max(at, low), high) for at in (self.value, self.low, self.high)
@@ -181,7 +209,31 @@ class Number(Estimate):
         return Estimate._text(shown, f" {unit}" if unit else "")
 
 
-def jackknife(full: float, left_out: Sequence[float], confidence: float = 0.95) -> Estimate:
+def freedom_of(values: np.ndarray) -> float:
+    """The degrees of freedom of the spread of independent values, by their own kurtosis κ: ``2n/(κ − 1)``, at most n − 1.
+
+    The variance of a sample variance is about ``σ⁴(κ − 1)/n``; that of a χ² with ν degrees of freedom is ``2σ⁴/ν``. Normal values
+    have κ = 3 and so about n. A single large value among n has κ near n and leaves two, however many values there are.
+
+    Example:
+        >>> freedom_of(np.arange(10.0)), round(freedom_of(np.array([0.0] * 30 + [1.0])), 1)
+        (9.0, 2.2)
+
+    Reference:
+        Satterthwaite, F. E. (1946). An approximate distribution of estimates of variance components. Biometrics Bulletin 2.
+    """
+    count, centred = len(values), np.asarray(values, np.float64) - np.mean(values)
+    if count < 2:
+        return 0.0
+    largest = float(np.abs(centred).max())
+    if not largest:
+        return float(count - 1)
+    squares = np.square(centred / largest)
+    kurtosis = count * float((squares**2).sum()) / float(squares.sum()) ** 2
+    return min(count - 1.0, 2 * count / (kurtosis - 1)) if kurtosis > 1 else count - 1.0
+
+
+def jackknife(full: float, left_out: Sequence[float], confidence: float = 0.95, *, positive: bool = False) -> Estimate:
     """Bias-corrected value and interval of a statistic, from its values with one group of the sample left out.
 
     With ``θ̂`` the statistic on all ``g`` groups and ``θ̂₋ⱼ`` without group ``j``, the pseudo-values
@@ -191,6 +243,7 @@ def jackknife(full: float, left_out: Sequence[float], confidence: float = 0.95) 
         full: The statistic of the whole sample.
         left_out: The statistic without group 1, without group 2, …
         confidence: Level of the Student-t interval.
+        positive: Whether the statistic is a positive number, such as a ratio of squares: see :meth:`Estimate.of_positive`.
 
     Returns:
         The estimate; with fewer than three groups the plain value, its spread unknown.
@@ -207,8 +260,12 @@ def jackknife(full: float, left_out: Sequence[float], confidence: float = 0.95) 
     if groups < 3:
         return Estimate(full, confidence=confidence)
     pseudo = groups * full - (groups - 1) * np.asarray(left_out, dtype=np.float64)
-    error = float(pseudo.std(ddof=1)) / math.sqrt(groups)
-    return Estimate.from_error(float(pseudo.mean()), error, groups, confidence)
+    value, error = float(pseudo.mean()), float(pseudo.std(ddof=1)) / math.sqrt(groups)
+    if not positive:
+        return Estimate.from_error(value, error, groups, confidence)
+    if value <= 0 < full:  # the correction overshoots where draws are few
+        value = full
+    return Estimate.of_positive(value, error, freedom_of(pseudo), confidence)
 
 
 def bootstrapped(statistic: Callable[..., float], *arrays: np.ndarray, resamples: int = 2000) -> Estimate:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.derivatives.operators import EstimatedOperator
+from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import noise_floor, side_by_side
 from biascope.results.draw import captioned
@@ -330,9 +330,9 @@ class CovarianceResult(Result, ABC):
         return [each.replace("%", " %") for each in words]
 
     def unclear(self) -> bool:
-        """Whether the effective rank is too uncertain for a sentence."""
+        """Whether the effective rank is too uncertain for a sentence: by a factor of 3, or of 2 where it may be all directions."""
         rank = self.effective_rank
-        return not rank.high - rank.low <= rank.value
+        return not rank.high <= (2.0 if rank.contains(self.size) else 3.0) * rank.low
 
     def effective_draws(self) -> int:
         """How many independent gradients would give a sample spectrum as uneven as this one.
@@ -406,6 +406,22 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "residual": float(spectrum.residuals.max()),
         "resolved": min(resolved, kept),
     }
+
+
+# Of the draws: fewer would do if all were equally long. Above it, intervals of the mean square cover as often as they say in
+# benchmarks/intervals.py; a Gaussian along one direction has a third.
+_FEW = 1 / 3.5
+
+
+def doubts_of_tail(covariance: EstimatedOperator) -> list[str]:
+    """A warning if few draws make up most of the mean square of the gradient."""
+    if not isinstance(covariance, GradientCovariance) or covariance.draws_that_count() >= _FEW * covariance.draws:
+        return []
+    return [
+        "The squared length of the gradient has a heavy tail: its mean rests on about "
+        f"{max(1.0, covariance.draws_that_count()):.0f} of {covariance.draws} draws. The interval of the mean square may be too "
+        "narrow. Pass more draws."
+    ]
 
 
 def narrowed(matrix: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.measures.covariance import CovarianceResult, covariance_fields
+from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail
 from biascope.measures.mean_gradient.reference import placed
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
@@ -176,5 +176,10 @@ def mean_gradient(
         **covariance_fields(covariance, probe.input_shape, keep),
         derivative="exact",
         seed=seed,
-        provenance={"outputs": sampler.outputs, "method": sampler.method, "draws": covariance.draws},
+        provenance={
+            "outputs": sampler.outputs,
+            "method": sampler.method,
+            "draws": covariance.draws,
+            "warnings": doubts_of_tail(covariance),
+        },
     )

@@ -96,7 +96,9 @@ class PoolingTheory(Result):
             return None
         needed = self.iterations_needed[[slow, easy]]  # (2, R)
         rest = needed.sum(1, keepdims=True) - needed  # without one repeat
-        ratio = jackknife(float(needed[0].sum() / needed[1].sum()), list(rest[0] / np.maximum(rest[1], 1)))
+        ratio = jackknife(
+            float(needed[0].sum() / needed[1].sum()), list(rest[0] / np.maximum(rest[1], 1)), positive=True
+        )
         return int(self.trained[slow]), int(self.trained[easy]), ratio
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
