@@ -719,6 +719,8 @@ def _in_words(estimate: Estimate) -> tuple[str, str]:
         ('209.6 ± 5.7', '198.0 to 221.2')
         >>> _in_words(Estimate(-0.0001167, 0.0000015, -0.0001197, -0.0001137))
         ('(−1.167 ± 0.015) × 10⁻⁴', '(−1.197 to −1.137) × 10⁻⁴')
+        >>> _in_words(Estimate(1.0, 0.6, 0.0, math.inf))
+        ('1.00 ± 0.60', '0.00 or more')
         >>> _in_words(Estimate(12.0)), _in_words(Estimate.exact(12.0))
         (('12', 'unknown'), ('12', 'exact'))
         >>> _in_words(Estimate(0.5, 0.01, 0.48, 0.52).named("share of them", "share"))
@@ -742,7 +744,7 @@ def _pair(estimate: Estimate) -> tuple[str, str]:
     digits = min(max(0, 1 - math.floor(math.log10(error / 10**power))), 12)
     shown = [f"{number / 10**power:.{digits}f}" for number in (value, error, estimate.low, estimate.high)]
     shown = [number.replace("-", "−") for number in shown]
-    pair, interval = f"{shown[0]} ± {shown[1]}", f"{shown[2]} to {shown[3]}"
+    pair, interval = f"{shown[0]} ± {shown[1]}", f"{shown[2]} {'or more' if shown[3] == 'inf' else f'to {shown[3]}'}"
     if not power:
         return pair, interval
     times = f" × 10{str(power).translate(_SUPERSCRIPT)}"
