@@ -10,7 +10,7 @@ from scipy.optimize import brentq, minimize
 from torch import Tensor, nn
 
 from biascope.derivatives.linearize import linearize
-from biascope.editing.heads import Head, features_of, fitted_head, headed, in_passes, linear_probe
+from biascope.editing.heads import Head, features_of, fitted_head, headed, in_passes, linear_probe, unit_length
 from biascope.families.family import Network
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -102,6 +102,16 @@ def encoder() -> Network:
 
 
 HEAD = Head(normal(4, 2, seed=5), normal(4, seed=6))
+
+
+@pytest.mark.parametrize("scale", [2.0**-100, 2.0**73])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normalised_features_of_any_scale_have_unit_length(scale: float, dtype: torch.dtype) -> None:
+    z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    head = Head(HEAD.weight[:, :1].repeat(1, 4), HEAD.bias, normalised=True)
+    assert torch.equal(head(scale * z), head(z))
+    torch.testing.assert_close(unit_length(scale * z).norm(dim=1), torch.ones(6, dtype=dtype))
+    assert torch.equal(unit_length(torch.zeros(1, 4)), torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("normalised", [False, True])

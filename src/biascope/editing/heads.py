@@ -83,7 +83,18 @@ def identity_head(outputs: int) -> Head:
 
 def logits(features: Tensor, weight: Tensor, bias: Tensor, normalised: bool) -> Tensor:
     """``W z + b``, with z of unit length on request."""
-    return F.linear(F.normalize(features, dim=-1) if normalised else features, weight, bias)
+    return F.linear(unit_length(features) if normalised else features, weight, bias)
+
+
+def unit_length(features: Tensor) -> Tensor:
+    """Features divided by their length, whatever it is: squares of 1e-30 or 1e22 are no float32 numbers.
+
+    Example:
+        >>> unit_length(torch.tensor([[3e-30, 4e-30], [3e22, 4e22]])).tolist()[1]
+        [0.6000000238418579, 0.800000011920929]
+    """
+    largest = features.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(features.dtype).tiny)
+    return F.normalize(features / largest, dim=-1)
 
 
 def linear_probe(
@@ -134,7 +145,7 @@ def linear_probe(
         raise ValueError(f"penalties must be positive numbers, got {list(penalties)}. Pass penalties=(1.0, 0.01).")
     z, other = (part.double() for part in (features, validation_features))
     if normalise:
-        z, other = F.normalize(z, dim=1), F.normalize(other, dim=1)
+        z, other = unit_length(z), unit_length(other)
     centre = z.mean(0)
     unit = float((z - centre).square().mean().sqrt()) or 1.0
     z, other = (z - centre) / unit, (other - centre) / unit

@@ -302,7 +302,9 @@ class _Edited:
                 wide = parts.double()
                 products = torch.einsum("tnp,snp->nts", wide, wide)
                 squares = torch.einsum("gt,nts,gs->gn", powers.double(), products, powers.double())
-                found = found / squares.clamp_min(0).sqrt().clamp_min(1e-12).to(found)[..., None]
+                found = (
+                    found / squares.clamp_min(0).sqrt().clamp_min(torch.finfo(found.dtype).tiny).to(found)[..., None]
+                )
             return READINGS[self.reading](found + bias).cpu()
 
         with torch.no_grad():
