@@ -59,10 +59,8 @@ COMMANDS = [
     "kernel lenet --data s.npz --samples 4000,100",
     "kernel vgg11 --data s.npz --samples 500,100",
     "measure directional_bias lenet --every 16",
-    "data score s.npz --draws 8000",
     "inr fit a.npy --steps 600",
     "inr advise a.npy",
-    "match lenet vgg11 --data s.npz --samples 2000",
     "merge check base.safetensors a.safetensors b.safetensors --model vgg11 --set outputs=10 --data s.npz --samples 50 --grid 4",
 ]
 

@@ -1,6 +1,6 @@
-"""Average geometry in motion: what Δ costs, what following G^t along training costs, and what `match` costs.
+"""Average geometry in motion: what Δ costs, and what following G^t along training costs.
 
-    python benchmarks/geometry.py                       # Δ and match on a CPU; on a GPU also 25 networks in training
+    python benchmarks/geometry.py                       # Δ on a CPU; on a GPU also 25 networks in training
     python benchmarks/geometry.py --quick               # everything at a size that takes a minute on a CPU
     python benchmarks/geometry.py --parts delta
 
@@ -8,8 +8,6 @@ delta   Δ of one LeNet (θ̇ by one backward pass over 10,000 samples of D = 10
         against plain forward and backward passes of an ordinary module over the same data, both in this process. First
         both sides are checked: θ̇ against autograd, ġ against a difference in float64. Asked: at most 3 passes.
 motion  25 LeNets trained for 100 epochs of full batches with G^t along the way. Asked: at most 60 s on one H200.
-match   eight architectures on 8,000 samples of CIFAR-10's shape at the default effort. Asked: at most 5 minutes on one H200,
-        15 on two CPU cores.
 """
 
 import argparse
@@ -29,16 +27,6 @@ from biascope.tasks.task import Arrays
 from biascope.training.velocity import gradient_velocity, weight_velocity
 
 PROBES, BATCH = 8, 512
-ARCHITECTURES = {
-    "logistic regression": ("logistic_regression", {}),
-    "MLP": ("mlp", {"hidden": (100, 100)}),
-    "LeNet": ("lenet", {}),
-    "LeNet, average pooling": ("lenet", {"pooling": "average", "activation": "gelu"}),
-    "VGG11": ("vgg11", {}),
-    "ResNet-18": ("resnet18", {}),
-    "DenseNet-121": ("densenet121", {}),
-    "ViT": ("vit", {}),
-}
 
 
 def wait(device):
@@ -161,30 +149,7 @@ def benchmark_motion(options, device):
     return found
 
 
-def benchmark_match(options, device):
-    try:
-        from biascope.measures.match import match
-    except ImportError:
-        print("match: this version of biascope has no match; skipped")
-        return None
-    shape = (3, 32, 32)
-    x, y = images(400 if options.quick else 8000, shape, 10, "cpu")
-    chosen = list(ARCHITECTURES.items())[: 4 if options.quick else None]
-    families = [
-        Family.initialised(functools.partial(network(name), channels=3, outputs=10, **settings), name=title)
-        for title, (name, settings) in chosen
-    ]
-    run = Run(device=str(device), progress=False)
-    effort = {"draws": 16} if options.quick else {}
-    begin = time.perf_counter()
-    result = match(families, Arrays({"train": (x, y)}), run=run, **effort)
-    taken = time.perf_counter() - begin
-    print(f"match: {len(families)} architectures, {len(x):,} samples: {taken:.1f} s; warned of {len(result.closed)}")
-    print("match: asked at most 300 s on one H200, 900 s on two CPU cores")
-    return {"architectures": len(families), "samples": len(x), "seconds": taken}
-
-
-PARTS = {"delta": benchmark_delta, "motion": benchmark_motion, "match": benchmark_match}
+PARTS = {"delta": benchmark_delta, "motion": benchmark_motion}
 
 
 def main():

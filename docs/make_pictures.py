@@ -14,8 +14,8 @@ and on CIFAR-10
 
     biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
     biascope kernel lenet --samples 4000 --positive 5,6,7,8,9 --draws 4 --out RUNS/kernel_halves
-    biascope match logistic_regression mlp lenet "lenet pooling=average" vit --data cifar10 --out RUNS/match
-    biascope data score cifar10 --set pooling=average --set activation=gelu --out RUNS/sample_score
+    biascope measure sample_score lenet --data cifar10 --set pooling=average --set activation=gelu --samples 50000,1 \
+        --out RUNS/sample_score
     biascope measure feature_elimination lenet --set pooling=average --set activation=gelu --data cifar10 --samples 4000,2000 \
         --positive 2,3,4,5,6,7 --epochs 20 --repeats 3 --out RUNS/feature_elimination
     biascope measure geometry_motion lenet --set activation=gelu --set pooling=average --samples 1000,1000 --positive 2,3,4,5,6,7 \
@@ -122,12 +122,11 @@ def main(runs: Path) -> None:
     labels = {"vehicles against animals": "kernel_vehicles", "classes 5 to 9 against the rest": "kernel_halves"}
     energies = {words: load(runs / folder / "tangent_kernel").labels_energy for words, folder in labels.items()}
     kernel_pictures.energy_figure(energies, 4000).savefig(HERE / "tangent_kernel.png", dpi=130, facecolor="white")
-    scores = load(runs / "sample_score" / "sample_score-train").plots()[
+    scores = load(runs / "sample_score" / "sample_score").plots()[
         "scores_by_class"
     ]  # the first shows images of the set
     scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
     own = (
-        "match",
         "feature_elimination",
         "geometry_motion",
         "kernel_rotation",

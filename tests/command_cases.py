@@ -26,11 +26,6 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         ["--leading", "5", "--kernel", "trace", "--draws", "2"],
         {"results", "report", "files"},
     ),
-    "match": (
-        ["net.py:build", "net.py:other", *ON_DATA, "--draws", "64"],
-        ["--scale", "1", "--draws", "70", "--readout", "sum"],
-        {"results", "report", "files"},
-    ),
     "patterns": (
         ["net.py:convolution", "--patches", "s.npz", "--clusters", "3", "--draws", "2", "--device", "cpu"],
         ["--clusters", "4", "--draws", "3", "--inputs", "16"],
@@ -62,11 +57,6 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
     "data list": (["--data-root", "."], ["--quiet"], {"root", "sets"}),
     "data check": (["s.npz"], ["--quiet"], {"name", "identity", "files"}),
     "data get": (["cifar10", "--data-root", "."], ["--quiet"], {"root", "sets", "failures"}),
-    "data score": (
-        ["s.npz", "--model", "net.py:build", "--draws", "8", "--device", "cpu"],
-        ["--draws", "12", "--scale", "1", "--split", "test"],
-        {"results", "report", "files"},
-    ),
     "inr fit": (
         ["a.png", "--set", "width=8", "--steps", "2", "--device", "cpu"],
         ["--steps", "3", "--held-out", "0.2", "--finer", "2"],

@@ -24,7 +24,7 @@ from biascope.results import registry
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # Measurements that are described on a page with another name.
-PAGES = {"advise": "inr_advise", "channel_patterns": "patterns", "race": "match"}
+PAGES = {"advise": "inr_advise", "channel_patterns": "patterns"}
 SECTIONS = ("What it says", "What it does not say", "Formula", "How it is estimated", "Cost")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.M | re.S)

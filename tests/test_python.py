@@ -82,7 +82,6 @@ from typing import assert_type
 
 import biascope
 from biascope.measures.average_geometry import Geometry
-from biascope.measures.match.result import Match
 from biascope.measures.mean_gradient import MeanGradient
 from biascope.measures.tangent_kernel import TangentSpectrum
 
@@ -91,7 +90,6 @@ def look(family: biascope.Family, probe: biascope.Probe, data: biascope.Arrays) 
     assert_type(biascope.mean_gradient(family, probe, draws=8), MeanGradient)
     assert_type(biascope.average_geometry(family, probe, readout="mean"), Geometry)
     assert_type(biascope.tangent_kernel(family, data, leading=4), TangentSpectrum)
-    assert_type(biascope.match([family], data), Match)
     assert_type(biascope.load("run"), biascope.Result)
     assert_type(biascope.scan("lenet"), biascope.Scan)
     return float(biascope.mean_gradient(family, probe).effective_rank)
@@ -113,7 +111,7 @@ def wrong(family: biascope.Family, probe: biascope.Probe) -> None:
         timeout=600,
     )
     errors = [line.split("typed.py:")[1] for line in done.stdout.splitlines() if "error:" in line]
-    assert [int(line.split(":")[0]) for line in errors] == [22, 23, 24, 25], done.stdout + done.stderr
+    assert [int(line.split(":")[0]) for line in errors] == [20, 21, 22, 23], done.stdout + done.stderr
     assert [re.search(r"\[([\w-]+)\]$", line)[1] for line in errors] == [  # type: ignore[index]
         "arg-type",
         "call-arg",
@@ -295,13 +293,13 @@ def test_a_result_becomes_a_table(result: Result) -> None:
 
 def test_tables_of_a_result_hold_numbers() -> None:
     pytest.importorskip("pandas")
-    args, settings = find("match").example()
-    found = biascope.match(*args, **settings)
-    table = found.to_dataframe("architectures")
-    assert len(table) == len(found.tables()["architectures"])
-    assert table["overlap_data"].dtype == np.float64
-    with pytest.raises(ValueError, match=r"it has 'architectures'\. Pass table='architectures'\.$"):
-        found.to_dataframe("architecture")
+    args, settings = find("merge_check").example()
+    found = biascope.merge_check(*args, **settings)
+    table = found.to_dataframe("coefficients")
+    assert len(table) == len(found.tables()["coefficients"])
+    assert table["distance"].dtype == np.float64
+    with pytest.raises(ValueError, match=r"it has 'models', 'coefficients'.*\.$"):
+        found.to_dataframe("coefficient")
 
 
 @pytest.mark.parametrize("name", names())

@@ -17,10 +17,8 @@ from typer.testing import CliRunner
 
 from biascope import cli
 from biascope.cli import compare as compare_command
-from biascope.cli import data as data_commands
 from biascope.cli import inr as signal_commands
 from biascope.cli import kernel as kernel_commands
-from biascope.cli import match as match_commands
 from biascope.cli import measure as measure_commands
 from biascope.cli import patterns as pattern_commands
 from biascope.cli import scan as scan_command
@@ -92,12 +90,9 @@ COMMANDS: dict[tuple[str, ...], tuple[Callable[..., None], tuple[str, ...]]] = {
     ("scan",): (scan_command.scan, ("net.py:build", "--input", "1x8x8", "--draws", "4")),
     ("compare",): (compare_command.compare, ("net.py:build", "net.py:other", "--input", "1x8x8", "--draws", "8")),
     ("kernel",): (kernel_commands.kernel, ("net.py:build", "--data", "s.npz")),
-    ("match",): (match_commands.match, ("net.py:build", "net.py:other", "--data", "s.npz")),
-    ("match", "--race"): (match_commands.match, ("net.py:build", "net.py:other", "--data", "s.npz")),
     ("patterns",): (pattern_commands.patterns, ("net.py:convolution", "--data", "s.npz")),
     ("inr", "fit"): (signal_commands.fit, ("a.png", "--steps", "1", "--set", "width=8")),
     ("inr", "advise"): (signal_commands.advise, ("a.png", "--draws", "1", "--width", "8", "--candidates", "siren=30")),
-    ("data", "score"): (data_commands.score, ("s.npz", "--model", "net.py:build", "--draws", "4")),
     ("measure",): (measure_commands.measure, ("directional_bias", "net.py:build", "--input", "1x8x8")),
 }
 NETWORKS = """

@@ -35,7 +35,6 @@ from biascope import networks
 from biascope.cli import app
 from biascope.families.family import Family
 from biascope.kernels.selftest import warnings_of
-from biascope.measures.match import match
 from biascope.results.registry import find
 from biascope.results.report import write_report
 from biascope.results.result import Result
@@ -227,13 +226,6 @@ def test_a_scan_says_it_in_output_json_and_report(tmp_path: Path, monkeypatch: p
     assert CliRunner().invoke(app, sound).exit_code == 0
     compared = CliRunner().invoke(app, ["compare", "run", "sound"])
     assert ("Warning: The input gradients" in compared.stdout) == cut
-
-
-def test_match_names_the_architecture_whose_gradients_do_not_fit():
-    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
-    families = [Family.initialised(Sound, name="sound"), Family.initialised(CutsHalfTheGradient, name="cut")]
-    found = match(families, Arrays({"train": (x, torch.arange(12) % 2)}), draws=8, run=CPU)
-    assert [warning.split(" from ")[0] for warning in found.warnings] == ["The input gradients of cut differ by 50 %"]
 
 
 def test_the_checks_leave_no_trace_on_random_numbers_or_weights():

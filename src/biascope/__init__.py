@@ -173,12 +173,10 @@ if TYPE_CHECKING:
     from biascope.measures.geometry_motion import geometry_motion as geometry_motion
     from biascope.measures.kernel_rotation import kernel_rotation as kernel_rotation
     from biascope.measures.linearized_training import linearized_training as linearized_training
-    from biascope.measures.match import match as match
     from biascope.measures.mean_gradient import mean_gradient as mean_gradient
     from biascope.measures.merge_check import merge_check as merge_check
     from biascope.measures.pattern_statistics import pattern_statistics as pattern_statistics
     from biascope.measures.pooling_theory import pooling_theory as pooling_theory
-    from biascope.measures.race import race as race
     from biascope.measures.recovery import recovery as recovery
     from biascope.measures.sample_score import sample_score as sample_score
     from biascope.measures.tangent_kernel import tangent_kernel as tangent_kernel

@@ -27,7 +27,6 @@ SHAPE = {"version", "seconds", "whole", "device", "slowdown", "stages"}
 LONG = {
     "kernel": ["kernel", "net.py:build", *ON_DATA, "--draws", "100000"],
     "measure": ["measure", "average_geometry", *NET, "--draws", "100000000"],
-    "data score": ["data", "score", "s.npz", "--model", "net.py:build", "--draws", "100000000", "--device", "cpu"],
     "patterns": [*WORDS["patterns"], "--draws", "1000000"],
     "edit": [*WORDS["edit"], "--steps", "1000000"],
     "inr fit": [*WORDS["inr fit"], "--steps", "1000000"],
@@ -97,7 +96,6 @@ def test_a_long_command_is_stopped(words: str, folder: Path, temporary: Path, mo
         (["kernel", "net.py:build", *ON_DATA, "--matrix", "nosuch/k.npy"], "--matrix must lie in an existing folder"),
         (["kernel", "net.py:build", *ON_DATA, "--leading", "0"], "leading must be from 1 to"),
         (["kernel", "net.py:build", *ON_DATA, "--on", "ray"], "--dry-run works only on this machine"),
-        (["match", "net.py:build", *ON_DATA, "--draws", "2"], "draws must be at least 8"),
         (["merge", "apply", *FILES, "--weight", "0.4", "--out", "a.safetensors"], "The output must not exist yet"),
         (["reproduce", "nads2020", "1", "--effort", "none"], "effort"),
     ],

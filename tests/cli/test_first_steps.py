@@ -56,7 +56,7 @@ def test_h_is_help(words: str, asking: Asking) -> None:
     ("words", "sentence"),
     [
         ("sacn", "biascope has no command 'sacn'. Did you mean biascope scan? Type biascope --help."),
-        ("data scor x", "biascope data has no command 'scor'. Did you mean biascope data score? Type biascope data --help."),
+        ("data lst x", "biascope data has no command 'lst'. Did you mean biascope data list? Type biascope data --help."),
         ("advise a.png", "biascope has no command 'advise'. Did you mean biascope inr advise?"),
         ("xyzzy", "biascope has no command 'xyzzy'. Type biascope --help."),
         ("--verison", "biascope has no option --verison. Did you mean --version? Type biascope --help."),
@@ -70,7 +70,7 @@ def test_h_is_help(words: str, asking: Asking) -> None:
         ("edit vit", "biascope edit needs --tasks, but it is missing. Type biascope edit --help."),
         ("measure", "biascope measure needs NAME [MODEL], but it is missing."),
         ("merge check a", "biascope merge check needs MODELS, but it is missing."),
-        ("data", "biascope data needs a command: get, list, check, score. Type biascope data --help."),
+        ("data", "biascope data needs a command: get, list, check. Type biascope data --help."),
         ("measure average_geometry lenet --drawz 8", "average_geometry has no setting '--drawz'. Did you mean --draws? It takes:"),
     ],
 )  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_list_has_a_line_for_each(asking: Asking) -> None:
             assert re.fullmatch(r"[A-Z].{20,}\.", text), name
             assert any(line.split()[:1] == [name] and text in line for line in lines), name
     commands = {each["name"]: each["command"] for each in document["measurement_descriptions"]}
-    assert commands["match"] == "biascope match"
+    assert commands["merge_check"] == "biascope merge check"
     assert commands["dictionary"] == "biascope measure dictionary"
 
 
@@ -125,7 +125,10 @@ def test_help_on_a_measurement_lists_its_settings(name: str, asking: Asking) -> 
 
 def test_help_on_a_measurement_with_its_own_command_names_that(asking: Asking) -> None:
     asking.refused(
-        "measure", "match", "--help", naming="biascope measure cannot run match. Type biascope match --help."
+        "measure",
+        "merge_check",
+        "--help",
+        naming="biascope measure cannot run merge_check. Type biascope merge check --help.",
     )
     assert "--estimator" not in asking.answered("measure", "--help").out
 
@@ -179,12 +182,10 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
         (["merge", ""], ["check", "apply", "diff"]),
         (["scan", "le"], ["lenet"]),
         (["compare", "lenet", "vg"], ["vgg11"]),
-        (["match", "res"], ["resnet18"]),
-        (["data", "score", "x", "--model", "le"], ["lenet"]),
         (["measure", "average"], ["average_geometry"]),
         (["measure", "average_geometry", "le"], ["lenet"]),
         (["measure", "average_geometry", "--sta"], ["--stable"]),
-        (["measure", "match"], []),
+        (["measure", "merge"], []),
         (["reproduce", "na"], ["nads2020"]),
         (["kernel", "lenet", "--data", "mn"], ["mnist"]),
         (["kernel", "lenet", "--data", "mi"], ["mine"]),

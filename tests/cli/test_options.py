@@ -143,7 +143,7 @@ def test_a_group_becomes_options_with_the_defaults_of_the_command() -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        (["match", "--data-sizes", "10"], "--data"),
+        (["kernel", "--data-sizes", "10"], "--data"),
         (["merge", "diff", "a", "b", "--report", "x"], "--report"),
         (["edit", "vit", "--tasks", "a", "--sizes", "1,1,1"], "--seeds"),
         (["merge", "check", "a", "b", "--data", "c", "--points", "3"], "--input"),

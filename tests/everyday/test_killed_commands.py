@@ -46,8 +46,6 @@ COMMANDS = {
     "scan": f"net.py:build {DATA} --draws 32 --estimator exact",
     "compare": "net.py:build net.py:flat --input 1x6x6 --draws 32 --estimator exact",
     "kernel": f"net.py:build {DATA} --leading 5 --draws 3 --matrix matrix.npy",
-    "match": f"net.py:build net.py:flat {DATA} --draws 64",
-    "data score": "images.npz --model net.py:build --draws 64",
     "patterns": "net.py:build --patches images.npz --clusters 4 --draws 3 --positive 0",
     "inr fit": "signal.npy --set width=8 --steps 12",
     "inr advise": "signal.npy --candidates siren=5,relu --points 64 --draws 2 --width 8 --steps 3 --check",

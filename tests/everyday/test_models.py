@@ -103,12 +103,11 @@ def test_a_kernel_refuses_it_in_one_sentence(ask: Asking, name: str) -> None:
     "command",
     [
         ["selftest", "{}", "--input", "1x4x4"],
-        ["match", "{}", "--data", "images.npz", "--draws", "64", "--device", "cpu", "--out", "run"],
-        ["data", "score", "images.npz", "--model", "{}", "--draws", "4", "--device", "cpu", "--out", "run"],
+        ["measure", "sample_score", "{}", "--data", "images.npz", "--draws", "4", "--device", "cpu", "--out", "run"],
         ["measure", "directional_bias", "{}", "--input", "1x4x4", "--device", "cpu", "--out", "run"],
         ["measure", "linearized_training", "{}", "--data", "images.npz", "--device", "cpu", "--out", "run"],
     ],
-    ids=["selftest", "match", "data score", "directional_bias", "linearized_training"],
+    ids=["selftest", "sample_score", "directional_bias", "linearized_training"],
 )
 def test_other_commands_refuse_it_too(ask: Asking, command: list[str], name: str) -> None:
     ask.refused(*(f"odd.py:{name}" if word == "{}" else word for word in command))

@@ -8,9 +8,7 @@ SCAN = ["scan", *NET, "--draws", "4"]
 KERNEL = ["kernel", "odd.py:flat", "--data", "images.npz", "--device", "cpu", "--out", "run"]
 FIT = ["inr", "fit", "signal.npy", "--set", "width=8", "--steps", "2", "--device", "cpu", "--out", "run"]
 ADVISE = ["inr", "advise", "signal.npy", "--points", "32", "--draws", "2", "--device", "cpu", "--out", "run"]
-MATCH = ["match", "odd.py:flat", "--data", "images.npz", "--device", "cpu", "--out", "run"]
 PATTERNS = ["patterns", "lenet", "--patches", "images.npz", "--device", "cpu", "--out", "run"]
-SCORE = ["data", "score", "images.npz", "--model", "odd.py:flat", "--device", "cpu", "--out", "run"]
 
 # A command that works but for one option, and what that option cannot be.
 VALUES: list[tuple[list[str], str, list[str]]] = [
@@ -51,17 +49,11 @@ VALUES: list[tuple[list[str], str, list[str]]] = [
     (ADVISE, "--width", ["0", "-1"]),
     (ADVISE, "--steps", ["0", "-1"]),
     (ADVISE, "--rate", ["nan", "inf", "0", "-1"]),
-    (MATCH, "--draws", ["0", "1", "-1"]),
-    (MATCH, "--inputs", ["0", "-1"]),
-    (MATCH, "--scale", ["nan", "inf", "0", "-1"]),
-    (MATCH, "--data", ["nosuch", "odd.py"]),
     (PATTERNS, "--clusters", ["0", "-1", "99999999"]),
     (PATTERNS, "--within", ["nan", "inf", "-1"]),
     (PATTERNS, "--control", ["x", ""]),
     (PATTERNS, "--draws", ["0", "-1"]),
     (PATTERNS, "--patches", ["nosuch", "signal.npy", "odd.py"]),
-    (SCORE, "--draws", ["0", "1", "-1"]),
-    (SCORE, "--split", ["nosuch", ""]),
 ]
 CASES = [(command, option, value) for command, option, values in VALUES for value in values]
 

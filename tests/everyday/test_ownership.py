@@ -21,7 +21,6 @@ DIFF = ["merge", "diff", "base.safetensors", "a.safetensors", "--out", "run"]
 APPLY = [
     *("merge", "apply", "base.safetensors", "a.safetensors=1", "--out", "merged.safetensors", "--report-out", "run"),
 ]
-SCORE = ["data", "score", "images.npz", "--model", "odd.py:flat", "--device", "cpu", "--draws", "2", "--out", "run"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,6 @@ def checkpoints(ask: Asking) -> None:
         (FIT, "weights.safetensors", "mine"),
         (FIT, "reconstruction.png", "mine"),
         (FIT, "fit.json", '{"version": 1, "name": "fit"}'),
-        (SCORE, "train-scores.csv", "mine"),
     ],
 )
 def test_a_file_of_someone_else_is_left_as_it_is(ask: Asking, words: list[str], name: str, content: str) -> None:
@@ -57,7 +55,7 @@ def test_a_file_of_someone_else_is_left_as_it_is(ask: Asking, words: list[str], 
     assert path.read_text() == content
 
 
-@pytest.mark.parametrize("words", [SCAN, KERNEL, DIFF, FIT, SCORE], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [SCAN, KERNEL, DIFF, FIT], ids=lambda words: words[0])
 def test_a_command_replaces_its_own_files_in_another_process_too(
     ask: Asking, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:

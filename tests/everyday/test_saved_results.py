@@ -39,7 +39,7 @@ def damaged_documents(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             else:
                 changed["values"][key] = wrong
             yield f"values.{key} = {wrong!r}", changed
-    yield "another class", {**document, "class": "biascope.measures.match.result:Match"}
+    yield "another class", {**document, "class": "biascope.measures.merge_check.result:MergeCheck"}
     yield "a class that is none", {**document, "class": "os:system"}
     yield "a class of nowhere", {**document, "class": "biascope.nosuch:X"}
     yield "another measurement", {**document, "measurement": "nosuch"}

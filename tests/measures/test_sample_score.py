@@ -1,17 +1,13 @@
-"""Sample scores: against the geometry itself, in the data set's own order, and `biascope data score`."""
+"""Sample scores, against the geometry itself."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
-from biascope import data as data_sets
-from biascope.cli import app
 from biascope.families.family import Family
 from biascope.measures import sample_score as module
 from biascope.measures.average_geometry import average_geometry
@@ -214,125 +210,6 @@ def test_wrong_settings_are_told_in_one_sentence(settings, words) -> None:
 def test_a_split_that_was_not_scored_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="split must be one of train, test, got 'val'"):
         sample_score(FAMILY, data_of(), draws=8, run=CPU64).kept(0.5, split="val")
-
-
-MODEL = """
-from torch import nn
-def build():
-    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 1))
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A set of 50 + 20 small images in three classes, one without labels, and a network."""
-    images = np.random.default_rng(0).integers(0, 255, (70, 3, 4, 4)).astype(np.uint8)
-    labels = np.arange(70) * 7 % 3
-    np.savez(tmp_path / "small.npz", x_train=images[:50], y_train=labels[:50], x_test=images[50:], y_test=labels[50:])
-    np.savez(tmp_path / "bare.npz", x_train=images)
-    (tmp_path / "own.py").write_text(MODEL)
-    monkeypatch.setenv("BIASCOPE_DATA", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def invoke(*words: str):
-    own = ["--model", "own.py:build", "--draws", "40", "--device", "cpu"]
-    return CliRunner().invoke(app, ["data", "score", *words, *([] if "--model" in words else own)])
-
-
-def standardised(folder: Path, split: str) -> Tensor:
-    with np.load(folder / "small.npz") as stored:
-        train, x = stored["x_train"].astype(float), stored[f"x_{split}"].astype(float)
-    return torch.from_numpy((x - train.mean((0, 2, 3), keepdims=True)) / train.std((0, 2, 3), keepdims=True)).float()
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_every_sample_is_scored_in_the_order_of_the_set(folder: Path, split: str) -> None:
-    done = invoke("small", "--split", split, "--out", "run")
-    assert done.exit_code == 0, done.output
-    rows = [line.split(",") for line in (folder / f"run/{split}-scores.csv").read_text().splitlines()]
-    assert rows[0] == ["index", "label", "score", "standard_error"]
-    x = standardised(folder, split)
-    from biascope.families.source import family_of
-
-    family = family_of("own.py:build", shape=(3, 4, 4))
-    expected = sample_score(family, Arrays({split: (x, torch.zeros(len(x)).long())}), draws=40, run=Run(device="cpu"))
-    assert [int(row[0]) for row in rows[1:]] == list(range(len(x)))
-    with np.load(folder / "small.npz") as stored:
-        assert [int(row[1]) for row in rows[1:]] == stored[f"y_{split}"].tolist()
-    np.testing.assert_allclose([float(row[2]) for row in rows[1:]], expected.scores, rtol=1e-5)
-    with np.load(folder / f"run/{split}-scores.npz") as table:
-        np.testing.assert_allclose(table["score"], expected.scores, rtol=1e-5)
-        np.testing.assert_allclose(table["standard_error"], expected.errors, rtol=1e-3)
-        np.testing.assert_array_equal(table["index"], np.arange(len(x)))
-    assert (folder / "run/report.html").stat().st_size > 10_000
-    assert not list((folder / "run").glob("*kept*"))  # samples to keep are not offered
-
-
-def test_the_same_command_goes_on_from_the_draws_it_has(folder: Path) -> None:
-    assert invoke("small").exit_code == 0
-    run = folder / "biascope-runs/own-on-small"
-    files = {path: path.stat().st_mtime_ns for path in run.rglob("draws-*.safetensors")}
-    again = invoke("small", "--json")
-    assert json.loads(again.stdout)["results"][0]["measurement"] == "sample_score"
-    assert files
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in files.items())
-
-
-def test_sets_without_labels_are_scored_too(folder: Path) -> None:
-    assert invoke("bare", "--out", "run").exit_code == 0
-    assert (folder / "run/train-scores.csv").read_text().splitlines()[1].startswith("0,,")
-    with np.load(folder / "run/train-scores.npz") as table:
-        assert "label" not in table.files
-
-
-def test_images_are_padded_where_a_network_wants_them_larger(folder: Path) -> None:
-    words = ["small", "--model", "lenet", "--draws", "8", "--device", "cpu"]
-    assert invoke(*words).exit_code != 0
-    assert invoke(*words, "--side", "16").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["small", "--split", "val"], "--split must be one of train, test for 'small', got 'val'"),
-        (
-            ["small", "--keep", "0.5"],
-            "pruning by score is worse than pruning at random (a LeNet on CIFAR-10 loses 3.3 ± 0.5",
-        ),
-        (["small", "--per-class"], "data score does not take --keep and --per-class"),
-        (["small", "--scale", "0"], "--scale must be a positive number, got 0.0"),
-        (["nowhere"], "data set must be one of"),
-        (["small", "--readout", "x"], "readout must be one of"),
-        (["small", "--model", "own.py:other"], "own.py must define a function 'other'"),
-    ],
-)
-def test_what_cannot_be_scored_is_a_sentence(folder: Path, words, message) -> None:
-    done = invoke(*words)
-    assert done.exit_code != 0
-    assert message in str(done.exception) + done.output
-    assert not (folder / "biascope-runs").exists()
-
-
-def test_scores_of_cifar10_are_those_of_its_own_images(data_root: Path, tmp_path: Path) -> None:
-    words = ["cifar10", "--split", "test", "--model", "logistic_regression", "--draws", "16", "--out", str(tmp_path)]
-    done = invoke(*words, "--device", "cpu", "--data-root", str(data_root))
-    assert done.exit_code == 0, done.output
-    whole = data_sets.load("cifar10", root=data_root)
-    table = np.loadtxt(tmp_path / "test-scores.csv", delimiter=",", skiprows=1)
-    np.testing.assert_array_equal(table[:, 1], whole.splits["test"][1])
-    np.testing.assert_array_equal(table[:, 0], np.arange(10_000))
-    train = whole.splits["train"][0]
-    mean, spread = (each((0, 2, 3), dtype=np.float64) for each in (train.mean, train.std))
-    few = (whole.splits["test"][0][[9, 5000]] - mean[:, None, None]) / spread[:, None, None]
-    from biascope.families.source import family_of
-
-    family = family_of("logistic_regression", shape=(3, 32, 32))
-    alone = Arrays({"test": (torch.from_numpy(few).float(), torch.zeros(2).long())})
-    np.testing.assert_allclose(
-        table[[9, 5000], 2], sample_score(family, alone, draws=16, run=Run(device="cpu")).scores, rtol=1e-4
-    )
 
 
 def test_members_of_a_stack_train_on_samples_of_their_own_and_share_the_test_samples() -> None:

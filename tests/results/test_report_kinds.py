@@ -89,9 +89,7 @@ RESULTS: dict[str, Callable[[], list[Result]]] = {
     "checkpoints": checkpoints,
     "directional bias": example("directional_bias"),
     "kernel": example("tangent_kernel"),
-    "match": example("match"),
-    "race": example("race"),
-    "data score": example("sample_score"),
+    "sample score": example("sample_score"),
     "patterns": example("channel_patterns"),
     "advise": example("advise"),
     "merge check": example("merge_check"),
@@ -221,7 +219,7 @@ def test_every_kind_in_light_dark_phone_and_print(kind: str, browser: Chromium, 
 
 def test_kinds_have_titles_of_their_own(page_of: Callable[[str], Path]) -> None:
     titles = set()
-    for kind in ("scan", "checkpoints", "kernel", "match", "reproduce"):
+    for kind in ("scan", "checkpoints", "kernel", "sample score", "reproduce"):
         text = page_of(kind).read_text(encoding="utf-8")
         titles.add(text.partition("<title>")[2].partition("</title>")[0])
     assert len(titles) == 5
@@ -250,9 +248,7 @@ def vars_of(kind: type[Result]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    "kind", ["scan", "features", "kernel", "match", "race", "data score", "patterns", "advise", "merge check"]
-)
+@pytest.mark.parametrize("kind", ["scan", "features", "kernel", "sample score", "patterns", "advise", "merge check"])
 def test_the_commands_that_come_next_exist(kind: str) -> None:
     for result in results(kind):
         for step in result.next_steps():

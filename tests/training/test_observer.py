@@ -173,7 +173,7 @@ BAD: dict[str, Callable[[], object]] = {
     "no loss": lambda: Observer(small())(None),  # type: ignore[arg-type]
     "a setting that is none": lambda: lightning_callback(every=3),
     "a measurement that is none": lambda: hook("average_geometri", PROBE),
-    "a measurement of several": lambda: hook("match", PROBE),
+    "a measurement of several": lambda: hook("merge_check", PROBE),
     "a measurement without inputs": lambda: hook("average_geometry"),
     "a setting of a measurement that is none": lambda: hook("average_geometry", PROBE, drawz=4),
     "a number that is none": lambda: hook("average_geometry", PROBE, number="rank", draws=4)(0, Network.of(small())),

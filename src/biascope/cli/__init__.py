@@ -50,7 +50,7 @@ app = typer.Typer(
 FIRST = (
     ("scan", "what a network finds easy to learn, with a report", "biascope scan lenet"),
     ("compare", "how the preferences of networks differ", "biascope compare lenet mlp"),
-    ("match", "which networks hardly change where your data vary", "biascope match lenet vgg11 --data cifar10"),
+    ("kernel", "what of your data and labels a network learns first", "biascope kernel lenet --data cifar10"),
     ("merge check", "whether fine-tuned models can be merged", "biascope merge check base.pt a.pt b.pt --data a.npz"),
     ("inr advise", "which network reconstructs your image or sound best", "biascope inr advise photo.png"),
     ("reproduce", "a figure of a paper, with a verdict on its claims", "biascope reproduce nads2020 1"),

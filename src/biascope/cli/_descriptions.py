@@ -51,8 +51,8 @@ def command_of(name: str) -> str:
     """The command that runs a measurement, where `biascope measure` cannot; else empty.
 
     Example:
-        >>> command_of("match"), command_of("dictionary")
-        ('biascope match', '')
+        >>> command_of("merge_check"), command_of("dictionary")
+        ('biascope merge check', '')
     """
     for decorator in _function(_measure_file(name), name).decorator_list:
         for keyword in getattr(decorator, "keywords", ()):

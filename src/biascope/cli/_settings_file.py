@@ -149,7 +149,7 @@ def kind_of(hint: Any) -> tuple[tuple[type, ...], str, str]:
 
 
 def command_words(context: typer.Context) -> str:
-    """The command of a context, such as ``"data score"``.
+    """The command of a context, such as ``"merge check"``.
 
     Names of the groups above it come first; that of the program is left out.
     """
@@ -207,8 +207,8 @@ def file_name(words: str, variant: str = "") -> str:
     """The name of the settings file of a command.
 
     Example:
-        >>> file_name("data score", "test")
-        'run-data-score-test.toml'
+        >>> file_name("measure", "dictionary")
+        'run-measure-dictionary.toml'
     """
     return f"{'-'.join(['run', *words.split(), *([variant] if variant else [])])}.toml"
 

@@ -104,9 +104,7 @@ Steps = Annotated[int, typer.Option("--steps", help="Number of training iteratio
 _RATE = typer.Option("--rate", help="Learning rate; with a schedule, the highest.")
 Rate = Annotated[float, _RATE]
 MaybeRate = Annotated[float | None, _RATE]
-_BATCH = typer.Option("--batch", help="Batch size: samples or points in a training iteration, at most.")
-Batch = Annotated[int, _BATCH]
-MaybeBatch = Annotated[int | None, _BATCH]
+Batch = Annotated[int, typer.Option("--batch", help="Batch size: samples or points in a training iteration, at most.")]
 Grid = Annotated[int, typer.Option("--grid", help="Number of coefficients along each side of a disentanglement map.")]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed for weights, inputs and other draws.")]
 Device = Annotated[

@@ -122,7 +122,10 @@ class FeatureElimination(Result):
 
     def next_steps(self) -> list[Step]:  # noqa: D102
         return [
-            Step("Score single samples instead of features.", f"biascope data score DATASET --model {self.model_word}")
+            Step(
+                "Score single samples instead of features.",
+                f"biascope measure sample_score {self.model_word} --data DATASET",
+            )
         ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102

@@ -163,9 +163,11 @@ class SampleScores(Result):
         if math.isfinite(self.agreement.value) and self.agreement.value < 0.9:
             draws = int(self.provenance.get("settings", {}).get("draws", 1000))
             words = "Draw more networks, until the order of the samples is settled."
-            found.append(Step(words, f"biascope data score {self._data} --model {self.model_word} --draws {4 * draws}"))
-        words = "See whether whole networks can hardly change along these data."
-        return [*found, Step(words, f"biascope match {self.model_word} mlp --data {self._data}")]
+            found.append(
+                Step(words, f"biascope measure sample_score {self.model_word} --data {self._data} --draws {4 * draws}")
+            )
+        words = "See what of these data and their labels the network learns first."
+        return [*found, Step(words, f"biascope kernel {self.model_word} --data {self._data}")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures, classes = {}, self.by_class()

@@ -69,7 +69,7 @@ class Measurement(Generic[P, R]):
         probe: How the command line draws inputs where the user does not say, ``{"num": 64, "fresh": True}``.
         checks: Looks for reasons to distrust it on the family at hand, such as derivatives that do not fit the forward pass; the
             result carries its sentences as warnings.
-        command: The command that runs it, ``"biascope match"``, where ``biascope measure`` cannot make what it needs.
+        command: The command that runs it, ``"biascope merge check"``, where ``biascope measure`` cannot make what it needs.
     """
 
     function: Callable[P, R]
@@ -291,7 +291,7 @@ def measurement(
         example: Gives a small case, ``((family, probe), {"draws": 8})``, for the contract test.
         network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
         checks: Looks for reasons to distrust it; :func:`biascope.kernels.selftest.derivative_checks` for one that differentiates.
-        command: The command that runs it, ``"biascope match"``, if ``biascope measure`` cannot.
+        command: The command that runs it, ``"biascope merge check"``, if ``biascope measure`` cannot.
         probe: How the command line should draw inputs, ``{"num": 64, "fresh": True}``, unless the user says.
     """
     return lambda function: Measurement(

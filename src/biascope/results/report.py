@@ -26,7 +26,7 @@ from biascope.results.figures import MARK
 from biascope.results.page import citation, download, rendered
 from biascope.results.planes import distinct, joint_views, live_view
 from biascope.results.registry import find, names, saved
-from biascope.results.result import Badge, Beside, Result, Step
+from biascope.results.result import Badge, Beside, Result
 from biascope.results.wording import listed
 from biascope.runs.files import require_ours, write_atomically
 from biascope.runs.rehearsal import counted
@@ -591,20 +591,14 @@ def _comparison(results: Sequence[Result], trained: bool) -> dict[str, Any] | No
         "groups": groups,
         "statements": statements,
         "meaning": _COMPARED[trained] if headlines else "",
-        "steps": [] if trained or not headlines else [_race(headlines[0])],
+        "steps": [],
     }
-
-
-def _race(group: Sequence[Result]) -> Step:
-    models = list(dict.fromkeys(result.model_word for result in group))
-    words = "Train the networks briefly on your data, side by side, to see which learns them best."
-    return Step(words, f"biascope match {' '.join(models)} --data my_images.npz --race")
 
 
 _COMPARED = {
     False: "Differences between networks are those of their architectures at initial weights, on random inputs. A smaller effective "
     "rank means a stronger preference, which helps where the data lie along the preferred directions and hurts where they do not. It "
-    "does not rank networks by accuracy: for that, train them briefly with biascope match --race.",
+    "does not rank networks by accuracy.",
     True: "Along training, the geometry changes from what the architecture prefers to what the data and labels need. A falling "
     "effective rank means that the output comes to depend on fewer input directions. It does not say whether the network "
     "generalises: compare with its test accuracy.",

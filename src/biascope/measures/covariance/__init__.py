@@ -250,8 +250,8 @@ class CovarianceResult(Result, ABC):
             words = "Compare it with another network on the same inputs."
             found.append(Step(words, f"biascope compare {model} {other} --input {shape}"))
             if len(self.input_shape) == 3:
-                words = "See whether it can change where your data vary, before you train it."
-                found.append(Step(words, f"biascope match {model} --data my_images.npz"))
+                words = "See what of your data and labels it learns first, before you train it."
+                found.append(Step(words, f"biascope kernel {model} --data my_images.npz"))
         else:
             words = "Follow the change along training: scan a folder of checkpoints."
             found.append(Step(words, f"biascope scan {model} --input {shape} --checkpoints FOLDER"))
