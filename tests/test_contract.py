@@ -144,3 +144,20 @@ def test_a_global_random_state_is_left_alone(name: str) -> None:
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
     assert before[2] == random.getstate()
+
+
+def test_settings_of_the_caller_change_no_number(name: str) -> None:
+    import torch
+
+    args, settings = find(name).example()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.device("meta"), torch.autocast("cpu"), np.errstate(all="raise"):
+            result = find(name)(*args, **{**settings, "run": Run(device="cpu"), "seed": 3})
+            numbers = result.headline()
+            result.sentence()
+    finally:
+        torch.set_default_dtype(before)
+    for key, number in measured(name, seed=3).headline().items():
+        assert numbers[key].value == pytest.approx(number.value, rel=1e-5)

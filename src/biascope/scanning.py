@@ -26,6 +26,7 @@ from biascope.families.source import checkpoint_files, family_of, parse_shape, u
 from biascope.measures.mean_gradient import INPUTS as MEAN_INPUTS
 from biascope.results import registry as measurement
 from biascope.results.result import Result
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.files import make_writable, name_for_file
 from biascope.runs.rehearsal import slowdown
 from biascope.runs.run import Run
@@ -110,6 +111,7 @@ class Scan:
         return where + "".join(result._repr_html_() for result in self.results)
 
 
+@under_torch_defaults
 def scan(
     model: str | Family | Callable[[], nn.Module] = "lenet",
     *,

@@ -23,6 +23,7 @@ from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
 from biascope.families.acceptance import differentiated
 from biascope.families.family import Family, Network
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -34,6 +35,7 @@ _ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the v
 _SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
 
 
+@under_torch_defaults
 class GradientSampler:
     """Input gradients of the members of a family, by the fastest method on this device.
 
@@ -233,6 +235,7 @@ def gaussian_sampler(
     return GradientSampler(family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run)
 
 
+@under_torch_defaults
 def gradient_covariance(
     sampler: GradientSampler,
     *,

@@ -7,19 +7,21 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.derivatives.fast_layers import PoolingBySlices
 from biascope.families.family import Network
 from biascope.families.weights import Params
+from biascope.runs.ambient import ATTENTION, PLAIN_ATTENTION, under_torch_defaults
 
 
+@under_torch_defaults
 def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
     """The exact gradient ``∇_x f(x)`` of a scalar network by reverse-mode differentiation.
 
@@ -85,6 +87,7 @@ def _gradient_of_one(network: Network, x: Any) -> Tensor:
     return torch.cat([part.flatten(1) for part in gradients], dim=1)
 
 
+@under_torch_defaults
 def input_difference(
     network: Network,
     x: Tensor,
@@ -153,16 +156,9 @@ def _impulses(first: int, last: int, shape: torch.Size, like: Tensor) -> Tensor:
     return impulses.reshape(last - first, *shape)
 
 
-@contextlib.contextmanager
-def plain_attention() -> Iterator[None]:
+def plain_attention() -> AbstractContextManager[None]:
     """Attention by its plain formula for the duration: the fused kernels know neither stacks nor forward mode."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    return ATTENTION.at(PLAIN_ATTENTION)
 
 
 @contextlib.contextmanager

@@ -19,10 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from biascope.derivatives.gradients import plain_attention
 from biascope.families import weights
 from biascope.families.family import Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.digest import fingerprint
 
 EXPANSION_POINT, ORIGIN = "linearized_at", "linearized_from"  # prefixes of the buffers that hold θ* and θ₀
@@ -34,6 +36,7 @@ _dual: Callable[[Tensor, Tensor], Tensor] = functools.partial(torch._make_dual, 
 _parts: Callable[[Tensor], tuple[Tensor, Tensor | None]] = functools.partial(torch._unpack_dual, level=0)
 
 
+@under_torch_defaults
 def linearize(network: Network, at: Params | None = None, *, biased: bool = True) -> Network:
     """The linearisation of a network in its weights: same names, same starting weights, affine in them.
 
@@ -106,6 +109,7 @@ def save_linearized(network: Network, path: Path | str) -> None:
     weights.save(network.params, _checked(path), _identity(network))
 
 
+@under_torch_defaults
 def load_linearized(path: Path | str, network: Network) -> Network:
     """A linearised network at weights written by :func:`save_linearized`.
 
@@ -311,23 +315,13 @@ def _is_tensor(leaf: Any) -> bool:
 
 
 _turn = threading.RLock()
-_ATTENTION: tuple[tuple[Callable[[], bool], Callable[[bool], None], bool], ...] = (
-    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp, True),
-    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
-    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp, False),
-    (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp, False),
-    (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, False),
-)
 
 
 @contextlib.contextmanager
 def _forward_mode() -> Iterator[None]:
     """One thread at a time, with attention by its plain formula, the one that has a derivative: both are global in torch."""
-    with _turn:
-        before = [enabled() for enabled, _, _ in _ATTENTION]
+    with _turn, plain_attention():
         try:
-            for _, switch, state in _ATTENTION:
-                switch(state)
             yield
         except NotImplementedError as error:
             if not re.search("forward (mode )?AD", str(error)):
@@ -336,9 +330,6 @@ def _forward_mode() -> Iterator[None]:
                 "Every operation of the network must have a forward-mode derivative to be linearised, but one has none "
                 f"({str(error).splitlines()[0].rstrip('.')}). Replace that layer by one of plain operations."
             ) from error
-        finally:
-            for (_, switch, _), state in zip(_ATTENTION, before, strict=True):
-                switch(state)
 
 
 def _by_product_rule(layer: Any, input: Tensor, value: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Tensor:

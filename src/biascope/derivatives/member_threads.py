@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from biascope.families.family import Network
+from biascope.runs.ambient import one_on_each_core
 
 One = Callable[[Network, Any], Tensor]
 
@@ -54,12 +54,8 @@ class MemberThreads:
             chosen = range(edges[part], edges[part + 1])
             return [self._ones[part](own.member(i), of_member(inputs, i, self._paired)) for i in chosen]
 
-        before = torch.get_num_threads()
-        try:
-            with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                parts = list(pool.map(work, range(count)))
-        finally:
-            torch.set_num_threads(before)  # part of the setting is shared with this thread
+        with one_on_each_core(count) as pool:
+            parts = list(pool.map(work, range(count)))
         return torch.stack([gradient for part in parts for gradient in part])
 
 

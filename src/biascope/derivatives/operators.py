@@ -16,13 +16,18 @@ from torch import Tensor
 
 from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments, PowerSums, Rows, Sketch, unit_of
 from biascope.results.estimate import Estimate, freedom_of, jackknife
+from biascope.runs.ambient import under_torch_defaults
 
 
+@under_torch_defaults
 class LinearOperator(ABC):
     """A symmetric operator on R^D, positive up to noise, known by its products with vectors."""
 
     size: int
     device: torch.device
+
+    def __init_subclass__(cls) -> None:
+        under_torch_defaults(cls)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size}×{self.size})"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.operators import THIN, LinearOperator
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import generator_for
 
 _TRIED = 768  # length of the matrix that is decomposed to foretell longer ones
@@ -17,6 +18,7 @@ _SPARE = 8  # columns of a Lanczos block beyond the pairs asked for
 _BASIS_NUMBERS = {"cpu": 2**27, "cuda": 2**30}  # entries of a Lanczos basis before it is restarted from its best part
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class Spectrum:
     """Eigenpairs, largest first.
@@ -39,6 +41,7 @@ class Spectrum:
         return f"Spectrum({count} eigenpairs in {size} dimensions{span}, {self.method})"
 
 
+@under_torch_defaults
 def eigenpairs(
     operator: LinearOperator,
     num: int | None = None,
@@ -210,6 +213,7 @@ def _directions_of(block: Tensor, basis: Tensor, floor: float) -> Tensor:
     return twice
 
 
+@under_torch_defaults
 def subspace_similarity(first: Tensor, second: Tensor) -> float:
     """Mean squared cosine of the principal angles between two subspaces of equal dimension.
 

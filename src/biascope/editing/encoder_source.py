@@ -24,6 +24,7 @@ from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, read_settings
 from biascope.families.family import Network
 from biascope.families.weights import Params
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import forked_rng, seed_of
 
 NAMES = ("efficientnet_lite0", "efficientnet_lite2", "minilm", "minilm_l3", "vit")
@@ -74,6 +75,7 @@ _PLAIN_TOWER = {
 Shape = TypeVar("Shape", BertShape, T5Shape, TowerShape)
 
 
+@under_torch_defaults
 def encoder_of(
     name_or_folder: str | Path,
     *,

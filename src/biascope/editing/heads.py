@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from biascope.families.family import Network
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.digest import fingerprint
 from biascope.runs.memory import fitting, halved
 from biascope.runs.run import Run
@@ -71,6 +72,7 @@ class Head:
         return dataclasses.replace(self, weight=self.weight[:count], bias=self.bias[:count])
 
 
+@under_torch_defaults
 def identity_head(outputs: int) -> Head:
     """The head of a network whose outputs are logits already.
 
@@ -204,6 +206,7 @@ def _require_samples(features: Tensor, labels: Tensor, which: str) -> None:
         raise ValueError(f"The {which} labels must be classes from 0, got {labels.dtype}. Pass whole numbers from 0.")
 
 
+@under_torch_defaults
 def fitted_head(
     encoder: Network,
     task: Arrays,

@@ -25,6 +25,7 @@ from biascope.families.checkpoint_writer import SHARD, CheckpointWriter
 from biascope.results.planes import distinct
 from biascope.results.result import recorded
 from biascope.results.wording import listed
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.digest import Fingerprint
 from biascope.runs.run import Run
 
@@ -34,6 +35,7 @@ RELATED = (
 _NO_HASH = "0" * 16  # in the place of a hash until it is known
 
 
+@under_torch_defaults
 def merge(
     base: Checkpoint,
     models: Sequence[tuple[Checkpoint, float]],
@@ -162,6 +164,7 @@ def merge(
     return found
 
 
+@under_torch_defaults
 def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Run()) -> Difference:  # noqa: B008 - frozen
     """How checkpoints differ from a first one, layer by layer, and how much their differences agree.
 

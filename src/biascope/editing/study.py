@@ -15,6 +15,7 @@ from biascope.editing.tuning import TUNINGS, require_heads, tuned_vectors
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.family import Network
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.files import make_writable, name_for_file, require_ours, write_atomically
 from biascope.runs.identity import content_of
 from biascope.runs.rehearsal import at_hand, counted
@@ -61,6 +62,7 @@ class Study:
     vectors: tuple[dict[str, dict[str, TaskVector]], ...]
 
 
+@under_torch_defaults
 def study_of(
     encoder: Network,
     tasks: Mapping[str, Arrays],

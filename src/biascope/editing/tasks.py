@@ -11,6 +11,7 @@ import torch
 from biascope import data
 from biascope.data.text import text_set
 from biascope.editing.encoders.encoder import Encoder
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import seed_of
 from biascope.tasks.task import Arrays
 
@@ -72,6 +73,7 @@ def task_of(
     return Arrays(prepared, name=str(name))
 
 
+@under_torch_defaults
 def tasks_of(
     names: Sequence[str],
     encoder: Encoder,

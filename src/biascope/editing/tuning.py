@@ -11,6 +11,7 @@ from biascope.editing.heads import ENCODER, Head, headed, require_splits
 from biascope.editing.vectors import TaskVector
 from biascope.families.family import Network
 from biascope.families.weights import Params
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import content_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Group, Outcome, Sweep
@@ -63,6 +64,7 @@ def _tuned_weights(
     }
 
 
+@under_torch_defaults
 def tuned_vectors(
     encoder: Network,
     heads: Mapping[str, Head],

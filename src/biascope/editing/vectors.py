@@ -15,6 +15,7 @@ from torch import Tensor
 
 from biascope.families import weights
 from biascope.families.weights import Params
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.digest import fingerprint
 
 KIND = "task_vector"  # what the metadata of a file say
@@ -26,6 +27,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 Patch = tuple[Tensor, Tensor]  # places in a flattened tensor, and what stands there
 
 
+@under_torch_defaults
 @dataclass(frozen=True, eq=False)
 class TaskVector:
     """The change by fine-tuning: ``τ = θ* − θ₀`` by parameter name, for one θ₀.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from biascope.families import weights
 from biascope.families.weights import Params
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.digest import Described, Fingerprint
 from biascope.runs.files import as_text
 
@@ -97,6 +98,7 @@ class Source(Protocol):
         """Its values in order, at most so many at once."""
 
 
+@under_torch_defaults
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """A set of named tensors on disk, opened without reading their values.

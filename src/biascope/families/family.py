@@ -28,6 +28,7 @@ from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.tape import Builder, Tape, TapeError, block_size, built
 from biascope.families.unregistered import differences, random_content, structure_of
 from biascope.families.weights import Params, stacked
+from biascope.runs.ambient import OneAtATime, under_torch_defaults
 from biascope.runs.code import code_of
 from biascope.runs.digest import fingerprint
 from biascope.runs.failures import forward_pass
@@ -67,6 +68,7 @@ class Network:
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
+    @under_torch_defaults
     def of(
         module: nn.Module, batchnorm: str = "eval", name: str = "", *, build: Callable[[], nn.Module] | None = None
     ) -> Network:
@@ -84,6 +86,7 @@ class Network:
             origin.recipe, origin.params, origin.buffers, couples_inputs=origin.couples_inputs, origin=origin
         )
 
+    @under_torch_defaults
     def require_proven(self, x: Any) -> None:
         """Check that this is the user's module also at other weights than its own, where inputs are known for the first time.
 
@@ -121,7 +124,7 @@ class Network:
             keywords: dict[str, Any] = {}
             if isinstance(inputs, dict):
                 arguments, keywords = (), inputs
-            with WithoutRecomputation():
+            with OneAtATime(), WithoutRecomputation():
                 outputs = functional_call(self.module, (params, buffers), arguments, keywords)
             return outputs if self.readout is None else read_out(outputs, self.readout)
 
@@ -150,6 +153,7 @@ class Network:
             "weights": fingerprint({**self.params, **self.buffers}),
         }
 
+    @under_torch_defaults
     def witness(self, x: Any, device: torch.device) -> list[tuple[Tensor, float]] | None:
         """Outputs on a few inputs with their rounding tolerance; ``None`` if the forward pass fails.
 
@@ -182,12 +186,14 @@ class Network:
             raise ValueError(f"readout must be one of {known}, got {readout!r}. Pass readout='first'.")
         return dataclasses.replace(self, readout=readout)
 
+    @under_torch_defaults
     def member(self, index: int) -> Network:
         """One network of a stack; raises ``ValueError`` if this is a single network."""
         if self.members is None:
             raise ValueError("member needs a stack, got one network. Leave member out.")
         return self._cut(lambda tensor: tensor[index], None)
 
+    @under_torch_defaults
     def slice(self, start: int, stop: int) -> Network:
         """A part of a stack."""
         return self._cut(lambda tensor: tensor[start:stop], stop - start)
@@ -196,10 +202,12 @@ class Network:
         params, buffers = ({name: cut(tensor) for name, tensor in each.items()} for each in (self.params, self.buffers))
         return dataclasses.replace(self, params=params, buffers=buffers, members=members)
 
+    @under_torch_defaults
     def to(self, device: torch.device, dtype: torch.dtype) -> Network:
         """The same weights on a device and in a type."""
         return self.with_params(weights.moved(self.params, device, dtype), weights.moved(self.buffers, device, dtype))
 
+    @under_torch_defaults
     def as_module(self) -> nn.Module:
         """An ordinary module with these weights (one network, without its readout)."""
         if self.members is not None:
@@ -297,6 +305,7 @@ def _require_repeatable(build: Builder, template: Network, name: str) -> None:
             )
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class Family:
     """An architecture and a distribution of its weights.
@@ -612,6 +621,7 @@ self.register_buffer('B', …) instead of self.B = ….
         return Draws(self, seed, run)
 
 
+@under_torch_defaults
 class Draws:
     """A stream of members; slices of it are stacks. The last block is cached, so read members in order."""
 

@@ -28,6 +28,7 @@ from biascope.families.acceptance import module_built
 from biascope.families.family import Family
 from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
+from biascope.runs.ambient import settings_kept, under_torch_defaults
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.files import as_text
 from biascope.runs.randomness import forked_rng
@@ -89,6 +90,7 @@ def label_of(name: str, settings: Mapping[str, Any]) -> str:
     return name + "".join(f" {key}={value}" for key, value in settings.items())
 
 
+@under_torch_defaults
 def builder_of(
     source: str, shape: tuple[int, ...] | None = None, settings: Mapping[str, Any] | None = None
 ) -> tuple[str, Builder]:
@@ -201,7 +203,7 @@ class _Anew(importlib.machinery.SourceFileLoader):
 
 def _module_of(location: str) -> ModuleType:
     if not location.endswith(".py"):
-        with _first_on_path(Path.cwd()):
+        with _first_on_path(Path.cwd()), settings_kept():
             try:
                 return importlib.import_module(location)
             except FOREIGN as error:
@@ -220,7 +222,7 @@ def _module_of(location: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that the source of its functions can be found again
-    with _first_on_path(path.resolve().parent):  # it may import its neighbours
+    with _first_on_path(path.resolve().parent), settings_kept():  # it may import its neighbours
         try:
             spec.loader.exec_module(module)
         except FOREIGN as error:
@@ -285,6 +287,7 @@ def _first_on_path(folder: Path) -> Iterator[None]:
         sys.path[:] = before
 
 
+@under_torch_defaults
 def family_of(
     source: str,
     *,

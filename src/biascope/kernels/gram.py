@@ -28,6 +28,7 @@ from biascope.kernels.plan import (
 )
 from biascope.kernels.proof import Proof, placed, sample_count
 from biascope.kernels.uses import scalars
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.cluster import device_type
 from biascope.runs.failures import forward_pass
 from biascope.runs.memory import fitting
@@ -63,6 +64,7 @@ class Gram:
         return self.explained
 
 
+@under_torch_defaults
 def tangent_gram(
     network: Network,
     x: Any,

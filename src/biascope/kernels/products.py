@@ -27,6 +27,7 @@ from biascope.families import weights
 from biascope.families.family import Network
 from biascope.families.weights import Params
 from biascope.results.estimate import Estimate, jackknife
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.memory import fitting, halved, is_of_the_device, is_out_of_memory
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -309,6 +310,7 @@ class TangentKernel(LinearOperator):
             return work(self._inputs(span), span)
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class Alignment:
     """How well targets are aligned with a tangent kernel; one entry per target, in float64.
@@ -346,6 +348,7 @@ class Alignment:
         return Estimate.from_error(float(self.unbiased[target]), float(self.standard_errors[target]), self.inputs)
 
 
+@under_torch_defaults
 def alignment(
     network: Network,
     x: Any,

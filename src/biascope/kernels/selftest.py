@@ -21,6 +21,7 @@ from biascope.families.family import Family, Network
 from biascope.families.weights import Params
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import chosen_parameters
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.failures import FOREIGN
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.rehearsal import counted
@@ -74,6 +75,7 @@ class Check:
         return self.needed and not self.passed
 
 
+@under_torch_defaults
 def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", seed: int = 0) -> list[Check]:
     """Check every identity on a family's network, in float64 on the CPU if possible.
 

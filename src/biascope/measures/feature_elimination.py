@@ -25,6 +25,7 @@ from biascope.results.estimate import SHARE, Estimate, Number, paired_error
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Step
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -152,6 +153,7 @@ def over_runs(values: Sequence[float] | np.ndarray) -> Estimate:
     return Estimate.from_error(float(each.mean()), error, len(each), CONFIDENCE)
 
 
+@under_torch_defaults
 def elimination_order(geometry: Tensor, covariance: Tensor, *, ridge: float = 1e-6) -> Tensor:
     """Orthonormal columns ``(D, D)`` that span the generalised eigenvectors ``Gv = λSv``, smallest λ first.
 
@@ -206,6 +208,7 @@ class _Left(Course):
         return ("test", *self.blocks)
 
 
+@under_torch_defaults
 def without(data: Arrays, directions: Tensor) -> Arrays:
     """The data projected off orthonormal columns ``(D, k)``, in every split.
 

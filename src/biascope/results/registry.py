@@ -143,6 +143,11 @@ class Measurement(Generic[P, R]):
 
     def __call__(self, *args: P.args, **settings: P.kwargs) -> R:
         """Run the measurement; the result carries its provenance."""
+        from biascope.runs.ambient import under_torch_defaults  # which imports torch: names are known without it
+
+        return under_torch_defaults(self._measured)(*args, **settings)
+
+    def _measured(self, *args: P.args, **settings: P.kwargs) -> R:
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
         label = self.name.replace("_", " ")

@@ -187,6 +187,12 @@ class Result(ABC):
 
     provenance: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
+    def __init_subclass__(cls) -> None:
+        """Numbers and pictures do not depend on the settings of whoever reads them."""
+        from biascope.runs.ambient import under_torch_defaults  # which imports torch, as every measurement does
+
+        under_torch_defaults(cls)
+
     @abstractmethod
     def headline(self) -> dict[str, Number]:
         """The few numbers to quote, each under a key in snake_case that no setting changes.

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from biascope.runs.ambient import settings_kept
+
 
 def seed_of(seed: int, *key: object) -> int:
     """A 63-bit seed for one keyed stream, so that streams with different keys are independent.
@@ -42,8 +44,9 @@ _one_at_a_time = threading.RLock()
 def forked_rng(seed: int) -> Iterator[None]:
     """Run foreign code (a user's builder, dropout) under its own seed and restore all global states after it.
 
-    Covers torch, NumPy and Python's ``random``, because builders use all three. These states are those of the process: a second thread
-    waits until the first has restored them. Code inside must not wait for threads that come here too.
+    Covers torch, NumPy and Python's ``random``, because builders use all three, and torch's settings, such as the default number type.
+    These states are those of the process: a second thread waits until the first has restored them. Code inside must not wait for
+    threads that come here too.
 
     Example:
         >>> before = torch.get_rng_state()
@@ -53,7 +56,7 @@ def forked_rng(seed: int) -> Iterator[None]:
         True
     """
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with _one_at_a_time, torch.random.fork_rng(devices=devices):
+    with _one_at_a_time, settings_kept(), torch.random.fork_rng(devices=devices):
         states = random.getstate(), np.random.get_state()
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed GPUs that are not restored
         for device in devices:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from biascope.runs.ambient import PRECISION
 from biascope.runs.progress import Stage, in_words, shown_stage, tell_if_due
 from biascope.runs.rehearsal import counted, rehearsing
 
@@ -110,14 +111,9 @@ class Run:
 
     @contextlib.contextmanager
     def products(self) -> Iterator[None]:
-        """Set the precision of float32 products on CUDA for the duration, and restore the setting after it."""
-        allowed = self.precision == "tf32"
-        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-        try:
+        """Set the precision of float32 products for the duration, and restore the setting after it."""
+        with PRECISION.at(self.precision == "tf32"):
             yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
     @contextlib.contextmanager
     def tracked(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:

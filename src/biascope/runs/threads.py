@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 
+from biascope.runs.ambient import one_on_each_core
 from biascope.runs.run import Run
 
 Part = TypeVar("Part")
@@ -18,8 +18,5 @@ def on_each_core(work: Callable[[int], Part], count: int, run: Run) -> list[Part
     threads = torch.get_num_threads()
     if run.torch_device.type != "cpu" or min(threads, count) == 1:
         return [work(index) for index in range(count)]
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(work, range(count)))
-    finally:
-        torch.set_num_threads(threads)
+    with one_on_each_core(threads) as pool:
+        return list(pool.map(work, range(count)))

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import generator_for
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class Basis:
     """An orthonormal basis.
@@ -80,6 +82,7 @@ class Basis:
         return Basis(vectors, (channels, *self.shape[-2:]), labels, self.name, places, values)
 
 
+@under_torch_defaults
 def canonical(shape: Sequence[int]) -> Basis:
     """One vector per input entry.
 
@@ -91,6 +94,7 @@ def canonical(shape: Sequence[int]) -> Basis:
     return Basis(torch.eye(size, dtype=torch.float64), tuple(shape), tuple((i,) for i in range(size)), "pixels")
 
 
+@under_torch_defaults
 def fourier(shape: Sequence[int]) -> Basis:
     """The real two-dimensional Fourier basis, over the last two axes; channels stay separate.
 
@@ -135,6 +139,7 @@ def fourier(shape: Sequence[int]) -> Basis:
     return dataclasses.replace(basis.lifted(math.prod(channels)), shape=tuple(shape))
 
 
+@under_torch_defaults
 def fourier_half(shape: Sequence[int], part: str = "Re", stride: int = 1) -> Basis:
     """The cosines (``"Re"``) or the sines (``"Im"``) of the Fourier basis, at every ``stride``-th frequency down and across.
 
@@ -165,6 +170,7 @@ def two_adic_class(number: int) -> int:
     return 0 if number % 2 else 1 if number % 4 else 2
 
 
+@under_torch_defaults
 def fourier_sample(shape: Sequence[int], part: str = "Re", *, count: int, stride: int = 1, seed: int) -> Basis:
     """A random sample of frequencies, stratified by the powers of 2 that divide both coordinates.
 
@@ -206,6 +212,7 @@ def fourier_sample(shape: Sequence[int], part: str = "Re", *, count: int, stride
     return whole.part(sorted(index for _, _, index in sorted(ranked)[:count]))
 
 
+@under_torch_defaults
 def random(shape: Sequence[int], *, seed: int) -> Basis:
     """A uniformly random orthonormal basis (QR of a Gaussian, with the signs that make it uniform).
 
@@ -220,6 +227,7 @@ def random(shape: Sequence[int], *, seed: int) -> Basis:
     return Basis((q * r.diagonal().sign()).T.contiguous(), tuple(shape), tuple((i,) for i in range(size)), "random")
 
 
+@under_torch_defaults
 def ordered(vectors: Tensor, shape: Sequence[int], values: Tensor | None = None, *, name: str = "directions") -> Basis:
     """Given orthonormal directions as a basis, in their order: anisotropy directions, for example.
 
@@ -245,6 +253,7 @@ def ordered(vectors: Tensor, shape: Sequence[int], values: Tensor | None = None,
     return Basis(vectors, tuple(shape), tuple((i,) for i in range(len(vectors))), name, values=values)
 
 
+@under_torch_defaults
 def spatial_frequency(shape: Sequence[int]) -> Tensor:
     """Distance of each bin of the two-dimensional DFT from frequency zero, in cycles per pixel: ``(h, w)``."""
     height, width = shape[-2:]

@@ -16,6 +16,7 @@ from typing import Required, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, Relabelled, Task, along_directions
@@ -50,6 +51,7 @@ class NoisyDraw(Draw, total=False):
     noise: float
 
 
+@under_torch_defaults
 @dataclass(frozen=True, repr=False)
 class Embedded(Task):
     """Data with given coordinates along a few directions; each member has its own directions.
@@ -98,6 +100,7 @@ class Embedded(Task):
         return Embedded(self.base, self.frames[list(members)], self.coordinates)
 
 
+@under_torch_defaults
 def circles(
     planes: Tensor,
     shape: Sequence[int],
@@ -133,6 +136,7 @@ def circles(
     return Embedded(base, planes.to(base.splits["train"][0]), _on_circles(base, radii, draw["seed"]))
 
 
+@under_torch_defaults
 def two_components(
     frames: Tensor,
     shape: Sequence[int],
@@ -177,6 +181,7 @@ def two_components(
     return Embedded(base, frames.to(base.splits["train"][0]), whole)
 
 
+@under_torch_defaults
 def isotropic(
     vectors: Tensor,
     shape: Sequence[int],
@@ -223,6 +228,7 @@ def isotropic(
     return Embedded(dataclasses.replace(base, splits=splits), frames.to(base.splits["train"][0]), own)
 
 
+@under_torch_defaults
 def labelled_along(
     inputs: Arrays, vectors: Tensor, *, labelling: str = "linear", label_noise: float = 0.2, seed: int
 ) -> Relabelled:
@@ -311,6 +317,7 @@ def label_rule(labelling: str, sample: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda z: (inner(z) > threshold).long()
 
 
+@under_torch_defaults
 def random_labels(covariance: Tensor, shape: Sequence[int], **draw: Unpack[Draw]) -> Arrays:
     """Gaussian data of a given covariance with random labels, which can only be memorised (figure 3).
 

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from biascope.families.family import Network
+from biascope.runs.ambient import under_torch_defaults
 
 LARGEST = 2**23  # cells of an array that sets of frequencies are grown on
 _DENOMINATORS = 64
 
 
+@under_torch_defaults
 def bins_of(omega: Tensor, extent: float | Sequence[float]) -> Tensor:
     """Frequencies ``Ω`` ``(T, d)``, in radians per unit of the coordinates, as cycles over the extent of a grid.
 
@@ -94,6 +96,7 @@ class Harmonics:
         return self.reached & ~self.direct
 
 
+@under_torch_defaults
 def harmonics(
     frequencies: Tensor,
     sizes: Sequence[int],
@@ -173,6 +176,7 @@ def harmonic_growth(frequencies: Tensor, sizes: Sequence[int], *, degree: int, l
     return [int(harmonics(frequencies, sizes, order=order).reached.sum()) for order in orders]
 
 
+@under_torch_defaults
 def energy_spectrum(values: Tensor, *, mean: bool = False) -> Tensor:
     """The share of a signal's energy on each frequency of its grid, summed over channels.
 
@@ -196,6 +200,7 @@ def energy_spectrum(values: Tensor, *, mean: bool = False) -> Tensor:
     return energy / total if float(total) > 1e-24 * values.numel() else torch.zeros_like(energy)
 
 
+@under_torch_defaults
 def coverage(energy: Tensor, reached: Tensor) -> float:
     """The share of an energy spectrum on the frequencies that are reached.
 
@@ -206,6 +211,7 @@ def coverage(energy: Tensor, reached: Tensor) -> float:
     return float(energy[reached].sum() / energy.sum())
 
 
+@under_torch_defaults
 def uncovered(energy: Tensor, reached: Tensor, *, least: float = 1e-4) -> tuple[Tensor, Tensor]:
     """Frequencies that carry at least a share of the energy and are not reached, most energy first.
 
@@ -224,6 +230,7 @@ def uncovered(energy: Tensor, reached: Tensor, *, least: float = 1e-4) -> tuple[
     return torch.stack(signed, 1), share[tuple(places.T)]
 
 
+@under_torch_defaults
 def bandwidth(energy: Tensor, *, share: float = 0.99) -> float:
     """The least radius, in bins, of a ball of frequencies around 0 that holds a share of the energy.
 

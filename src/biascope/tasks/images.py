@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from biascope.runs.ambient import under_torch_defaults
 from biascope.tasks.task import Arrays, Imprinted, Task
 
 
+@under_torch_defaults
 @dataclass(frozen=True, repr=False)
 class SideBySide(Task):
     """Two sources of the same labels, joined as channels; either can be removed at test time.
@@ -72,6 +74,7 @@ def _with_members(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
     return one, two
 
 
+@under_torch_defaults
 def poisoned(
     images: Arrays, directions: Tensor, indices: Sequence[int], *, epsilon: float = 0.05, assignment: str = "released"
 ) -> Imprinted:
@@ -120,6 +123,7 @@ def poisoned(
     return Imprinted(images, carriers.flatten(2), signs, marked=("train",))
 
 
+@under_torch_defaults
 def flipped(images: Arrays, directions: Tensor) -> Arrays:
     """Images with their coordinates in an orthonormal basis in reverse order, ``x' = U·flip(Uᵀx)``, channel by channel.
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import generator_for
 from biascope.runs.rehearsal import counted
 
@@ -74,6 +75,7 @@ class Patches:
         return digest.hexdigest()[:16]
 
 
+@under_torch_defaults
 def cut_patches(images: Tensor, size: tuple[int, int], *, stride: tuple[int, int] = (1, 1)) -> Tensor:
     """Every patch of every image as a row of numbers, without any padding.
 
@@ -101,6 +103,7 @@ def cut_patches(images: Tensor, size: tuple[int, int], *, stride: tuple[int, int
     return F.unfold(images, size, stride=stride).transpose(1, 2)
 
 
+@under_torch_defaults
 def clustered_patches(
     images: Tensor,
     size: tuple[int, int],
@@ -167,6 +170,7 @@ def clustered_patches(
     return Patches(pixels, within=None, name=f"{num} cluster centres of {len(rows):,} patches of {size[0]}×{size[1]}")
 
 
+@under_torch_defaults
 def patch_presence(images: Tensor, patches: Patches, *, stride: tuple[int, int] = (1, 1)) -> Tensor:
     """Which image contains which pattern, ``(n, P)``; of two patterns that are equally near, the first.
 
@@ -196,6 +200,7 @@ def patch_presence(images: Tensor, patches: Patches, *, stride: tuple[int, int] 
     return torch.cat(found)
 
 
+@under_torch_defaults
 def presence_statistics(presence: Tensor, labels: Tensor, *, balanced: bool = True) -> Tensor:
     """The statistic of each pattern, ``s_i = Σ_j ω_j y_j 1{p_i ∈ x_j}`` with labels ``y = ±1``.
 

@@ -18,6 +18,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from biascope.runs.ambient import under_torch_defaults
+
 
 class Labelled(Protocol):
     """Samples reduced to their patterns and labels."""
@@ -94,6 +96,7 @@ class SampleSize(NamedTuple):
     probability: float
 
 
+@under_torch_defaults
 def label_statistics(samples: Labelled) -> Tensor:
     """``s_i = (1/m) Σ_j y_j 1{p_i ∈ x_j}``: how a pattern correlates with the labels, ``(…, P)`` in float64 (equation 4).
 
@@ -108,6 +111,7 @@ def label_statistics(samples: Labelled) -> Tensor:
     return sums.double() / contains.shape[-2]
 
 
+@under_torch_defaults
 def network_outputs(responses: Tensor, places: Tensor, *, output: Tensor | None = None) -> Tensor:
     """``N(x)`` of equation (1) from the responses of channels to patterns.
 
@@ -131,6 +135,7 @@ def network_outputs(responses: Tensor, places: Tensor, *, output: Tensor | None 
     return torch.einsum("...cm,c->...m", best, weights)
 
 
+@under_torch_defaults
 def detection(responses: Tensor, *, output: Tensor | None = None) -> Detection:
     """Detectors and their masses (equation 2 and after).
 
@@ -175,6 +180,7 @@ def detection(responses: Tensor, *, output: Tensor | None = None) -> Detection:
     return Detection(positive, negative, plus_w, plus_u, minus_w, minus_u)
 
 
+@under_torch_defaults
 def detection_ratios(found: Detection) -> Sides:
     """Positive ratios ``M⁺_u(i)/M⁺_w(1)`` and negative ones ``M⁻_w(i)/M⁻_u(2)``: undesired over desired response.
 
@@ -189,6 +195,7 @@ def detection_ratios(found: Detection) -> Sides:
     return Sides(_ratio(found.plus_u, found.plus_w, 0), _ratio(found.minus_w, found.minus_u, 1))
 
 
+@under_torch_defaults
 def leanings(statistics: Tensor) -> Sides:
     """``max(−s_i/s_1, 0)`` and ``max(−s_i/s_2, 0)``: how far a pattern correlates with the other label.
 
@@ -212,6 +219,7 @@ def leanings(statistics: Tensor) -> Sides:
     return Sides(_leaning(statistics, 0), _leaning(-statistics, 1))
 
 
+@under_torch_defaults
 def smallest_constant(ratios: Sides, statistics: Tensor, samples: int, *, slope: float = 2.0) -> Tensor:
     """``c*``, the smallest c ≥ 0 with which PSI holds at slope b (equation 10, there for b = 2).
 
@@ -248,6 +256,7 @@ def smallest_constant(ratios: Sides, statistics: Tensor, samples: int, *, slope:
     return known.amax(-1).clamp_min(0) * math.sqrt(samples)
 
 
+@under_torch_defaults
 def certificate(found: Detection) -> Certificate:
     """Bounds on the outputs at all inputs, unseen ones included, from the masses alone (equation 3).
 

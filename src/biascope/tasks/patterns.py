@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import generator_for
 from biascope.tasks.task import Arrays
 
@@ -25,6 +26,7 @@ RED, GREEN, BLUE = 0, 1, 2  # channels of a colour image
 _CPU = torch.device("cpu")
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class PatternSamples:
     """Inputs as lists of patterns, with labels; one set of samples or one for each of several runs.
@@ -109,6 +111,7 @@ class PatternSamples:
         return laid.movedim(-3, -2).reshape(*self.labels.shape, channels, rows * height, columns * width)
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class PatternDistribution:
     """A distribution of labelled inputs: a random label ±1, the pattern that marks it, and n − 1 spurious ones.
@@ -233,6 +236,7 @@ def _squarest(count: int) -> tuple[int, int]:
     return rows, count // rows
 
 
+@under_torch_defaults
 def coloured_digits(digits: Arrays, samples: Mapping[str, int], *, seed: int) -> Arrays:
     """Nine digits to an image, eight of them green; the ninth is blue for label 1 and red for label 0 (section G).
 

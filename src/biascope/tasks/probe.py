@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.code import code_of
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import generator_for
@@ -44,6 +45,7 @@ class _LatestBlock:
         return whole
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class Probe:
     """Inputs to measure at; any pytree of tensors whose leaves share a leading axis.

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 
 from biascope import data
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.progress import phase
 from biascope.tasks.signals import Signal
 from biascope.tasks.task import Arrays
 
 
+@under_torch_defaults
 def samples_of(
     name_or_path: str | Path,
     *,
@@ -80,6 +82,7 @@ def samples_of(
     return Arrays(splits, name=f"{whole.name}, {counts} samples", classes=whole.classes)
 
 
+@under_torch_defaults
 def grey_signals(
     name_or_path: str | Path, *, num: int = 100, root: Path | None = None, seed: int = 0
 ) -> tuple[Signal, ...]:

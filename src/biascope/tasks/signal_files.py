@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from biascope.data.picture import SUFFIXES, in_8_bits, in_floats, is_deep, is_grey, opened
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.files import write_atomically
 from biascope.tasks.signals import MOST_DIMENSIONS, Signal
 
 COLOURS = (1, 3, 4)  # lengths of a last axis that is taken for channels
 
 
+@under_torch_defaults
 def signal_of(
     path: Path | str,
     *,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from biascope.families.family import Network
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -22,6 +23,7 @@ MOST_DIMENSIONS = 6
 AT_ONCE = 2**17  # outputs of one forward pass: with 256 units a layer, 128 MiB
 
 
+@under_torch_defaults
 def coordinate_grid(
     sizes: Sequence[int], *, low: float = 0.0, high: float = 1.0, endpoint: bool = False, isotropic: bool = True
 ) -> Tensor:
@@ -67,6 +69,7 @@ def coordinate_grid(
     return torch.cartesian_prod(*map(axis, sizes)).reshape(-1, len(sizes))
 
 
+@under_torch_defaults
 @dataclass(frozen=True, eq=False)
 class Signal:
     """Values on a grid: an image, a sound, a volume.
@@ -125,6 +128,7 @@ class Signal:
         return coordinate_grid(self.shape, low=low, high=high, endpoint=endpoint, isotropic=isotropic)
 
 
+@under_torch_defaults
 @dataclass(frozen=True, eq=False, repr=False)
 class SignalTask(Task):
     """Signals to be learned on one set of coordinates: each member of a stack learns its own.
@@ -242,6 +246,7 @@ def _split(total: int, held_out: float, seed: int) -> dict[str, Tensor]:
     return splits if count else {split: splits[split] for split in ("train", "all")}
 
 
+@under_torch_defaults
 def psnr(outputs: Tensor, values: Tensor, *, peak: float = 1.0, dim: int | tuple[int, ...] | None = None) -> Tensor:
     """Peak signal-to-noise ratio ``10 log₁₀(peak² / mean (outputs − values)²)`` in decibels, in float64.
 
@@ -272,6 +277,7 @@ def psnr(outputs: Tensor, values: Tensor, *, peak: float = 1.0, dim: int | tuple
     return 20 * math.log10(peak) - 10 * (errors.mean() if dim is None else errors.mean(dim)).log10()
 
 
+@under_torch_defaults
 def outputs_at(networks: Network, coordinates: Tensor, *, run: Run | None = None) -> Tensor:
     """Outputs of networks at coordinates ``(N, d)``, pass by pass: ``(N, c)``, or ``(m, N, c)`` for a stack, on the CPU.
 
@@ -294,6 +300,7 @@ def outputs_at(networks: Network, coordinates: Tensor, *, run: Run | None = None
     return torch.cat(parts, -2)
 
 
+@under_torch_defaults
 def psnr_of(networks: Network, task: SignalTask, split: str, *, peak: float = 1.0, run: Run | None = None) -> Tensor:
     """How well networks reconstruct the signals of a task: the PSNR of each on a split, in decibels.
 

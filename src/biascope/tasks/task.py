@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -98,6 +99,7 @@ class _One(Task):
         return self
 
 
+@under_torch_defaults
 @dataclass(frozen=True, repr=False)
 class Arrays(Task):
     """A data set in memory, the same for every network.
@@ -188,6 +190,7 @@ class Arrays(Task):
         return self.batch(split, torch.arange(self.sizes[self._checked(split)], device=self.splits[split][1].device))
 
 
+@under_torch_defaults
 @dataclass(frozen=True, repr=False)
 class Relabelled(Task):
     """One set of inputs with other labels for every member: several targets learned on the same samples.
@@ -236,6 +239,7 @@ class Relabelled(Task):
         return Relabelled(self.base, {split: labels[list(members)] for split, labels in self.labels.items()})
 
 
+@under_torch_defaults
 @dataclass(frozen=True, repr=False)
 class Imprinted(Task):
     """A data set whose content along a direction is replaced by a number that encodes the class.
@@ -298,6 +302,7 @@ class Imprinted(Task):
         return Imprinted(self.base, self.carriers[list(members)], self.amplitudes, self.marked)
 
 
+@under_torch_defaults
 def along_directions(
     vectors: Tensor,
     shape: Sequence[int],

@@ -16,6 +16,7 @@ from torch.func import vmap
 from biascope.derivatives.fast_layers import PoolingBySlices
 from biascope.families.family import Network
 from biascope.families.weights import Params
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.run import Run
 from biascope.runs.threads import on_each_core
 from biascope.tasks.task import Task
@@ -34,6 +35,7 @@ class Evaluation:
     loss: Tensor
 
 
+@under_torch_defaults
 def evaluation(
     networks: Network, task: Task, split: str, *, loss: str | None = None, run: Run | None = None
 ) -> Evaluation:

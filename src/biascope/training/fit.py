@@ -15,6 +15,7 @@ from torch import Tensor
 
 from biascope.families.family import Network
 from biascope.families.weights import Params
+from biascope.runs.ambient import CONVOLUTIONS, under_torch_defaults
 from biascope.runs.identity import identity_of
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
@@ -34,6 +35,7 @@ class DivergedError(ValueError):
     """Training diverged: a loss is not finite."""
 
 
+@under_torch_defaults
 @dataclass(frozen=True)
 class Trajectory:
     """The record of a training. Arrays have an axis over members, also for one network.
@@ -98,6 +100,7 @@ class Trajectory:
         return self.checkpoints[step]
 
 
+@under_torch_defaults
 def fit(
     networks: Network,
     task: Task,
@@ -390,9 +393,7 @@ def draws_in_training(networks: Network) -> bool:
 
 def repeatable() -> AbstractContextManager[None]:
     """Deterministic results on a GPU, whose convolutions may otherwise add in any order."""
-    return torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32
-    )
+    return CONVOLUTIONS.at((True, False, True))
 
 
 def _copied(network: Network) -> Network:

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 from biascope.families.family import Family, Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
+from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.signals import SignalTask
@@ -152,6 +153,7 @@ class _ToAdapt(Arrays):
         return None, None
 
 
+@under_torch_defaults
 def meta_learned(
     start: Network | Family,
     signals: SignalTask,
@@ -240,6 +242,7 @@ def meta_learned(
     return _kept(trials, network, keep_at, run, train, prefix="network.")
 
 
+@under_torch_defaults
 def pretrained(
     start: Network | Family,
     signal: SignalTask,

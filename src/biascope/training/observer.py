@@ -22,6 +22,7 @@ from biascope.families.family import Family, Network
 from biascope.results.estimate import Estimate
 from biascope.results.registry import find
 from biascope.results.result import Result
+from biascope.runs.ambient import under_torch_defaults
 from biascope.training.fit import Trajectory
 
 Hook = Callable[[int, Network], Any]
@@ -29,6 +30,7 @@ Hook = Callable[[int, Network], Any]
 _WAITING = 1000  # losses that stay on a GPU until they are read together: each read waits for the device
 
 
+@under_torch_defaults
 class Observer:
     """Records your own training loop: call it once per iteration, after the optimiser's step.
 

@@ -13,6 +13,7 @@ import torch
 from biascope.derivatives.spectrum import subspace_similarity
 from biascope.results.result import Result, Sentence
 from biascope.results.wording import listed, percent
+from biascope.runs.ambient import under_torch_defaults
 
 if TYPE_CHECKING:
     from biascope.measures.covariance import CovarianceResult
@@ -267,6 +268,7 @@ def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
     return [side_by_side(group, leading) for group in groups.values() if len(group) > 1]
 
 
+@under_torch_defaults
 def common_directions(first: CovarianceResult, second: CovarianceResult, leading: int) -> float:
     """Subspace similarity of the leading directions of any two results on the same input space.
 

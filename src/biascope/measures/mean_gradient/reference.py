@@ -10,6 +10,7 @@ from pathlib import Path
 
 from biascope.results.estimate import Estimate
 from biascope.results.wording import listed
+from biascope.runs.ambient import under_torch_defaults
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Reference:
         return self.rank.value / math.prod(self.shape)
 
 
+@under_torch_defaults
 @functools.cache
 def references() -> tuple[Reference, ...]:
     """All of them; ``benchmarks/headline.py --reference`` writes the file from the rows of ``--stability``."""
