@@ -14,7 +14,8 @@ from networks_under_test import (
 )
 from torch import Tensor, nn
 
-from biascope import networks
+import biascope
+from biascope import Probe, Run, networks
 from biascope.families.family import Family
 from biascope.kernels.selftest import Check, selftest
 
@@ -296,6 +297,96 @@ class OnlyFloat32(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(torch.tanh(self.first(x) @ torch.eye(5)))
+
+
+class IgnoresItsInput(nn.Linear):
+    """Its output is a function of its weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight.sum().expand(len(x), 1)
+
+
+class CutOff(nn.Sequential):
+    """Its last layer begins at zero."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1))
+        nn.init.zeros_(self[2].weight)
+
+
+class Negative(nn.Sequential):
+    """Its units are off at every input."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1))
+        nn.init.constant_(self[0].bias, -1e6)
+
+
+class OffNowAndThen(nn.Linear):
+    """Every second draw is a constant."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 1)
+        self.weight.data.mul_((torch.rand(()) < 0.5).float())
+
+
+class OverwritesItsInput(nn.Linear):
+    """Numbers of its input are doubled where they lie."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(2))
+
+
+@pytest.mark.parametrize("build", [IgnoresItsInput, CutOff, Negative])
+def test_a_constant_output_proves_nothing(build):
+    checks = selftest(Family.initialised(build), (6,))
+    assert len(checks) == 10
+    assert all(check.failed for check in checks)
+    assert {check.remark for check in checks} == {"the output is constant at all inputs tried, which proves nothing"}
+
+
+def test_a_large_offset_is_no_constant():
+    def build() -> nn.Module:
+        layer = nn.Linear(6, 1)
+        nn.init.constant_(layer.bias, 1e6)
+        return layer
+
+    assert failed(selftest(Family.initialised(build), (6,))) == set()
+
+
+def test_one_constant_draw_of_several_is_passed_over():
+    family = Family.initialised(OffNowAndThen)
+    constant = [[not bool(weight.any()) for weight in family.draw(3, seed=seed).params["weight"]] for seed in range(12)]
+    assert any(first and not all(others) for first, *others in constant)
+    for seed, draws in enumerate(constant):
+        assert len(failed(selftest(family, (6,), seed=seed))) == (10 if all(draws) else 0)
+
+
+def test_why_the_same_input_gives_another_output_is_said():
+    def why(build) -> str:
+        return next(check.remark for check in selftest(Family.initialised(build), (6,)) if check.name == REPEAT)
+
+    assert why(OverwritesItsInput) == (
+        "forward changes its input in place. Write x = x * 2 instead of x.mul_(2), and leave out inplace=True in the first layer"
+    )
+    assert why(NotANumber) == "its outputs are NaN or infinity. Check its layers"
+    assert why(RandomForward).startswith("forward is random or keeps state. Remove the noise")
+
+
+def test_the_warning_of_a_measurement_says_it_too():
+    result = biascope.average_geometry(
+        Family.initialised(OverwritesItsInput), Probe.gaussian((6,)), draws=4, run=Run(device="cpu")
+    )
+    assert result.warnings == [
+        "The check that the same input gives the same output failed on OverwritesItsInput: forward changes its input in place. "
+        "Write x = x * 2 instead of x.mul_(2), and leave out inplace=True in the first layer."
+    ]
 
 
 REPEAT, ALONE = "the same input gives the same output", "inputs of a batch do not see one another"

@@ -46,6 +46,12 @@ def selftest(
     else:
         typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}")
         _print_checks(checks)
+    if any(check.remark == identities.CONSTANT for check in checks):
+        typer.echo(
+            f"{family.name} must depend on its input to be checked, but its output is constant. Check that forward uses its argument "
+            "and that no dead or zero-initialised layer cuts it off, or pass trained weights with --weights.",
+            err=True,
+        )
     if failed:
         typer.echo(f"{failed} of {len(checks)} checks failed: do not trust measurements of this network.", err=True)
         raise typer.Exit(1)

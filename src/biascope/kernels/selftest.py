@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives import slopes
 from biascope.derivatives.gradients import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
@@ -32,6 +32,11 @@ INPUT, WEIGHT = "input", "weight"  # what a measurement differentiates by
 
 _INPUTS = 4
 _TOLERANCE = 1e-5
+_ROUNDING = 1.0  # the tolerance of errors in units of what rounding explains
+_FAR = 100.0  # times the inputs: where differences look by default
+_ROUNDINGS = 64  # of the largest output: what a constant output may move by
+_IN_PLACE = "forward changes its input in place. Write x = x * 2 instead of x.mul_(2), and leave out inplace=True in the first layer"
+CONSTANT = "the output is constant at all inputs tried, which proves nothing"
 _WORTH_TELLING = 1e-2  # of a slope: a few units of many on their kinks move no measurement
 _BENT = {
     INPUT: "some units sit exactly on the kink of their activation at these inputs. Input gradients take PyTorch's choice "
@@ -79,7 +84,8 @@ class Check:
 def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", seed: int = 0) -> list[Check]:
     """Check every identity on a family's network, in float64 on the CPU if possible.
 
-    A network that casts to float32 inside, or runs only in float32, is checked to the precision of float32.
+    A network that casts to float32 inside, or runs only in float32, is checked to the precision of float32. A network whose
+    output is constant passes no check: any derivative would do.
 
     Args:
         family: The user's network.
@@ -102,12 +108,15 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
         stack = family.draw(3, seed=seed, run=run).read(readout)
         x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
         family.first_outputs(x, run)
-        identities = _identities(stack, x, _arithmetic(stack.member(0), x), seed, run)
+        moving = [index for index in range(3) if not _is_constant(stack.member(index), x)]
+        network = stack.member(moving[0] if moving else 0)  # one dead draw does not make a network constant
+        identities = _identities(stack, network, x, _arithmetic(network, x), seed, run)
         shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
         every, checks = (shared, *identities), []
         with counted("checks", len(every)) as advance:
             for identity in every:
-                checks.append(_run_check(identity))
+                # Where nothing moves, whatever is compared is equal.
+                checks.append(_run_check(identity) if moving else _unproven(identity))
                 advance(1)
         return checks
 
@@ -119,13 +128,15 @@ class _Identity:
     name: str
     tolerance: float
     measure: Callable[[], float | Agreement]
-    remark: str
+    remark: str | Callable[[], str]  # looked for where it does not hold
     bent: str = ""
     needed: bool = True  # also where it cannot be run
 
 
-def _identities(stack: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: int, run: Run) -> Iterator[_Identity]:
-    network, slope, rounding = stack.member(0), arithmetic.tolerance, arithmetic.rounding
+def _identities(
+    stack: Network, network: Network, x: Tensor, arithmetic: slopes.Arithmetic, seed: int, run: Run
+) -> Iterator[_Identity]:
+    slope, rounding = arithmetic.tolerance, arithmetic.rounding
     kernel = functools.cache(lambda: _kernel_by_products(network, x))
     yield from _function_of_one_input(network, x)
     yield _Identity(
@@ -301,13 +312,13 @@ def _function_of_one_input(network: Network, x: Any) -> Iterator[_Identity]:
     found = functools.cache(lambda: separateness(network, x))
     yield _Identity(
         "the same input gives the same output",
-        1.0,
+        _ROUNDING,
         lambda: max(found().noise, _repeat(network, x)),
-        "forward is random, keeps state, overwrites its input or returns NaN or infinity",
+        lambda: _why_not_repeated(network, x),
     )
     yield _Identity(
         "inputs of a batch do not see one another",
-        1.0,
+        _ROUNDING,
         lambda: found().coupling if math.isfinite(_repeat(network, x)) else math.inf,
         "outputs depend on the batch",
     )
@@ -315,10 +326,44 @@ def _function_of_one_input(network: Network, x: Any) -> Iterator[_Identity]:
 
 def _repeat(network: Network, x: Any) -> float:
     """Two passes of one tensor, which a network may overwrite; infinite where an output is no number."""
-    own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+    own = _copied(x)
     with torch.no_grad():
         first, second = network(own), network(own)
     return relative(first, second) / _TOLERANCE if bool(torch.isfinite(first).all()) else math.inf
+
+
+def _why_not_repeated(network: Network, x: Any) -> str:
+    """Why the same input gives another output."""
+    own = _copied(x)
+    with torch.no_grad():
+        finite = bool(torch.isfinite(network(own)).all())
+    if not finite:
+        return "its outputs are NaN or infinity. Check its layers"
+    if any(not torch.equal(*pair) for pair in zip(tree_leaves(own), tree_leaves(x), strict=True) if _are_tensors(pair)):
+        return _IN_PLACE
+    return "forward is random or keeps state. Remove the noise, and keep nothing from one call to the next"
+
+
+def _are_tensors(leaves: tuple[Any, ...]) -> bool:
+    return all(isinstance(leaf, Tensor) for leaf in leaves)
+
+
+def _copied(x: Any) -> Any:
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+
+
+def _is_constant(network: Network, x: Tensor) -> bool:
+    """Whether the output is the same at all inputs, near and far, but for rounding."""
+    try:
+        with torch.no_grad():
+            outputs = torch.cat([network(factor * x) for factor in (1.0, _FAR)])
+    except Exception:  # a user's forward pass may raise anything; the checks say what
+        return False
+    return bool(outputs.max() - outputs.min() <= _ROUNDINGS * torch.finfo(outputs.dtype).eps * outputs.abs().max())
+
+
+def _unproven(identity: _Identity) -> Check:
+    return Check(identity.name, math.inf, identity.tolerance, CONSTANT)
 
 
 def _sentence(check: Check, name: str) -> str:
@@ -329,6 +374,8 @@ def _sentence(check: Check, name: str) -> str:
         return f"The check that {check.name} failed on {name}: {check.remark}. Run biascope selftest on it."
     if "{name}" in check.remark:
         return check.remark.format(name=name, error=_percent(check.error))
+    if check.tolerance == _ROUNDING:  # its error has no unit that a reader knows
+        return f"The check that {check.name} failed on {name}: {check.remark}."
     return f"The check that {check.name} failed on {name} by {_percent(check.error)}: {check.remark}."
 
 
@@ -361,10 +408,14 @@ def _run_check(identity: _Identity) -> Check:
         found = identity.measure()
     except Exception as failure:  # a user's forward pass may raise anything
         reason = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+        if "would mutate a captured Tensor" in reason or "leaf Variable that requires grad is being used" in reason:
+            reason = _IN_PLACE
         return Check(identity.name, math.inf, identity.tolerance, f"could not be run: {reason}", needed=identity.needed)
     agreement = found if isinstance(found, Agreement) else Agreement(found)
     error = agreement.error if math.isfinite(agreement.error) else math.inf
     remark = identity.bent if agreement.kink else identity.remark
+    if not isinstance(remark, str):
+        remark = "" if error <= identity.tolerance else remark()
     return Check(identity.name, error, identity.tolerance, remark, agreement.kink)
 
 
