@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize
 import biascope
 from biascope import Family, Network, Probe, Recipe, Run, Task
 from biascope.derivatives.gradients import plain_attention
-from biascope.runs.ambient import under_torch_defaults
+from biascope.runs.ambient import settings_kept, under_torch_defaults
 from biascope.training.fit import repeatable
 
 CPU = Run(device="cpu", progress=False)
@@ -288,6 +288,21 @@ def test_threads_that_leave_in_any_order_put_back_what_was_there(setting_of_the_
     assert settings() == inside
     leave[1].set()
     threads[1].join()
+    assert settings() == before
+
+
+def test_what_foreign_code_is_kept_from_is_not_what_another_thread_wants():
+    before = settings()
+    with ThreadPoolExecutor(1) as other:
+        holding = plain_attention()
+        with settings_kept():
+            other.submit(holding.__enter__).result(10)
+            inside = settings()
+        assert settings() == inside
+        with settings_kept():
+            torch.backends.mha.set_fastpath_enabled(True)
+        assert settings() == inside
+        other.submit(holding.__exit__, None, None, None).result(10)
     assert settings() == before
 
 

@@ -32,10 +32,11 @@ class Switch(Generic[S]):
     Example:
         >>> setting = ["as it was"]
         >>> switch = Switch(lambda: setting[0], lambda value: setting.__setitem__(0, value))
-        >>> first, second = switch.at("first"), switch.at("second")
-        >>> _ = first.__enter__(), second.__enter__(), first.__exit__(None, None, None)
-        >>> setting[0], second.__exit__(None, None, None), setting[0]
-        ('second', None, 'as it was')
+        >>> with switch.at("first"), switch.at("second"):
+        ...     print(setting)
+        ['second']
+        >>> setting
+        ['as it was']
     """
 
     def __init__(self, read: Callable[[], S], write: Callable[[S], None]) -> None:
@@ -58,6 +59,11 @@ class Switch(Generic[S]):
             with self._lock:
                 self._wishes = [other for other in self._wishes if other is not wish]
                 self._set(self._wishes[-1][0] if self._wishes else cast(S, self._before))
+
+    def put_back(self, value: S) -> None:
+        """Undo what foreign code did: what those who hold it want, or else a value read before."""
+        with self._lock:
+            self._set(self._wishes[-1][0] if self._wishes else value)
 
     def _set(self, value: S) -> None:
         if self.read() != value:  # writing some of them takes a millisecond
@@ -226,7 +232,7 @@ def settings_kept() -> Iterator[None]:
     finally:
         for switch, state in states:
             if switch.read() != state:
-                switch.write(state)
+                switch.put_back(state)
         torch.set_grad_enabled(gradients)
         if torch.get_default_device() != device:
             torch.set_default_device(None if device.type == "cpu" else device)
