@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import biascope
-from biascope import Family, Network, Probe, Run, measure, tangent_gram
+from biascope import Estimate, Family, Network, Probe, Run, measure, tangent_gram
 from biascope.cli import app
 
 CPU = Run(device="cpu", progress=False)
@@ -507,7 +507,11 @@ for _words, _build in {
         text += f"class Net({build}):\n    def forward(self, x):\n        found = super().forward(x.flatten(1))\n"
         text += "        return torch.cat([found, -found], 1)\n"
         (folder / "net.py").write_text(text)
-        kind, states, x = globals()[build], [], torch.rand(400, 16, generator=torch.Generator().manual_seed(0))
+        kind, states, x = (
+            globals()[build],
+            [],
+            torch.randint(256, (400, 16), generator=torch.Generator().manual_seed(0)) / 255,
+        )
         torch.manual_seed(0)
         base = kind().state_dict()
         for name in ("base", "a", "b"):
@@ -531,6 +535,114 @@ for _words, _build in {
 
         truth = (positive(states[0]) != positive(states[1])).float().mean()
         return round(100 * found, 1), round(100 * float(truth), 1)
+
+
+# ---- numbers, builders and settings around a call --------------------------------------------------------------------
+
+
+class Redrawn(nn.Module):
+    """Draws its layer anew until a rule holds, and looks at it through NumPy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        while self.layer.weight.detach().numpy().min() < -0.4:
+            self.layer.reset_parameters()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+@case("builder that redraws by a look through NumPy: members that break its rule, in percent")
+def redrawn(folder: Path) -> tuple[object, object]:
+    members = Family.initialised(Redrawn, name="network").draw(500, seed=0, run=CPU)
+    smallest = members.params["layer.weight"].flatten(1).amin(1)
+    return round(100 * float((smallest < -0.4).float().mean()), 1), 0.0
+
+
+class CommonSlope(nn.Module):
+    def __init__(self, common: float) -> None:
+        super().__init__()
+        self.layer, self.common = nn.Linear(12, 1), common
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.randn(1, 12) * torch.linspace(1, 0.1, 12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.common * x.sum(-1, keepdim=True)
+
+
+@case("gradients that share 1,000 times their spread, centred, float64: effective rank of 12")
+def common_slope(folder: Path) -> tuple[object, object]:
+    def rank_with(common: float) -> float:
+        family = Family.initialised(lambda: CommonSlope(common), name="network")
+        run = dataclasses.replace(CPU, precision="float64")
+        words = {"draws": 400, "estimator": "exact", "centred": True}
+        return round(
+            measure("anisotropy_directions", family, Probe.gaussian((12,)), run=run, **words).effective_rank.value, 2
+        )
+
+    return rank_with(1e3), rank_with(0.0)
+
+
+class Blind(nn.Module):
+    """Sees 96 of 128 inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x[:, :96])
+
+
+@case("network that sees 96 of 128 inputs: directions resolved")
+def blind(folder: Path) -> tuple[object, object]:
+    found = measure(
+        "mean_gradient",
+        Family.initialised(Blind, name="network"),
+        Probe.gaussian((128,), num=4, fresh=True),
+        draws=2000,
+        run=CPU,
+    )
+    return found.resolved, "at most 96"
+
+
+@case("torch.autocast around a call: mean squared gradient")
+def under_autocast(folder: Path) -> tuple[object, object]:
+    def trace() -> float:
+        family = Family.initialised(
+            lambda: nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)), name="network"
+        )
+        return float(f"{measure('average_geometry', family, Probe.gaussian((16,)), draws=64, run=CPU).trace.value:.6g}")
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        printed = trace()
+    return printed, trace()
+
+
+@case("output times 1e-30: mean squared gradient")
+def tiny(folder: Path) -> tuple[object, object]:
+    class Scaled(nn.Linear):
+        scale = 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.scale
+
+    def trace(scale: float) -> Estimate:
+        family = Family.initialised(lambda: type("Scaled", (Scaled,), {"scale": scale})(8, 1), name="network")
+        return measure("average_geometry", family, Probe.gaussian((8,)), draws=32, run=CPU).trace
+
+    return trace(1e-30), trace(1.0).map_linear(1e-60)
+
+
+@case("a report.html of another program in --out: its content")
+def foreign_report(folder: Path) -> tuple[object, object]:
+    (folder / "net.py").write_text("from torch import nn\ndef build(): return nn.Linear(16, 1)\n")
+    (folder / "out").mkdir()
+    (folder / "out" / "report.html").write_text("mine")
+    with contextlib.suppress(ValueError):
+        command("scan", f"{folder}/net.py:build", "--input", "16", "--draws", "8", "--out", folder / "out")
+    return (folder / "out" / "report.html").read_text()[:15].strip(), "mine"
 
 
 def told(function: Case) -> Iterator[str]:
