@@ -209,7 +209,6 @@ def test_a_file_that_cannot_be_read_is_named(ask: Asking, monkeypatch: pytest.Mo
     [
         "kernel odd.py:flat --data same.npz --samples 24",
         "scan odd.py:flat --data same.npz --samples 24 --draws 4",
-        "match odd.py:flat --data same.npz --samples 24 --draws 64",
         "measure linearized_training odd.py:flat --data same.npz --samples 24 --positive 0",
         "patterns odd.py:flat --patches same.npz --positive 0",
     ],

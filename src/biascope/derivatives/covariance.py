@@ -323,7 +323,9 @@ def gradient_covariance(
                 else:
                     # Strides run across the borders of groups, up to the next one that is done or where a stop is checked.
                     last = next((i for i in range(index + 1, count) if done[i] or i in checks), count)
-                    for moments in _groups(sampler, edges[index : last + 1], form, centred, of_means, advance):
+                    for moments in _groups(
+                        sampler, edges[index : last + 1], form, centred, of_means, finished[:1], advance
+                    ):
                         if trials.folder is not None:
                             trials.write(keys[len(finished)], moments.tensors())
                         finished.append(moments)
@@ -358,18 +360,24 @@ def _groups(
     form: str,
     centred: bool,
     of_means: bool,
+    before: Sequence[Moments],
     advance: Callable[[int], None],
 ) -> Iterator[Moments]:
-    """Sums over consecutive groups of draws, each as soon as it is whole; all about the mean of the first gradients."""
+    """Sums over consecutive groups of draws, each as soon as it is whole; about the gradient and in the unit of the first draw."""
     start, group = edges[0], 0
-    moments: Moments | None = None
+    moments = (
+        Moments.empty(sampler.size, form, sampler.run.torch_device, before[0].centre, before[0].unit)
+        if before
+        else None
+    )
     while start < edges[-1]:
         stop = min(edges[-1], start + sampler.stride)
         gradients = sampler.gradients(start, stop, advance)
         if moments is None:
-            centre = gradients.mean((0, 1), dtype=torch.float64) if centred else None
-            spread = gradients.double() if centre is None else gradients.double() - centre
-            unit = _usable(float(unit_of(spread)), sampler)
+            # Of one draw, since how many are taken at a time is chosen by timing; a unit that is not dead.
+            centre = gradients[0].mean(0, dtype=torch.float64) if centred else None
+            alive = next((each for each in gradients if bool(each.any())), gradients[0])
+            unit = _usable(float(unit_of(alive.double())), sampler)
             moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre, unit)
         if of_means:
             pairs = gradients.reshape(len(gradients), 2, -1, gradients.shape[-1])  # two halves of the inputs
@@ -381,7 +389,7 @@ def _groups(
             add(gradients[first - start : last - start])
             if last == edges[group + 1]:
                 yield moments
-                moments = Moments.empty(sampler.size, form, sampler.run.torch_device, centre, unit)
+                moments = Moments.empty(sampler.size, form, sampler.run.torch_device, moments.centre, moments.unit)
                 group += 1
             first = last
         start = stop
