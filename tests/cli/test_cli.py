@@ -39,7 +39,7 @@ def test_scan_prints_findings_and_writes_results_and_report(call: Call, tmp_path
     status, out, _ = call("scan", *TINY, "--draws", 40)
     assert status == 0
     headline, details = out.split("\nDetail, ", 1)
-    assert headline.count("Before training, the mean gradient of tiny spreads over about") == 1
+    assert headline.count("Before training, the mean gradient of tiny spreads") == 1
     assert headline.index("directions over which the mean gradient spreads, of 64") > headline.index("tiny spreads")
     assert "average geometry: " in details
     assert "tiny" not in headline.partition("tiny spreads")[2]  # one sentence before the details

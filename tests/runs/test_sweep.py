@@ -1,7 +1,9 @@
+
 """Sweeps: planned once, kept group by group, and the same bit for bit however often they were killed."""
 
 import contextlib
 import json
+import os
 import resource
 import signal
 import threading
@@ -295,7 +297,8 @@ def test_a_damaged_plan_is_named_and_planned_again(tmp_path, damage):
 
 def test_leftovers_go_and_what_may_still_be_written_stays(tmp_path):
     folder = Sweep("work", Run(tmp_path), code=()).folder
-    dead, mine = folder / ".group-1.safetensors.999999999-0badcafe.partial", partial_name(folder / "plan.json")
+    mine = partial_name(folder / "plan.json")
+    dead = mine.with_name(mine.name.replace(f"-{os.getpid()}-", "-999999999-"))
     dead.write_bytes(b"half")
     mine.write_bytes(b"half")
     sweep = Sweep("work", Run(tmp_path), code=())
