@@ -47,7 +47,7 @@ def without_circumstances(document: Any) -> Any:
     return {
         name: without_circumstances(each)
         for name, each in document.items()
-        if name not in ("seconds", "date", "command", "method", "timings")
+        if name not in ("seconds", "date", "command", "timings")
     }
 
 

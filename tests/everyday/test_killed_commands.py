@@ -123,7 +123,7 @@ def stamps(folder: Path) -> dict[Path, int]:
 
 
 # What tells when and how a run went, and not what it found; a digest is taken over it.
-CIRCUMSTANCES = ("seconds", "date", "digest", "method", "arrays")
+CIRCUMSTANCES = ("seconds", "date", "digest", "arrays")
 
 
 def found_in(path: Path) -> Any:

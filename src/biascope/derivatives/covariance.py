@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
 from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation, unit_of
-from biascope.derivatives.operators import GradientCovariance
+from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
@@ -79,8 +79,8 @@ class GradientSampler:
 
     @property
     def method(self) -> str:
-        """The method in use, in words, or that the gradients were read from the run folder."""
-        return self._fastest.chosen if self._fastest.rate else "read from the run folder"
+        """The method in use, in words."""
+        return self._fastest.chosen
 
     @property
     def rate(self) -> float:
@@ -314,6 +314,7 @@ def gradient_covariance(
     keys = [f"draws-{edges[index]}-{edges[index + 1]}" for index in range(count)]
     checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
     finished: list[Moments] = []
+    rounding = run.rounding**2  # of gradients, which are squared in float64
     with trials.alone():
         done = [trials.done(key) for key in keys]
         with run.tracked(label, draws, sum(edges[i + 1] - edges[i] for i in range(count) if done[i])) as advance:
@@ -326,14 +327,20 @@ def gradient_covariance(
                     for moments in _groups(
                         sampler, edges[index : last + 1], form, centred, of_means, finished[:1], advance
                     ):
+                        kept = moments.tensors()
                         if trials.folder is not None:
-                            trials.write(keys[len(finished)], moments.tensors())
-                        finished.append(moments)
-                if len(finished) in checks and _similarity(finished, centred, inputs, leading) >= (stable or 1.0):
+                            trials.write(keys[len(finished)], kept)
+                        # As a later run reads them: sums in another order would end in other digits.
+                        finished.append(Moments.from_tensors(kept, run.torch_device))
+                if len(finished) in checks and agreement_of_halves(
+                    GradientCovariance(finished, centred, inputs, rounding), leading
+                ) >= (stable or 1.0):
                     break
-    covariance = GradientCovariance(finished, centred, inputs)
+    covariance = GradientCovariance(finished, centred, inputs, rounding)
     if centred:
         _check_digits(covariance, sampler)
+        common = covariance.mean_length()  # whose rounding stays where it is removed
+        covariance.rounding = max(covariance.rounding, rounding * common**2 / covariance.trace().value)
     return covariance
 
 
@@ -411,7 +418,22 @@ def _usable(unit: float, sampler: GradientSampler) -> float:
     return unit
 
 
-def _similarity(groups: list[Moments], centred: bool, inputs: int, leading: int) -> float:
-    halves = GradientCovariance(groups, centred, inputs).halves()
-    first, second = (eigenpairs(half, leading).vectors for half in halves)
-    return subspace_similarity(first, second)
+def agreement_of_halves(covariance: EstimatedOperator, leading: int) -> float:
+    """How similar the leading subspaces of the two halves of the draws are.
+
+    Only directions of positive eigenvalue count. Where a network has fewer than asked for, these are the whole; where there are
+    fewer draws, the missing directions have nothing in common.
+
+    Args:
+        covariance: Over all draws.
+        leading: Dimension of the subspaces.
+    """
+    halves = covariance.halves()
+    spectra = [eigenpairs(half, leading, zeros=False) for half in halves]
+    counts = [spectrum.positive(covariance.rounding) for spectrum in spectra]
+    shared, known = min(counts), max(counts)
+    if not shared:
+        return 0.0
+    first, second = (spectrum.vectors[:shared] for spectrum in spectra)
+    whole = known if known < min(half.draws for half in halves) else leading
+    return subspace_similarity(first, second) * shared / whole

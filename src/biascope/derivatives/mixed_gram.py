@@ -20,7 +20,7 @@ from torch import Tensor
 
 from biascope.derivatives.mixed import MixedDerivative, Span
 from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments
-from biascope.derivatives.operators import EstimatedOperator, GradientCovariance, GramOfMean, cosine
+from biascope.derivatives.operators import ROUNDING, EstimatedOperator, GradientCovariance, GramOfMean, cosine
 from biascope.results.estimate import Estimate, jackknife
 from biascope.runs.randomness import generator_for
 from biascope.runs.trials import Trials
@@ -135,6 +135,7 @@ class MixedDerivativeGram(EstimatedOperator):
         self.groups = list(spans)
         self.size, self.device, self.inputs = derivative.size, derivative.device, derivative.probe.num
         self.draws = sum(stop - start for start, stop in spans)
+        self.rounding = max(derivative.run.rounding, ROUNDING)
         self._trials, self._label = trials, label
         self._matrix: Tensor | None = None
         self._sketches: list[SketchedSums] | None = None
@@ -315,7 +316,11 @@ def mixed_gram(
         )
     if not sums and not whole:
         return MixedDerivativeGram(derivative, spans, average=average, formed=formed, trials=trials, label=label)
-    inputs, device = derivative.probe.num, run.torch_device
+    inputs, device, rounding = (
+        derivative.probe.num,
+        run.torch_device,
+        run.rounding,
+    )  # of products in the run's precision
     checks = {count // 4, count // 2, 3 * count // 4} - {0, 1} if enough is not None else set()
     moments: list[Moments] = []
     totals: list[tuple[int, Tensor]] = []
@@ -327,14 +332,20 @@ def mixed_gram(
                 totals.append((stop - start, kept["sum"].to(device)))
                 continue
             moments.append(Moments.from_tensors(kept, device))
-            if len(moments) in checks and enough is not None and enough(GradientCovariance(moments, False, inputs)):
+            if (
+                len(moments) in checks
+                and enough is not None
+                and enough(GradientCovariance(moments, False, inputs, rounding))
+            ):
                 break
     if not any(part.trace for part in moments) and not any(bool(part.any()) for _, part in totals):
         raise ValueError(
             f"{derivative.family.name} must have weights that act on its input, but its mixed derivative is zero. "
             "Check that its output is not a sum of a function of the input and one of the weights."
         )
-    return GramOfMean(totals, inputs) if sums else GradientCovariance(moments, False, inputs)
+    if sums:
+        return GramOfMean(totals, inputs, rounding)
+    return GradientCovariance(moments, False, inputs, rounding)
 
 
 def _outcome(trials: Trials | None, key: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments, PowerSums, Rows, Sketch, unit_of
+from biascope.derivatives.moments import DENSE_LIMIT, SKETCH_SIZE, Dense, Moments, PowerSums, Rows, Sketch, unit_of
 from biascope.results.estimate import Estimate, freedom_of, jackknife
 from biascope.runs.ambient import under_torch_defaults
 
@@ -87,11 +87,13 @@ class EstimatedOperator(LinearOperator):
         draws: Networks drawn.
         inputs: Inputs per network.
         groups: Disjoint groups of draws; their spread gives the errors.
+        rounding: Share of the largest eigenvalue that another may have by rounding alone.
     """
 
     draws: int
     inputs: int
     groups: list[Any]
+    rounding: float
 
     def __repr__(self) -> str:
         each = "" if self.inputs == 1 else f" of {self.inputs} inputs"
@@ -126,6 +128,7 @@ class EstimatedOperator(LinearOperator):
         """The estimates from the even and from the odd groups, which are independent."""
 
 
+ROUNDING = 1e-12  # of the largest eigenvalue: sums and decompositions in float64 leave less
 THIN = 0.6  # of the size: up to so many columns, the Gram matrix of a factor is quicker than the whole matrix
 
 
@@ -155,9 +158,10 @@ class GradientCovariance(EstimatedOperator):
         groups: Sums over disjoint sets of draws.
         centred: Whether the mean gradient is removed.
         inputs: Inputs per draw.
+        rounding: As an attribute.
     """
 
-    def __init__(self, groups: Sequence[Moments], centred: bool, inputs: int) -> None:
+    def __init__(self, groups: Sequence[Moments], centred: bool, inputs: int, rounding: float = 0.0) -> None:
         first = groups[0]
         self.groups = [group.about(first.centre).in_unit(first.unit) for group in groups]
         self.centred, self.inputs, self.unit = centred, inputs, first.unit
@@ -166,6 +170,9 @@ class GradientCovariance(EstimatedOperator):
         for group in self.groups:
             self.total.merge(group)
         self.draws = self.total.draws
+        # A sketch is kept in float32, and shifted by its rounding.
+        sketched = isinstance(self.total.second, Sketch)
+        self.rounding = max(rounding, SKETCH_SIZE * torch.finfo(torch.float32).eps if sketched else ROUNDING)
         self._sums: PowerSums | None = None
 
     def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
@@ -260,7 +267,8 @@ class GradientCovariance(EstimatedOperator):
     def halves(self) -> tuple[GradientCovariance, GradientCovariance]:
         """The covariance of the even and of the odd groups: two independent estimates."""
         even, odd = self.groups[0::2], self.groups[1::2]
-        return GradientCovariance(even, self.centred, self.inputs), GradientCovariance(odd, self.centred, self.inputs)
+        first, second = (GradientCovariance(half, self.centred, self.inputs, self.rounding) for half in (even, odd))
+        return first, second
 
     def _power_sums(self) -> PowerSums:
         if self._sums is None:
@@ -307,6 +315,7 @@ class GramOfMean(EstimatedOperator):
     Args:
         groups: For each group its number of draws and ``Σ M_θᵀ``, ``(D, p)``.
         inputs: Inputs per draw.
+        rounding: As an attribute.
 
     Example:
         >>> rows = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
@@ -316,8 +325,8 @@ class GramOfMean(EstimatedOperator):
                 [0., 4.]], dtype=torch.float64), 1.0)
     """
 
-    def __init__(self, groups: Sequence[tuple[int, Tensor]], inputs: int) -> None:
-        self.groups, self.inputs = list(groups), inputs
+    def __init__(self, groups: Sequence[tuple[int, Tensor]], inputs: int, rounding: float = 0.0) -> None:
+        self.groups, self.inputs, self.rounding = list(groups), inputs, max(rounding, ROUNDING)
         self.draws = sum(draws for draws, _ in groups)
         self._total = torch.zeros_like(groups[0][1])
         for _, part in groups:
@@ -363,7 +372,8 @@ class GramOfMean(EstimatedOperator):
 
     def halves(self) -> tuple[GramOfMean, GramOfMean]:
         """The Gram matrices of the means of the even and of the odd groups."""
-        return GramOfMean(self.groups[0::2], self.inputs), GramOfMean(self.groups[1::2], self.inputs)
+        first, second = (GramOfMean(self.groups[part::2], self.inputs, self.rounding) for part in (0, 1))
+        return first, second
 
     def coherence(self) -> float:
         """Cosine between the means of the two halves of the draws: 1 if they agree, about 0 if both are noise."""

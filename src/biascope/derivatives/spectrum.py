@@ -35,6 +35,17 @@ class Spectrum:
     residuals: Tensor
     method: str
 
+    def positive(self, rounding: float) -> int:
+        """How many leading eigenvalues are known to be positive: they exceed rounding and their own residual.
+
+        Directions of eigenvalue 0 are arbitrary, and negative eigenvalues of an estimate are noise.
+
+        Args:
+            rounding: Share of the largest eigenvalue up to which an eigenvalue may be nothing but rounding.
+        """
+        scale = self.values.abs().max().clamp_min(1e-300) if len(self.values) else 0.0
+        return int((self.values > scale * self.residuals.clamp_min(rounding)).long().cumprod(0).sum())
+
     def __repr__(self) -> str:
         count, size = self.vectors.shape
         span = f", values {float(self.values[0]):.3g} to {float(self.values[-1]):.3g}" if count else ""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import numpy as np
 from torch import nn
 
-from biascope.derivatives.covariance import GradientSampler, gradient_covariance
+from biascope.derivatives.covariance import GradientSampler, agreement_of_halves, gradient_covariance
 from biascope.derivatives.mixed import MixedDerivative
 from biascope.derivatives.mixed_gram import AVERAGES, MixedDerivativeGram, mixed_gram
 from biascope.derivatives.operators import EstimatedOperator, GramOfMean
-from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail
@@ -265,7 +265,7 @@ def _of_gradients(asked: _Asked) -> Anisotropy:
         leading=asked.leading,
         label=asked.label,
     )
-    settled = {"estimator": asked.estimator, "outputs": sampler.outputs, "centred": centred, "method": sampler.method}
+    settled = {"estimator": asked.estimator, "outputs": sampler.outputs, "centred": centred}
     return Anisotropy(
         **covariance_fields(covariance, asked.probe.input_shape, asked.keep),
         derivative=asked.estimator,
@@ -305,7 +305,7 @@ def _of_tangent_space(asked: _Asked) -> Anisotropy:
     if not fresh and covariance.dense() is not None:
         fields |= {name: Estimate.exact(fields[name].value) for name in ("effective_rank", "anisotropy", "trace")}
         fields["eigenvalue_errors"] = 0 * fields["eigenvalues"]
-        fields["resolved"] = len(fields["eigenvalues"])
+        fields["resolved"] = int(np.count_nonzero(fields["eigenvalues"]))
     layers = {type(layer).__name__ for layer in alone.family.template.module.modules()}
     return Anisotropy(
         **fields,
@@ -383,9 +383,4 @@ def _stability(stable: float, leading: int) -> Callable[[EstimatedOperator], boo
     """Whether the leading subspaces of the two halves of the draws are as similar as asked for."""
     if not 0 < stable <= 1:
         raise ValueError(f"stable must be a similarity between 0 and 1, got {stable}. Pass stable=0.95.")
-
-    def enough(covariance: EstimatedOperator) -> bool:
-        first, second = (eigenpairs(half, leading).vectors for half in covariance.halves())
-        return subspace_similarity(first, second) >= stable
-
-    return enough
+    return lambda covariance: agreement_of_halves(covariance, leading) >= stable

@@ -159,8 +159,7 @@ def average_geometry(
     )
     matrix = covariance.dense() if covariance.size <= 4096 else None
     dense = np.zeros((0, 0), np.float32) if matrix is None else narrowed(matrix).cpu().numpy()
-    settled = {"outputs": sampler.outputs, "method": sampler.method, "draws": covariance.draws}
-    settled["warnings"] = doubts_of_tail(covariance)
+    settled = {"outputs": sampler.outputs, "draws": covariance.draws, "warnings": doubts_of_tail(covariance)}
     return Geometry(
         **covariance_fields(covariance, probe.input_shape, keep),
         matrix=dense,

@@ -247,6 +247,7 @@ def geometry_evolution(
     sizes = [k for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if k < size and k <= most] or [1]
     values, leading = drawn.leading(most, seed=seed)
     towards = _directions(matrices["GSG"], sizes[-1]).to(leading)
+    sizes = [k for k in sizes if k <= len(towards)]
     return GeometryEvolution(
         np.array([found[name][0].value for name in REFERENCES]),
         np.array([found[name][0].standard_error for name in REFERENCES]),
@@ -262,11 +263,12 @@ def geometry_evolution(
 
 
 def _directions(seen: Tensor | GramOfRows | None, num: int) -> Tensor:
-    """The leading eigenvectors of GSG as rows, no more than its rank."""
+    """The leading eigenvectors of GSG as rows, no more than its rank: those beyond are arbitrary."""
     assert seen is not None  # only the identity is left out
-    if isinstance(seen, GramOfRows):
-        return eigenpairs(seen, min(num, len(seen.rows))).vectors
-    return eigenpairs(Matrix(seen), num).vectors
+    found = (
+        eigenpairs(seen, min(num, len(seen.rows))) if isinstance(seen, GramOfRows) else eigenpairs(Matrix(seen), num)
+    )
+    return found.vectors[: max(1, found.positive(1e-12))]
 
 
 def _drawn(

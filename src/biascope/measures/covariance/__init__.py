@@ -356,7 +356,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         input_shape: Shape of one input.
         keep: How many directions to keep; by default all that the draws resolve up to D = 4096, else 64.
     """
-    size = covariance.size
+    size, rounding = covariance.size, covariance.rounding
     if keep is not None and keep < 1:
         raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
     keep = 64 if keep is None and size > 4096 else keep
@@ -364,7 +364,6 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     spectra = []
     with counted("eigenvectors of all draws and of both halves", len(parts)) as advance:
         for part in parts:
-            # Directions of eigenvalue 0 are arbitrary: two halves would seem to agree on them by chance alone.
             spectra.append(eigenpairs(part, keep, tolerance=_TOLERANCE, zeros=part is covariance))
             advance(1)
     spectrum = spectra[0]
@@ -375,23 +374,19 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
     held_out = np.full(kept, np.nan)
     resolved = 0
     if len(covariance.groups) >= 4:
-        (first, one), (second, two) = zip(parts[1:], spectra[1:], strict=True)
-        similarity = np.array(
-            [
-                subspace_similarity(one.vectors[:k], two.vectors[:k])
-                if k <= min(len(one.vectors), len(two.vectors))
-                else np.nan
-                for k in sizes
-            ]
-        )
-        resolved = resolved_directions(one.vectors, two.vectors)
+        first, second = parts[1:]
+        # Directions of eigenvalue 0 are arbitrary: two halves would seem to agree on them without having measured them.
+        known = min(each.positive(rounding) for each in spectra[1:])
+        one, two = (each.vectors[:known] for each in spectra[1:])
+        similarity = np.array([subspace_similarity(one[:k], two[:k]) if k <= known else np.nan for k in sizes])
+        resolved = min(resolved_directions(one, two), spectrum.positive(rounding))
         # Half of few draws has half of their directions: the others have been measured by no other draws.
-        if size <= 4096 and (known := min(len(one.vectors), len(two.vectors), kept)):
-            crossed = second.along(one.vectors[:known].T)[0] + first.along(two.vectors[:known].T)[0]
-            held_out[:known] = (crossed / 2).cpu().numpy()
+        if size <= 4096 and known:
+            crossed = second.along(one[:kept].T)[0] + first.along(two[:kept].T)[0]
+            held_out[: min(known, kept)] = (crossed / 2).cpu().numpy()
     rank = covariance.effective_rank()
     return {
-        "eigenvalues": spectrum.values.clamp_min(0).cpu().numpy(),
+        "eigenvalues": torch.where(spectrum.values > rounding * spectrum.values[0], spectrum.values, 0).cpu().numpy(),
         "eigenvalue_errors": errors.cpu().numpy(),
         "held_out": held_out,
         "directions": spectrum.vectors.to(torch.float32).cpu().numpy(),
@@ -404,7 +399,7 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "anisotropy": covariance.anisotropy(rank),
         "trace": covariance.trace(),
         "residual": float(spectrum.residuals.max()),
-        "resolved": min(resolved, kept),
+        "resolved": resolved,
     }
 
 

@@ -244,7 +244,10 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
             f"Compared results must share one estimator, got {listed}. Scan them with the same --estimator."
         )
     sizes = [
-        int(k) for k in results[0].similarity_sizes if k <= leading and all(k <= len(r.directions) for r in results)
+        int(k)
+        for k in results[0].similarity_sizes
+        if k <= leading
+        and all(k <= np.count_nonzero(r.eigenvalues) for r in results)  # directions of eigenvalue 0 are arbitrary
     ]
     count = max(sizes, default=1)
     overlap = np.array([[common_directions(one, two, count) for two in results] for one in results])

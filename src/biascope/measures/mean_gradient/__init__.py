@@ -178,7 +178,6 @@ def mean_gradient(
         seed=seed,
         provenance={
             "outputs": sampler.outputs,
-            "method": sampler.method,
             "draws": covariance.draws,
             "warnings": doubts_of_tail(covariance),
         },
