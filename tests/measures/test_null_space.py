@@ -54,7 +54,7 @@ MEASURES: dict[str, tuple[Any, Probe, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("seen", [4, 24])
+@pytest.mark.parametrize("seen", [6, 24])
 @pytest.mark.parametrize("name", MEASURES)
 def test_no_more_directions_are_resolved_than_are_seen(name: str, seen: int, turned: bool, precision: str) -> None:
     measure, probe, settings = MEASURES[name]
