@@ -25,6 +25,7 @@ from biascope.runs import code, files, identity
 from biascope.runs.code import code_of
 from biascope.runs.digest import digest
 from biascope.runs.identity import DERIVED, content_of, described, identity_of
+from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.signals import Signal, SignalTask
@@ -547,3 +548,92 @@ def test_making_a_folder_does_not_change_the_digest_of_code(tmp_path: Path) -> N
     before = digested(files.__name__)
     files.make_writable(tmp_path / "new" / "folder")
     assert digested(files.__name__) == before
+
+
+LEAVING = """
+    CACHE = {{}}
+
+    def counted(x):
+        counted.calls += 1
+        return x * {slope}
+
+    counted.calls = 0
+
+    class Leaving(nn.Module):
+        of_class = 0
+
+        def __init__(self):
+            super().__init__()
+            self.net, self.calls, self.scale, self.seen = nn.Linear(6, 1), 0, {scale}, []
+
+        def forward(self, x, kept={{}}):
+            self.calls += 1
+            self.seen.append(x.shape)
+            self.last = x.detach()
+            type(self).of_class += 1
+            kept[x.shape] = CACHE[x.shape] = x.detach()
+            return counted(self.scale * self.net(x)).sin()
+
+    def build():
+        CACHE["builds"] = CACHE.get("builds", 0) + 1
+        return Leaving()
+"""
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer of torch keeps the tensors that stood in for its weights at the last call."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.head = kind(2, 3, batch_first=True), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x.unflatten(1, (3, 2)))[0][:, -1])
+
+
+def leaving(scale: float = 2.0, slope: float = 1.0) -> object:
+    return compiled(LEAVING.format(scale=scale, slope=slope))["build"]
+
+
+LEFT_BEHIND = {kind.__name__: functools.partial(Recurrent, kind) for kind in (nn.LSTM, nn.GRU, nn.RNN)}
+
+
+@pytest.mark.parametrize("name", [*LEFT_BEHIND, "counters and caches"])
+@pytest.mark.parametrize("law", ["initialised", "point"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_calls_leave_behind_is_no_change_of_a_network(name: str, law: str, tmp_path: Path) -> None:
+    """Else every scan of an LSTM would mix results of two networks, and nothing kept would be found again."""
+    build = LEFT_BEHIND.get(name) or leaving()
+    with forked_rng(3):
+        family = Family.initialised(build) if law == "initialised" else Family.point(build(), name=name)
+    before, run = family.identity, Run(device="cpu", folder=tmp_path, progress=False)
+    line = linearize(family.template)
+    of_line = line.identity
+    for num in (2, 4):
+        find("average_geometry")(family, Probe.gaussian((6,), num=num, fresh=True), draws=16, run=run)
+        if name != "LSTM":  # which has no derivative in forward mode on a CPU
+            line(torch.randn(num, 6))
+    assert family.identity == before
+    assert line.identity == of_line
+    assert len(list((tmp_path / "trials").iterdir())) == 2
+    find("average_geometry")(family, Probe.gaussian((6,), num=2, fresh=True), draws=16, run=run)
+    assert len(list((tmp_path / "trials").iterdir())) == 2
+
+
+def test_a_change_is_seen_beside_what_calls_leave_behind() -> None:
+    contents = [
+        Family.initialised(leaving(*change), name="net").identity["content"] for change in [(), (), (3.0,), (2.0, 3.0)]
+    ]
+    assert contents[0] == contents[1]
+    assert len(set(contents)) == 3
+
+
+def test_a_module_that_its_owner_changed_is_another_network() -> None:
+    first = Family.initialised(leaving(), name="net").draw(1, seed=0, run=CPU).member(0)
+    copies = [first.as_module() for _ in range(3)]
+    copies[2].scale = 5.0
+    contents = [Network.of(copy).identity for copy in copies]
+    assert contents[0] == contents[1] != contents[2]
+    changed = Network.of(copies[0]).module
+    changed.scale = 7.0
+    assert Network.of(changed).identity != contents[0]

@@ -339,8 +339,9 @@ def gradient_covariance(
     covariance = GradientCovariance(finished, centred, inputs, rounding)
     if centred:
         _check_digits(covariance, sampler)
-        common = covariance.mean_length()  # whose rounding stays where it is removed
-        covariance.rounding = max(covariance.rounding, rounding * common**2 / covariance.trace().value)
+        common, spread = covariance.mean_length(), covariance.trace().value
+        if spread > 0:  # what is removed leaves its rounding behind
+            covariance.rounding = max(covariance.rounding, rounding * common**2 / spread)
     return covariance
 
 

@@ -28,8 +28,12 @@ from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.tape import Builder, Tape, TapeError, block_size, built
 from biascope.families.unregistered import differences, random_content, structure_of
 from biascope.families.weights import Params, stacked
+<<<<<<< HEAD
 from biascope.runs.ambient import OneAtATime, under_torch_defaults
 from biascope.runs.code import code_of
+=======
+from biascope.runs.code import code_as_made, code_of, forget_as_made
+>>>>>>> e10d0d9 (What calls of a network leave behind is no change of its code)
 from biascope.runs.digest import fingerprint
 from biascope.runs.failures import forward_pass
 from biascope.runs.memory import is_out_of_memory
@@ -213,6 +217,7 @@ class Network:
         if self.members is not None:
             raise ValueError("as_module needs one network, got a stack. Pass network.member(0).")
         module = copy.deepcopy(self.module).requires_grad_()
+        forget_as_made(module)
         for name, tensor in {**self.params, **self.buffers}.items():
             owner = module.get_submodule(name.rpartition(".")[0])
             getattr(owner, name.rpartition(".")[2]).data = tensor.detach().clone()
@@ -329,6 +334,7 @@ class Family:
     unregistered: tuple[str, ...] = ()
     _build: Builder | None = field(default=None, repr=False)
     _tape: Tape | None = field(default=None, repr=False)
+    _build_as_made: str = field(default="", repr=False)  # its code and data, from before its first call
     _stack: Network | None = field(default=None, repr=False)
     _mapped: tuple[Family, Callable[[Network], Network]] | None = field(default=None, repr=False)
     _others: tuple[Origin, ...] = field(default=(), repr=False, compare=False)  # the modules of members but the first
@@ -357,6 +363,7 @@ class Family:
             raise ValueError(
                 f"{name} must be a function that builds a network, got a network. Use Family.point for one network."
             )
+        as_made = code_as_made(build)
         with forked_rng(seed_of(0, "template")):
             module = module_built(name, build)
         require_measurable(module, name)
@@ -374,7 +381,7 @@ class Family:
                 "measure its weights with Family.point."
             )
         unregistered = tuple(random_content(module, another))
-        return Family(name, "initialised", template, batchnorm, drawing, unregistered, build, tape)
+        return Family(name, "initialised", template, batchnorm, drawing, unregistered, build, tape, as_made)
 
     @staticmethod
     def point(
@@ -496,7 +503,8 @@ class Family:
             parts: list[object] = [before._content, code_of(transform), self.template.identity]
         else:
             # The template's weights are built under a fixed seed: they tell what a builder reads from files.
-            parts = [self.template.identity, "" if self._build is None else code_of(self._build)]
+            parts = [self.template.identity, self._build_as_made]
+            parts += [] if self._build is None else [code_of(self._build, data=False)]
             if self._build is not None and self._tape is None:  # the law may depend on what no code shows
                 parts.append([fingerprint(member) for member in built(self._build, seed_of(0, "law"), 0, _BUILDS)])
             parts += [] if self._stack is None else [self._stack.identity]

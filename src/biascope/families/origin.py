@@ -25,6 +25,7 @@ from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.plain_layers import use_plain_layers
 from biascope.families.unregistered import differences, settings_of
 from biascope.families.weights import Params
+from biascope.runs.code import AS_MADE, code_as_made, forget_as_made
 from biascope.runs.failures import FOREIGN, forward_pass, reason_of
 from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import forked_rng, seed_of
@@ -84,6 +85,8 @@ class Origin:
         self.name, self._batchnorm = name, batchnorm
         self._given = {key: weakref.ref(tensor) for key, tensor in _tensors(module).items()}
         came = copied(module, name)  # never called: a call may leave behind what it computed
+        forget_as_made(came)
+        as_made = code_as_made(came)
         self.copies = fresh is None
         self._fresh = fresh or (lambda: copied(came, name))
         held = _copies(came)
@@ -101,6 +104,7 @@ class Origin:
             # What its eval() computes belongs to the weights of that moment, so eval() is tried last.
             self._modes = [_without_its_eval, _as_in_training, nn.Module.eval]
         self.recipe = self._modes[0](came if fresh else copied(came, name))
+        vars(self.recipe)[AS_MADE] = as_made
         self.couples_inputs = _prepared(self.recipe, batchnorm)
         self.params = {key: held[key] for key, _ in self.recipe.named_parameters()}
         self.buffers = {key: held[key] for key, _ in self.recipe.named_buffers() if key in held}

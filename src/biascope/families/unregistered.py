@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.runs.code import closure_of, digest_or_shape
+from biascope.runs.code import AS_MADE, closure_of, digest_or_shape
 
-# What torch itself keeps in every module; hooks are looked at, since they take part in the forward pass.
-_OF_TORCH = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
+# What torch itself keeps in every module, and we in ours; hooks are looked at, since they take part in the forward pass.
+_OF_TORCH = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"} | {AS_MADE}
 _DEEPEST = 8  # levels of lists, dictionaries and objects inside one another
 _MOST = 20_000  # things looked at in one module
 

@@ -34,11 +34,15 @@ _LARGEST_WALK = 200_000  # objects: of what holds more, the outputs alone count
 # ---- code of the user's own ---------------------------------------------------------------------------------------
 
 
-def code_of(*roots: Any) -> str:
+def code_of(*roots: Any, data: bool = True) -> str:
     """A digest of all code and settings that functions, classes or objects reach outside installed packages.
 
     Functions count by what they compute: compiled code, constants, defaults, closures, and the globals they name, wherever those are
     defined. Comments, docstrings, line numbers and file names do not count.
+
+    Args:
+        roots: What to look at.
+        data: Whether data in globals, closures, defaults and classes count; a call may have changed them.
 
     Example:
         >>> slope = 2
@@ -47,14 +51,16 @@ def code_of(*roots: Any) -> str:
         >>> code_of(nn.ReLU()) == code_of(nn.ReLU()), code_of(nn.ReLU()) == code_of(nn.GELU())
         (True, False)
     """
-    walk = _Walk()
-    try:
-        for root in roots:
-            walk.root(root)
-    except RecursionError:  # of what lies deeper, the outputs alone count
-        pass
-    return walk.digest()
+    return _Walk(data=data).over(roots)
 
+
+def code_as_made(root: Any) -> str:
+    """The digest of something that was never called: without what is imported at a call, and before a call leaves anything behind."""
+    return _Walk(imports=False).over((root,))
+
+
+AS_MADE = "_biascope_code_as_made"
+"""Attribute of a module with its digest from before its first call: calls may leave behind counters, caches, last activations."""
 
 # What torch keeps in every module; hooks are visited by themselves, weights and buffers belong to the state.
 _OF_MODULES = frozenset(vars(nn.Module())) | {"training", "_is_full_backward_hook"}
@@ -84,19 +90,32 @@ _OF_CLASSES = frozenset(
 )
 
 
+def forget_as_made(module: nn.Module) -> None:
+    """Remove the digest of before the first call from a module that somebody else may change."""
+    for layer in module.modules():
+        vars(layer).pop(AS_MADE, None)
+
+
 class _Walk:
     """Visits what a function, class or object is made of, each thing once, and digests it."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: bool = True, imports: bool = True) -> None:
         self._digest = hashlib.sha256()
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # an address may be used again once its owner is gone
         self._stateless: set[int] = set()  # layers of the network itself: their weights are no part of its code
+        self._data, self._imports = data, imports
 
-    def digest(self) -> str:
+    def over(self, roots: Sequence[Any]) -> str:
+        """The digest of all that some things are made of."""
+        try:
+            for root in roots:
+                self._root(root)
+        except RecursionError:  # of what lies deeper, the outputs alone count
+            pass
         return self._digest.hexdigest()[:16]
 
-    def root(self, value: Any) -> None:
+    def _root(self, value: Any) -> None:
         if isinstance(value, nn.Module):
             self._stateless |= {id(layer) for layer in value.modules()}
         self.visit(value)
@@ -200,27 +219,32 @@ class _Walk:
             self._say("function")
             self._code(function.__code__)
         engine = written if isinstance(written, str) and written.startswith("biascope.") else None
-        self.visit(function.__defaults__)
-        self.visit(function.__kwdefaults__)
+        self._held("default", function.__defaults__)
+        self._held("default", function.__kwdefaults__)
         held = dict(closure_of(function))
         for name in function.__code__.co_freevars:
-            self._say("closure", name)
             if name in held:
-                self.visit(held[name])
+                self._held("closure", name, held[name])
             else:
-                self._say("empty")
+                self._say("closure", name, "empty")
         for name, value in sorted(vars(function).items()):
             if name != "__wrapped__" or not function.__closure__:
-                self._say("attribute", name)
-                self.visit(value)
+                self._held("attribute", name, value)
         if origin:  # a wrapper of somebody else's: what it wraps was in its closure
             return
         # Its globals may be caches: all code of its file and of what that imports stands for them.
         if engine is not None:
             self._say(_modules_code(frozenset({engine})))
             return
-        for name, value in _named_globals(function):
-            self._say("global", name)
+        for name, value in _named_globals(function, self._imports):
+            self._held("global", name, value)
+
+    def _held(self, *words_and_value: Any) -> None:
+        """Visit what a function or a class holds under a name; only code where data do not count."""
+        *words, value = words_and_value
+        code = callable(value) or isinstance(value, types.ModuleType | staticmethod | classmethod | property)
+        if self._data or (code and not isinstance(value, nn.Module)):
+            self._say(*words)
             self.visit(value)
 
     def _code(self, code: types.CodeType) -> None:
@@ -243,8 +267,7 @@ class _Walk:
             if name not in _OF_CLASSES and not isinstance(
                 value, types.GetSetDescriptorType | types.MemberDescriptorType
             ):
-                self._say(name)
-                self.visit(value)
+                self._held(name, value)
 
     def _mapping(self, value: Mapping[Any, Any]) -> None:
         self._say("mapping", len(value))
@@ -254,6 +277,13 @@ class _Walk:
 
     def _module(self, module: nn.Module) -> None:
         """A layer's settings, hooks and children; the weights of the network itself by their shapes, since values are its state."""
+        if as_made := vars(module).get(AS_MADE):
+            self._say(as_made)
+            before, self._data = self._data, False
+            for layer in module.modules():  # whose code may have been imported, or edited, since then
+                self.visit(type(layer))
+            self._data = before
+            return
         self.visit(type(module))
         for kind in (module._parameters, module._buffers):
             for name, tensor in kind.items():
@@ -380,8 +410,13 @@ def _constant(constant: Any) -> Iterator[str]:
         yield f"{type(constant).__name__} {constant!r}"
 
 
-def _named_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function names, in their order, with what it takes from modules of the user's own."""
+def _named_globals(function: types.FunctionType, imports: bool) -> Iterator[tuple[str, Any]]:
+    """The globals that a function names, in their order, with what it takes from modules of the user's own.
+
+    Args:
+        function: The function.
+        imports: Whether modules that it imports in its body count.
+    """
     scope = function.__globals__
     globals_named, attributes, imported = _names(function.__code__)
     modules: list[types.ModuleType] = []
@@ -391,7 +426,8 @@ def _named_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             if isinstance(value, types.ModuleType):
                 modules.append(value)
             yield name, value
-    modules += _imported_inside(imported, str(scope.get("__package__") or ""))
+    if imports:
+        modules += _imported_inside(imported, str(scope.get("__package__") or ""))
     for module in modules:
         yield from _taken(module, attributes)
 
