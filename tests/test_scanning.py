@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from biascope.cli import app
 from biascope.families import weights
+from biascope.derivatives.foretelling import operations_of
 from biascope.families.family import Family
 from biascope.families.source import family_of
 from biascope.measures.covariance.compare import compared, noise_floor
@@ -224,11 +225,11 @@ def test_the_noise_floor_is_that_of_random_subspaces(leading: int, size: int) ->
 
 def test_expected_cost_names_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
-    costs = expected_cost(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu"))
+    costs = list(expected_cost(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu")))
     assert [cost.measurement for cost in costs] == ["mean_gradient", "average_geometry"]
     assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 and cost.draws == 1000 for cost in costs)
     for estimator in ("difference", "exact", "mixed"):
-        costs = expected_cost(family, (1, 8, 8), Sampling(estimator, draws=100), Run(device="cpu"))
+        costs = list(expected_cost(family, (1, 8, 8), Sampling(estimator, draws=100), Run(device="cpu")))
         assert [cost.measurement for cost in costs] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
         assert [cost.estimator for cost in costs] == ["mean over inputs", estimator, "exact"]
 
@@ -255,11 +256,13 @@ def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, m
 
 def test_fewer_networks_are_drawn_where_a_forward_pass_is_dear(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
-    assert Sampling().draws_of(family, (1, 8, 8), CPU) == DRAWS
+    operations = operations_of(family, (1, 8, 8), CPU)
+    assert Sampling().draws_at(operations, CPU) == DRAWS
     monkeypatch.setitem(DEAR, "cpu", 1000.0)  # the convolution alone takes 36 · 3 · 9 products
-    assert Sampling().draws_of(family, (1, 8, 8), CPU) == FEW_DRAWS < DRAWS
-    assert Sampling(draws=17).draws_of(family, (1, 8, 8), CPU) == 17
-    assert Sampling().draws_of(family, (3, 9, 9), CPU) == DRAWS  # it does not take such inputs, which the sampler tells
+    assert Sampling().draws_at(operations, CPU) == FEW_DRAWS < DRAWS
+    assert Sampling(draws=17).draws_at(operations, CPU) == 17
+    assert operations_of(family, (3, 9, 9), CPU) is None  # it does not take such inputs, which the sampler tells
+    assert Sampling().draws_at(None, CPU) == DRAWS
     costs = expected_cost(family, (1, 8, 8), Sampling(), CPU)
     assert {cost.draws for cost in costs} == {FEW_DRAWS}
     done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)

@@ -18,11 +18,13 @@ import torch
 from torch import nn
 
 from biascope import networks
-from biascope.derivatives.covariance import GROUPS, GradientSampler
-from biascope.derivatives.gradients import forward_flops
+from biascope.derivatives.covariance import GROUPS
+from biascope.derivatives.foretelling import DrawTimes, Sketch, operations_of, sketched
+from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.spectrum import expected_seconds
 from biascope.families.family import Family
-from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
+from biascope.families.source import builder_of, checkpoint_files, family_of, parse_shape, usual_shape
+from biascope.families.tape import block_size
 from biascope.measures.mean_gradient import INPUTS as MEAN_INPUTS
 from biascope.results import registry as measurement
 from biascope.results.result import Result
@@ -76,16 +78,12 @@ class Sampling:
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
             )
 
-    def draws_of(self, family: Family, shape: tuple[int, ...], run: Run) -> int:
-        """Number of networks to draw of a family: as asked for; else fewer if a forward pass is slow."""
+    def draws_at(self, operations: float | None, run: Run) -> int:
+        """Number of networks to draw: as asked for; else fewer if a forward pass takes many operations."""
         if self.draws is not None:
             return self.draws
-        x = torch.zeros(1, *shape, device=run.torch_device, dtype=run.dtype)
-        try:
-            operations = forward_flops(family.template.to(run.torch_device, run.dtype), x)
-        except Exception:  # a user's forward pass may raise anything; the sampler says what is wrong
-            return DRAWS
-        return FEW_DRAWS if operations >= DEAR["cpu" if run.torch_device.type == "cpu" else "cuda"] else DRAWS
+        dear = DEAR["cpu" if run.torch_device.type == "cpu" else "cuda"]
+        return FEW_DRAWS if (operations or 0.0) >= dear else DRAWS
 
 
 @dataclass(frozen=True)
@@ -214,11 +212,11 @@ def _saved(
     return results
 
 
-def _probes(family: Family, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
+def _probes(law: str, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
     """Which measurements a scan makes of a family, and where: first the one that gives the headline."""
     seed = sampling.seed
     fixed = seed if sampling.fixed_seed is None else sampling.fixed_seed
-    if family.law == "point":
+    if law == "point":
         return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
     found = {"mean_gradient": Probe.gaussian(shape, num=MEAN_INPUTS, fresh=True, seed=seed)}
     if sampling.estimator is not None:
@@ -229,9 +227,9 @@ def _probes(family: Family, shape: tuple[int, ...], sampling: Sampling) -> dict[
 def _measure(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
 ) -> Iterator[Result]:
-    draws = sampling.draws_of(family, shape, run)
+    draws = sampling.draws_at(operations_of(family, shape, run) if sampling.draws is None else None, run)
     common = {"draws": draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
-    for name, probe in _probes(family, shape, sampling).items():
+    for name, probe in _probes(family.law, shape, sampling).items():
         own: dict[str, Any] = {}
         # Beside the mean gradient, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
         asked = name == "anisotropy_directions" or (name == "average_geometry" and family.law == "point")
@@ -243,7 +241,7 @@ def _measure(
 
 
 _PAGE_SECONDS = 2.2  # to check, save, draw and show one result, on two idle CPU cores (benchmarks/dry_run.py) …
-_PAGE_SECONDS_PER_NUMBER = 1.2e-3  # … and for each number of an input
+_PAGE_SECONDS_PER_NUMBER = 1.2e-3  # … and for each number of an input, up to those with few directions
 
 
 @dataclass(frozen=True)
@@ -267,36 +265,97 @@ class Cost:
     memory: int
 
 
-def expected_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run | None = None) -> list[Cost]:
-    """Expected time and memory of a scan, from timing a few draws of it.
+def expected_cost(
+    model: Family | Sketch,
+    shape: tuple[int, ...],
+    sampling: Sampling,
+    run: Run | None = None,
+    *,
+    sketch: Sketch | None = None,
+) -> Iterator[Cost]:
+    """Expected time and memory of a scan, measurement by measurement.
 
     Args:
-        family: Who.
+        model: Who; by a sketch alone, the time is rough.
         shape: Shape of one input.
         sampling: What would be drawn.
         run: Device and precision.
+        sketch: The size of the network, where it is known already.
     """
     run = run or Run()
-    draws = sampling.draws_of(family, shape, run)
-    costs, slower = [], slowdown()
-    for name, probe in _probes(family, shape, sampling).items():
+    times, slower, size = DrawTimes(model, shape, run, sketch), slowdown(), math.prod(shape)
+    draws = sampling.draws_at(times.operations, run)
+    for name, probe in _probes(model.law, shape, sampling).items():
         by = sampling.estimator or "exact"
-        published = name == "anisotropy_directions" or family.law == "point"
+        published = name == "anisotropy_directions" or model.law == "point"
         # A mixed derivative costs some backward passes for each number of an input, about as much as a difference.
         chosen = ("exact" if by == "exact" else "difference") if published else "exact"
-        sampler = GradientSampler(
-            family, probe, estimator=chosen, step=sampling.step, readout=sampling.readout, seed=sampling.seed, run=run
-        )
+        how = {"estimator": chosen, "step": sampling.step, "readout": sampling.readout, "seed": sampling.seed}
+        seconds, method = times.expected(probe, draws, **how)
         rows = draws * (2 if name == "mean_gradient" else probe.num)
-        page = _PAGE_SECONDS + _PAGE_SECONDS_PER_NUMBER * sampler.size
-        seconds = sampler.expected_seconds(draws) + page * slower
+        seconds += (_PAGE_SECONDS + _PAGE_SECONDS_PER_NUMBER * min(size, 4096)) * slower
         for part in (rows, rows // 2, rows - rows // 2):
-            seconds += expected_seconds(sampler.size, max(part, 1), run.torch_device)
-        numbers = family.num_parameters * min(draws, family.draws(seed=sampling.seed, run=run).block_size)
-        sums = min(rows * sampler.size * 4, GROUPS * sampler.size**2 * 8) + 4 * sampler.size**2 * 8
+            seconds += expected_seconds(size, max(part, 1), run.torch_device)
+        numbers = model.num_parameters * min(draws, block_size(model.num_parameters, run.torch_device))
+        sums = min(rows * size * 4, GROUPS * size**2 * 8) + 4 * size * min(size, rows, DENSE_LIMIT) * 8
         estimator = by if published else "mean over inputs" if name == "mean_gradient" else "exact"
-        costs.append(Cost(name, estimator, sampler.method, draws, seconds, numbers * run.dtype.itemsize + sums))
-    return costs
+        yield Cost(name, estimator, method, draws, seconds, numbers * run.dtype.itemsize + sums)
+
+
+@dataclass
+class Foretold:
+    """What a dry run has found of the time of a scan so far: first by the size of the network, then by timing it.
+
+    Attributes:
+        model: The network, as :func:`scan` takes it by a name.
+        sampling: What would be drawn.
+        run: Device and precision.
+        shape: Shape of one input, where it is given.
+        settings: Settings of the builder.
+        weights: Trained weights.
+        batchnorm: The mode of BatchNorm.
+        name: Of the network, once it is known.
+        parameters: Its number of weights, likewise.
+        costs: By measurement.
+        whole: Whether every measurement has its cost.
+    """
+
+    model: str
+    sampling: Sampling
+    run: Run
+    shape: tuple[int, ...] | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    weights: Path | str | None = None
+    batchnorm: str = "eval"
+    name: str = ""
+    parameters: int | None = None
+    costs: dict[str, Cost] = dataclasses.field(default_factory=dict)
+    whole: bool = False
+    _sketch: Sketch | None = None
+
+    def by_size(self) -> None:
+        """Find the costs roughly, where the network can be built without weights."""
+        name, build = builder_of(self.model, self.shape, self.settings)
+        law = "initialised" if self.weights is None else "point"
+        self._sketch = sketched(build, self._shape, name, law)
+        if self._sketch is not None:
+            self._take(self._sketch)
+
+    def by_timing(self) -> None:
+        """Find the costs by timing some draws, unless that takes too long."""
+        if self._sketch is None or not self._sketch.large:
+            how: dict[str, Any] = {"settings": self.settings, "weights_file": self.weights}
+            self._take(family_of(self.model, shape=self.shape, batchnorm=self.batchnorm, **how))
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.shape or usual_shape(self.model, self.settings)
+
+    def _take(self, model: Family | Sketch) -> None:
+        self.name, self.parameters = model.name, model.num_parameters
+        for cost in expected_cost(model, self._shape, self.sampling, self.run, sketch=self._sketch):
+            self.costs[cost.measurement] = cost
+        self.whole = True
 
 
 def saved_results(folder: Path) -> list[Result]:

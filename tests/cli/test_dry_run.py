@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,64 @@ def test_a_long_command_is_stopped(words: str, folder: Path, temporary: Path, mo
     assert document["stages"][-1]["seconds"] > 10
     assert files(folder, temporary) == before
     assert "for the stages above. More stages may follow." in asked(LONG[words])
+
+
+ENDLESS = """
+import time
+from torch import nn
+
+def slow_to_build():
+    while True:
+        time.sleep(0.01)
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Linear(64, 2)
+
+    def forward(self, x):
+        if x.device.type != "meta":
+            slow_to_build()
+        return self.read(x.flatten(1))
+
+def billions():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10**9), nn.ReLU(), nn.Linear(10**9, 2))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scan", "endless.py:{}", "--input", "1x8x8"],
+        ["compare", "endless.py:{}", "net.py:build", "--input", "1x8x8"],
+        ["match", "endless.py:{}", "net.py:build", "--data", "s.npz", "--samples", "30,10"],
+        ["match", "endless.py:{}", "net.py:build", "--data", "s.npz", "--samples", "40,10", "--race", "--epochs", "1"],
+        ["kernel", "endless.py:{}", "--data", "s.npz", "--samples", "30,10"],
+        ["measure", "average_geometry", "endless.py:{}", "--input", "1x8x8"],
+        ["selftest", "endless.py:{}", "--input", "1x8x8"],
+    ],
+    ids=lambda words: " ".join(word for word in words[:1] + words[-3:-2]),
+)
+@pytest.mark.parametrize("model", ["slow_to_build", "Slow"])
+def test_an_answer_comes_in_time_for_any_model(
+    words: list[str], model: str, folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("biascope.runs.rehearsal.LIMIT", 0.3)
+    (folder / "endless.py").write_text(ENDLESS)
+    before = files(folder, temporary)
+    begin = time.monotonic()
+    told = asked([word.format(model) for word in words])
+    assert time.monotonic() - begin < 4  # a second for a busy machine, and the imports of the first command
+    rough = model == "Slow" and words[0] in ("scan", "compare")
+    assert ("roughly, from its operations" in told or "Expected time: " in told) if rough else "more than" in told
+    assert files(folder, temporary) == before
+
+
+def test_the_time_of_a_network_that_no_memory_holds_is_told(folder: Path) -> None:
+    (folder / "endless.py").write_text(ENDLESS)
+    told = asked(["scan", "endless.py:billions", "--input", "1x8x8"])
+    assert "billions: 67,000,000,002 parameters" in told
+    assert told.count("roughly, from its operations") == 2
 
 
 @pytest.mark.parametrize(

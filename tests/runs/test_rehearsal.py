@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_what_ends_within_the_budget_is_told_as_it_was(clock: Clock) -> None:
-    with Rehearsal() as rehearsal:
+    with Rehearsal(budget=10, limit=30) as rehearsal:
         for name, pieces in (("heads", 2), ("training", 3)):
             with counted(name, pieces) as advance:
                 for _ in range(pieces):
@@ -44,7 +44,7 @@ def test_what_ends_within_the_budget_is_told_as_it_was(clock: Clock) -> None:
 
 
 def test_the_pace_is_that_of_the_later_pieces(clock: Clock) -> None:
-    with Rehearsal() as rehearsal, Run(patience=1.0).tracked("draws", 1000) as advance:
+    with Rehearsal(budget=10, limit=30) as rehearsal, Run(patience=1.0).tracked("draws", 1000) as advance:
         clock.work(4.0)  # several ways are tried
         for _ in range(1000):
             clock.work(0.5)
@@ -56,7 +56,7 @@ def test_the_pace_is_that_of_the_later_pieces(clock: Clock) -> None:
 
 
 def test_the_pieces_of_a_stage_are_known_by_the_stages_within(clock: Clock) -> None:
-    with Rehearsal() as rehearsal, counted("sweep", 60):
+    with Rehearsal(budget=10, limit=30) as rehearsal, counted("sweep", 60):
         at_hand(20)
         with counted("training", 100) as advance:
             for _ in range(100):
@@ -67,7 +67,7 @@ def test_the_pieces_of_a_stage_are_known_by_the_stages_within(clock: Clock) -> N
 
 
 def test_a_piece_that_ends_soon_is_waited_for(clock: Clock) -> None:
-    with Rehearsal() as rehearsal, counted("panels", 8) as outer:
+    with Rehearsal(budget=10, limit=30) as rehearsal, counted("panels", 8) as outer:
         for _ in range(8):
             with counted("products", 6) as advance:
                 for _ in range(6):
@@ -132,12 +132,12 @@ def test_sweeps_and_trials_count_themselves(clock: Clock) -> None:
         return {key: {} for key in keys}
 
     keys = [f"trial {number}" for number in range(12)]
-    with Rehearsal() as rehearsal:
+    with Rehearsal(budget=10, limit=30) as rehearsal:
         sweep = Sweep("squares", Run(device="cpu"), code=groups)
         sweep.outcomes(keys, groups, plan=lambda new: [Group(tuple(new[:4])), Group(tuple(new[4:]))])
     assert rehearsal.expectation.seconds == pytest.approx(3 * 30)
 
-    with Rehearsal() as rehearsal:
+    with Rehearsal(budget=10, limit=30) as rehearsal:
         list(Trials("cubes", Run(device="cpu"), code=groups).outcomes(keys, lambda key: clock.work(5.0) or {}))
     assert rehearsal.expectation.seconds == pytest.approx(12 * 5)
     assert rehearsal.expectation.stages[0].name == "cubes"

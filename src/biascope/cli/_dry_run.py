@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import math
 import os
 import shutil
 import sys
@@ -102,6 +103,28 @@ def rehearsal_of(
     return rehearsal.expectation
 
 
+def in_time(work: Callable[[], None], answer: Callable[[], None]) -> None:
+    """Foretell a time, and answer with what was found; without the rest where that takes too long.
+
+    Args:
+        work: Foretells.
+        answer: Prints what was found so far.
+    """
+    from biascope.runs.rehearsal import Rehearsal
+
+    shown = sys.stdout
+
+    def give_up(_: Expectation) -> None:
+        sys.stdout = shown
+        answer()
+        shown.flush()
+        os._exit(0)
+
+    with Rehearsal(budget=math.inf, too_long=give_up):
+        work()
+    answer()
+
+
 def print_expectation(known: Expectation, group: Lasting, **more: Any) -> None:
     """How long a command would take, stage by stage.
 
@@ -144,7 +167,8 @@ def _stage_in_words(stage: Stage) -> str:
     from biascope.results.wording import duration
 
     if stage.seconds is None:
-        return f"{stage.name}: more than {duration(stage.spent)}; none of {stage.pieces:,} pieces has finished yet"
+        done = "it has not finished yet" if stage.pieces == 1 else f"none of {stage.pieces:,} pieces has finished yet"
+        return f"{stage.name}: more than {duration(stage.spent)}; {done}"
     so_far = f" ({stage.done:,} of {stage.pieces:,} in {duration(stage.spent)})" if stage.done else ""
     if stage.seconds > stage.spent:
         return f"{stage.name}: about {duration(stage.seconds)}{so_far}"

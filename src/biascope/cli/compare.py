@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biascope.cli import _completion
-from biascope.cli._dry_run import check_place, print_expectation
+from biascope.cli._dry_run import check_place, in_time, print_expectation
 from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import Batchnorm, GradientOptions, Input, SeededWork, parsed_shape, with_groups
 from biascope.cli.printing import print_json, report_line
 
 if TYPE_CHECKING:
-    from biascope.runs.rehearsal import Expectation
-    from biascope.runs.run import Run
     from biascope.scanning import Sampling
 
 
@@ -50,7 +48,7 @@ def compare(
     if work.dry_run:
         check_place(work)
         shape, sampling = parsed_shape(input), gradients.sampling(work.seed)
-        print_expectation(_expected(subjects, shape, sampling, batchnorm, work.run(None)), work)
+        _print_expected(subjects, shape, sampling, batchnorm, work)
         return
     folder = work.out or Path("biascope-runs") / scanning.comparison_folder(subjects)
     require_own(folder)
@@ -77,20 +75,32 @@ def compare(
     typer.echo(f"\n{report_line(page)}")
 
 
-def _expected(
-    subjects: list[str], shape: tuple[int, ...] | None, sampling: Sampling, batchnorm: str, run: Run
-) -> Expectation:
-    """The time of the scans; run folders are only read."""
+def _print_expected(
+    subjects: list[str], shape: tuple[int, ...] | None, sampling: Sampling, batchnorm: str, work: SeededWork
+) -> None:
+    """Print the time of the scans, as far as it is found in time; run folders are only read."""
     from biascope import scanning
-    from biascope.families.source import family_of, usual_shape
-    from biascope.runs.rehearsal import Expectation, Stage
+    from biascope.runs.rehearsal import LIMIT, Expectation, Stage
 
-    stages = []
-    for subject in subjects:
-        if Path(subject).is_dir():
-            scanning.saved_results(Path(subject))
-            continue
-        family = family_of(subject, shape=shape, batchnorm=batchnorm)
-        costs = scanning.expected_cost(family, shape or usual_shape(subject), sampling, run)
-        stages += [Stage(f"{family.name}: {cost.measurement}", cost.draws, 0, 0.0, cost.seconds) for cost in costs]
-    return Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=True)
+    networks = [subject for subject in subjects if not Path(subject).is_dir()]
+    found = [scanning.Foretold(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
+
+    def foretell() -> None:
+        for subject in subjects:
+            if Path(subject).is_dir():
+                scanning.saved_results(Path(subject))
+        for each in found:
+            each.by_size()
+        for each in found:
+            each.by_timing()
+
+    def answer() -> None:
+        stages = []
+        for each in found:
+            costs = [(f"{each.name}: {cost.measurement}", cost.draws, cost.seconds) for cost in each.costs.values()]
+            stages += [Stage(name, draws, 0, 0.0, seconds) for name, draws, seconds in costs]
+            stages += [] if each.whole else [Stage(f"{each.model}: draws", 1, 0, LIMIT, None)]
+        seconds = sum(stage.seconds or stage.spent for stage in stages)
+        print_expectation(Expectation(seconds, tuple(stages), all(each.whole for each in found)), work)
+
+    in_time(foretell, answer)

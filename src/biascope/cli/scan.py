@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from biascope.cli._dry_run import check_place, load_in_words
+from biascope.cli._dry_run import check_place, in_time, load_in_words
 from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import DataOptions, GradientOptions, Model, NetworkOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, print_results
 
 if TYPE_CHECKING:
-    from biascope.families.family import Family
-    from biascope.runs.run import Run
-    from biascope.scanning import Sampling
+    from biascope.scanning import Foretold
 
 _NO_DATA = DataOptions(data="", samples="1000")
 
@@ -35,16 +33,20 @@ def scan(
     With --data, the report also has the tangent kernel on these samples.
     """
     from biascope import scanning
-    from biascope.families.source import usual_shape
 
     sampling = gradients.sampling(work.seed)
     found = samples.arrays(work.seed) if samples.data else None
     shape = network.shape or (found.shape if found else None)
     if work.dry_run:
         check_place(work)
-        family = network.family(model, shape)
-        cost_at = shape or usual_shape(model, network.chosen)
-        _print_cost(family, cost_at, sampling, work.run(None), work.as_json)
+        how: dict[str, Any] = {"weights": network.weights, "batchnorm": network.batchnorm}
+        costs = scanning.Foretold(model, sampling, work.run(None), shape, network.chosen, **how)
+
+        def foretell() -> None:
+            costs.by_size()
+            costs.by_timing()
+
+        in_time(foretell, lambda: _print_cost(costs, work.as_json))
         return
     name = scanning.folder_name(model, network.chosen, network.weights or checkpoints)
     folder = work.out or Path("biascope-runs") / name
@@ -67,12 +69,13 @@ def scan(
     print_results(done.results, done.report, work.as_json)
 
 
-def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run, as_json: bool) -> None:
+def _print_cost(found: Foretold, as_json: bool) -> None:
+    """Print the expected time of each measurement, as far as it was found in time."""
     from biascope.results.wording import duration
-    from biascope.runs.rehearsal import slowdown
-    from biascope.scanning import describe_device, expected_cost
+    from biascope.runs.rehearsal import LIMIT, slowdown
+    from biascope.scanning import describe_device
 
-    costs = expected_cost(family, shape, sampling, run)
+    costs = list(found.costs.values())
     if as_json:
         rows = [
             {
@@ -86,17 +89,21 @@ def _print_cost(family: Family, shape: tuple[int, ...], sampling: Sampling, run:
             for cost in costs
         ]
         print_json(
-            subject=family.name,
-            parameters=family.num_parameters,
-            device=describe_device(run),
+            subject=found.name or found.model,
+            parameters=found.parameters,
+            device=describe_device(found.run),
             slowdown=slowdown(),
+            whole=found.whole,
             costs=rows,
         )
         return
-    typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}; {describe_device(run)}")
+    size = "not built yet" if found.parameters is None else f"{found.parameters:,} parameters"
+    typer.echo(f"{found.name or found.model}: {size}; {describe_device(found.run)}")
     for cost in costs:
         typer.echo(
             f"  {cost.measurement:22} {cost.draws} draws, {cost.estimator}: about {duration(cost.seconds)} and "
             f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
         )
+    if not found.whole:
+        typer.echo(f"Expected time: more than {LIMIT:g} seconds. It could not be foretold within them.")
     typer.echo(load_in_words(slowdown()))

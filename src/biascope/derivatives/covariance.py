@@ -80,7 +80,7 @@ class GradientSampler:
     @property
     def method(self) -> str:
         """The method in use, in words."""
-        return self._fastest.chosen
+        return "inputs in batches" if self.family.size == 1 else self._fastest.chosen
 
     @property
     def rate(self) -> float:
@@ -103,10 +103,10 @@ class GradientSampler:
         return max(1, fitting)
 
     def expected_seconds(self, draws: int) -> float:
-        """Time for a number of draws, from timing a few: at most about five seconds of them."""
+        """Time for a number of draws, from timing a few: at most about two seconds of them."""
         done, begin = 0, time.perf_counter()
-        while done < draws and (done < 2 or (not self.settled and time.perf_counter() - begin < 5.0)):
-            stop = min(draws, done + self.stride)
+        while done < draws and (done < 2 or (not self.settled and time.perf_counter() - begin < 2.0)):
+            stop = min(draws, done + min(self.stride, max(2, self._fastest.wanted)))
             self.gradients(done, stop)
             done = stop
         if self.family.size == 1:

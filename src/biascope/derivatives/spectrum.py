@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 
@@ -131,13 +132,18 @@ def expected_seconds(size: int, columns: int, device: torch.device) -> float:
     """How long :func:`eigenpairs` takes for an operator known by so many columns, from timing a smaller decomposition."""
     length = columns if columns <= THIN * size else min(size, DENSE_LIMIT)
     tried = min(length, _TRIED)
-    matrix = torch.randn(tried, tried, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+    return _timed_decomposition(tried, device) * (length / tried) ** 3
+
+
+@functools.cache
+def _timed_decomposition(length: int, device: torch.device) -> float:
+    matrix = torch.randn(length, length, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
     seconds = []
     for _ in range(2):  # the first call loads libraries
         begin = time.perf_counter()
         torch.linalg.eigh(matrix + matrix.T).eigenvalues.sum().item()
         seconds.append(time.perf_counter() - begin)
-    return min(seconds) * (length / tried) ** 3
+    return min(seconds)
 
 
 def _dense_pairs(matrix: Tensor, metric: LinearOperator | None) -> tuple[Tensor, Tensor]:

@@ -28,12 +28,8 @@ from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.tape import Builder, Tape, TapeError, block_size, built
 from biascope.families.unregistered import differences, random_content, structure_of
 from biascope.families.weights import Params, stacked
-<<<<<<< HEAD
 from biascope.runs.ambient import OneAtATime, under_torch_defaults
-from biascope.runs.code import code_of
-=======
 from biascope.runs.code import code_as_made, code_of, forget_as_made
->>>>>>> e10d0d9 (What calls of a network leave behind is no change of its code)
 from biascope.runs.digest import fingerprint
 from biascope.runs.failures import forward_pass
 from biascope.runs.memory import is_out_of_memory

@@ -19,10 +19,11 @@ from typing import Self
 
 from biascope.runs import progress
 
-BUDGET = 10.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
-LIMIT = 30.0  # seconds after which it is stopped in any case
+# A dry run answers within ten seconds, of which Python needs two to begin.
+BUDGET = 5.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
+LIMIT = 6.5  # seconds after which it is stopped in any case
 _NEAR = 2 / 3  # of that limit: a stage that ends before is waited for
-_GRACE = 5.0  # seconds to heed that
+_GRACE = 0.5  # seconds to heed that
 _SPIN = 0.2  # seconds in which the share of a core is measured
 
 
