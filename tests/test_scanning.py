@@ -13,8 +13,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from biascope.cli import app
-from biascope.families import weights
 from biascope.derivatives.foretelling import operations_of
+from biascope.families import weights
 from biascope.families.family import Family
 from biascope.families.source import family_of
 from biascope.measures.covariance.compare import compared, noise_floor
