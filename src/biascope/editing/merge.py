@@ -98,12 +98,8 @@ def merge(
     streams = [TaskStream(base, model, skipped) for model, _ in models]
     kept = {name for name in base.tensors if name in skipped or not weights.is_edited(name, base.tensors[name])}
     if not any(math.prod(base.tensors[name].shape) for name in base.tensors.keys() - kept):
-        because = (
-            "because keep matches all of them. Pass a narrower pattern"
-            if skipped
-            else "it has no floating-point weights"
-        )
-        raise ValueError(f"No number of {base.name} is left to merge, {because}.")
+        because = "keep matches all of them. Pass a narrower pattern" if skipped else "it has no floating-point weights"
+        raise ValueError(f"No number of {base.name} is left to merge, because {because}.")
     from biascope import __version__
 
     def described(hashes: Sequence[str]) -> str:
