@@ -94,7 +94,7 @@ class Origin:
         self._modes: list[Callable[[nn.Module], nn.Module]] = [_without_its_eval]
         if not _only_flags(came):
             try:
-                evaluated = copied(came, name).eval()
+                evaluated = _evaluated(copied(came, name))
             except FOREIGN as error:
                 raise ValueError(
                     f"{name} must go into evaluation mode, but its eval() failed with: {reason_of(error)}. Let eval() work twice."
@@ -102,7 +102,7 @@ class Origin:
             self.rearranged = differences(came, evaluated) + _unequal(held, _tensors(evaluated))
         if self.rearranged:
             # What its eval() computes belongs to the weights of that moment, so eval() is tried last.
-            self._modes = [_without_its_eval, _as_in_training, nn.Module.eval]
+            self._modes = [_without_its_eval, _as_in_training, _evaluated]
         self.recipe = self._modes[0](came if fresh else copied(came, name))
         vars(self.recipe)[AS_MADE] = as_made
         self.couples_inputs = _prepared(self.recipe, batchnorm)
@@ -340,7 +340,7 @@ class _Truth:
         if moved:
             _move(module)
         self.after = _copies(module)
-        module.eval()
+        _evaluated(module)
         couples = _prepared(module, origin._batchnorm)
         alone = dataclasses.replace(
             network, module=module, params={}, buffers={}, members=None, readout=None, couples_inputs=couples
@@ -368,6 +368,14 @@ def _without_its_eval(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         layer.training = False
     return module
+
+
+def _evaluated(module: nn.Module) -> nn.Module:
+    """Evaluation mode as the user sets it. A graph of torch.export has no other mode than that in which it was exported."""
+    try:
+        return module.eval()
+    except NotImplementedError:
+        return _without_its_eval(module)
 
 
 def _as_in_training(module: nn.Module) -> nn.Module:

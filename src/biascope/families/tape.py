@@ -121,6 +121,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def refuse(self, reason: str) -> None:
         self.refusal, self.pause = self.refusal or reason, True
 
+    def meets(self, tensors: list[Tensor]) -> bool:
+        """Whether tensors have memory. To ask one without for it ends the process where torch.export runs: PyTorch cannot fail there."""
+        if any(type(tensor).__module__.startswith("torch._subclasses.") for tensor in tensors):
+            self.refuse("it works on tensors that hold no numbers, as torch.export does")
+        return not self.pause
+
     def key(self, tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr() or id(tensor)
 
@@ -159,10 +165,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.pause:
+        inputs = _tensors((args, kwargs))
+        if self.pause or not self.meets(inputs):
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():  # what the recorder looks at, the builder does not
-            inputs = _tensors((args, kwargs))
             for tensor in inputs:
                 self.view(tensor)  # a constant must be copied before the operator changes it
             of_chance = any(self.key(tensor) in self.drawn for tensor in inputs)
@@ -172,7 +178,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if of_chance:  # with other numbers it may succeed, and the builder may catch the error
                     self.refuse("an operator failed on numbers that it drew")
                 raise
-            self.follow(func, args, kwargs, result, of_chance)
+            if self.meets(_tensors(result)):
+                self.follow(func, args, kwargs, result, of_chance)
         return result
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any, of_chance: bool) -> None:
@@ -222,9 +229,10 @@ class _Onlooker(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder, before = self.recorder, set(self.recorder.constants)
         result = func(*args, **(kwargs or {}))
-        if not recorder.pause:
+        given = _tensors((args, kwargs))
+        if not recorder.pause and recorder.meets(given):
             if func in _COPIES or func in _MEMORY:
-                recorder.expose(func, _tensors((args, kwargs)))
+                recorder.expose(func, given)
             elif recorder.constants.keys() - before:
                 # torch.tensor, or an index, that is given a list of tensors makes a constant of their numbers.
                 listed = [each for each in (*args, *(kwargs or {}).values()) if not isinstance(each, Tensor)]
