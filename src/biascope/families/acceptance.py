@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from biascope.families.tape import TapeError
+from biascope.families.tape import TapeError, as_copies_are
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.memory import is_of_the_device
 
@@ -30,8 +30,9 @@ def module_built(name: str, build: Callable[[], object]) -> nn.Module:
         told = reason_of(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         raise ValueError(f"{name} must build without errors, but it raised {told}. Fix the error above.") from error
     if not isinstance(module, nn.Module):
-        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. Return the network.")
-    return module
+        remedy = "Return its module()" if isinstance(module, torch.export.ExportedProgram) else "Return the network"
+        raise ValueError(f"{name} must return a torch.nn.Module, got {type(module).__name__}. {remedy}.")
+    return as_copies_are(module)
 
 
 def require_measurable(module: nn.Module, name: str) -> None:

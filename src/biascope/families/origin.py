@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.families.acceptance import copied, shape_of
 from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.plain_layers import use_plain_layers
+from biascope.families.tape import as_copies_are
 from biascope.families.unregistered import differences, settings_of
 from biascope.families.weights import Params
 from biascope.runs.code import AS_MADE, code_as_made, forget_as_made
@@ -177,7 +178,7 @@ class Origin:
             ValueError: If its copies share weights with it.
         """
         with forked_rng(seed_of(0, "proof")):
-            module = self._fresh()
+            module = as_copies_are(self._fresh())
         if self._shares(module) and self._shares(module := copied(module, self.name)):
             raise ValueError(f"{self.name} must be copyable, but its copies share weights. Remove its __deepcopy__.")
         return module

@@ -112,7 +112,15 @@ def builder_of(
     if ":" in source:
         name, function = _function_of(source)
     else:
-        function = networks.builder(source)
+        try:
+            function = networks.builder(source)
+        except ValueError as error:
+            if not Path(source).is_file():
+                raise
+            raise ValueError(
+                f"A network must be named, or built by a function in a Python file, but {source} is another file. Pass file.py:build, "
+                "and weights as --weights."
+            ) from error
         name = function.__name__
         if shape is not None:
             chosen = _shape_settings(name, function, shape) | chosen

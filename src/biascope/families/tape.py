@@ -10,6 +10,7 @@ with NumPy or Python. And it proves itself before it is used: under fresh seeds,
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.refusal, self.pause = self.refusal or reason, True
 
     def meets(self, tensors: list[Tensor]) -> bool:
-        """Whether tensors have memory. To ask one without for it ends the process where torch.export runs: PyTorch cannot fail there."""
+        """Whether tensors have memory. To ask one without for it ends the process within torch.export, where PyTorch cannot fail."""
         if any(type(tensor).__module__.startswith("torch._subclasses.") for tensor in tensors):
             self.refuse("it works on tensors that hold no numbers, as torch.export does")
         return not self.pause
@@ -411,8 +412,14 @@ def built(build: Builder, seed: int, first: int, last: int) -> list[Params]:
     members = []
     for index in range(first, last):
         with forked_rng(seed_of(seed, "build", index)):
-            members.append({name: tensor.clone() for name, tensor in _state(build()).items()})
+            members.append({name: tensor.clone() for name, tensor in _state(as_copies_are(build())).items()})
     return members
+
+
+def as_copies_are(module: nn.Module) -> nn.Module:
+    """A module with graphs of torch.export or torch.fx in the form that its copies have: constants are buffers there."""
+    graphs = any(isinstance(layer, torch.fx.GraphModule) for layer in module.modules())
+    return copy.deepcopy(module) if graphs else module
 
 
 def proofs(numbers: int) -> int:
