@@ -117,8 +117,6 @@ def billions():
     [
         ["scan", "endless.py:{}", "--input", "1x8x8"],
         ["compare", "endless.py:{}", "net.py:build", "--input", "1x8x8"],
-        ["match", "endless.py:{}", "net.py:build", "--data", "s.npz", "--samples", "30,10"],
-        ["match", "endless.py:{}", "net.py:build", "--data", "s.npz", "--samples", "40,10", "--race", "--epochs", "1"],
         ["kernel", "endless.py:{}", "--data", "s.npz", "--samples", "30,10"],
         ["measure", "average_geometry", "endless.py:{}", "--input", "1x8x8"],
         ["selftest", "endless.py:{}", "--input", "1x8x8"],
