@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
+from biascope.derivatives.initial_zeros import zero_layers
 from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation, unit_of
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.separateness import check_separateness
@@ -206,8 +207,7 @@ class GradientSampler:
             several = [self._one(candidates.member(index), x) for index in range(candidates.members or 0)]
         if not any(bool((gradient != 0).any()) for gradient in several):
             raise ValueError(
-                f"{self.family.name} must depend on its input, but its output is constant there. "
-                "Check that forward uses its argument and that no detach() or dead layer cuts it off."
+                f"{self.family.name} must depend on its input, but its output is constant there. {_why_constant(network)}"
             )
 
     def _check_step(self, network: Network, x: Any, gradient: Tensor) -> None:
@@ -225,6 +225,12 @@ class GradientSampler:
                 f"{self.step:g} for outputs of {output:.2g} and a gradient of length {length:.2g}. Pass step={enough:.1g} or "
                 "more, or precision='float64'."
             )
+
+
+def _why_constant(network: Network) -> str:
+    if zeros := zero_layers(network):
+        return f"Its weights {zeros[0]} are all 0: measure weights after a few training steps (--weights FILE)."
+    return "Check that forward uses its argument and that no detach() or dead layer cuts it off."
 
 
 def gaussian_sampler(

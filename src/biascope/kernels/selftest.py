@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives import slopes
 from biascope.derivatives.gradients import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
+from biascope.derivatives.initial_zeros import doubts_of_zeros
 from biascope.derivatives.separateness import separateness
 from biascope.derivatives.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
 from biascope.families.family import Family, Network
@@ -245,14 +246,16 @@ def derivative_checks(
     """
 
     def checks(family: Family, inputs: Callable[[Run], Any], settings: Mapping[str, Any], run: Run | None) -> list[str]:
-        wanted = derivatives(settings)
-        if not wanted:
-            return []
-        return warnings_of(
+        readout = "random" if settings.get("kernel") == "trace" else settings.get("readout", "first")
+        run = run or Run()
+        zeros = doubts_of_zeros(family, inputs(_usable_run(family, inputs, "cpu" if run.on else run.device)), readout)
+        if not (wanted := derivatives(settings)):
+            return zeros
+        return zeros + warnings_of(
             family,
             inputs,
             derivatives=wanted,
-            readout="random" if settings.get("kernel") == "trace" else settings.get("readout", "first"),
+            readout=readout,
             parameters=chosen_parameters(family.template, settings.get("parameters")),
             seed=settings.get("seed", 0),
             run=run,
