@@ -1,4 +1,3 @@
-
 """Sweeps: planned once, kept group by group, and the same bit for bit however often they were killed."""
 
 import contextlib

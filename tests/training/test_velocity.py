@@ -200,4 +200,6 @@ def test_the_evolution_of_inputs_too_large_for_a_matrix() -> None:
     assert result.with_reference("S").value == pytest.approx(-1.0, abs=0.35)
     assert len(result.eigenvalues) == 100
     assert result.inputs == 4200
-    assert result.plots()["overlap_with_gsg"].axes[0].lines[1].get_ydata()[-1] == pytest.approx(2 / 4200)  # of a rank of 3
+    assert result.plots()["overlap_with_gsg"].axes[0].lines[1].get_ydata()[-1] == pytest.approx(
+        2 / 4200
+    )  # of a rank of 3

@@ -108,8 +108,11 @@ class EstimatedOperator(LinearOperator):
         """The participation ratio ``(tr C)²/tr C²`` as it is estimated, which noise may carry beyond 1 and D."""
 
     def effective_rank(self) -> Estimate:
-        """The participation ratio ``(tr C)²/tr C²``, with its interval between 1 and D."""
-        return self.participation().within(1.0, float(self.size))
+        """The participation ratio ``(tr C)²/tr C²``, with its interval between 1 and D: all of it where nothing is known."""
+        found, size = self.participation(), float(self.size)
+        if not math.isfinite(found.value) and self.trace().standard_error > 0:  # the noise is larger than what it hides
+            return Estimate(math.sqrt(size), (size - 1) / 4, 1.0, size)
+        return found.within(1.0, size)
 
     def anisotropy(self, rank: Estimate | None = None) -> Estimate:
         """``1 − rank/D``: 0 for an isotropic network, near 1 for a gradient that is concentrated on few directions.

@@ -332,6 +332,8 @@ class CovarianceResult(Result, ABC):
     def unclear(self) -> bool:
         """Whether the effective rank is too uncertain for a sentence: by a factor of 3, or of 2 where it may be all directions."""
         rank = self.effective_rank
+        if rank.low <= 1 and rank.high >= self.size > 1:
+            return True
         return not rank.high <= (2.0 if rank.contains(self.size) else 3.0) * rank.low
 
     def effective_draws(self) -> int:
@@ -412,6 +414,8 @@ def doubts_of_tail(covariance: EstimatedOperator) -> list[str]:
     """A warning if few draws make up most of the mean square of the gradient."""
     if not isinstance(covariance, GradientCovariance) or covariance.draws_that_count() >= _FEW * covariance.draws:
         return []
+    if not covariance.trace().low > 0 and any(group.trace < 0 for group in covariance.groups):
+        return []  # products of two halves that noise has made, of either sign: it has no tail
     return [
         "The squared length of the gradient has a heavy tail: its mean rests on about "
         f"{max(1.0, covariance.draws_that_count()):.0f} of {covariance.draws} draws. The interval of the mean square may be too "
