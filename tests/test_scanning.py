@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from biascope.cli import app
-from biascope.derivatives.foretelling import operations_of
+from biascope.derivatives.draw_times import operations_of
 from biascope.families import weights
 from biascope.families.family import Family
 from biascope.families.source import family_of

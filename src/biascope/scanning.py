@@ -19,7 +19,7 @@ from torch import nn
 
 from biascope import networks
 from biascope.derivatives.covariance import GROUPS
-from biascope.derivatives.foretelling import DrawTimes, Sketch, operations_of, sketched
+from biascope.derivatives.draw_times import DrawTimes, Sketch, operations_of, sketched
 from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.spectrum import expected_seconds
 from biascope.families.family import Family
@@ -303,7 +303,7 @@ def expected_cost(
 
 
 @dataclass
-class Foretold:
+class PredictedCosts:
     """What a dry run has found of the time of a scan so far: first by the size of the network, then by timing it.
 
     Attributes:

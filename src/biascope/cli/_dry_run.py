@@ -104,10 +104,10 @@ def rehearsal_of(
 
 
 def in_time(work: Callable[[], None], answer: Callable[[], None]) -> None:
-    """Foretell a time, and answer with what was found; without the rest where that takes too long.
+    """Predict a time, and answer with what was found; without the rest where that takes too long.
 
     Args:
-        work: Foretells.
+        work: Predicts.
         answer: Prints what was found so far.
     """
     from biascope.runs.rehearsal import Rehearsal

@@ -83,9 +83,9 @@ def _print_expected(
     from biascope.runs.rehearsal import LIMIT, Expectation, Stage
 
     networks = [subject for subject in subjects if not Path(subject).is_dir()]
-    found = [scanning.Foretold(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
+    found = [scanning.PredictedCosts(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
 
-    def foretell() -> None:
+    def predict() -> None:
         for subject in subjects:
             if Path(subject).is_dir():
                 scanning.saved_results(Path(subject))
@@ -103,4 +103,4 @@ def _print_expected(
         seconds = sum(stage.seconds or stage.spent for stage in stages)
         print_expectation(Expectation(seconds, tuple(stages), all(each.whole for each in found)), work)
 
-    in_time(foretell, answer)
+    in_time(predict, answer)

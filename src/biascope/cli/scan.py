@@ -13,7 +13,7 @@ from biascope.cli.options import DataOptions, GradientOptions, Model, NetworkOpt
 from biascope.cli.printing import print_json, print_results
 
 if TYPE_CHECKING:
-    from biascope.scanning import Foretold
+    from biascope.scanning import PredictedCosts
 
 _NO_DATA = DataOptions(data="", samples="1000")
 
@@ -40,13 +40,13 @@ def scan(
     if work.dry_run:
         check_place(work)
         how: dict[str, Any] = {"weights": network.weights, "batchnorm": network.batchnorm}
-        costs = scanning.Foretold(model, sampling, work.run(None), shape, network.chosen, **how)
+        costs = scanning.PredictedCosts(model, sampling, work.run(None), shape, network.chosen, **how)
 
-        def foretell() -> None:
+        def predict() -> None:
             costs.by_size()
             costs.by_timing()
 
-        in_time(foretell, lambda: _print_cost(costs, work.as_json))
+        in_time(predict, lambda: _print_cost(costs, work.as_json))
         return
     name = scanning.folder_name(model, network.chosen, network.weights or checkpoints)
     folder = work.out or Path("biascope-runs") / name
@@ -69,7 +69,7 @@ def scan(
     print_results(done.results, done.report, work.as_json)
 
 
-def _print_cost(found: Foretold, as_json: bool) -> None:
+def _print_cost(found: PredictedCosts, as_json: bool) -> None:
     """Print the expected time of each measurement, as far as it was found in time."""
     from biascope.results.wording import duration
     from biascope.runs.rehearsal import LIMIT, slowdown
@@ -105,5 +105,5 @@ def _print_cost(found: Foretold, as_json: bool) -> None:
             f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
         )
     if not found.whole:
-        typer.echo(f"Expected time: more than {LIMIT:g} seconds. It could not be foretold within them.")
+        typer.echo(f"Expected time: more than {LIMIT:g} seconds. They did not suffice to predict it.")
     typer.echo(load_in_words(slowdown()))

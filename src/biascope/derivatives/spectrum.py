@@ -14,7 +14,7 @@ from biascope.derivatives.operators import THIN, LinearOperator
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import generator_for
 
-_TRIED = 768  # length of the matrix that is decomposed to foretell longer ones
+_TRIED = 768  # length of the matrix that is decomposed to predict longer ones
 _SPARE = 8  # columns of a Lanczos block beyond the pairs asked for
 _BASIS_NUMBERS = {"cpu": 2**27, "cuda": 2**30}  # entries of a Lanczos basis before it is restarted from its best part
 

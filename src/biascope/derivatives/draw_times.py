@@ -24,7 +24,7 @@ from biascope.tasks.probe import Probe
 _PASSES = 2.5  # an input gradient takes as long as so many forward passes
 _QUICK = 0.05  # seconds of one draw up to which some draws are made
 _SHORT = 1.0  # … and of one input up to which its gradient is timed
-_LARGE = 10**8  # weights from which on a network is not built to foretell a time
+_LARGE = 10**8  # weights from which on a network is not built to predict a time
 _LONG = 5e10  # … or operations of a forward pass
 _WEIGHTS = 1e8  # drawn in a second
 

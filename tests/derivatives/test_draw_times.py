@@ -1,4 +1,4 @@
-"""How long draws take is foretold by timing what is quick, and by the operations of what is not."""
+"""How long draws take is predicted by timing what is quick, and by the operations of what is not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from biascope.derivatives import foretelling
-from biascope.derivatives.foretelling import DrawTimes, operations_of, sketched
+from biascope.derivatives import draw_times
+from biascope.derivatives.draw_times import DrawTimes, operations_of, sketched
 from biascope.families.family import Family
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -63,12 +63,12 @@ def test_the_larger_the_draws_are_the_less_is_timed(monkeypatch: pytest.MonkeyPa
     times = functools.partial(DrawTimes, Family.initialised(build, name="small"), (6,), CPU)
     _, told = times().expected(PROBE, 8, **HOW)
     assert "one" in told  # one at a time, or one for each core
-    monkeypatch.setattr(foretelling, "_QUICK", 0.0)
+    monkeypatch.setattr(draw_times, "_QUICK", 0.0)
     seconds, told = times().expected(PROBE, 8, **HOW)
     assert told.startswith("from the gradient at ")
     assert 0 < seconds < 10
     differences, _ = times().expected(PROBE, 8, **HOW | {"estimator": "difference"})
     assert differences > seconds  # twelve forward passes in place of two and a half
-    monkeypatch.setattr(foretelling, "_SHORT", 0.0)
+    monkeypatch.setattr(draw_times, "_SHORT", 0.0)
     _, told = times().expected(PROBE, 8, **HOW)
     assert told == "roughly, from its operations"
