@@ -73,9 +73,9 @@ def test_intervals_of_rank_correlations_hold_other_initial_weights() -> None:
         0.5 + level[::-1] + 0.1 * generator.standard_normal((2, 50)),
     ]
     steady = [np.full((2, 50), 0.1), np.full((2, 50), 0.2)]
-    spread = energy.over_draws_and_images(spearman, steady, tables)
+    spread = energy.resampled_draws_and_images(spearman, steady, tables)
     assert (spread.low, spread.high) == pytest.approx((-1, 1))
-    alone = energy.over_draws_and_images(spearman, [each[:1] for each in steady], [each[:1] for each in tables])
+    alone = energy.resampled_draws_and_images(spearman, [each[:1] for each in steady], [each[:1] for each in tables])
     assert np.isnan(alone.standard_error)
 
 

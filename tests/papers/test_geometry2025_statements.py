@@ -15,8 +15,8 @@ from torch import nn
 from biascope import papers
 from biascope.papers import reproduce as reproduction
 from biascope.papers.geometry2025 import circles, learning, motion, samples, shared
-from biascope.papers.geometry2025.shared import least, over_trainings
-from biascope.results.estimate import Estimate, Number
+from biascope.papers.geometry2025.shared import least
+from biascope.results.estimate import Estimate, over
 from biascope.runs.run import Run
 from biascope.tasks.directions import labelled_along
 from biascope.tasks.task import Arrays
@@ -88,7 +88,7 @@ def test_one_training_has_no_known_spread_and_several_share_the_error_of_their_t
 
 
 def test_joined_intervals_stay_where_the_number_can_lie() -> None:
-    found = over_trainings([99.9, 100.0, 100.0], common=0.5, within=(0.0, 100.0))
+    found = over([99.9, 100.0, 100.0], shared=0.5, within=(0.0, 100.0))
     assert found.high == 100
     assert found.low < 99.9
 
@@ -166,30 +166,31 @@ def test_the_best_possible_accuracy_is_that_of_noisy_labels() -> None:
         assert 50 <= learning.best_possible(given, direction, labelling)[0] <= 100
 
 
-def cells() -> dict[str, Number]:
-    found = {}
-    for removed, shift in ((30, 1.0), (50, -4.0)):
-        at_random, by_score = samples.PUBLISHED["lenet"][removed]
-        start = f"lenet_{removed}_percent_removed"
-        numbers = {"at_random": at_random, "by_score": by_score + shift, "lead_of_the_score": shift}
-        found |= {f"{start}_{key}": Estimate(each, 0.1, each, each).named(key) for key, each in numbers.items()}
-    return found
+def accuracies(shifts: tuple[float, float]) -> dict[str, np.ndarray]:
+    """Of three runs at 30 and 50 %: at random as published, by score so many points above that."""
+    at_random = np.array([samples.PUBLISHED["lenet"][removed][0] for removed in (30, 50)])
+    runs = np.array([[-0.1], [0.0], [0.1]])
+    return {"random": at_random + runs, "score": at_random + np.array(shifts) - runs}
 
 
 def test_claims_on_tables_take_the_worst_cell() -> None:
-    sizes = {"runs": 5, "test": 10_000}
-    found = samples.over_cells("lenet", "lenet", "LeNet", cells(), epochs=50, **sizes)
-    assert found["lenet_least_lead_of_the_score"].value == -4
-    assert found["lenet_largest_lead_of_the_score"].value == 1
-    assert found["lenet_largest_difference_of_score_and_random"].value == 4, "a score that loses has no modest lead"
+    found = samples.of_all_cells("lenet", "LeNet", (30, 50), accuracies((1.0, -4.0)), test=10_000, epochs=50)
+    values = {key: number.value for key, number in found.items()}
+    assert values["lenet_least_lead_of_the_score"] == pytest.approx(-4)
+    assert values["lenet_largest_lead_of_the_score"] == pytest.approx(1)
+    assert values["lenet_largest_difference_of_score_and_random"] == pytest.approx(4), "who loses has no modest lead"
     assert found["lenet_least_lead_of_the_score"].standard_error > 0.5, "test images have an error too"
-    assert found["lenet_largest_distance_from_the_published_accuracies"].value == pytest.approx(4.0)
-    assert found["lenet_largest_distance_from_the_published_accuracies_at_random"].value == 0
-    assert found["lenet_largest_distance_from_the_published_accuracies_by_score"].value == pytest.approx(4.0)
-    assert found["lenet_lowest_accuracy"].value == pytest.approx(58.5 - 4)
-    short = samples.over_cells("lenet", "lenet", "LeNet", cells(), epochs=20, **sizes)
+    away = [
+        abs(samples.PUBLISHED["lenet"][removed][0] + shift - samples.PUBLISHED["lenet"][removed][1])
+        for removed, shift in ((30, 1.0), (50, -4.0))
+    ]
+    assert values["lenet_largest_distance_from_the_published_accuracies"] == pytest.approx(max(away))
+    assert values["lenet_largest_distance_from_the_published_accuracies_at_random"] == pytest.approx(0, abs=1e-9)
+    assert values["lenet_largest_distance_from_the_published_accuracies_by_score"] == pytest.approx(max(away))
+    assert values["lenet_lowest_accuracy"] == pytest.approx(samples.PUBLISHED["lenet"][50][0] - 4)
+    short = samples.of_all_cells("lenet", "LeNet", (30, 50), accuracies((1.0, 1.0)), test=10_000, epochs=20)
     assert not any("published" in key for key in short), "shorter trainings are not compared with the paper's"
-    assert samples.over_cells("vit", "vit", "ViT", cells(), epochs=50, **sizes) == {}
+    assert samples.of_all_cells("vit", "ViT", (33,), accuracies((1.0, 1.0)), test=10_000, epochs=50) == {}
 
 
 def migration() -> Any:

@@ -17,7 +17,7 @@ from biascope.families.family import Network
 from biascope.measures.kernel_rotation import KernelRotation
 from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
 from biascope.papers.reproduce import RESULTS
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, over_ratios
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
@@ -71,23 +71,6 @@ def test_paper_effort_has_the_published_sizes_for_small_networks() -> None:
         assert kernel_alignment._ENERGY["paper"][name][:3] == ((50_000, 10_000), 200, 12_000)
 
 
-def test_the_spread_over_seeds_joins_the_error_of_samples() -> None:
-    values = [1.0, 2.0, 3.0]
-    alone, joined = shared.over_seeds(values), shared.over_seeds(values, 1.0)
-    assert alone.standard_error == pytest.approx(1 / math.sqrt(3))
-    assert joined.standard_error == pytest.approx(math.hypot(1 / math.sqrt(3), 1.0))
-    assert joined.value == alone.value == 2
-    assert math.isnan(shared.over_seeds([2.0], 1.0).low)
-
-
-def test_seeds_that_agree_have_no_known_spread() -> None:
-    found = shared.over_seeds([0.1, 0.1, 0.1])  # their mean is not 0.1 to the last digit
-    assert found.value == pytest.approx(0.1)
-    assert math.isnan(found.standard_error)
-    assert math.isnan(shared.ratio_over_seeds([3.0, 3.0]).low)
-    assert shared.over_seeds([1.0, 1.0], 0.5).standard_error == 0.5
-
-
 def rotated(target: int, after: list[list[float]]) -> KernelRotation:
     """Eigenfunctions of alignment 3, 2 and 1, which training changes to others, seed by seed."""
     seeds = len(after)
@@ -106,20 +89,13 @@ def test_each_seed_counts_once_by_its_mean_over_targets() -> None:
     numbers = kernel_alignment.rotation_numbers("LeNet", (1, 3), turned)
     largest = numbers["lenet_growth_of_the_target_over_the_largest_other"]
     seeds = [math.sqrt(4 * 2), math.sqrt(8 * 2)]
-    expected = shared.ratio_over_seeds(seeds)
+    expected = over_ratios(seeds)
     assert (largest.low, largest.high) == pytest.approx((expected.low, expected.high))
     assert numbers["lenet_smallest_growth_of_the_others"].value == pytest.approx(math.sqrt(2 * 1))
     assert numbers["lenet_share_of_the_others_that_grew"].value == pytest.approx((1 + 0.75) / 2)
     last = numbers["lenet_growth_of_the_last_over_the_first_target"]
     assert last.value == pytest.approx(math.sqrt(4 / 8 * 4 / 16))
-    assert math.isnan(numbers["lenet_training_accuracy"].low)
-
-
-def test_ratios_over_seeds_are_averaged_as_logarithms() -> None:
-    found = shared.ratio_over_seeds([2.0, 8.0, 4.0])
-    assert found.value == pytest.approx(4.0)
-    assert found.low * found.high == pytest.approx(16.0)
-    assert math.isnan(shared.ratio_over_seeds([3.0]).high)
+    assert math.isnan(numbers["lenet_training_accuracy"].standard_error)
 
 
 def blobs(seed: int = 0) -> Arrays:

@@ -336,11 +336,11 @@ def test_few_frequencies_limit_a_ratio_of_extremes_from_below_alone() -> None:
 
     truth = ratio(generator.uniform(10, 110, 100_000))
     plain = [bootstrapped(ratio, generator.uniform(10, 110, 8), resamples=200) for _ in range(100)]
-    limited = [shared.bounded_below(each) for each in plain]
+    limited = [each.open_above() for each in plain]
     assert np.mean([each.contains(truth) for each in plain]) < 0.5
     assert np.mean([each.contains(truth) for each in limited]) > 0.95
     assert [each.value for each in limited] == [each.value for each in plain]
-    assert math.isnan(shared.bounded_below(Estimate(3.0)).low)
+    assert math.isnan(Estimate(3.0).open_above().low)
 
 
 def test_error_of_a_ratio_of_deviations_fits_its_interval() -> None:

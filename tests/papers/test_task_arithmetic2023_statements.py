@@ -110,12 +110,6 @@ def test_progress_is_the_share_of_training_errors_that_are_gone(found: tasks.Stu
     assert numbers[key].value == pytest.approx(np.mean(shares), abs=1e-4)
 
 
-def test_one_seed_alone_has_no_spread_and_several_join_samples() -> None:
-    assert np.isnan(tasks.over_seeds(np.array([3.0])).standard_error)
-    both = tasks.over_seeds(np.array([0.0, 2.0]), np.array([[-3.0, 3.0], [-1.0, 5.0]]))
-    assert both.standard_error == pytest.approx(np.hypot(1, 3))
-
-
 def test_a_gain_is_compared_only_where_something_was_merged(found: tasks.Study) -> None:
     result = editing.added(found, "smoke", Run(device="cpu", progress=False))
     nothing = dataclasses.replace(result, chosen=np.zeros_like(result.chosen))

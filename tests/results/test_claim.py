@@ -11,7 +11,7 @@ import pytest
 
 from biascope.results import store
 from biascope.results.claim import DOCUMENT, EFFORTS, VERDICTS, Claim, Finding, Record, Statement, Trained, figure
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, over
 from biascope.runs.run import Run
 
 ABOUT = Claim("About fifty.", "share", "about", 50.0, 5.0)
@@ -299,6 +299,30 @@ def test_a_claim_is_judged_only_if_its_networks_trained(accuracy: Estimate | Non
     judged = GATED.judge(numbers, "laptop")
     assert (judged.verdict, judged.counts) == (verdict, counts)
     assert bool(judged.reason) == (verdict == "inconclusive")
+
+
+def test_networks_that_all_trained_are_no_less_trained_than_one_of_them() -> None:
+    accuracy = Trained("accuracy", chance=50.0, best=100.0)
+    agreeing = over([100.0] * 3, within=(0.0, 100.0))
+    assert agreeing.low < accuracy.needed, "others may fail"
+    assert accuracy.passes(agreeing)
+    assert not accuracy.passes(over([50.0] * 3, within=(0.0, 100.0)))
+    assert accuracy.passes(between(90.0, 92.0).open_below())
+    assert not accuracy.passes(between(55.0, 59.0).open_below())
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 40])
+def test_few_repeats_that_agree_do_not_reproduce_what_one_of_them_could_not(count: int) -> None:
+    agreeing = over([100.0] * count, within=(0.0, 100.0))
+    assert AT_LEAST.verdict(agreeing, "paper") == ("reproduced" if count == 40 else "inconclusive")
+    assert AT_LEAST.verdict(over([100.0] * count), "paper") == "inconclusive"
+    assert AT_MOST.verdict(over([100.0] * count), "paper") == "not reproduced"
+
+
+def test_the_least_of_a_sample_can_only_speak_against_a_claim_on_all() -> None:
+    assert AT_LEAST.verdict(between(95.0, 97.0).open_below(), "paper") == "inconclusive"
+    assert AT_LEAST.verdict(between(80.0, 85.0).open_below(), "paper") == "not reproduced"
+    assert AT_MOST.verdict(between(5.0, 6.0).open_below(), "paper") == "reproduced"
 
 
 def test_a_loss_falls_where_an_accuracy_rises() -> None:

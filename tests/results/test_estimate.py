@@ -12,7 +12,8 @@ from biascope.results.estimate import (
     bootstrapped,
     freedom_of,
     jackknife,
-    over_repeats,
+    over,
+    over_ratios,
     paired_error,
     proportion,
     spearman,
@@ -216,7 +217,7 @@ def test_the_mean_of_a_law_with_a_long_tail_is_covered_where_students_interval_m
     rng = np.random.default_rng(7)
     data = np.exp(spread * rng.normal(size=(1500, 32)) - spread**2 / 2)  # of mean 1
     found = [mean_of_positive(row) for row in data]
-    students = [over_repeats(row) for row in data]
+    students = [over(row) for row in data]
     covered = np.mean([each.contains(1.0) for each in found])
     assert least <= covered <= 0.98
     assert covered >= np.mean([each.contains(1.0) for each in students])
@@ -265,3 +266,98 @@ def test_a_positive_jackknife_covers_a_ratio_and_never_leaves_what_is_possible()
     assert 0.93 <= hits / 600 <= 0.99
     overshot = jackknife(1.0, [1.5, 1.4, 1.6], positive=True)  # the correction would give 0 and less
     assert (overshot.value, overshot.contains(1.0)) == (1.0, True)
+
+
+def test_one_repeat_has_an_unknown_spread_whatever_its_samples_say():
+    for found in (over([60.0]), over([60.0], samples=1.0, shared=1.0, within=(0.0, 100.0))):
+        assert found.value == 60.0
+        assert all(map(math.isnan, (found.low, found.high, found.standard_error)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 72])
+def test_shares_that_agree_are_k_of_k_by_clopper_and_pearson(count):
+    from scipy.stats import beta
+
+    found, none = (over([share] * count, within=(0.0, 1.0)) for share in (1.0, 0.0))
+    assert (found.low, found.high) == pytest.approx((beta.ppf(0.025, count, 1), 1.0))
+    assert (none.low, none.high) == pytest.approx((0.0, beta.ppf(0.975, 1, count)))
+    percent = over([100.0] * count, within=(0.0, 100.0))
+    assert percent.low == pytest.approx(100 * found.low)
+    assert math.isnan(found.standard_error)
+
+
+def test_the_interval_of_shares_that_agree_covers_the_mean_of_all():
+    # All but a few of all networks reach 0.5; the rest fails, or does not. k that agree are no news of the rest.
+    rng = np.random.default_rng(0)
+    for rare, other in ((0.02, 0.0), (0.2, 1.0), (0.3, 0.0)):
+        draws = np.where(rng.random((2000, 5)) < rare, other, 0.5)
+        agreeing = [row for row in draws if np.ptp(row) == 0]
+        mean = 0.5 + rare * (other - 0.5)
+        missed = sum(not over(row, within=(0.0, 1.0)).contains(mean) for row in agreeing)
+        assert missed <= 0.05 * len(draws)
+
+
+def test_repeats_that_agree_have_an_unknown_spread_if_nothing_bounds_the_others():
+    for found in (over([0.1, 0.1, 0.1]), over([3.0, 3.0], shared=0.5), over([3.0, 3.0], within=(0.0, math.inf))):
+        assert math.isnan(found.low)  # the mean of three 0.1 is not 0.1 to the last digit
+        assert math.isnan(found.standard_error)
+    assert math.isnan(over_ratios([3.0, 3.0]).low)
+    assert math.isnan(over_ratios([3.0]).high)
+
+
+def test_the_error_of_samples_is_joined_and_that_of_own_samples_is_the_least():
+    values = [1.0, 2.0, 3.0]
+    alone, joined = over(values), over(values, shared=1.0)
+    assert alone.standard_error == pytest.approx(1 / math.sqrt(3))
+    assert joined.standard_error == pytest.approx(math.hypot(1 / math.sqrt(3), 1.0))
+    assert joined.high - joined.value == pytest.approx(math.hypot(alone.high - alone.value, 1.959964), rel=1e-6)
+    skewed = over(values, shared=Estimate(5.0, 1.0, 2.0, 5.5))
+    assert skewed.value - skewed.low == pytest.approx(math.hypot(alone.value - alone.low, 3.0))
+    assert skewed.high - skewed.value == pytest.approx(math.hypot(alone.high - alone.value, 0.5))
+    assert over([60.0, 60.001], samples=1.0).standard_error == pytest.approx(1 / math.sqrt(2))
+    assert over([99.9, 100.0, 100.0], shared=0.5, within=(0.0, 100.0)).high == 100.0
+
+
+def test_the_least_of_a_sample_is_open_below_and_the_largest_above():
+    generator = np.random.default_rng(0)
+    everyone = generator.uniform(0, 100, 500)
+    for _ in range(20):
+        sample = generator.choice(everyone, 8, replace=False)
+        least, largest, reach = (over(sample, of=of, within=(0.0, 100.0)) for of in ("least", "largest", "range"))
+        assert (least.value, largest.value) == (sample.min(), sample.max())
+        assert least.contains(everyone.min())
+        assert largest.contains(everyone.max())
+        assert reach.contains(np.ptp(everyone))
+        assert (least.low, largest.high, reach.high) == (-math.inf, math.inf, math.inf)
+    agreeing = over([100.0] * 8, of="least", shared=Estimate(100.0, 0.005, 99.96, 100.0), within=(0.0, 100.0))
+    assert (agreeing.low, agreeing.high) == (-math.inf, 100.0), "what was not run may fail"
+    with pytest.raises(ValueError, match="of must be one of mean, least, largest, range, got 'median'"):
+        over([1.0, 2.0], of="median")
+
+
+def test_the_least_of_everything_is_exact_but_for_the_error_of_samples():
+    assert over([3.0, 1.0, 2.0], of="least", everything=True) == Estimate.exact(1.0)
+    found = over([60.0, 50.0], of="least", shared=0.5, within=(0.0, 100.0), everything=True)
+    assert (found.low, found.high) == pytest.approx((50 - 0.98, 50 + 0.98), abs=1e-3)
+
+
+def test_resamples_that_agree_say_nothing_of_other_samples():
+    ones = np.ones(36)
+    assert math.isnan(bootstrapped(np.mean, ones).low)
+    assert bootstrapped(np.mean, 100 * ones, within=(0.0, 100.0)).low == pytest.approx(100 * 0.025 ** (1 / 36))
+    assert math.isnan(bootstrapped(np.std, ones).standard_error)
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (over([1.0] * 3, within=(0.0, 1.0)), "1 (95 % CI 0.2924 to 1)"),
+        (over([100.0] * 3, within=(0.0, 100.0)).named("accuracy", "%"), "100 % (95 % CI 29.24 to 100)"),
+        (Estimate(51.0, 0.5, 50.0, 52.0).open_below(), "51.0 ± 0.51 (95 % CI 52.00 or less)"),
+        (Estimate(51.0, 0.5, 50.0, 52.0).open_above(), "51.0 ± 0.51 (95 % CI 50.00 or more)"),
+        (Estimate(51.0).open_above(), "51 (spread unknown)"),
+    ],
+)
+def test_an_interval_without_a_standard_error_or_an_end_is_read_as_that(found, shown):
+    assert repr(found) == shown
+    assert repr(type(found).from_dict(found.as_dict())) == shown

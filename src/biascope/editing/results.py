@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from biascope.editing import pictures
-from biascope.results.estimate import Estimate, over_repeats
+from biascope.results.estimate import Estimate, agree, over
 from biascope.results.result import Result
 
 if TYPE_CHECKING:
@@ -82,25 +81,27 @@ class AccuraciesAfterEdits(RepeatedResult):
         return pictures.radar_figure(rays, self.tasks, dark=dark)
 
 
-def over_seeds_and_samples(values: np.ndarray, draws: np.ndarray) -> Estimate:
-    """The mean of a number over seeds. Its error joins that of seeds and that of test samples; of one seed, test samples alone.
+def error_of_samples(draws: np.ndarray) -> float:
+    """Standard error of a mean over seeds by test samples, from its value on resampled ones.
 
     Args:
-        values: The number of each seed.
-        draws: The number of each seed on resampled test samples ``(seed, resample)``, the same resamples for all seeds.
+        draws: The number of each seed ``(seed, resample)``, the same resamples for all seeds.
 
     Example:
-        >>> found = over_seeds_and_samples(np.array([0.0, 2.0]), np.array([[-1.0, 1.0], [1.0, 3.0]]))
-        >>> found.value, round(found.standard_error, 3)  # 1 over seeds, 1 over samples
-        (1.0, 1.414)
+        >>> error_of_samples(np.array([[-1.0, 1.0], [1.0, 3.0]]))
+        1.0
     """
-    if len(values) == 1:
-        return Estimate.from_draws(values[0], draws[0])
-    seeds = over_repeats(values)
-    samples = float(draws.mean(0).std())
-    reach = math.hypot(seeds.high - seeds.value, 1.96 * samples)
-    error = math.hypot(seeds.standard_error, samples)
-    return Estimate(seeds.value, error, seeds.value - reach, seeds.value + reach)
+    return float(draws.mean(0).std())
+
+
+def before_any_edit(values: np.ndarray, draws: np.ndarray) -> Estimate:
+    """An accuracy of the pre-trained encoder by seed. No seed of fine-tuning changes it, so its error is that of test samples.
+
+    Args:
+        values: The accuracy of each seed; they differ only where each seed has an encoder of its own.
+        draws: See :func:`error_of_samples`.
+    """
+    return over(values, shared=error_of_samples(draws), within=(0.0, 1.0), everything=agree(values))
 
 
 def places_inside(alphas: np.ndarray, box: tuple[float, float]) -> np.ndarray:

@@ -15,7 +15,7 @@ from torch import nn
 
 from biascope.families.family import Family
 from biascope.results.draw import PALETTE, captioned
-from biascope.results.estimate import Number, over_repeats
+from biascope.results.estimate import Number, over
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Step
@@ -91,7 +91,7 @@ class Aliasing(Result):
             "error_on_samples": (self.error[:, 0], "relative error on the training samples"),
             "error_between_samples": (self.error[:, 1], "relative error between the training samples"),
         }
-        return {key: over_repeats(each, within=(0.0, math.inf)).named(label) for key, (each, label) in found.items()}
+        return {key: over(each, within=(0.0, math.inf)).named(label) for key, (each, label) in found.items()}
 
     def sentence(self) -> str:  # noqa: D102
         ratio, (trained, between) = self.ratio.mean(), self.error.mean(0)

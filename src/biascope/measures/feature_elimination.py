@@ -21,7 +21,7 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number, paired_error
+from biascope.results.estimate import SHARE, Estimate, Number, over, paired_error
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Step
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 RECIPE = Recipe("sgd", 0.1, momentum=0.9, epochs=50, batch=128)  # as published
 CONFIDENCE = 0.68  # of intervals over runs, as published
+SHARES: dict[str, Any] = {"within": (0.0, 1.0), "confidence": CONFIDENCE}
 BLOCKS = 50  # of the test samples
 
 
@@ -78,8 +79,8 @@ class FeatureElimination(Result):
         words = f"accuracy with {self.removed[-1]:,} directions removed"
         return {
             "lead": self._mean_lead().in_percent().named("mean lead over random removal", "points"),
-            "accuracy": over_runs(last).named(words, SHARE),
-            "accuracy_at_random": over_runs(at_random).named(
+            "accuracy": over(last, **SHARES).named(words, SHARE),
+            "accuracy_at_random": over(at_random, **SHARES).named(
                 f"accuracy with {self._random_count} random directions removed", SHARE
             ),
         }
@@ -92,11 +93,8 @@ class FeatureElimination(Result):
     def _mean_lead(self) -> Estimate:
         """Over all places where something is removed. Errors of runs and of test samples, which all runs share, are joined."""
         touched = self.removed > 0
-        runs = over_runs(self.lead[:, touched].mean(1))
         common = paired_error(self.lead_by_block[:, touched].mean(1))
-        reach = math.hypot(runs.high - runs.value, common)  # one standard error is the reach of a 68 % interval
-        error = math.hypot(runs.standard_error, common)
-        return Estimate(runs.value, error, runs.value - reach, runs.value + reach, CONFIDENCE)
+        return over(self.lead[:, touched].mean(1), shared=common, within=(-1.0, 1.0), confidence=CONFIDENCE)
 
     def sentence(self) -> str:  # noqa: D102
         lead = self._mean_lead()
@@ -132,7 +130,7 @@ class FeatureElimination(Result):
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, bands = {}, {}
         for name, each in (("least geometry first", self.accuracy), ("at random", self.accuracy_at_random)):
-            found = [over_runs(100 * column) for column in each.T]
+            found = [over(100 * column, within=(0.0, 100.0), confidence=CONFIDENCE) for column in each.T]
             value, low, high = np.array([(one.value, one.low, one.high) for one in found]).T
             curves[name], bands[name] = (self.removed, value), (low, high)
         reading = (
@@ -144,13 +142,6 @@ class FeatureElimination(Result):
                 "Test accuracy without the removed features", lines_figure(curves, reading=reading, **style)
             )
         }
-
-
-def over_runs(values: Sequence[float] | np.ndarray) -> Estimate:
-    """Mean of runs with a 68 % Student interval; of one run, spread unknown."""
-    each = np.asarray(values, np.float64)
-    error = float(each.std(ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else math.nan
-    return Estimate.from_error(float(each.mean()), error, len(each), CONFIDENCE)
 
 
 @under_torch_defaults

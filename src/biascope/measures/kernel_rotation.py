@@ -21,7 +21,7 @@ from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import PALETTE, captioned
-from biascope.results.estimate import SHARE, Number, over_repeats
+from biascope.results.estimate import SHARE, Number, over
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Step
@@ -100,19 +100,15 @@ class KernelRotation(Result):
         target, others = self.target_growth[:, -1], self.others_growth[:, -1]
         first, last = (f"energy on the first {self.first} eigenfunctions at the {when}" for when in ("start", "end"))
         return {
-            "target_growth": over_repeats(target, within=(0.0, math.inf)).named("growth of the target's alignment"),
-            "others_growth": over_repeats(others, within=(0.0, math.inf)).named(
-                "median growth of the other alignments"
-            ),
-            "growth_ratio": over_repeats(target / others, within=(0.0, math.inf)).named(
+            "target_growth": over(target, within=(0.0, math.inf)).named("growth of the target's alignment"),
+            "others_growth": over(others, within=(0.0, math.inf)).named("median growth of the other alignments"),
+            "growth_ratio": over(target / others, within=(0.0, math.inf)).named(
                 "growth of the target relative to the others"
             ),
-            "kernel_growth": over_repeats(self.kernel_growth[:, -1], within=(0.0, math.inf)).named(
-                "growth of the kernel"
-            ),
-            "energy_at_start": over_repeats(self.energy[:, 0], within=(0.0, 1.0)).named(first, SHARE),
-            "energy_at_end": over_repeats(self.energy[:, -1], within=(0.0, 1.0)).named(last, SHARE),
-            "test_accuracy": over_repeats(self.accuracy[:, -1], within=(0.0, 1.0)).named("test accuracy", SHARE),
+            "kernel_growth": over(self.kernel_growth[:, -1], within=(0.0, math.inf)).named("growth of the kernel"),
+            "energy_at_start": over(self.energy[:, 0], within=(0.0, 1.0)).named(first, SHARE),
+            "energy_at_end": over(self.energy[:, -1], within=(0.0, 1.0)).named(last, SHARE),
+            "test_accuracy": over(self.accuracy[:, -1], within=(0.0, 1.0)).named("test accuracy", SHARE),
         }
 
     def sentence(self) -> str:  # noqa: D102

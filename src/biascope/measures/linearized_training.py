@@ -20,7 +20,7 @@ from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Number, over_repeats
+from biascope.results.estimate import SHARE, Number, over
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Step
@@ -87,11 +87,11 @@ class LinearizedTraining(Result):
         for j, size in enumerate(self.sizes):
             words = f" ({size:,} samples)" if len(self.sizes) > 1 else ""
             for i, model in enumerate(self.models):
-                reached = over_repeats(_mean_by_repeat(self.accuracy[i, :, j]), within=(0.0, 1.0))
+                reached = over(_mean_by_repeat(self.accuracy[i, :, j]), within=(0.0, 1.0))
                 label = f"test accuracy of the {model}{words}"
                 numbers[f"test_accuracy:{model}, {size} samples"] = reached.named(label, SHARE)
             for i, model in enumerate(self.models[1:]):
-                ahead = over_repeats(_mean_by_repeat(self.advantage[i, :, j]))
+                ahead = over(_mean_by_repeat(self.advantage[i, :, j]))
                 label = f"advantage over the {model}{words}"
                 numbers[f"advantage:{model}, {size} samples"] = ahead.named(label, SHARE)
         return numbers

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from biascope.families.family import Family
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Number, over_repeats
+from biascope.results.estimate import SHARE, Number, over
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Plane, Result, Step
@@ -90,14 +90,14 @@ class Recovery(Result):
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
         widths = self.bandwidths
-        bandwidth = over_repeats(widths[:-1] / max(widths[-1], 1.0))
+        bandwidth = over(widths[:-1] / max(widths[-1], 1.0))
         numbers = {
-            "psnr": over_repeats(self.psnr).named("PSNR", "dB"),
-            "energy_recovered": over_repeats(self.recovered).named("share of the signal's energy recovered", SHARE),
+            "psnr": over(self.psnr).named("PSNR", "dB"),
+            "energy_recovered": over(self.recovered).named("share of the signal's energy recovered", SHARE),
             "bandwidth_ratio": bandwidth.named("bandwidth of the reconstruction relative to the signal"),
         }
         if self.mapped:
-            unreachable, outside = (over_repeats(each, within=(0.0, 1.0)) for each in (self.unreachable, self.outside))
+            unreachable, outside = (over(each, within=(0.0, 1.0)) for each in (self.unreachable, self.outside))
             numbers |= {
                 "energy_unreachable": unreachable.named("share of the signal's energy that no harmonic reaches", SHARE),
                 "energy_outside": outside.named("share of the reconstruction's energy that no harmonic reaches", SHARE),

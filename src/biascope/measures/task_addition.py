@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,11 +25,11 @@ from biascope.editing.accuracies import (
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, methods_of
-from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_and_samples
+from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, before_any_edit, error_of_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number
+from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
 from biascope.results.result import Step
 from biascope.runs.identity import content_of
@@ -90,13 +91,18 @@ class TaskAddition(AccuraciesAfterEdits):
     def table(self) -> dict[str, dict[str, Estimate]]:
         """Shares, by editing method: absolute and normalised accuracy, and that of single tasks.
 
-        Intervals join the spread over repeats with that over test samples; of one repeat, over its test samples alone.
+        Intervals join the spread over repeats with that over test samples. Of one repeat, the spread is unknown; that of the
+        pre-trained encoder, which no repeat changes, is over test samples alone.
         """
         rows = {"single": self.single.mean(-1), "absolute": self.absolute, "normalised": self.normalised}
-        table = {PRETRAINED: {"absolute": over_seeds_and_samples(self.pretrained.mean(1), self.draws[:, 0, 0])}}
+        table = {PRETRAINED: {"absolute": before_any_edit(self.pretrained.mean(1), self.draws[:, 0, 0])}}
         for place, name in enumerate(self.methods):
             table[name] = {
-                row: over_seeds_and_samples(each[:, place], self.draws[:, place, 1 + number])
+                row: over(
+                    each[:, place],
+                    shared=error_of_samples(self.draws[:, place, 1 + number]),
+                    within=(0.0, math.inf if row == "normalised" else 1.0),
+                )
                 for number, (row, each) in enumerate(rows.items())
             }
         return table

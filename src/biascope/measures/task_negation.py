@@ -18,11 +18,11 @@ from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, methods_of
-from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, over_seeds_and_samples
+from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, before_any_edit, error_of_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.family import Network
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number
+from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
 from biascope.results.result import Step
 from biascope.runs.identity import content_of
@@ -82,13 +82,12 @@ class TaskNegation(AccuraciesAfterEdits):
     def table(self) -> dict[str, dict[str, Estimate]]:
         """Shares, by editing method: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
         start = (self.pretrained.mean(1), self.pretrained_control)
-        table = {
-            PRETRAINED: {row: over_seeds_and_samples(start[i], self.draws[:, 0, 2 * i]) for i, row in enumerate(_ROWS)}
-        }
+        table = {PRETRAINED: {row: before_any_edit(start[i], self.draws[:, 0, 2 * i]) for i, row in enumerate(_ROWS)}}
         for place, name in enumerate(self.methods):
             means = (self.target[:, place].mean(-1), self.control[:, place].mean(-1))
             table[name] = {
-                row: over_seeds_and_samples(means[i], self.draws[:, place, 2 * i + 1]) for i, row in enumerate(_ROWS)
+                row: over(means[i], shared=error_of_samples(self.draws[:, place, 2 * i + 1]), within=(0.0, 1.0))
+                for i, row in enumerate(_ROWS)
             }
         return table
 

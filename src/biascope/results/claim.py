@@ -98,7 +98,8 @@ class Trained:
     """Evidence that networks trained: a number of the finding, with its values at chance and at best.
 
     A number passes if it has gone :data:`LEAST_PROGRESS` of the way from chance to the best value. The end of its interval nearer to
-    chance decides, or the value itself if its spread is unknown. Use training accuracy or loss. Test accuracy is evidence too: a
+    chance decides. The value itself decides if its spread is unknown, as it is of networks that all agree, or if that end is open:
+    what other networks would do says nothing of those that trained. Use training accuracy or loss. Test accuracy is evidence too: a
     network that generalises has trained. If a figure contains directions that cannot be learned, take the best of each network.
 
     Attributes:
@@ -136,7 +137,8 @@ class Trained:
     def passes(self, number: Estimate) -> bool:
         """Whether the number is that of a trained network."""
         end = number.low if self.best > self.chance else number.high
-        value = number.value if math.isnan(end) else end
+        known = math.isfinite(end) and not math.isnan(number.standard_error)
+        value = end if known else number.value
         return (value - self.chance) / (self.best - self.chance) >= LEAST_PROGRESS
 
 

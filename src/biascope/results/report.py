@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from biascope.results import document, draw
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, interval_in_words
 from biascope.results.figures import MARK
 from biascope.results.page import citation, download, rendered
 from biascope.results.planes import distinct, joint_views, live_view
@@ -731,14 +731,14 @@ def _pair(estimate: Estimate) -> tuple[str, str]:
         alone, ends = f"{value:.4g}".replace("-", "−"), (estimate.low, estimate.high)
         if estimate.confidence == 1.0:
             return alone, "exact"
-        known = error == 0 and all(map(math.isfinite, ends))  # draws that all agree
-        return alone, " to ".join(f"{end:.4g}".replace("-", "−") for end in ends) if known else "unknown"
+        words = (f"{end:.4g}".replace("-", "−") for end in ends)
+        return alone, "unknown" if any(map(math.isnan, ends)) else interval_in_words(*words)  # of repeats that agree
     power = math.floor(math.log10(max(abs(value), error)))
     power = 0 if -4 < power < 6 else power
     digits = min(max(0, 1 - math.floor(math.log10(error / 10**power))), 12)
     shown = [f"{number / 10**power:.{digits}f}" for number in (value, error, estimate.low, estimate.high)]
     shown = [number.replace("-", "−") for number in shown]
-    pair, interval = f"{shown[0]} ± {shown[1]}", f"{shown[2]} {'or more' if shown[3] == 'inf' else f'to {shown[3]}'}"
+    pair, interval = f"{shown[0]} ± {shown[1]}", interval_in_words(*shown[2:])
     if not power:
         return pair, interval
     times = f" × 10{str(power).translate(_SUPERSCRIPT)}"

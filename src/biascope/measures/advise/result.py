@@ -14,7 +14,7 @@ import numpy as np
 
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
-from biascope.results.estimate import Estimate, Number, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, over, spearman
 from biascope.results.result import Result, Sentence, Step
 from biascope.results.wording import listed, percent
 
@@ -142,7 +142,7 @@ class Advice(Result):
     def level(self) -> list[bool]:
         """Which candidates other initial weights may put in front: the interval of their distance to the first holds 0."""
         predicted = self.predicted[-1]
-        behind = [over_repeats(each) for each in predicted[0] - predicted]
+        behind = [over(each) for each in predicted[0] - predicted]
         return [place == 0 or (math.isfinite(gap.low) and gap.low <= 0) for place, gap in enumerate(behind)]
 
     @property
@@ -158,7 +158,7 @@ class Advice(Result):
 
     def score(self, index: int, size: int = -1) -> Estimate:
         """Predicted PSNR of a candidate, with its interval over initial weights and windows."""
-        return over_repeats(self.predicted[size, index])
+        return over(self.predicted[size, index])
 
     def agreement(self) -> dict[int, float]:
         """Rank correlation of predicted and trained order, by iteration, each predicted for itself; who diverged is last."""

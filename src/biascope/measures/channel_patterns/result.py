@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over, spearman
 from biascope.results.result import Result, Sentence, Step
 from biascope.results.wording import snake
 from biascope.tasks.pattern_ratios import detection, detection_ratios
@@ -168,13 +168,13 @@ class ChannelPatterns(Result):
         numbers: dict[str, Number] = {}
         for name in (VOTES, MASS) if self.labelled else ():
             numbers |= {f"{key}:{snake(name)}": number for key, number in self._correlation_numbers(name).items()}
-        selectivity = over_repeats(self.selectivity.mean(1), within=(0.0, 1.0))
+        selectivity = over(self.selectivity.mean(1), within=(0.0, 1.0))
         numbers |= {
             "mean_selectivity": selectivity.named("mean selectivity"),
-            "detecting_channels": over_repeats((self.detected >= 0).sum(1), within=(0, self.weights.shape[1])).named(
+            "detecting_channels": over((self.detected >= 0).sum(1), within=(0, self.weights.shape[1])).named(
                 "channels that detect a pattern"
             ),
-            "detected_patterns": over_repeats((self.detectors > 0).sum(1), within=(0, len(self.names))).named(
+            "detected_patterns": over((self.detectors > 0).sum(1), within=(0, len(self.names))).named(
                 "patterns that are detected"
             ),
         }
@@ -383,7 +383,7 @@ def _votes(responses: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def _known(values: np.ndarray) -> Estimate:
     """The mean of correlations that exist: a network that detects nothing has none."""
     finite = values[np.isfinite(values)]
-    return over_repeats(finite, within=(-1.0, 1.0)) if len(finite) else Estimate(math.nan)
+    return over(finite, within=(-1.0, 1.0)) if len(finite) else Estimate(math.nan)
 
 
 @functools.lru_cache(maxsize=8)

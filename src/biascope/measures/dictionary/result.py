@@ -13,7 +13,7 @@ import numpy as np
 
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number, over_repeats, spearman
+from biascope.results.estimate import SHARE, Estimate, Number, over, spearman
 from biascope.results.result import Result, Step
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ class Dictionary(Result):
         return self.predicted_psnr if by == "predicted" else self.concentration
 
     def headline(self) -> dict[str, Number]:  # noqa: D102
-        psnr, frequency = over_draws_and_signals(self.predicted_psnr), over_repeats(self.frequency.mean(1))
-        concentration = over_draws_and_signals(self.concentration, within=(0.0, 1.0))
-        energy = over_draws_and_signals(self.energy_above(0.01), within=(0.0, 1.0))
-        count = over_repeats((self.relative >= 0.01).sum(1))
+        psnr, frequency = over_signals(self.predicted_psnr), over(self.frequency.mean(1))
+        concentration = over_signals(self.concentration, within=(0.0, 1.0))
+        energy = over_signals(self.energy_above(0.01), within=(0.0, 1.0))
+        count = over((self.relative >= 0.01).sum(1))
         return {
             "predicted_psnr": psnr.named("predicted PSNR on held-out points", "dB"),
             "concentration": concentration.named("concentration of the energy"),
@@ -140,22 +140,14 @@ class Dictionary(Result):
         return {"atoms": captioned("First atoms", pictures.atoms_figure(atoms, dark=dark)), **found}
 
 
-def over_draws_and_signals(table: np.ndarray, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
-    """Mean of a table (draw, signal), with the error that other networks and other signals would bring.
-
-    ``SE² = s²(means of draws)/D + s²(means of signals)/m``: of an axis with one entry nothing is known and nothing added.
+def over_signals(table: np.ndarray, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
+    """Mean of a table (draw, signal), with the error that other networks and other signals would bring; of one signal, of networks.
 
     Example:
-        >>> over_draws_and_signals(np.array([[1.0, 3.0], [1.0, 3.0]])).standard_error  # draws agree, signals do not
-        1.0
+        >>> over_signals(np.array([[1.0, 2.0, 3.0], [1.2, 2.3, 3.2]]))
+        2.1 ± 0.59 (95 % CI -0.78 to 5.01)
     """
-    value = float(table.mean())
-    parts = [over_repeats(table.mean(1 - axis)) for axis in (0, 1) if table.shape[axis] > 1]
-    if not parts:
-        return Estimate(value)
-    error = math.hypot(*(part.standard_error for part in parts))
-    reach = math.hypot(*(part.high - part.value for part in parts))  # Student's, each with its own number
-    return Estimate(value, error, max(within[0], value - reach), min(within[1], value + reach))
+    return over(table.mean(1), shared=over(table.mean(0)) if table.shape[1] > 1 else 0.0, within=within)
 
 
 def ranking(results: Sequence[Dictionary], *, by: str = "predicted") -> dict[str, Estimate]:
@@ -177,7 +169,7 @@ def ranking(results: Sequence[Dictionary], *, by: str = "predicted") -> dict[str
                 f"Dictionaries must use the same points of the same signals to be ranked, got {first.signals} and {other.signals} on "
                 f"{first.places.shape[1]:,} and {other.places.shape[1]:,} points. Measure them with the same settings."
             )
-    scores = {each.subject: over_draws_and_signals(each.score(by)) for each in results}
+    scores = {each.subject: over_signals(each.score(by)) for each in results}
     return dict(sorted(scores.items(), key=lambda item: -item[1].value))
 
 
@@ -189,4 +181,4 @@ def rank_agreement(predicted: np.ndarray, trained: np.ndarray) -> Estimate:
         0.75
     """
     each = [spearman(one, other) for one, other in zip(predicted.T, trained.T, strict=True)]
-    return over_repeats(each, within=(-1.0, 1.0))
+    return over(each, within=(-1.0, 1.0))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Number, over_repeats
+from biascope.results.estimate import SHARE, Number, over
 from biascope.results.result import Plane, Result, Sentence, Step
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ class DirectionalBias(Result):
                 continue
             case = f"noise {self.noise[i]:g}, {self.samples[j]} samples"
             known = ~np.isnan(each)
-            mean = over_repeats(np.nanmean(each, 1), within=(0.0, 1.0))
+            mean = over(np.nanmean(each, 1), within=(0.0, 1.0))
             numbers[f"mean_test_accuracy:{case}"] = mean.named(f"mean test accuracy{words}", SHARE)
             for name, judged in (("learned", each >= LEARNED), ("missed", each <= MISSED)):
-                share = over_repeats(judged.sum(1) / known.sum(1), within=(0.0, 1.0))
+                share = over(judged.sum(1) / known.sum(1), within=(0.0, 1.0))
                 numbers[f"directions_{name}:{case}"] = share.named(f"share of directions {name}{words}", SHARE)
         return numbers
 

@@ -14,7 +14,7 @@ import torch
 
 from biascope.measures.pattern_statistics import pictures as pictures
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Number, over_repeats, proportion
+from biascope.results.estimate import SHARE, Number, over, proportion
 from biascope.results.result import Result, Step
 from biascope.tasks.pattern_ratios import Sides, leanings, sample_size_bound, smallest_constant
 from biascope.tasks.patterns import PatternDistribution
@@ -101,13 +101,13 @@ class PatternStatistics(Result):
     def headline(self) -> dict[str, Number]:  # noqa: D102
         constants, known = self.constants(), {}
         if np.isfinite(constants).all():
-            known = {"psi_constant": over_repeats(constants, within=(0, math.inf)).named("c*")}
+            known = {"psi_constant": over(constants, within=(0, math.inf)).named("c*")}
         return {
             **known,
             "runs_below_one": _share_of_runs(constants < 1, "runs with c* below 1"),
             "runs_certified": _share_of_runs(self.certified, "runs certified to have no errors"),
             "runs_with_small_ratios": _share_of_runs(self.small, "runs with all ratios below 1/P"),
-            "test_error": over_repeats(self.test_errors, within=(0, 1)).named("test error", SHARE),
+            "test_error": over(self.test_errors, within=(0, 1)).named("test error", SHARE),
             "runs_converged": _share_of_runs(self.converged, "runs that converged"),
         }
 

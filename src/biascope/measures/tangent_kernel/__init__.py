@@ -20,7 +20,7 @@ from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.tangent_kernel import pictures as pictures
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number, over_repeats
+from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
 from biascope.results.result import Result, Sentence, Step
 from biascope.results.wording import percent
@@ -255,7 +255,7 @@ class TangentSpectrum(Result):
 
 
 def _mean(values: np.ndarray, most: float = math.inf) -> Estimate:
-    return over_repeats(values, within=(0.0, most))
+    return over(values, within=(0.0, most))
 
 
 def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -17,12 +17,12 @@ from biascope import data
 from biascope.data import data_root
 from biascope.families.family import Family
 from biascope.measures.dictionary import dictionary
-from biascope.measures.dictionary.result import Dictionary, over_draws_and_signals, rank_agreement
+from biascope.measures.dictionary.result import Dictionary, over_signals, rank_agreement
 from biascope.networks import builder
 from biascope.papers.dictionaries2022.meta import components, learned, published_siren, removed
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import PALETTE, blank, panel
-from biascope.results.estimate import Estimate, Number, bootstrapped, of_rows, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, agree, bootstrapped, of_rows, over, spearman
 from biascope.results.signal_pictures import atoms_figure, energy_figure, psnr_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
@@ -210,16 +210,16 @@ class Study:
             self.dictionaries[name].score(by)[:draws, :images]
             for name, (draws, images) in zip(names, shapes, strict=True)
         ]
-        return over_draws_and_images(spearman, kernels, psnr)
+        return resampled_draws_and_images(spearman, kernels, psnr)
 
     def removed(self, name: str, step: int, split: int = 1) -> Estimate:
         """Share of the squared error of the untrained network that training removes, in percent, on the pixels of a split."""
         psnr = self.psnr[name][step][:, split]
         start = self.psnr[name][0][: len(psnr), split, : psnr.shape[1]]
-        return over_draws_and_signals(removed(start, psnr))
+        return over_signals(removed(start, psnr))
 
 
-def over_draws_and_images(
+def resampled_draws_and_images(
     statistic: Callable[..., float], *tables: Sequence[np.ndarray], resamples: int = 500
 ) -> Estimate:
     """A statistic of the means of networks, with its percentile interval over resampled initial weights and images.
@@ -230,12 +230,12 @@ def over_draws_and_images(
         resamples: How often.
 
     Returns:
-        The statistic; its spread is unknown where a network has one draw alone.
+        The statistic; its spread is unknown where a network has one draw alone, or all resamples agree.
 
     Example:
         >>> steady = [np.full((2, 3), value) for value in (1.0, 2.0, 4.0)]
-        >>> over_draws_and_images(spearman, steady, steady)
-        1.00 ± 0.000 (95 % CI 1.000 to 1.000)
+        >>> resampled_draws_and_images(spearman, steady, steady)
+        1 (spread unknown)
     """
     value = statistic(*(np.array([each.mean() for each in table]) for table in tables))
     if any(len(each) < 2 for table in tables for each in table):
@@ -251,7 +251,7 @@ def over_draws_and_images(
             ]
         )
     found = of_rows(statistic, [np.array(rows) for rows in zip(*means, strict=True)])
-    return Estimate.from_draws(value, found)
+    return Estimate(value) if agree(found) else Estimate.from_draws(value, found)
 
 
 def study(names: Sequence[str], effort: str, run: Run, *, long: bool) -> Study:
@@ -279,15 +279,15 @@ def _numbers(found: Study, steps: Sequence[int]) -> dict[str, Number]:
     statistics: dict[str, Number] = {}
     random = [name for name in found.psnr if name != META]
     for name, each in found.dictionaries.items():
-        statistics[f"{snake(name)}_concentration_of_the_energy"] = over_draws_and_signals(each.concentration).named(
+        statistics[f"{snake(name)}_concentration_of_the_energy"] = over_signals(each.concentration).named(
             f"{name}: concentration of the energy"
         )
-        statistics[f"{snake(name)}_predicted_psnr_db"] = over_draws_and_signals(each.predicted_psnr).named(
+        statistics[f"{snake(name)}_predicted_psnr_db"] = over_signals(each.predicted_psnr).named(
             f"{name}: predicted PSNR", "dB"
         )
         for step in steps:
             if step in found.psnr[name]:
-                statistics[f"{snake(name)}_test_psnr_after_{step}_iterations_db"] = over_draws_and_signals(
+                statistics[f"{snake(name)}_test_psnr_after_{step}_iterations_db"] = over_signals(
                     found.test(name, step)
                 ).named(f"{name}: test PSNR after {step} iterations", "dB")
     for name in found.psnr:
@@ -309,7 +309,7 @@ def _numbers(found: Study, steps: Sequence[int]) -> dict[str, Number]:
 def _lead(first: np.ndarray, *others: np.ndarray) -> Estimate:
     """How far a network (draw, image) is ahead of the best of others on average."""
     best = max(others, key=lambda each: float(each.mean()))
-    return over_draws_and_signals(first - best)
+    return over_signals(first - best)
 
 
 def _settings(effort: str) -> dict[str, object]:
@@ -512,9 +512,9 @@ def figure_55(effort: str, run: Run) -> Finding:
         ("best_test_psnr", "best test PSNR", [found.test(name, 10) for name in SIRENS]),
         ("largest_concentration", "largest concentration", [areas[name] for name in SIRENS]),
     ):
-        statistics[f"omega0_of_the_{stem}"] = over_draws_and_images(lambda x: OMEGAS[int(x.argmax())], table).named(
-            f"ω₀ of the {words}"
-        )
+        statistics[f"omega0_of_the_{stem}"] = resampled_draws_and_images(
+            lambda x: OMEGAS[int(x.argmax())], table
+        ).named(f"ω₀ of the {words}")
     for other in ("SIREN-5", "SIREN-100"):
         lead = _lead(found.test("SIREN-40", 10), found.test(other, 10))
         statistics[f"siren_40_minus_{snake(other)}_db"] = lead.named(f"SIREN-40 minus {other}", "dB")
@@ -542,7 +542,7 @@ def _curve_arrays(found: Study, steps: Sequence[int]) -> dict[str, np.ndarray]:
     arrays = {}
     for name in found.psnr:
         for place, split in enumerate(("test", "train")):
-            numbers = [over_draws_and_signals(found.psnr[name][step][:, place]) for step in steps]
+            numbers = [over_signals(found.psnr[name][step][:, place]) for step in steps]
             rows = [steps, [each.value for each in numbers], [each.standard_error for each in numbers]]
             arrays[f"{split}: {name}"] = np.array(rows, float)
     return arrays
@@ -640,7 +640,7 @@ def figure_57(effort: str, run: Run) -> Finding:
         )
     for name in found.psnr:
         for step in (3, 10):
-            statistics[f"{snake(name)}_training_psnr_after_{step}_iterations_db"] = over_draws_and_signals(
+            statistics[f"{snake(name)}_training_psnr_after_{step}_iterations_db"] = over_signals(
                 found.psnr[name][step][:, 1]
             ).named(f"{name}: training PSNR after {step} iterations", "dB")
     return Finding(statistics, _curve_arrays(found, FIRST), _settings(effort), (_PREVIEW, _OVERLAP))
@@ -732,19 +732,19 @@ def figure_56(effort: str, run: Run) -> Finding:
     found = {name: dictionary_of(each, effort, run) for name, each in families.items() if each is not None}
     frequency = {name: each.frequency.mean(1) for name, each in found.items()}  # (draw,)
     statistics = {
-        f"{snake(name)}_mean_frequency_of_the_first_atoms_cycles": over_repeats(each).named(
+        f"{snake(name)}_mean_frequency_of_the_first_atoms_cycles": over(each).named(
             f"{name}: mean frequency of the first atoms, cycles"
         )
         for name, each in frequency.items()
     }
     table = np.stack([frequency[name] for name in SIRENS], 1)  # (draw, ω₀)
     each_draw = [spearman(row, np.array(OMEGAS)) for row in table]
-    statistics["rank_correlation_of_omega0_and_frequency"] = over_repeats(each_draw, within=(-1.0, 1.0)).named(
+    statistics["rank_correlation_of_omega0_and_frequency"] = over(each_draw, within=(-1.0, 1.0)).named(
         "rank correlation of ω₀ and frequency"
     )
-    statistics["frequency_omega0_100_over_omega0_5"] = over_repeats(
-        table[:, -1] / table[:, 0], within=(0.0, np.inf)
-    ).named("frequency, ω₀ = 100 over ω₀ = 5")
+    statistics["frequency_omega0_100_over_omega0_5"] = over(table[:, -1] / table[:, 0], within=(0.0, np.inf)).named(
+        "frequency, ω₀ = 100 over ω₀ = 5"
+    )
     upright, upside_down = face_components(effort, run)
     flat = np.stack([each.flat[:, 0].double().numpy() for each in faces(effort, run)])
     centred = flat - flat.mean(1, keepdims=True)
@@ -753,7 +753,7 @@ def figure_56(effort: str, run: Run) -> Finding:
         if name in found:
             atoms = found[name].atoms
             held[name] = ((centred @ atoms[:10].T) ** 2).sum(1) / (centred**2).sum(1)
-            statistics[f"{snake(name)}_energy_of_faces_on_the_first_10_atoms"] = over_repeats(
+            statistics[f"{snake(name)}_energy_of_faces_on_the_first_10_atoms"] = over(
                 held[name], within=(0.0, 1.0)
             ).named(f"{name}: energy of faces on the first 10 atoms")
             shares = [((atoms @ each.T) ** 2).sum(1) for each in (upright, upside_down)]
@@ -761,7 +761,7 @@ def figure_56(effort: str, run: Run) -> Finding:
                 _ratio_of_means, *shares, resamples=500
             ).named(f"{name}: likeness to faces")
     if len(held) > 1:
-        statistics["energy_of_faces_on_the_first_10_atoms_meta_minus_random"] = over_repeats(
+        statistics["energy_of_faces_on_the_first_10_atoms_meta_minus_random"] = over(
             held[META] - held["SIREN-30"]
         ).named("energy of faces on the first 10 atoms, meta-learned minus random")
     arrays = {f"atoms: {name}": found[name].atoms.reshape(-1, *found[name].atom_shape) for name in _SHOWN}
@@ -807,7 +807,7 @@ def figure_c2(effort: str, run: Run) -> Finding:
     found = study(tuple(PUBLISHED), effort, run, long=False)
     statistics = _numbers(found, (3, 10))
     published = np.array(list(PUBLISHED.values()))
-    statistics["rank_correlation_of_measured_and_published_psnr"] = over_draws_and_images(
+    statistics["rank_correlation_of_measured_and_published_psnr"] = resampled_draws_and_images(
         lambda x: spearman(x, published), [found.test(name, 3) for name in PUBLISHED]
     ).named("rank correlation of measured and published PSNR")
     notes = (
@@ -900,7 +900,7 @@ def figure_c2_draws(effort: str, run: Run) -> Finding:
         levels[name] = psnr[:, 1, 0].mean(-1)
         areas[name] = dictionary(family, signals, draws=kernels, seed=_SINGLE_SEED, run=run).concentration.mean(-1)
         statistics |= {
-            f"{snake(name)}_test_psnr_after_3_iterations_db": over_repeats(levels[name]).named(
+            f"{snake(name)}_test_psnr_after_3_iterations_db": over(levels[name]).named(
                 f"{name}: test PSNR after 3 iterations", "dB"
             ),
             f"{snake(name)}_deviation_of_a_draw_db": Estimate(float(levels[name].std(ddof=1))).named(
@@ -909,7 +909,7 @@ def figure_c2_draws(effort: str, run: Run) -> Finding:
             f"{snake(name)}_published_psnr_in_deviations_of_a_draw": bootstrapped(
                 functools.partial(_distance_in_deviations, published=published), levels[name]
             ).named(f"{name}: distance of the published PSNR from our mean, in deviations of a draw"),
-            f"{snake(name)}_error_removed_after_3_iterations": over_draws_and_signals(
+            f"{snake(name)}_error_removed_after_3_iterations": over_signals(
                 removed(psnr[:, 0, 1], psnr[:, 1, 1])
             ).named(f"{name}: share of the training error removed after 3 iterations", "%"),
         }
@@ -919,7 +919,7 @@ def figure_c2_draws(effort: str, run: Run) -> Finding:
         )
         for draw in range(kernels)
     ]
-    statistics["rank_correlation_of_a_draw_after_3_iterations"] = over_repeats(each, within=(-1.0, 1.0)).named(
+    statistics["rank_correlation_of_a_draw_after_3_iterations"] = over(each, within=(-1.0, 1.0)).named(
         "rank correlation of concentration and test PSNR after 3 iterations in a draw"
     )
     settings = {**_settings(effort), "side": side, "images": count, "draws": kernels, "starts": draws}

@@ -21,7 +21,7 @@ from biascope.networks import builder
 from biascope.papers.dictionaries2022.sine_expansion import bessel_expansion, sine_network_spectrum
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
-from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats
+from biascope.results.estimate import Estimate, Number, bootstrapped, over
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.result import Plane
 from biascope.results.wording import snake
@@ -250,11 +250,11 @@ def theorem_51(effort: str, run: Run) -> Finding:
         "growth_of_the_support_with_the_last_layer": Estimate.exact(support[-1] / support[-2]).named(
             "growth of the support with the last layer"
         ),
-        "bandwidth_of_the_deepest_random_siren_over_one_layer": over_repeats(widths[:, -1] / widths[:, 0]).named(
+        "bandwidth_of_the_deepest_random_siren_over_one_layer": over(widths[:, -1] / widths[:, 0]).named(
             "bandwidth of the deepest random SIREN over one layer"
         ),
         **{
-            f"bandwidth_of_random_sirens_of_{depth}_layers": over_repeats(column).named(
+            f"bandwidth_of_random_sirens_of_{depth}_layers": over(column).named(
                 f"bandwidth of random SIRENs of {depth} layers"
             )
             for depth, column in zip(depths, widths.T, strict=True)
@@ -387,7 +387,7 @@ def section_52(effort: str, run: Run) -> Finding:
             lambda shares: float(np.median(shares)), np.array(shallow)
         ).named("median share of energy outside the sums of one layer less"),
         **{
-            f"share_of_frequencies_reached_by_{depth}_multiplications": over_repeats(row, within=(0.0, 1.0)).named(
+            f"share_of_frequencies_reached_by_{depth}_multiplications": over(row, within=(0.0, 1.0)).named(
                 f"share of frequencies reached by {depth} multiplications"
             )
             for depth, row in enumerate(table, 1)
@@ -529,17 +529,17 @@ def _spectra(found: dict[str, Recovery], effort: str) -> Finding:
     """What is quoted of every network: odd frequencies, PSNR, energy, detail."""
     statistics: dict[str, Number] = {}
     for name, each in found.items():
-        statistics[f"{snake(name)}_share_of_energy_on_odd_frequencies"] = over_repeats(
-            each.odd, within=(0.0, 1.0)
-        ).named(f"{name}: share of energy on odd frequencies")
-        statistics[f"{snake(name)}_psnr_db"] = over_repeats(each.psnr).named(f"{name}: PSNR", "dB")
-        statistics[f"{snake(name)}_share_of_energy_recovered"] = over_repeats(each.recovered).named(
+        statistics[f"{snake(name)}_share_of_energy_on_odd_frequencies"] = over(each.odd, within=(0.0, 1.0)).named(
+            f"{name}: share of energy on odd frequencies"
+        )
+        statistics[f"{snake(name)}_psnr_db"] = over(each.psnr).named(f"{name}: PSNR", "dB")
+        statistics[f"{snake(name)}_share_of_energy_recovered"] = over(each.recovered).named(
             f"{name}: share of energy recovered"
         )
-        statistics[f"{snake(name)}_detail_over_that_of_the_image"] = over_repeats(detail(each), within=NEVER).named(
+        statistics[f"{snake(name)}_detail_over_that_of_the_image"] = over(detail(each), within=NEVER).named(
             f"{name}: detail over that of the image"
         )
-        statistics[f"{snake(name)}_share_of_reachable_energy_recovered"] = over_repeats(
+        statistics[f"{snake(name)}_share_of_reachable_energy_recovered"] = over(
             each.recovered / (1 - each.unreachable)
         ).named(f"{name}: share of the energy recovered that its frequencies reach")
     first = next(iter(found.values()))
@@ -692,15 +692,15 @@ def figure_53(effort: str, run: Run) -> Finding:
     found = {name: _recovered(family, None, effort, run) for name, family in families.items()}
     finding = _spectra(found, effort)
     for name in ("f₀ = 1", "f₀ = 0.5"):
-        finding.statistics[f"ffn_minus_{snake(name)}_db"] = over_repeats(found["FFN"].psnr - found[name].psnr).named(
+        finding.statistics[f"ffn_minus_{snake(name)}_db"] = over(found["FFN"].psnr - found[name].psnr).named(
             f"FFN minus {name}", "dB"
         )
     finding.statistics.update(
         {
-            "f0_0_5_minus_f0_1_db": over_repeats(found["f₀ = 0.5"].psnr - found["f₀ = 1"].psnr).named(
+            "f0_0_5_minus_f0_1_db": over(found["f₀ = 0.5"].psnr - found["f₀ = 1"].psnr).named(
                 "f₀ = 0.5 minus f₀ = 1", "dB"
             ),
-            "detail_f0_0_5_minus_ffn": over_repeats(detail(found["f₀ = 0.5"]) - detail(found["FFN"])).named(
+            "detail_f0_0_5_minus_ffn": over(detail(found["f₀ = 0.5"]) - detail(found["FFN"])).named(
                 "detail over that of the image, f₀ = 0.5 minus FFN"
             ),
         }
@@ -794,7 +794,7 @@ def figure_c1(effort: str, run: Run) -> Finding:
     found["rich mapping"] = _recovered(Family.initialised(rich, name="rich mapping"), None, effort, run)
     finding = _spectra(found, effort)
     difference = found["rich mapping"].psnr - found["W = I, ω₀ = 2π"].psnr
-    finding.statistics["rich_mapping_minus_w_i_omega0_2pi_db"] = over_repeats(difference).named(
+    finding.statistics["rich_mapping_minus_w_i_omega0_2pi_db"] = over(difference).named(
         "rich mapping minus W = I, ω₀ = 2π", "dB"
     )
     notes = (
@@ -919,7 +919,7 @@ def figure_54(effort: str, run: Run) -> Finding:
                 ("relative_error_on_the_samples", "relative error on the samples", found.error[:, 0]),
                 ("relative_error_between_the_samples", "relative error between the samples", found.error[:, 1]),
             ):
-                statistics[f"{snake(name)}_{stem}"] = over_repeats(each, within=NEVER).named(f"{name}: {words}")
+                statistics[f"{snake(name)}_{stem}"] = over(each, within=NEVER).named(f"{name}: {words}")
             arrays[f"curve: {name}"] = np.stack([found.frequencies, found.spectrum.mean(0)])
     notes = (
         "128 samples on [0, 1) without the endpoint: with it the rate would be 127 Hz. The authors' released code has two sine layers "

@@ -20,7 +20,7 @@ from biascope.families.family import Family, Network
 from biascope.measures.dictionary import dictionary
 from biascope.networks import builder
 from biascope.results.claim import Claim, Finding, Trained, figure
-from biascope.results.estimate import Estimate, Number, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, over, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.signal_pictures import atoms_figure
 from biascope.results.wording import snake
@@ -330,7 +330,7 @@ def _meta_learned(
 def _error_removed(name: str, shares: np.ndarray) -> dict[str, Number]:
     """The evidence that networks learned faces in few iterations."""
     return {
-        f"{snake(name)}_error_removed_after_{FEW}_iterations": over_repeats(shares).named(
+        f"{snake(name)}_error_removed_after_{FEW}_iterations": over(shares).named(
             f"{name}: share of the training error removed after {FEW} iterations", "%"
         )
     }
@@ -487,11 +487,11 @@ def figure_55_meta(effort: str, run: Run) -> Finding:
                 ("energy_below_lamda1_1_000", "energy below λ₁/1,000", seen[name].below(1e-3)),
                 ("contour_alignment", "contour alignment", seen[name].contours.mean(-1)),
             ):
-                statistics[f"{snake(kind)}_{stem}_{snake(name)}"] = over_repeats(each, within=(0.0, 1.0)).named(
+                statistics[f"{snake(kind)}_{stem}_{snake(name)}"] = over(each, within=(0.0, 1.0)).named(
                     f"{kind}: {words}, {name}"
                 )
             for place, count in enumerate((FEW, recipe.steps)):
-                statistics[f"{snake(kind)}_psnr_after_{count}_iterations_{snake(name)}"] = over_repeats(
+                statistics[f"{snake(kind)}_psnr_after_{count}_iterations_{snake(name)}"] = over(
                     psnr[name][:, place]
                 ).named(f"{kind}: PSNR after {count} iterations, {name}")
             arrays[f"curve: {kind}, {name}"] = seen[name].curve
@@ -510,7 +510,7 @@ def figure_55_meta(effort: str, run: Run) -> Finding:
             ),
             ("psnr_after_3_iterations", "PSNR after 3 iterations", psnr["MAML"][:, 0], psnr["random"][:, 0]),
         ):
-            statistics[f"{snake(kind)}_{stem}_maml_minus_random"] = over_repeats(after - before).named(
+            statistics[f"{snake(kind)}_{stem}_maml_minus_random"] = over(after - before).named(
                 f"{kind}: {words}, MAML minus random"
             )
     path = data_root(run.data_root) / "published" / "siren_maml_celeba.npz"
@@ -521,11 +521,11 @@ def figure_55_meta(effort: str, run: Run) -> Finding:
         arrays["curve: SIREN, published weights"] = seen_there.curve
         few, many = _finetuned([there], large[1][: PLANS[effort].validation], FROM_META, run)[0, :, 0]
         for stem, words, number in (
-            ("concentration", "concentration", over_repeats(seen_there.concentration[0])),
+            ("concentration", "concentration", over(seen_there.concentration[0])),
             ("energy_below_lamda1_1_000", "energy below λ₁/1,000", Estimate(float(seen_there.below(1e-3)[0]))),
-            ("contour_alignment", "contour alignment", over_repeats(seen_there.contours[0])),
-            ("psnr_after_3_iterations", "PSNR after 3 iterations", over_repeats(few)),
-            ("psnr_after_10_iterations", "PSNR after 10 iterations", over_repeats(many)),
+            ("contour_alignment", "contour alignment", over(seen_there.contours[0])),
+            ("psnr_after_3_iterations", "PSNR after 3 iterations", over(few)),
+            ("psnr_after_10_iterations", "PSNR after 10 iterations", over(many)),
         ):
             statistics[f"published_weights_{stem}"] = number.named(f"published weights: {words}")
     notes = (
@@ -688,7 +688,7 @@ def figure_56_meta(effort: str, run: Run) -> Finding:
 
     turned = {name: most_turned(seen[name]) for name in (_MAML, _ONE)}
     statistics: dict[str, Number] = {
-        "atoms_with_large_eigenvalues": over_repeats(start.large).named("atoms with eigenvalues above λ₁/1,000, random")
+        "atoms_with_large_eigenvalues": over(start.large).named("atoms with eigenvalues above λ₁/1,000, random")
     }
     for name, key in ((_RANDOM, "random"), (_MAML, "maml"), (_ONE, "one_face")):
         for stem, words, values, within in (
@@ -698,27 +698,27 @@ def figure_56_meta(effort: str, run: Run) -> Finding:
             ("turned_dimensions", "turned dimensions", turned, np.inf),
         ):
             if name in values:
-                statistics[f"{stem}_{key}"] = over_repeats(values[name], within=(0.0, within)).named(f"{words}, {name}")
+                statistics[f"{stem}_{key}"] = over(values[name], within=(0.0, within)).named(f"{words}, {name}")
     for stem, words, values in (
         (f"energy_of_faces_on_the_first_{ATOMS}_atoms", f"energy of faces on the first {ATOMS} atoms", held),
         ("contour_alignment", "contour alignment", contours),
     ):
-        statistics[f"{stem}_maml_minus_random"] = over_repeats(values[_MAML] - values[_RANDOM]).named(
+        statistics[f"{stem}_maml_minus_random"] = over(values[_MAML] - values[_RANDOM]).named(
             f"{words}, MAML minus random"
         )
     for mark in marks:
         early = _atoms([walk.at(mark).member(index) for index in range(count)], validation, run)
-        statistics[f"turned_dimensions_one_face_after_{mark}_iterations"] = over_repeats(most_turned(early)).named(
+        statistics[f"turned_dimensions_one_face_after_{mark}_iterations"] = over(most_turned(early)).named(
             f"turned dimensions, one face after {mark} iterations"
         )
-    statistics["turned_dimensions_maml_minus_one_face"] = over_repeats(turned[_MAML] - turned[_ONE]).named(
+    statistics["turned_dimensions_maml_minus_one_face"] = over(turned[_MAML] - turned[_ONE]).named(
         "turned dimensions, MAML minus one face"
     )
-    statistics["turned_dimensions_maml_over_one_face"] = over_repeats(turned[_MAML] / turned[_ONE]).named(
+    statistics["turned_dimensions_maml_over_one_face"] = over(turned[_MAML] / turned[_ONE]).named(
         "turned dimensions, MAML over one face"
     )
     statistics |= _error_removed("SIREN MAML", _finetuned(found.after, validation, FROM_META, run)[:, 0, 1].mean(-1))
-    statistics["error_removed_by_training_on_one_face"] = over_repeats(removed(*_fitted_levels(walk))).named(
+    statistics["error_removed_by_training_on_one_face"] = over(removed(*_fitted_levels(walk))).named(
         "share of the error on its face that training removes", "%"
     )
     arrays = {f"atoms: {name}": each.rows[0, :ATOMS].reshape(-1, *face.shape) for name, each in seen.items()}
@@ -817,32 +817,32 @@ def figure_58(effort: str, run: Run) -> Finding:
         concentration.append(seen.concentration.mean(-1))
         psnr.append(_finetuned(networks, images[1], FROM_RANDOM, run)[:, :, 0].mean(-1))
         arrays[f"curve: {mark} iterations"] = seen.curve
-        statistics[f"concentration_after_{mark}_iterations"] = over_repeats(concentration[-1], within=(0.0, 1.0)).named(
+        statistics[f"concentration_after_{mark}_iterations"] = over(concentration[-1], within=(0.0, 1.0)).named(
             f"concentration after {mark} iterations"
         )
         for place, count in enumerate((FEW, FROM_RANDOM.steps)):
-            statistics[f"psnr_after_{count}_iterations_{mark}_of_pre_training"] = over_repeats(
-                psnr[-1][:, place]
-            ).named(f"PSNR after {count} iterations, {mark} of pre-training")
+            statistics[f"psnr_after_{count}_iterations_{mark}_of_pre_training"] = over(psnr[-1][:, place]).named(
+                f"PSNR after {count} iterations, {mark} of pre-training"
+            )
     table, levels = np.array(concentration), np.array(psnr)  # (mark, R), (mark, R, 2)
     for place, mark in enumerate(plan.marks[1:], 1):
-        statistics[f"concentration_after_{mark}_iterations_minus_none"] = over_repeats(table[place] - table[0]).named(
+        statistics[f"concentration_after_{mark}_iterations_minus_none"] = over(table[place] - table[0]).named(
             f"concentration after {mark} iterations of pre-training, minus none"
         )
     orders = [spearman(np.array(plan.marks, float), column) for column in table.T]
-    statistics["rank_correlation_of_iterations_and_concentration"] = over_repeats(orders, within=(-1.0, 1.0)).named(
+    statistics["rank_correlation_of_iterations_and_concentration"] = over(orders, within=(-1.0, 1.0)).named(
         "rank correlation of iterations and concentration"
     )
     for place, count in enumerate((FEW, FROM_RANDOM.steps)):
         changes = [levels[later, :, place] - levels[0, :, place] for later in range(1, len(plan.marks))]
-        statistics[f"largest_change_of_psnr_after_{count}_iterations"] = over_repeats(
+        statistics[f"largest_change_of_psnr_after_{count}_iterations"] = over(
             max(changes, key=lambda each: float(each.mean()))
         ).named(f"largest change of PSNR after {count} iterations, over lengths of pre-training", "dB")
     start, fitted = _fitted_levels(found)
-    statistics["training_psnr_of_the_pre_training_image"] = over_repeats(fitted).named(
+    statistics["training_psnr_of_the_pre_training_image"] = over(fitted).named(
         "training PSNR of the pre-training image"
     )
-    statistics["error_removed_by_pre_training"] = over_repeats(removed(start, fitted)).named(
+    statistics["error_removed_by_pre_training"] = over(removed(start, fitted)).named(
         "share of the error on its image that pre-training removes", "%"
     )
     notes = (
@@ -904,14 +904,14 @@ def figure_58_settings(effort: str, run: Run) -> Finding:
         table = np.array(  # (mark, R)
             [_seen([each.member(index) for index in members], images, run).concentration.mean(-1) for each in stacks]
         )
-        gone[words] = over_repeats(removed(*_fitted_levels(found)))
-        orders[words] = over_repeats([spearman(marks, column) for column in table.T], within=(-1.0, 1.0))
+        gone[words] = over(removed(*_fitted_levels(found)))
+        orders[words] = over([spearman(marks, column) for column in table.T], within=(-1.0, 1.0))
         arrays[f"concentration: {words}"] = np.stack([marks, table.mean(1) - table[0].mean()])
         statistics |= {
             f"rank_correlation_{snake(words)}": orders[words].named(
                 f"{words}: rank correlation of iterations and concentration"
             ),
-            f"change_of_concentration_{snake(words)}": over_repeats(table[-1] - table[0]).named(
+            f"change_of_concentration_{snake(words)}": over(table[-1] - table[0]).named(
                 f"{words}: change of concentration by the longest pre-training"
             ),
             f"error_removed_{snake(words)}": gone[words].named(
@@ -1005,21 +1005,21 @@ def figure_c3(effort: str, run: Run) -> Finding:
         seen, fitted = _seen(several, images, run), _finetuned(several, images[1], recipe, run).mean(-1)
         concentration[name], psnr[name] = seen.concentration.mean(-1), fitted[:, :, 0]
         statistics |= _error_removed(name, fitted[:, 0, 1])
-        statistics[f"concentration_{snake(name)}"] = over_repeats(concentration[name], within=(0.0, 1.0)).named(
+        statistics[f"concentration_{snake(name)}"] = over(concentration[name], within=(0.0, 1.0)).named(
             f"concentration, {name}"
         )
-        statistics[f"psnr_after_3_iterations_{snake(name)}"] = over_repeats(psnr[name][:, 0]).named(
+        statistics[f"psnr_after_3_iterations_{snake(name)}"] = over(psnr[name][:, 0]).named(
             f"PSNR after 3 iterations, {name}"
         )
         arrays[f"curve: {name}"] = seen.curve
     gains = {name: concentration[name] - concentration["random"] for name in ("MAML", "Reptile")}
-    statistics["concentration_reptile_minus_random"] = over_repeats(gains["Reptile"]).named(
+    statistics["concentration_reptile_minus_random"] = over(gains["Reptile"]).named(
         "concentration, Reptile minus random"
     )
-    statistics["gain_of_concentration_reptile_over_maml"] = over_repeats(gains["Reptile"] / gains["MAML"]).named(
+    statistics["gain_of_concentration_reptile_over_maml"] = over(gains["Reptile"] / gains["MAML"]).named(
         "gain of concentration, Reptile over MAML"
     )
-    statistics["psnr_after_3_iterations_reptile_minus_random"] = over_repeats(
+    statistics["psnr_after_3_iterations_reptile_minus_random"] = over(
         psnr["Reptile"][:, 0] - psnr["random"][:, 0]
     ).named("PSNR after 3 iterations, Reptile minus random")
     notes = (

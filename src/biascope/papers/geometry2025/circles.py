@@ -40,7 +40,6 @@ from biascope.papers.geometry2025.shared import (
     learned,
     least,
     loop_of,
-    over_trainings,
     precisions,
     published_geometry,
     released_activations,
@@ -50,7 +49,7 @@ from biascope.papers.geometry2025.shared import (
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number, proportion
+from biascope.results.estimate import Estimate, Number, over, proportion
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -440,10 +439,8 @@ def figure_1(effort: str, run: Run) -> Finding:
             share = proportion(float((test >= GENERALISES).mean()), len(test)).map_linear(100.0)
             statistics |= {
                 f"{key}_share_that_generalises": share.named(f"{title}: planes on which it generalises", "%"),
-                f"{key}_accuracy": over_trainings(test, within=(0.0, 100.0)).named(f"{title}: accuracy", "%"),
-                f"{key}_train_accuracy": over_trainings(train, within=(0.0, 100.0)).named(
-                    f"{title}: train accuracy", "%"
-                ),
+                f"{key}_accuracy": over(test, within=(0.0, 100.0)).named(f"{title}: accuracy", "%"),
+                f"{key}_train_accuracy": over(train, within=(0.0, 100.0)).named(f"{title}: train accuracy", "%"),
             }
             continue
         for index, (word, place) in enumerate(zip(("early", "late"), plan.places, strict=True)):
@@ -452,10 +449,10 @@ def figure_1(effort: str, run: Run) -> Finding:
             # All repeats have the same test samples.
             shared = error_of_test_samples(float(accuracy.mean()), PROTOCOL[effort]["test"])
             statistics |= {
-                f"{key}_accuracy_u2_{word}": over_trainings(accuracy, common=shared, within=(0.0, 100.0)).named(
+                f"{key}_accuracy_u2_{word}": over(accuracy, shared=shared, within=(0.0, 100.0)).named(
                     f"{title}: accuracy, u₂ {word}", "%"
                 ),
-                f"{key}_train_accuracy_u2_{word}": over_trainings(train[part], within=(0.0, 100.0)).named(
+                f"{key}_train_accuracy_u2_{word}": over(train[part], within=(0.0, 100.0)).named(
                     f"{title}: train accuracy, u₂ {word}", "%"
                 ),
                 f"{key}_inputs_that_u2_{word}_is_spread_over": inputs_of(found["planes"][part.start, 1]).named(
@@ -498,8 +495,8 @@ def _in_late_planes(
     sees = proportion(float((test > blind).mean()), len(test)).map_linear(100.0)
     within = (0.0, 100.0)
     return {
-        f"{key}_accuracy": over_trainings(test, within=within).named(f"{title}: accuracy", "%"),
-        f"{key}_train_accuracy": over_trainings(train, within=within).named(f"{title}: train accuracy", "%"),
+        f"{key}_accuracy": over(test, within=within).named(f"{title}: accuracy", "%"),
+        f"{key}_train_accuracy": over(train, within=within).named(f"{title}: train accuracy", "%"),
         f"{key}_share_that_sees_u2": sees.named(f"{title}: late eigenvectors that it sees", "%"),
         **{
             f"{key}_accuracy_u2_{place}": Estimate(float(accuracy)).named(f"{title}: accuracy, u₂ = {place}", "%")
@@ -652,22 +649,22 @@ def figure_5(effort: str, run: Run) -> Finding:
             for word, index in (("first", 0), ("last", -1)):
                 # Each training has its own test samples.
                 own = error_of_test_samples(float(table[:, index].mean()), course.test)
-                value = over_trainings(table[:, index], own=own, within=(0.0, 100.0))
+                value = over(table[:, index], samples=own, within=(0.0, 100.0))
                 statistics[f"{key}_{part}_alone_{word}_u1"] = value.named(f"{title}: {part} alone, {word} u₁", "%")
         last = difference(alone["circles"][:, -1], alone["linear"][:, -1], own=course.test)
         both, fitted = (found["both", RECIPE.rate, split] for split in ("test", "train"))
         lowest, of_both = (
-            over_trainings(
+            over(
                 table[:, table.mean(0).argmin()],
-                own=error_of_test_samples(float(table.mean(0).min()), course.test),
+                samples=error_of_test_samples(float(table.mean(0).min()), course.test),
                 within=(0.0, 100.0),
-            )
+            ).open_below()  # over the places that were run
             for table in (alone["linear"], both)
         )
         for word, index in (("first", 0), ("last", -1)):
-            statistics[f"{key}_training_accuracy_{word}_u1"] = over_trainings(
-                fitted[:, index], within=(0.0, 100.0)
-            ).named(f"{title}: training accuracy, {word} u₁", "%")
+            statistics[f"{key}_training_accuracy_{word}_u1"] = over(fitted[:, index], within=(0.0, 100.0)).named(
+                f"{title}: training accuracy, {word} u₁", "%"
+            )
         statistics |= {
             f"{key}_circles_minus_linear_last_u1": last.named(f"{title}: circles minus linear, last u₁", "points"),
             f"{key}_lowest_accuracy_on_the_linear_component_alone": lowest.named(

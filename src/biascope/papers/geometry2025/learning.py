@@ -33,7 +33,6 @@ from biascope.papers.geometry2025.shared import (
     learned,
     least,
     loop_of,
-    over_trainings,
     precisions,
     published_geometry,
     released_activations,
@@ -44,7 +43,7 @@ from biascope.papers.geometry2025.shared import (
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
-from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over, spearman
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -221,7 +220,7 @@ def difference(
     second: np.ndarray,
     shared: int | None = None,
     own: int | None = None,
-    within: tuple[float, float] = (-math.inf, math.inf),
+    within: tuple[float, float] = (-100.0, 100.0),
 ) -> Estimate:
     """Mean difference of accuracies in percent, one of each per repeat.
 
@@ -233,12 +232,12 @@ def difference(
         within: Where the difference can lie.
 
     Example:
-        >>> difference(np.array([70.0, 72.0]), np.array([50.0, 52.0]), own=2000)
-        20 ± 1.1 (95 % CI 17.9 to 22.1)
+        >>> difference(np.array([70.0, 72.0]), np.array([50.0, 51.9]), own=2000)
+        20 ± 1.1 (95 % CI 18.0 to 22.1)
     """
     means = float(first.mean()), float(second.mean())
     sampled = [0.0 if count is None else error_of_a_difference(*means, count) for count in (shared, own)]
-    return over_trainings(first - second, common=sampled[0], own=sampled[1], within=within)
+    return over(first - second, shared=sampled[0], samples=sampled[1], within=within)
 
 
 def _falling(
@@ -251,7 +250,7 @@ def _falling(
 ) -> dict[str, Number]:
     """How test accuracy ``(r, p)`` falls from early to late directions, and the training accuracy along the best one."""
     lost = difference(accuracy[:, 0], accuracy[:, -1], shared, own)
-    best = over_trainings(fitted[:, fitted.mean(0).argmax()], within=(0.0, 100.0))
+    best = over(fitted[:, fitted.mean(0).argmax()], within=(0.0, 100.0))
     found = {
         f"{snake(title)}_first_minus_last_accuracy": lost.named(f"{title}: first minus last accuracy", "points"),
         _best_fit(title): best.named(f"{title}: training accuracy along the best direction", "%"),
@@ -280,8 +279,8 @@ def _sharper(title: str, tables: dict[str, np.ndarray], shared: int | None = Non
             each = [0.0 if shared is None else error_of_test_samples(value, shared) for value in accuracy.mean(0)]
             errors[labelling] = math.hypot(*each) / len(each) / best
     return {
-        f"{snake(title)}_share_kept_linear_minus_{snake(other)}": over_trainings(
-            kept["linear"] - kept[other], common=math.hypot(errors["linear"], errors[other])
+        f"{snake(title)}_share_kept_linear_minus_{snake(other)}": over(
+            kept["linear"] - kept[other], shared=math.hypot(errors["linear"], errors[other])
         ).named(f"{title}: share kept, linear minus {other}")
         for other in kept
         if "linear" in kept and other != "linear"
@@ -484,7 +483,7 @@ def _images(sizes: tuple[int, int], run: Run) -> Arrays:
 def _short_of_the_best(title: str, accuracy: np.ndarray, best: np.ndarray, shared: int) -> dict[str, Number]:
     """The best possible accuracy along the first and the last direction, and how much more the last one lacks."""
     common = error_of_a_difference(float(accuracy[:, 0].mean()), float(accuracy[:, -1].mean()), shared)
-    lost = over_trainings((best[-1] - accuracy[:, -1]) - (best[0] - accuracy[:, 0]), common=common)
+    lost = over((best[-1] - accuracy[:, -1]) - (best[0] - accuracy[:, 0]), shared=common)
     return {
         _beyond_noise(title): lost.named(
             f"{title}: last minus first distance from the best possible accuracy", "points"
@@ -557,7 +556,7 @@ def _on_images(
         arrays[f"{title}, {labelling}: best possible"] = np.stack([np.array(places, float), best])
     reached: list[Estimate] = []  # along single directions, over repeats
     for labelling in plan.labellings:
-        each = [over_trainings(column, within=(0.0, 100.0)) for column in found[labelling, RECIPE.rate, "train"].T]
+        each = [over(column, within=(0.0, 100.0)) for column in found[labelling, RECIPE.rate, "train"].T]
         reached += each
         subject = f"{title}, {labelling}"
         statistics[_lowest_fit(subject)] = least(each).named(f"{subject}: lowest train accuracy", "%")
@@ -762,7 +761,7 @@ def figure_10(effort: str, run: Run) -> Finding:
             subject = f"{title}, {labelling}"
             statistics |= _falling(subject, places, table, found[labelling, RECIPE.rate, "train"], own=course.test)
             high, low = int(table.mean(0).argmax()), int(table.mean(0).argmin())
-            spread = difference(table[:, high], table[:, low], own=course.test, within=(0.0, 100.0))
+            spread = difference(table[:, high], table[:, low], own=course.test, within=(0.0, 100.0)).open_above()
             statistics[f"{snake(subject)}_highest_minus_lowest_accuracy"] = spread.named(
                 f"{subject}: highest minus lowest accuracy", "points"
             )
@@ -939,7 +938,7 @@ def figure_14(effort: str, run: Run) -> Finding:
     for labelling in labellings:
         tables = {rate: found[labelling, rate, "test"] for rate in RATES}
         each = [error_of_test_samples(float(value), course.test) for r in (0.1, 0.001) for value in tables[r].mean(0)]
-        gain = over_trainings((tables[0.1] - tables[0.001]).mean(1), own=math.hypot(*each) / len(places))
+        gain = over((tables[0.1] - tables[0.001]).mean(1), samples=math.hypot(*each) / len(places))
         leads = {rate: difference(table[:, 0], table[:, -1], own=course.test) for rate, table in tables.items()}
         fitted = [found[labelling, rate, "train"] for rate in RATES]
         statistics |= {

@@ -26,7 +26,6 @@ from biascope.papers.geometry2025.shared import (
     halved,
     learned,
     loop_of,
-    over_trainings,
     published_geometry,
     released_activations,
     released_family,
@@ -36,7 +35,7 @@ from biascope.papers.geometry2025.shared import (
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
-from biascope.results.estimate import Estimate, Number, jackknife, over_repeats
+from biascope.results.estimate import Estimate, Number, jackknife, over
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -224,7 +223,7 @@ def _motion_finding(plans: dict[str, Plan], effort: str, run: Run, losses: tuple
                 reached[name] = taken
             title, early = f"{TITLES[name]}, {label}", _early(motion)
             key, growth = snake(title), "growth of the correlation with GSG"
-            accuracy = over_repeats(100 * motion.train_accuracy[-1], within=(0, 100))
+            accuracy = over(100 * motion.train_accuracy[-1], within=(0, 100))
             statistics |= {
                 f"{key}_rate": Estimate.exact(taken).named(f"{title}: rate"),
                 f"{key}_first_growth_of_the_correlation_with_gsg": motion.change("GSG", 1).named(
@@ -600,12 +599,12 @@ def _compared(title: str, found: dict[str, GeometryMotion], samples: int) -> dic
             f"{title}: networks on flip(G) respond to inputs", "%"
         ),
         **{
-            f"{key}_training_accuracy_on_{snake(kind)}_percent": over_repeats(accuracy, within=(0, 100)).named(
+            f"{key}_training_accuracy_on_{snake(kind)}_percent": over(accuracy, within=(0, 100)).named(
                 f"{title}: training accuracy on {kind}", "%"
             )
             for kind, accuracy in last.items()
         },
-        f"{key}_training_accuracy_on_g_minus_flip_g": over_trainings(gap, own=own).named(
+        f"{key}_training_accuracy_on_g_minus_flip_g": over(gap, samples=own, within=(-100.0, 100.0)).named(
             f"{title}: training accuracy on G minus flip(G)", "points"
         ),
     }
@@ -640,12 +639,12 @@ def _gap_by_size(plans: dict[str, _Growing], run: Run, *, growing_batch: bool) -
             statistics |= _compared(f"{title}, {size:,} samples", found, size)
             gaps.append(100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1]))
             accuracies.append([found[kind].train_accuracy[-1].mean() for kind in ("G", "flip(G)")])
-            reached.append(over_repeats(100 * found["G"].train_accuracy[-1], within=(0, 100)))
+            reached.append(over(100 * found["G"].train_accuracy[-1], within=(0, 100)))
         statistics |= {
-            f"{key}_gap_at_the_largest_size_minus_gap_at_the_smallest": over_repeats(gaps[-1] - gaps[0]).named(
-                f"{title}: gap at the largest size minus gap at the smallest", "points"
-            ),
-            f"{key}_gap_at_the_largest_size": over_repeats(gaps[-1]).named(
+            f"{key}_gap_at_the_largest_size_minus_gap_at_the_smallest": over(
+                gaps[-1] - gaps[0], within=(-200.0, 200.0)
+            ).named(f"{title}: gap at the largest size minus gap at the smallest", "points"),
+            f"{key}_gap_at_the_largest_size": over(gaps[-1], within=(-100.0, 100.0)).named(
                 f"{title}: gap at the largest size", "points"
             ),
             f"{key}_training_accuracy_on_g_at_the_smallest_size": reached[0].named(

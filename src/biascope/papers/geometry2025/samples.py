@@ -16,7 +16,7 @@ from torch import Tensor
 
 from biascope import data
 from biascope.families.family import Family
-from biascope.measures.feature_elimination import feature_elimination, over_runs
+from biascope.measures.feature_elimination import CONFIDENCE, feature_elimination
 from biascope.measures.sample_score import kept_samples, sample_score
 from biascope.papers.geometry2025.shared import (
     PUBLISHED_LOOP,
@@ -32,7 +32,6 @@ from biascope.papers.geometry2025.shared import (
     learned,
     least,
     loop_of,
-    over_trainings,
     precisions,
     published_geometry,
     released_activations,
@@ -44,7 +43,7 @@ from biascope.papers.geometry2025.shared import (
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE
-from biascope.results.estimate import Estimate, Number, paired_error
+from biascope.results.estimate import Estimate, Number, over, paired_error
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.identity import DERIVED
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SAMPLES = {"smoke": (160, 64), "laptop": (50_000, 10_000), "paper": (50_000, 10_000)}
+AS_PUBLISHED: dict[str, Any] = {"within": (0.0, 100.0), "confidence": CONFIDENCE}  # accuracies over runs, in percent
 DRAWS = {"smoke": 16, "laptop": 4000, "paper": 10_000}  # networks that G is taken over, for scores
 
 
@@ -291,20 +291,20 @@ def figure_6(effort: str, run: Run) -> Finding:
         )
         touched, lead, blocks = found.removed > 0, 100 * found.lead, 100 * found.lead_by_block
         # All runs have the same test images, whose error is that of the difference, on blocks of them.
-        mean = over_trainings(lead[:, touched].mean(1), common=paired_error(blocks[:, touched].mean(1)))
-        largest = over_trainings(lead[:, -1], common=paired_error(blocks[:, -1]))
+        mean = over(lead[:, touched].mean(1), shared=paired_error(blocks[:, touched].mean(1)), within=(-100.0, 100.0))
+        largest = over(lead[:, -1], shared=paired_error(blocks[:, -1]), within=(-100.0, 100.0))
         settings |= precisions([family], run, "bfloat16")
         statistics |= {
             f"{key}_mean_lead": mean.named(f"{title}: mean lead", "points"),
             f"{key}_lead_at_the_largest_share": largest.named(f"{title}: lead at the largest share", "points"),
         }
         for order, accuracy in (("least geometry first", found.accuracy), ("at random", found.accuracy_at_random)):
-            numbers = [over_runs(100 * column) for column in accuracy.T]
+            numbers = [over(100 * column, **AS_PUBLISHED) for column in accuracy.T]
             arrays[f"curve: {title}, {order}"] = _curve(found.removed, numbers)
             statistics[f"{key}_accuracy_at_the_largest_share_{snake(order)}"] = numbers[-1].named(
                 f"{title}: accuracy at the largest share, {order}", "%"
             )
-        untouched = over_runs(100 * found.accuracy[:, 0])
+        untouched = over(100 * found.accuracy[:, 0], **AS_PUBLISHED)
         statistics[f"{key}_accuracy_with_nothing_removed"] = untouched.named(
             f"{title}: accuracy with nothing removed", "%"
         )
@@ -411,33 +411,32 @@ def _claims(table: str) -> list[Claim]:
     return claims
 
 
-def over_cells(
-    name: str, key: str, title: str, cells: Mapping[str, Number], *, runs: int, test: int, epochs: int
+def of_all_cells(
+    name: str, title: str, columns: Sequence[int], accuracy: Mapping[str, np.ndarray], *, test: int, epochs: int
 ) -> dict[str, Number]:
     """What the claims need of all cells of a network's rows.
 
     Args:
         name: Of the network.
-        key: With which the keys of its cells begin.
         title: The same in words.
-        cells: Accuracies and leads under their keys.
-        runs: Trainings of a cell.
+        columns: Shares removed, in percent.
+        accuracy: In percent, removed by ``"random"`` and by ``"score"``: ``(run, column)``.
         test: Test images, which all trainings share; their error is joined with that of the runs.
         epochs: Of a training. Accuracies are compared with the published ones only if it is the published number.
     """
-    there = [each for each in sorted(PUBLISHED[name]) if f"{key}_{each}_percent_removed_at_random" in cells]
+    key, there = snake(title), [each for each in sorted(PUBLISHED[name]) if each in columns]
     reached: list[float] = []
     leads: list[Estimate] = []
     distances: dict[str, list[Estimate]] = {"at random": [], "by score": []}
     for removed in there:
-        start = f"{key}_{removed}_percent_removed"
-        both = [cells[f"{start}_{by}"] for by in ("at_random", "by_score")]
-        lead, common = cells[f"{start}_lead_of_the_score"], error_of_a_difference(both[0].value, both[1].value, test)
-        leads.append(_joined(lead.value, lead.standard_error, common, runs))
-        reached += [each.value for each in both]
-        for row, each, published in zip(distances.values(), both, PUBLISHED[name][removed], strict=True):
-            error = error_of_test_samples(each.value, test)
-            row.append(_joined(abs(each.value - published), each.standard_error, error, runs))
+        random, score = (accuracy[by][:, list(columns).index(removed)] for by in ("random", "score"))
+        means = float(random.mean()), float(score.mean())
+        leads.append(over(score - random, shared=error_of_a_difference(*means, test), within=(-100.0, 100.0)))
+        reached += means
+        for row, each, published in zip(distances.values(), (random, score), PUBLISHED[name][removed], strict=True):
+            away = over(each, shared=error_of_test_samples(float(each.mean()), test), within=(0.0, 100.0))
+            side = math.copysign(1.0, away.value - published)
+            row.append(away.map_linear(side, -side * published))
     if not there:
         return {}
     most = least(each.map_linear(-1.0) for each in leads).map_linear(-1.0)
@@ -462,15 +461,6 @@ def over_cells(
     return found
 
 
-def _joined(value: float, over_runs: float, common: float, runs: int) -> Estimate:
-    """A number with the errors of runs and of test images."""
-    if not math.isfinite(over_runs):
-        return Estimate(value)
-    seeds = Estimate.from_error(value, over_runs, runs)
-    reach = math.hypot(seeds.high - value, 1.96 * common)
-    return Estimate(value, math.hypot(over_runs, common), value - reach, value + reach)
-
-
 def _accuracies(family: Family, course: Pruned, columns: Sequence[int], runs: int, run: Run) -> dict[str, np.ndarray]:
     """Test accuracies ``(run, column)`` in percent, after pruning at random and by score."""
     kinds = {by: [f"{by} {removed}" for removed in columns] for by in ("random", "score")}
@@ -492,14 +482,14 @@ def _tell(
     """Add the rows of one network."""
     key = snake(title)
     for by, words in (("random", "at random"), ("score", "by score")):
-        each = [over_runs(column) for column in accuracy[by].T]
+        each = [over(column, **AS_PUBLISHED) for column in accuracy[by].T]
         for removed, one in zip(columns, each, strict=True):
             statistics[f"{key}_{removed}_percent_removed_{snake(words)}"] = one.named(
                 f"{title}, {removed} % removed {words}", "%"
             )
         arrays[f"curve: {title}, {words}"] = _curve(columns, each)
     for place, removed in enumerate(columns):
-        lead = over_trainings(accuracy["score"][:, place] - accuracy["random"][:, place])
+        lead = over(accuracy["score"][:, place] - accuracy["random"][:, place], within=(-100.0, 100.0))
         statistics[f"{key}_{removed}_percent_removed_lead_of_the_score"] = lead.named(
             f"{title}, {removed} % removed: lead of the score", "points"
         )
@@ -529,9 +519,9 @@ def _table(table: str, plans: Mapping[str, _Rows], effort: str, run: Run) -> Fin
         statistics[f"{key}_rank_agreement_of_the_scores_of_two_halves_of_the_draws"] = agreement.named(
             f"{title}: rank agreement of the scores of two halves of the draws"
         )
-        _tell(title, columns, _accuracies(family, course, columns, runs, run), statistics, arrays)
-        sizes = {"runs": runs, "test": images.sizes["test"], "epochs": epochs}
-        statistics |= over_cells(name, key, title, statistics, **sizes)
+        accuracy = _accuracies(family, course, columns, runs, run)
+        _tell(title, columns, accuracy, statistics, arrays)
+        statistics |= of_all_cells(name, title, columns, accuracy, test=images.sizes["test"], epochs=epochs)
     notes = (
         "Accuracies have 68 % intervals over runs as published; the lead is of runs from the same weights, with a 95 % interval.",
         "The protocol is that of the authors' code, but every score is that of its own image: the code scores a shuffled loader and "

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from biascope.derivatives.covariance import gaussian_sampler, gradient_covarianc
 from biascope.families.family import Family
 from biascope.networks import builder
 from biascope.results.claim import Trained
-from biascope.results.estimate import Estimate, over_repeats, proportion
+from biascope.results.estimate import Estimate, proportion
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays
@@ -202,43 +201,6 @@ def error_of_test_samples(accuracy: float, samples: int) -> float:
 def error_of_a_difference(one: float, two: float, samples: int) -> float:
     """The same of a difference of two accuracies on the same test samples, at most: their errors are taken as independent."""
     return math.hypot(error_of_test_samples(one, samples), error_of_test_samples(two, samples))
-
-
-def over_trainings(
-    values: Sequence[float] | np.ndarray,
-    *,
-    common: float = 0.0,
-    own: float = 0.0,
-    within: tuple[float, float] = (-math.inf, math.inf),
-) -> Estimate:
-    """Mean over trainings, with the errors of seeds and of test samples joined.
-
-    Args:
-        values: One for each training.
-        common: Standard error of what all trainings share, such as test samples; 0 if each training has its own.
-        own: Standard error of one training's value by its own test samples. The error of the mean is not less, even if two or
-            three trainings happen to agree.
-        within: Where the number can lie.
-
-    Returns:
-        The mean. For one training the spread is unknown: it was never repeated.
-
-    Example:
-        >>> over_trainings([60.0, 60.0, 60.0], common=1.0)
-        60 ± 1.0 (95 % CI 58.0 to 62.0)
-        >>> over_trainings([60.0], common=1.0)
-        60 (spread unknown)
-        >>> over_trainings([60.0, 60.0, 60.0, 60.0], own=1.0)
-        60.0 ± 0.50 (95 % CI 59.02 to 60.98)
-    """
-    seeds = over_repeats(values)
-    if not math.isfinite(seeds.standard_error):
-        return seeds
-    sampled = own / math.sqrt(len(values))
-    error, reach = max(seeds.standard_error, sampled), max(seeds.high - seeds.value, 1.96 * sampled)
-    reach = math.hypot(reach, 1.96 * common)
-    low, high = max(within[0], seeds.value - reach), min(within[1], seeds.value + reach)
-    return Estimate(seeds.value, math.hypot(error, common), low, high)
 
 
 def inputs_of(direction: Tensor) -> Estimate:

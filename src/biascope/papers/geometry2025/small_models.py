@@ -34,7 +34,7 @@ from biascope.papers.geometry2025.theory import (
     with_gaussian_weights,
 )
 from biascope.results.claim import Finding, figure
-from biascope.results.estimate import Estimate, Number, over_repeats
+from biascope.results.estimate import Estimate, Number, over
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -59,7 +59,7 @@ def geometry_groups(family: Family, shape: tuple[int, ...], draws: int, run: Run
 
 def _over_groups(values: Tensor) -> Estimate:
     """Mean over groups of draws."""
-    return over_repeats(values.double().cpu().numpy())
+    return over(values.double().cpu().numpy())
 
 
 def _follows(x: Tensor, y: Tensor) -> Callable[[Network, int], Params]:

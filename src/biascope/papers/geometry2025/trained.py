@@ -29,7 +29,7 @@ from biascope.papers.geometry2025.theory import (
     unbiased,
 )
 from biascope.results.claim import Claim, Finding, Trained, figure
-from biascope.results.estimate import Estimate, Number, jackknife, over_repeats
+from biascope.results.estimate import Estimate, Number, jackknife, over
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -67,7 +67,7 @@ def trained_networks(name: str, loss: str, effort: str, run: Run) -> tuple[Array
         "networks of conjecture 2", run.shared, code=work, at=data, family=family, runs=runs, data=data, recipe=recipe
     )
     kept = dict(next(trials.outcomes(["networks"], work)))
-    accuracy = over_repeats(100 * kept.pop("accuracy").numpy(), within=(0.0, 100.0))
+    accuracy = over(100 * kept.pop("accuracy").numpy(), within=(0.0, 100.0))
     return data, start, start.with_params({key: each.to(run.torch_device) for key, each in kept.items()}), accuracy
 
 
@@ -446,7 +446,7 @@ def figure_a3_change(effort: str, run: Run) -> Finding:
     recipe = Recipe(rate=_RATES["squared"], momentum=0.9, epochs=epochs, loss="squared")
     given, start = data.to(exact), family.draw(runs, seed=0, run=exact)
     end = fit(start, given, recipe, seed=0, run=exact).networks
-    reached = over_repeats(
+    reached = over(
         100 * evaluation(end, given, "train", loss="squared", run=exact).accuracy.cpu().numpy(), within=(0.0, 100.0)
     )
     x, y = given.whole("train")

@@ -22,7 +22,6 @@ from biascope.papers.linearized2021.shared import (
     fall_and_mean,
     linearised,
     mean_of,
-    over_seeds,
     settings_of,
     start_of,
     training_run,
@@ -30,7 +29,7 @@ from biascope.papers.linearized2021.shared import (
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import directions as drawn_directions
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, over
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -237,7 +236,7 @@ def figure_45(effort: str, run: Run) -> Finding:
             shares.append(float(values[: max(1, len(values) // 10)].sum() / values.sum()))
             if seed == 0:
                 arrays[f"first: {title}"] = basis.vectors[:10].numpy()
-        statistics[f"{snake(title)}_share_of_alignment_on_the_first_tenth"] = over_seeds(shares).named(
+        statistics[f"{snake(title)}_share_of_alignment_on_the_first_tenth"] = over(shares).named(
             f"{title}: share of alignment on the first tenth"
         )
     laws = settings_of(RECIPE, list(plans), ALONG_DIRECTIONS)

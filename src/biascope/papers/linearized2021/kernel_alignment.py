@@ -17,15 +17,13 @@ from biascope.papers.linearized2021.shared import (
     drawn_curves,
     gate,
     images,
-    over_seeds,
     per_network,
-    ratio_over_seeds,
     settings_of,
     training_run,
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number, proportion, spearman
+from biascope.results.estimate import Estimate, Number, over, over_ratios, proportion, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -132,14 +130,16 @@ def table_41(effort: str, run: Run) -> Finding:
             energy = found.energy[:, column]
             shown = _share(100 * energy, kernel)
             statistics[f"{key}_energy_at_the_{when}"] = shown.named(f"{title}: energy at the {when}", "%")
-            norm = over_seeds(list(100 * energy**0.5), 100 * _share_error(energy, kernel) / (2 * energy.mean() ** 0.5))
+            norm = over(100 * energy**0.5, shared=100 * _share_error(energy, kernel) / (2 * energy.mean() ** 0.5))
             statistics[f"{key}_norm_at_the_{when}"] = norm.named(f"{title}: norm at the {when}", "%")
         accuracy = found.accuracy[:, -1]
-        reached = over_seeds(
-            list(100 * accuracy), 100 * proportion(accuracy.mean(), samples.sizes["test"]).standard_error
+        reached = over(
+            100 * accuracy,
+            shared=100 * proportion(accuracy.mean(), samples.sizes["test"]).standard_error,
+            within=(0.0, 100.0),
         )
         statistics[f"{key}_test_accuracy"] = reached.named(f"{title}: test accuracy", "%")
-        fitted = over_seeds(list(100 * found.train_accuracy[:, -1]))
+        fitted = over(100 * found.train_accuracy[:, -1], within=(0.0, 100.0))
         statistics[f"{key}_training_accuracy"] = fitted.named(f"{title}: training accuracy", "%")
         arrays[f"curve: {title}"] = np.stack([found.epochs.astype(float), 100 * found.energy.mean(0)])
     assert samples is not None
@@ -159,7 +159,7 @@ def _share_error(shares: np.ndarray, samples: int) -> float:
 
 def _share(percent: np.ndarray, samples: int) -> Estimate:
     """A share of energy in percent by seed, with the spread over seeds and the error of as many samples."""
-    return over_seeds(list(percent), 100 * _share_error(percent / 100, samples))
+    return over(percent, shared=100 * _share_error(percent / 100, samples), within=(0.0, 100.0))
 
 
 @figure(
@@ -194,9 +194,9 @@ def figure_47(effort: str, run: Run) -> Finding:
     found, samples = _energies("lenet", effort, run)
     energy, epochs = 100 * found.energy, found.epochs.astype(float)
     kernel = _ENERGY[effort]["lenet"][2]
-    growth = over_seeds(list(energy[:, -1] - energy[:, 0]), 2**0.5 * 100 * _share_error(found.energy[:, -1], kernel))
-    rise = over_seeds([spearman(each, epochs) for each in energy])
-    fitted = over_seeds(list(100 * found.train_accuracy[:, -1]))
+    growth = over(energy[:, -1] - energy[:, 0], shared=2**0.5 * 100 * _share_error(found.energy[:, -1], kernel))
+    rise = over([spearman(each, epochs) for each in energy], within=(-1.0, 1.0))
+    fitted = over(100 * found.train_accuracy[:, -1], within=(0.0, 100.0))
     statistics = {
         "growth_of_the_energy": growth.named("growth of the energy", "points"),
         "rank_correlation_of_energy_and_epoch": rise.named("rank correlation of energy and epoch"),
@@ -338,7 +338,7 @@ def rotation_numbers(title: str, targets: Sequence[int], turned: Sequence[Kernel
     fitted = np.stack([100 * found.train_accuracy[:, -1] for found in turned])
 
     def ratio(values: np.ndarray) -> Estimate:
-        return ratio_over_seeds(list(np.exp(np.log(values).mean(0))))
+        return over_ratios(np.exp(np.log(values).mean(0)))
 
     key = snake(title)
     statistics = {
@@ -348,21 +348,21 @@ def rotation_numbers(title: str, targets: Sequence[int], turned: Sequence[Kernel
         f"{key}_growth_of_the_target_over_the_others": ratio(rises / median).named(
             f"{title}: growth of the target over the others"
         ),
-        f"{key}_smallest_growth_of_the_others": ratio_over_seeds(list(smallest.min(0))).named(
+        f"{key}_smallest_growth_of_the_others": over_ratios(smallest.min(0)).named(
             f"{title}: smallest growth of the others"
         ),
-        f"{key}_share_of_the_others_that_grew": over_seeds(list(grown.mean(0))).named(
+        f"{key}_share_of_the_others_that_grew": over(grown.mean(0), within=(0.0, 1.0)).named(
             f"{title}: share of the others that grew"
         ),
-        f"{key}_rank_correlation_of_the_others_before_and_after": over_seeds(list(kept.mean(0))).named(
+        f"{key}_rank_correlation_of_the_others_before_and_after": over(kept.mean(0), within=(-1.0, 1.0)).named(
             f"{title}: rank correlation of the others before and after"
         ),
-        f"{key}_training_accuracy": over_seeds(list(fitted.mean(0))).named(f"{title}: training accuracy", "%"),
+        f"{key}_training_accuracy": over(fitted.mean(0), within=(0.0, 100.0)).named(f"{title}: training accuracy", "%"),
     }
     if len(targets) > 1:
-        statistics[f"{key}_growth_of_the_last_over_the_first_target"] = ratio_over_seeds(
-            list(rises[-1] / rises[0])
-        ).named(f"{title}: growth of the last over the first target")
+        statistics[f"{key}_growth_of_the_last_over_the_first_target"] = over_ratios(rises[-1] / rises[0]).named(
+            f"{title}: growth of the last over the first target"
+        )
     return statistics
 
 

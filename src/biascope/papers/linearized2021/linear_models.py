@@ -24,15 +24,13 @@ from biascope.papers.linearized2021.shared import (
     images,
     learned_along,
     learned_by_kernel,
-    over_seeds,
     per_network,
-    ratio_over_seeds,
     settings_of,
     start_of,
     training_run,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, over, over_ratios
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -79,8 +77,8 @@ class _Adapted:
             "kernel of the trained network": self.lines[max(self.lines)],
         }
         return {
-            f"{snake(words)}_training_accuracy": over_seeds(
-                [100 * float(each.train_accuracy[0]) for each in found]
+            f"{snake(words)}_training_accuracy": over(
+                [100 * float(each.train_accuracy[0]) for each in found], within=(0.0, 100.0)
             ).named(f"training accuracy, {words}", "%")
             for words, found in models.items()
         }
@@ -271,10 +269,8 @@ def figure_411(effort: str, run: Run) -> Finding:
     first, network, last = (
         accuracy[key] for key in ("kernel of initialisation", "network", "kernel of the trained network")
     )
-    slower = ratio_over_seeds(list(ends["kernel of initialisation"] / np.maximum(ends["network"], 1e-12)))
-    quicker = ratio_over_seeds(
-        list(ends["kernel of initialisation"] / np.maximum(ends["kernel of the trained network"], 1e-12))
-    )
+    slower = over_ratios(ends["kernel of initialisation"] / np.maximum(ends["network"], 1e-12))
+    quicker = over_ratios(ends["kernel of initialisation"] / np.maximum(ends["kernel of the trained network"], 1e-12))
     statistics = {
         "final_training_loss_kernel_of_initialisation_over_that_of_the_network": slower.named(
             "final training loss, kernel of initialisation over that of the network"
@@ -282,17 +278,17 @@ def figure_411(effort: str, run: Run) -> Finding:
         "final_training_loss_kernel_of_initialisation_over_that_of_the_trained_network": quicker.named(
             "final training loss, kernel of initialisation over that of the trained network"
         ),
-        "test_accuracy_kernel_of_initialisation_minus_that_of_the_trained_network": over_seeds(
-            list(first - last), found.error()
+        "test_accuracy_kernel_of_initialisation_minus_that_of_the_trained_network": over(
+            first - last, shared=found.error()
         ).named("test accuracy, kernel of initialisation minus that of the trained network", "points"),
-        "test_accuracy_kernel_of_the_trained_network_minus_that_of_the_network": over_seeds(
-            list(last - network), found.error()
+        "test_accuracy_kernel_of_the_trained_network_minus_that_of_the_network": over(
+            last - network, shared=found.error()
         ).named("test accuracy, kernel of the trained network minus that of the network", "points"),
-        "how_much_nearer_the_kernel_of_the_trained_network_comes": over_seeds(
-            list(np.abs(first - network) - np.abs(last - network)), found.error()
+        "how_much_nearer_the_kernel_of_the_trained_network_comes": over(
+            np.abs(first - network) - np.abs(last - network), shared=found.error()
         ).named("how much nearer the kernel of the trained network comes to the network's test accuracy", "points"),
         **{
-            f"test_accuracy_{snake(key)}": over_seeds(list(values), found.error() / 2**0.5).named(
+            f"test_accuracy_{snake(key)}": over(values, shared=found.error() / 2**0.5, within=(0.0, 100.0)).named(
                 f"test accuracy, {key}", "%"
             )
             for key, values in accuracy.items()
@@ -350,19 +346,19 @@ def figure_412(effort: str, run: Run) -> Finding:
         accuracy[0] - accuracy[1],
     )
     statistics = {
-        "loss_of_accuracy_from_the_first_to_the_last_kernel_points": over_seeds(list(fall), found.error()).named(
+        "loss_of_accuracy_from_the_first_to_the_last_kernel_points": over(fall, shared=found.error()).named(
             "loss of accuracy from the first to the last kernel", "points"
         ),
-        "fall_of_accuracy_after_the_first_epoch": over_seeds(list(at_once), found.error()).named(
+        "fall_of_accuracy_after_the_first_epoch": over(at_once, shared=found.error()).named(
             "fall of accuracy after the first epoch", "points"
         ),
-        "test_accuracy_of_the_network": over_seeds(list(network), found.error() / 2**0.5).named(
+        "test_accuracy_of_the_network": over(network, shared=found.error() / 2**0.5, within=(0.0, 100.0)).named(
             "test accuracy of the network", "%"
         ),
         **found.training_accuracies(),
     }
     if float(fall.mean()) > found.error():  # else there is no fall whose share could be taken
-        statistics["share_of_the_loss_of_accuracy_reached_early"] = over_seeds(list(early / fall)).named(
+        statistics["share_of_the_loss_of_accuracy_reached_early"] = over(early / fall).named(
             "share of the loss of accuracy reached early"
         )
     arrays = {
@@ -454,16 +450,16 @@ def rotation_on_classes(effort: str, run: Run) -> Finding:
         found = on_classes(name, effort, run)
         accuracy = 100 * found.accuracy[:, 0, 0]  # (model, seed)
         error = float(100 * (0.5 / samples.sizes["test"]) ** 0.5)
-        gains[title] = over_seeds(list(accuracy[2] - accuracy[1]), error)
+        gains[title] = over(accuracy[2] - accuracy[1], shared=error)
         statistics[f"{snake(title)}_gain_by_the_trained_kernel"] = gains[title].named(
             f"{title}: gain by the trained kernel", "points"
         )
         for row, model in enumerate(words):
-            reached = over_seeds(list(accuracy[row]), error / 2**0.5)
+            reached = over(accuracy[row], shared=error / 2**0.5, within=(0.0, 100.0))
             statistics[f"{snake(title)}_test_accuracy_{snake(model)}"] = reached.named(
                 f"{title}: test accuracy, {model}", "%"
             )
-            fitted.setdefault(model, []).append(over_seeds(list(100 * found.train_accuracy[row, 0, 0])))
+            fitted.setdefault(model, []).append(over(100 * found.train_accuracy[row, 0, 0], within=(0.0, 100.0)))
         arrays[f"accuracy: {title}"] = accuracy.mean(1)
         settings |= per_network(
             (name,),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from biascope.kernels.plan import Sizes
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.networks import builder
 from biascope.results.claim import Finding, Trained
-from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import forked_rng, seed_of
@@ -412,7 +411,7 @@ def mean_of(values: np.ndarray) -> Estimate:
         >>> mean_of(np.array([1.0, 2.0, 3.0]))
         2.0 ± 0.58 (95 % CI -0.48 to 4.48)
     """
-    return over_seeds(list(values)) if len(values) < FEW else bootstrapped(np.mean, values)
+    return over(values) if len(values) < FEW else bootstrapped(np.mean, values)
 
 
 def fall_and_mean(title: str, found: Learned | DirectionalBias, index: np.ndarray) -> dict[str, Number]:
@@ -438,37 +437,3 @@ def accuracies_of(found: Learned | DirectionalBias) -> tuple[np.ndarray, np.ndar
     if isinstance(found, Learned):
         return found.accuracy, found.train_accuracy
     return found.accuracy[0, 0, 0], found.train_accuracy[0, 0, 0]
-
-
-def over_seeds(values: Sequence[float], sampling_error: float = 0.0) -> Estimate:
-    """The mean of independent trainings. Their spread and the error of finitely many samples are joined.
-
-    The spread of one training is unknown. So is that of trainings which agree exactly: few of them do not show that all others would.
-
-    Example:
-        >>> over_seeds([70.0, 72.0, 74.0], 1.0)
-        72 ± 1.5 (95 % CI 65.4 to 78.6)
-        >>> over_seeds([70.0], 1.0)
-        70 (spread unknown)
-        >>> over_seeds([1.0, 1.0, 1.0])
-        1 (spread unknown)
-    """
-    known = np.asarray(values, float)
-    if len(known) < 2:
-        return Estimate(float(known[0]))
-    error = math.hypot(float(known.std(ddof=1)) / math.sqrt(len(known)), sampling_error)
-    if sampling_error == 0 and np.ptp(known) == 0:
-        return Estimate(float(known.mean()))
-    return Estimate.from_error(float(known.mean()), error, len(known))
-
-
-def ratio_over_seeds(values: Sequence[float]) -> Estimate:
-    """The geometric mean of ratios of independent trainings, with the interval of the mean logarithm.
-
-    Example:
-        >>> ratio_over_seeds([1.0, 100.0]).value
-        10.0
-    """
-    logarithm = over_seeds([math.log(max(value, 1e-12)) for value in values])
-    low, high, middle = (math.exp(min(each, 700.0)) for each in (logarithm.low, logarithm.high, logarithm.value))
-    return Estimate(round(middle, 12), middle * logarithm.standard_error, low, high)

@@ -15,9 +15,9 @@ from biascope.kernels.gram import tangent_gram
 from biascope.kernels.products import TangentKernel, alignment
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.networks import builder
-from biascope.papers.linearized2021.shared import over_seeds
 from biascope.results import draw
 from biascope.results.claim import Claim, Finding, figure
+from biascope.results.estimate import over
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -109,9 +109,9 @@ def theorem_41(effort: str, run: Run) -> Finding:
         gradients.append(float((aligned / by_kernel - 1).abs().max()))
         values.append(float((of_functions / spectrum - 1).abs().max()))
     statistics = {
-        "smallest_norm_times_alignment": over_seeds(products).named("smallest product of norm and alignment"),
-        "deviation_of_the_mean_gradient": over_seeds(gradients).named("deviation of the mean gradient"),
-        "deviation_of_the_eigenvalues": over_seeds(values).named("deviation of the eigenvalues"),
+        "smallest_norm_times_alignment": over(products).named("smallest product of norm and alignment"),
+        "deviation_of_the_mean_gradient": over(gradients).named("deviation of the mean gradient"),
+        "deviation_of_the_eigenvalues": over(values).named("deviation of the eigenvalues"),
     }
     settings = {"network": "MLP 16-30-30-1", "activation": "gelu", "inputs": 200, "seeds": _SEEDS[effort]}
     return Finding(statistics, {"smallest product": np.array(products)}, settings)
@@ -146,7 +146,7 @@ def theorem_42(effort: str, run: Run) -> Finding:
         targets = x.flatten(1) @ torch.as_tensor(found.directions[0]).flatten().double()
         sampled = alignment(family.draw(1, seed=0, run=EXACT).member(0), x, targets, run=EXACT).population()
         ratios.append(sampled.value / float(found.eigenvalues[0]))
-    ratio = over_seeds(ratios)
+    ratio = over(ratios)
     statistics = {
         "sampled_alignment_over_the_theorem": ratio.named("sampled alignment over that of the theorem"),
     }
@@ -187,7 +187,7 @@ def equation_414(effort: str, run: Run) -> Finding:
         _, values, rows = torch.linalg.svd(jacobian, full_matrices=False)
         within = rows[values > 1e-9 * values[0]]  # the functions that the kernel's space contains
         ratios.append(float((within @ change).norm() / change.norm()))
-    statistics = {"norm_over_distance": over_seeds(ratios).named("norm over distance")}
+    statistics = {"norm_over_distance": over(ratios).named("norm over distance")}
     settings = {"network": "MLP 16-8-1", "activation": "relu", "inputs": 1000, "seeds": _SEEDS[effort]}
     notes = (
         "Scaling the weights into a ReLU unit and dividing those out of it changes no output: gradients do not span all weights.",

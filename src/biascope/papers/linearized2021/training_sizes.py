@@ -22,16 +22,14 @@ from biascope.papers.linearized2021.shared import (
     images,
     learned_by_kernel,
     linearised,
-    over_seeds,
     per_network,
-    ratio_over_seeds,
     settings_of,
     start_of,
     training_run,
 )
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Number, paired_error
+from biascope.results.estimate import Number, over, over_ratios, paired_error
 from biascope.results.figures import lines_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
@@ -271,17 +269,17 @@ def figure_46(effort: str, run: Run) -> Finding:
             else _by_weights(linearised(family), course, plan, run)
         )
         for subject, found in ((title, network), (f"linearised {title}", line)):
-            statistics[f"{snake(subject)}_training_accuracy"] = over_seeds(list(100 * found.fitted[-1])).named(
+            statistics[f"{snake(subject)}_training_accuracy"] = over(100 * found.fitted[-1], within=(0.0, 100.0)).named(
                 f"{subject}: training accuracy at the largest size", "%"
             )
             arrays[f"curve: {subject}"] = np.stack([places, 100 * found.accuracy.mean(1)])
             arrays[f"distance: {subject}"] = np.stack([places, found.distance.mean(1)])
         lead = 100 * (network.accuracy - line.accuracy)  # (size, repeat)
         parts = 100 * (network.blocks - line.blocks)  # (size, repeat, block)
-        growth = over_seeds(list(lead[-1] - lead[0]), paired_error(parts[-1] - parts[0]))
-        largest = over_seeds(list(lead[-1]), paired_error(parts[-1]))
-        further = ratio_over_seeds(list(network.distance[-1] / network.distance[0]))
-        slower = ratio_over_seeds(list(line.end[-1] / np.maximum(network.end[-1], 1e-12)))
+        growth = over(lead[-1] - lead[0], shared=paired_error(parts[-1] - parts[0]))
+        largest = over(lead[-1], shared=paired_error(parts[-1]))
+        further = over_ratios(network.distance[-1] / network.distance[0])
+        slower = over_ratios(line.end[-1] / np.maximum(network.end[-1], 1e-12))
         statistics |= {
             f"{key}_final_loss_of_the_linearisation_over_its_own": slower.named(
                 f"{title}: final loss of the linearisation over its own"
@@ -476,17 +474,17 @@ def peaks(effort: str, run: Run) -> Finding:
                 arrays[f"curve: {subject}, {size:,} samples"] = np.stack([marks, 100 * mean])
         peak, loss = (np.array(ratios[what]) for what in ("peaks", "losses"))  # (size, seed)
         statistics |= {
-            f"{key}_peaks_nearer_than_losses": over_seeds(list((loss - np.abs(peak)).mean(0))).named(
+            f"{key}_peaks_nearer_than_losses": over((loss - np.abs(peak)).mean(0)).named(
                 f"{title}: how much nearer the best test accuracies are than the losses, in powers of 2"
             ),
-            f"{key}_logarithm_of_the_ratio_of_peaks": over_seeds(list(peak.mean(0))).named(
+            f"{key}_logarithm_of_the_ratio_of_peaks": over(peak.mean(0)).named(
                 f"{title}: epochs to the best test accuracy, linearisation over network, logarithm to base 2"
             ),
-            f"{key}_logarithm_of_the_ratio_of_losses": over_seeds(list(loss.mean(0))).named(
+            f"{key}_logarithm_of_the_ratio_of_losses": over(loss.mean(0)).named(
                 f"{title}: epochs to one training loss, linearisation over network, logarithm to base 2"
             ),
             **{
-                f"{snake(subject)}_training_accuracy": over_seeds(values).named(
+                f"{snake(subject)}_training_accuracy": over(values, within=(0.0, 100.0)).named(
                     f"{subject}: training accuracy at the largest size", "%"
                 )
                 for subject, values in fitted.items()

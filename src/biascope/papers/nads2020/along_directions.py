@@ -14,14 +14,7 @@ from biascope.data import data_root
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.papers.nads2020.directions import CNNS, COMPARED, EXACT, PUBLISHED_DIRECTIONS, directions, found_by
 from biascope.papers.nads2020.frequencies import PROTOCOL, PUBLISHED, learned, trained_by
-from biascope.papers.nads2020.shared import (
-    SHAPE,
-    TITLES,
-    accuracy_gate,
-    joined,
-    keyed,
-    lowest_of,
-)
+from biascope.papers.nads2020.shared import SHAPE, TITLES, accuracy_gate, in_percent, keyed, lowest_of, points_between
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import (
@@ -29,9 +22,8 @@ from biascope.results.estimate import (
     Number,
     bootstrapped,
     mean_absolute_difference,
-    over_repeats,
+    over_ratios,
     pearson,
-    proportion,
     spearman,
 )
 from biascope.results.figures import against_index_figure, lines_figure
@@ -176,9 +168,9 @@ def figure_6(effort: str, run: Run) -> Finding:
         fall = bootstrapped(spearman, accuracy, result.places.astype(float))
         statistics |= {
             f"{key}_lowest_accuracy": lowest_of(accuracy, test).named(f"{title}: lowest accuracy", "%"),
-            f"{key}_mean_train_accuracy": bootstrapped(np.mean, 100 * result.train_accuracy[0, 0, 0]).named(
-                f"{title}: mean train accuracy", "%"
-            ),
+            f"{key}_mean_train_accuracy": bootstrapped(
+                np.mean, 100 * result.train_accuracy[0, 0, 0], within=(0.0, 100.0)
+            ).named(f"{title}: mean train accuracy", "%"),
             f"{key}_rank_correlation_of_accuracy_and_index": fall.named(
                 f"{title}: rank correlation of accuracy and index"
             ),
@@ -293,7 +285,7 @@ def figure_6_released(effort: str, run: Run) -> Finding:
             f"mean_distance_from_the_released_accuracies_noise_{noise:g}": apart.named(
                 f"mean distance from the released accuracies, σ = {noise:g}", "points"
             ),
-            f"mean_train_accuracy_noise_{noise:g}": bootstrapped(np.mean, fitted).named(
+            f"mean_train_accuracy_noise_{noise:g}": bootstrapped(np.mean, fitted, within=(0.0, 100.0)).named(
                 f"mean training accuracy, σ = {noise:g}", "%"
             ),
         }
@@ -397,8 +389,12 @@ def figure_s21(effort: str, run: Run) -> Finding:
         low, high = int(each.mean(0).argmin()), int(each.mean(0).argmax())
         statistics |= {
             f"{key}_iterations_of_last_over_first": _ratio(iterations).named(f"{title}: iterations of last over first"),
-            f"{key}_lowest_accuracy": over_seeds(each[:, low], test).named(f"{title}: lowest accuracy", "%"),
-            f"{key}_highest_accuracy": over_seeds(each[:, high], test).named(f"{title}: highest accuracy", "%"),
+            f"{key}_lowest_accuracy": in_percent(each[:, low], test)
+            .open_below()
+            .named(f"{title}: lowest accuracy", "%"),
+            f"{key}_highest_accuracy": in_percent(each[:, high], test)
+            .open_above()
+            .named(f"{title}: highest accuracy", "%"),
         }
         arrays["steps"] = result.steps[0].astype(float)
         for row, place in enumerate(places):
@@ -418,21 +414,9 @@ def figure_s21(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, notes)
 
 
-def over_seeds(shares: np.ndarray, test: int) -> Estimate:
-    """A mean accuracy in percent with the errors of seeds and of the test sample; of one seed, the spread is unknown."""
-    found = joined(over_repeats(100 * shares), proportion(float(shares.mean()), test).in_percent())
-    return found.within(0.0, 100.0)
-
-
 def _ratio(iterations: np.ndarray) -> Estimate:
     """Last over first direction, geometric mean over repeats."""
-    logs = np.log(iterations[:, -1] / iterations[:, 0])
-    centre = float(logs.mean())
-    if len(logs) < 2:
-        return Estimate(math.exp(centre))
-    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    spread = Estimate.from_error(centre, error, len(logs))
-    return Estimate(math.exp(centre), math.exp(centre) * error, math.exp(spread.low), math.exp(spread.high))
+    return over_ratios(iterations[:, -1] / iterations[:, 0])
 
 
 @dataclass(frozen=True)
@@ -541,11 +525,10 @@ def figure_s22(effort: str, run: Run) -> Finding:
         }
         tables = [result.accuracy[0, 0] for result in results.values()]  # (repeat, direction) by size
         middle, largest = tables[len(tables) // 2], tables[-1]
-        one, two = (proportion(float(middle[:, i].mean()), test).in_percent() for i in (0, -1))
-        lead = joined(over_repeats(100 * (middle[:, 0] - middle[:, -1])), one.minus(two, test))
+        lead = points_between(middle[:, 0], middle[:, -1], test)
         hardest = int(largest.mean(0).argmin())
-        lowest = over_seeds(largest[:, hardest], test)
-        fitted = over_seeds(results[plan.sizes[-1]].train_accuracy[0, 0, :, hardest], plan.sizes[-1])
+        lowest = in_percent(largest[:, hardest], test).open_below()
+        fitted = in_percent(results[plan.sizes[-1]].train_accuracy[0, 0, :, hardest], plan.sizes[-1])
         statistics |= {
             f"{key}_lead_of_the_first_direction": lead.named(f"{title}: lead of the first direction", "points"),
             f"{key}_lowest_accuracy_at_the_largest_size": lowest.named(
@@ -642,7 +625,7 @@ def figure_s21_settings(effort: str, run: Run) -> Finding:
             plain=bool(precision),
         )
         arrays[f"accuracy: {words}"] = result.accuracy[0, 0, :, 0]
-        found[words] = over_seeds(result.accuracy[0, 0, :, 0], test)
+        found[words] = in_percent(result.accuracy[0, 0, :, 0], test)
     best = max(found, key=lambda words: found[words].value)
     statistics: dict[str, Number] = {
         "highest_accuracy_over_settings": found[best].named(f"{title}: highest accuracy, {best}", "%")

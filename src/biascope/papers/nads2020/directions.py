@@ -30,7 +30,7 @@ from biascope.results.estimate import (
     Estimate,
     Number,
     bootstrapped,
-    over_repeats,
+    over,
     spearman,
 )
 from biascope.results.figures import lines_figure
@@ -237,7 +237,7 @@ def figure_5(effort: str, run: Run) -> Finding:
             directions_of(name, draws[name], run, estimator=estimator, seed=1 + seed).vectors[:10]
             for seed in range(_SEEDS)
         ]
-        alike = over_repeats(
+        alike = over(
             [subspace_similarity(tens[name][i], tens[name][j]) for i in range(_SEEDS) for j in range(i)],
             within=(0.0, 1.0),
         )
@@ -247,7 +247,7 @@ def figure_5(effort: str, run: Run) -> Finding:
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
             each = [subspace_similarity(one, two) for one, two in zip(tens[a], tens[b], strict=True)]
-            statistics[f"similarity_of_{keyed(a)}_and_{keyed(b)}"] = over_repeats(each, within=(0.0, 1.0)).named(
+            statistics[f"similarity_of_{keyed(a)}_and_{keyed(b)}"] = over(each, within=(0.0, 1.0)).named(
                 f"similarity of {TITLES[a]} and {TITLES[b]}"
             )
     if set(COMPARED) <= set(names):
@@ -392,8 +392,8 @@ def figure_s17(effort: str, run: Run) -> Finding:
                     arrays[f"first: {title}"] = sets[0].numpy()
         for average in averages:
             words, ending = ("mean", "") if average == "operator" else ("Gram matrix", "_of_the_gram_matrix")
-            found = over_repeats(similar[average], within=(0.0, 1.0))
-            gap = over_repeats(np.array(agreement[average]) - np.array(agreement["gradient"]))
+            found = over(similar[average], within=(0.0, 1.0))
+            gap = over(np.array(agreement[average]) - np.array(agreement["gradient"]))
             statistics |= {
                 f"{key}_similarity_of_the_first_ten{ending}": found.named(
                     f"{title}: similarity of the first ten of the {words}"
@@ -405,7 +405,7 @@ def figure_s17(effort: str, run: Run) -> Finding:
                     f"{title}: agreement of two sets of draws, {words} minus gradient"
                 ),
             }
-        statistics[f"{key}_agreement_of_two_sets_of_the_gradient"] = over_repeats(agreement["gradient"]).named(
+        statistics[f"{key}_agreement_of_two_sets_of_the_gradient"] = over(agreement["gradient"]).named(
             f"{title}: agreement of two sets of draws, gradient"
         )
     settings = {
@@ -488,9 +488,9 @@ def figure_d1(effort: str, run: Run) -> Finding:
             arrays[f"variance: {estimator}"] = np.stack(
                 [np.arange(len(order), dtype=float), along[order] / along.mean()]
             )
-    gap = over_repeats(np.array(found["difference"]) - np.array(found["exact"]))
+    gap = over(np.array(found["difference"]) - np.array(found["exact"]))
     statistics = {
-        f"lenet_rank_correlation_of_{estimator}": over_repeats(each, within=(-1.0, 1.0)).named(
+        f"lenet_rank_correlation_of_{estimator}": over(each, within=(-1.0, 1.0)).named(
             f"LeNet: rank correlation of variance and accuracy, {estimator}"
         )
         for estimator, each in found.items()
@@ -642,10 +642,10 @@ def figure_e_channels(effort: str, run: Run) -> Finding:
         predicted.append(float(np.mean([subspace_similarity(spanned, each) for each in (one, two)])))
         again.append(subspace_similarity(one, two))
         shares.append((one @ spanned.T).square().sum(1).numpy())
-    similarity, gap = over_repeats(predicted, within=(0.0, 1.0)), over_repeats(np.array(predicted) - np.array(again))
+    similarity, gap = over(predicted, within=(0.0, 1.0)), over(np.array(predicted) - np.array(again))
     statistics = {
         "lenet_similarity_with_one_channel": similarity.named("LeNet: similarity with the directions for one channel"),
-        "lenet_similarity_of_two_sets": over_repeats(again, within=(0.0, 1.0)).named(
+        "lenet_similarity_of_two_sets": over(again, within=(0.0, 1.0)).named(
             "LeNet: similarity of two sets of draws for three channels"
         ),
         "lenet_similarity_with_one_channel_minus_that_of_two_sets": gap.named(

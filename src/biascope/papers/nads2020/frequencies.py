@@ -16,7 +16,6 @@ from biascope.papers.nads2020.shared import (
     TITLES,
     accuracy_gate,
     against_published,
-    bounded_below,
     deviation_beyond,
     family_of,
     highest_of,
@@ -34,8 +33,9 @@ from biascope.results.estimate import (
     Number,
     bootstrapped,
     mean_absolute_difference,
-    over_repeats,
+    over,
     pearson,
+    proportion,
     spearman,
 )
 from biascope.results.figures import completed, lines_figure, plane_figure
@@ -315,12 +315,16 @@ def figure_1(effort: str, run: Run) -> Finding:
         result = learned(name, frequencies(sample), effort, run, repeats=repeats)
         title, key, each = TITLES[name], keyed(name), result.accuracy[0, 0]  # (repeat, direction)
         arrays[f"plane: {title}"] = plane_of(result, 100 * each.mean(0))
-        mean, train = (bootstrapped(np.mean, 100 * share) for share in (each.mean(0), result.train_accuracy[0, 0, 0]))
+        mean, train = (
+            bootstrapped(np.mean, 100 * share, within=(0.0, 100.0))
+            for share in (each.mean(0), result.train_accuracy[0, 0, 0])
+        )
+        whole = each.shape[1] == ALL_FREQUENCIES
         maps[name] = at_frequencies(result, 100 * each[0])
         statistics |= {
             f"{key}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
-            f"{key}_highest_accuracy": highest_of(each[0], test).named(f"{title}: highest accuracy", "%"),
-            f"{key}_lowest_accuracy": lowest_of(each[0], test).named(f"{title}: lowest accuracy", "%"),
+            f"{key}_highest_accuracy": highest_of(each[0], test, whole).named(f"{title}: highest accuracy", "%"),
+            f"{key}_lowest_accuracy": lowest_of(each[0], test, whole).named(f"{title}: lowest accuracy", "%"),
             f"{key}_mean_train_accuracy": train.named(f"{title}: mean train accuracy", "%"),
             f"{key}_deviation_beyond_the_test_sample": bootstrapped(
                 lambda shares: deviation_beyond(shares, test), each[0]
@@ -330,9 +334,9 @@ def figure_1(effort: str, run: Run) -> Finding:
             shares = np.array([value for at, value in maps[name].items() if sum(k % 4 == 0 for k in at) == multiples])
             if len(shares):
                 words = f"{title}: mean accuracy, {which.replace('_', ' ')} a multiple of 4"
-                statistics[f"{key}_mean_accuracy_{which}_a_multiple_of_4"] = bootstrapped(np.mean, shares).named(
-                    words, "%"
-                )
+                statistics[f"{key}_mean_accuracy_{which}_a_multiple_of_4"] = bootstrapped(
+                    np.mean, shares, within=(0.0, 100.0)
+                ).named(words, "%")
         if repeats > 1:
             first, second = between_seeds = 100 * each[0], 100 * each[1]
             statistics |= {
@@ -464,9 +468,9 @@ def figure_2(effort: str, run: Run) -> Finding:
         iterations = np.nan_to_num(speed.iterations[0, 0, 0], nan=total)  # never in time: as long as was waited
         arrays[f"plane: {title}"] = plane_of(speed, iterations)
         statistics |= {
-            f"{key}_slowest_over_fastest": bounded_below(bootstrapped(_slowest_over_fastest, iterations)).named(
-                f"{title}: slowest over fastest"
-            ),
+            f"{key}_slowest_over_fastest": bootstrapped(_slowest_over_fastest, iterations)
+            .open_above()
+            .named(f"{title}: slowest over fastest"),
             f"{key}_highest_train_accuracy": highest_of(
                 speed.train_accuracy[0, 0, 0], PROTOCOL[effort]["samples"][0]
             ).named(f"{title}: highest train accuracy", "%"),
@@ -479,7 +483,7 @@ def figure_2(effort: str, run: Run) -> Finding:
         against = bootstrapped(
             lambda one, two: _slowest_over_fastest(one) / _slowest_over_fastest(two), iterations, linear
         )
-        statistics[f"{key}_slowest_over_fastest_against_logistic_regression"] = bounded_below(against).named(
+        statistics[f"{key}_slowest_over_fastest_against_logistic_regression"] = against.open_above().named(
             f"{title}: slowest over fastest, divided by that of logistic regression"
         )
         accuracy = learned(name, basis, effort, run).accuracy[0, 0, 0]
@@ -600,16 +604,16 @@ def figure_3(effort: str, run: Run) -> Finding:
         with_pooling = learned(name, basis, effort, run)
         accuracy, pooled = (100 * each.accuracy[0, 0, 0] for each in (without, with_pooling))
         arrays[f"plane: {title} without pooling"] = plane_of(without, accuracy)
-        reach = bounded_below(bootstrapped(lambda values: float(np.ptp(values)), accuracy))
+        reach = over(accuracy, of="range", within=(0.0, 100.0), everything=len(accuracy) == ALL_FREQUENCIES)
         deviation = ratio_of_deviations(accuracy, pooled)
-        gain = bootstrapped(np.mean, accuracy - pooled)
+        gain = bootstrapped(np.mean, accuracy - pooled, within=(-100.0, 100.0))
         statistics |= {
             f"{key}_range_without_pooling": reach.named(f"{title}: range without pooling", "points"),
-            f"{key}_mean_accuracy_without_pooling": bootstrapped(np.mean, accuracy).named(
+            f"{key}_mean_accuracy_without_pooling": bootstrapped(np.mean, accuracy, within=(0.0, 100.0)).named(
                 f"{title}: mean accuracy without pooling", "%"
             ),
             f"{key}_train_accuracy_with_pooling": bootstrapped(
-                np.mean, 100 * with_pooling.train_accuracy[0, 0, 0]
+                np.mean, 100 * with_pooling.train_accuracy[0, 0, 0], within=(0.0, 100.0)
             ).named(f"{title}: mean train accuracy with pooling", "%"),
             f"{key}_deviation_without_over_with_pooling": deviation.named(
                 f"{title}: deviation without over with pooling"
@@ -710,11 +714,9 @@ def figure_4(effort: str, run: Run) -> Finding:
     theirs = [float(np.abs(_printed_deviations(each)).max()) for each in results]
     beyond = [100 * signed_root(each.simulated[0].var(ddof=1) - (each.errors[0] ** 2).mean()) for each in results]
     statistics = {
-        "largest_deviation_in_standard_errors": over_repeats(ours).named("largest deviation in standard errors"),
-        "largest_deviation_of_the_printed_formula": over_repeats(theirs).named(
-            "largest deviation of the printed formula"
-        ),
-        "deviation_beyond_the_simulation": over_repeats(beyond).named(
+        "largest_deviation_in_standard_errors": over(ours).named("largest deviation in standard errors"),
+        "largest_deviation_of_the_printed_formula": over(theirs).named("largest deviation of the printed formula"),
+        "deviation_beyond_the_simulation": over(beyond).named(
             "standard deviation over frequencies beyond that of the simulation", "points"
         ),
         "rank_correlation_of_curvature_ratio_and_iterations": bootstrapped(
@@ -808,7 +810,9 @@ def figure_s10(effort: str, run: Run) -> Finding:
         "lenet_correlation_of_im_and_re": bootstrapped(pearson, ours[:, 0], ours[:, 1]).named(
             "LeNet: correlation of Im and Re"
         ),
-        "lenet_mean_train_accuracy": bootstrapped(np.mean, 100 * train).named("LeNet: mean train accuracy", "%"),
+        "lenet_mean_train_accuracy": bootstrapped(np.mean, 100 * train, within=(0.0, 100.0)).named(
+            "LeNet: mean train accuracy", "%"
+        ),
         "gaps": Estimate.exact(float(ALL_FREQUENCIES - len(whole))).named("gaps"),
     }
     arrays = {
@@ -825,6 +829,17 @@ _NOISY: dict[str, Samples] = {
     "laptop": {"logistic_regression": (12, 2), "lenet": (12, 2)},
     "paper": {"logistic_regression": (0, 2), "lenet": (0, 2), "vgg11": (8, 2), "resnet18": (8, 2)},
 }
+
+
+def _least_difference(
+    one: Mapping[tuple[int, ...], float], two: Mapping[tuple[int, ...], float], test: int
+) -> Estimate:
+    """The least difference of two accuracies over the frequencies of both, in points; open below, as a sample's."""
+    places = sorted(one.keys() & two.keys())
+    gaps = np.array([one[place] - two[place] for place in places])
+    lowest = places[int(gaps.argmin())]
+    sampled = [proportion(each[lowest], test).in_percent() for each in (one, two)]
+    return over(100 * gaps, of="least", shared=sampled[0].minus(sampled[1]), within=(-100.0, 100.0))
 
 
 @figure(
@@ -914,6 +929,7 @@ def figure_s11(effort: str, run: Run) -> Finding:
     """Accuracy at three levels of noise."""
     statistics: dict[str, Number] = {}
     arrays: dict[str, np.ndarray] = {}
+    at_zero: dict[str, dict[tuple[int, ...], float]] = {}
     at_one: dict[str, dict[tuple[int, ...], float]] = {}
     test = PROTOCOL[effort]["test"]
     plans = chosen(_NOISY[effort])
@@ -924,26 +940,30 @@ def figure_s11(effort: str, run: Run) -> Finding:
         for noise, accuracy in zip(_NOISES, every, strict=True):
             arrays[f"plane: {title}, σ = {noise:g}"] = plane_of(result, 100 * accuracy)
             statistics |= {
-                f"{key}_mean_accuracy_at_sigma_{noise:g}": bootstrapped(np.mean, 100 * accuracy).named(
-                    f"{title}: mean accuracy at σ = {noise:g}", "%"
-                ),
-                f"{key}_lowest_accuracy_at_sigma_{noise:g}": lowest_of(accuracy, test).named(
-                    f"{title}: lowest accuracy at σ = {noise:g}", "%"
-                ),
+                f"{key}_mean_accuracy_at_sigma_{noise:g}": bootstrapped(
+                    np.mean, 100 * accuracy, within=(0.0, 100.0)
+                ).named(f"{title}: mean accuracy at σ = {noise:g}", "%"),
+                f"{key}_lowest_accuracy_at_sigma_{noise:g}": lowest_of(
+                    accuracy, test, len(accuracy) == ALL_FREQUENCIES
+                ).named(f"{title}: lowest accuracy at σ = {noise:g}", "%"),
             }
-        lost = bootstrapped(np.mean, 100 * (every[_NOISES.index(1.0)] - every[_NOISES.index(3.0)]))
+        lost = bootstrapped(
+            np.mean, 100 * (every[_NOISES.index(1.0)] - every[_NOISES.index(3.0)]), within=(-100.0, 100.0)
+        )
         statistics |= {
-            f"{key}_lowest_accuracy": lowest_of(every.min(0), test).named(f"{title}: lowest accuracy", "%"),
+            f"{key}_lowest_accuracy": lowest_of(every.min(0), test, every.shape[1] == ALL_FREQUENCIES).named(
+                f"{title}: lowest accuracy", "%"
+            ),
             f"{key}_accuracy_lost_from_sigma_1_to_3": lost.named(
                 f"{title}: mean accuracy lost from σ = 1 to σ = 3", "points"
             ),
         }
+        at_zero[name] = at_frequencies(result, every[_NOISES.index(0.0)])
         if name != "logistic_regression":
             at_one[name] = at_frequencies(result, 100 * every[_NOISES.index(1.0)])
-    lowest = "lowest_accuracy_at_sigma_0"
-    if {"lenet", "logistic_regression"} <= plans.keys():
-        gap = statistics[f"lenet_{lowest}"].minus(statistics[f"logistic_regression_{lowest}"])
-        statistics[f"lenet_minus_logistic_regression_{lowest}"] = gap.named(
+    if {"lenet", "logistic_regression"} <= at_zero.keys():
+        gap = _least_difference(at_zero["lenet"], at_zero["logistic_regression"], test)
+        statistics["lenet_minus_logistic_regression_lowest_accuracy_at_sigma_0"] = gap.named(
             "lowest accuracy at σ = 0, LeNet minus logistic regression", "points"
         )
     if {"resnet18", "vgg11"} <= at_one.keys():
@@ -953,7 +973,7 @@ def figure_s11(effort: str, run: Run) -> Finding:
         shared = sorted(set.intersection(*(set(each) for each in at_one.values())))
         common = {name: np.array([each[place] for place in shared]) for name, each in at_one.items()}
         best = max((name for name in common if name != "resnet18"), key=lambda name: common[name].mean())
-        lead = bootstrapped(np.mean, common["resnet18"] - common[best])
+        lead = bootstrapped(np.mean, common["resnet18"] - common[best], within=(-100.0, 100.0))
         statistics["resnet_18_lead_at_sigma_1"] = lead.named("ResNet-18: lead at σ = 1", "points")
     settings = {
         **counted(plans),
@@ -1038,8 +1058,8 @@ def figure_s12(effort: str, run: Run) -> Finding:
             f"{key}_deviation_over_directions_against_frequencies": _ratio(deviation, of_frequencies).named(
                 f"{title}: deviation over random directions, divided by that over frequencies"
             ),
-            f"{key}_mean_accuracy": over_repeats(list(100 * accuracy)).named(f"{title}: mean accuracy", "%"),
-            f"{key}_mean_train_accuracy": over_repeats(list(100 * result.train_accuracy[0, 0, 0])).named(
+            f"{key}_mean_accuracy": over(100 * accuracy, within=(0.0, 100.0)).named(f"{title}: mean accuracy", "%"),
+            f"{key}_mean_train_accuracy": over(100 * result.train_accuracy[0, 0, 0], within=(0.0, 100.0)).named(
                 f"{title}: mean train accuracy", "%"
             ),
         }

@@ -13,10 +13,18 @@ import torch
 from biascope import data
 from biascope.families.family import Family
 from biascope.papers.nads2020.directions import CNNS, EXACT, directions
-from biascope.papers.nads2020.shared import TITLES, accuracy_gate, family_of, joined, keyed, training_run
+from biascope.papers.nads2020.shared import (
+    TITLES,
+    accuracy_gate,
+    family_of,
+    in_percent,
+    keyed,
+    points_between,
+    training_run,
+)
 from biascope.papers.selection import chosen
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number, over_repeats, proportion
+from biascope.results.estimate import Number
 from biascope.results.figures import lines_figure
 from biascope.runs.run import Run
 from biascope.tasks.images import SideBySide, flipped, poisoned
@@ -227,18 +235,6 @@ class _Underspecified(_InBasis):
     def splits(self) -> tuple[str, ...]:
         """Both sources, and each alone."""
         return ("train", "test", "test, first only", "test, second only")
-
-
-def in_percent(shares: np.ndarray, samples: int) -> Estimate:
-    """A mean accuracy over seeds with the errors of seeds and of the test sample; of one seed, the spread is unknown."""
-    found = joined(over_repeats(100 * shares), proportion(float(shares.mean()), samples).in_percent())
-    return found.within(0.0, 100.0)
-
-
-def points_between(first: np.ndarray, second: np.ndarray, samples: int) -> Estimate:
-    """The difference of two accuracies by seed, in points, likewise."""
-    one, two = (proportion(float(each.mean()), samples).in_percent() for each in (first, second))
-    return joined(over_repeats(100 * (first - second)), one.minus(two, samples))
 
 
 def on_original_images(family: Family, images: Arrays, plan: Plan, split: str, run: Run) -> np.ndarray:
@@ -611,7 +607,7 @@ def figure_313(effort: str, run: Run) -> Finding:
                 statistics[f"{key}_accuracy_on_{words}_alone_{where}_direction"] = in_percent(
                     table[:, column], test
                 ).named(f"{title}: accuracy on {part} alone, {where} direction", "%")
-            lowest = in_percent(table[:, int(table.mean(0).argmin())], test)
+            lowest = in_percent(table[:, int(table.mean(0).argmin())], test).open_below()
             statistics[f"{key}_lowest_accuracy_on_{words}_alone"] = lowest.named(
                 f"{title}: lowest accuracy on {part} alone", "%"
             )
@@ -631,14 +627,17 @@ def figure_313(effort: str, run: Run) -> Finding:
             ).named(f"{title}: accuracy on images minus that on the linear channel, last direction", "points"),
             f"{key}_smallest_linear_channel_minus_images": points_between(
                 of_channel[:, least], of_images[:, least], test
-            ).named(f"{title}: smallest accuracy on the linear channel minus that on images", "points"),
-            f"{key}_largest_accuracy_on_the_lesser_source": in_percent(less[:, both], test).named(
-                f"{title}: largest accuracy on the source it uses less", "%"
-            ),
+            )
+            .open_below()
+            .named(f"{title}: smallest accuracy on the linear channel minus that on images", "points"),
+            f"{key}_largest_accuracy_on_the_lesser_source": in_percent(less[:, both], test)
+            .open_above()
+            .named(f"{title}: largest accuracy on the source it uses less", "%"),
         }
     settings = {**planned(plans, images, run), "noise": 1.0, "epsilon": 1.0}
     notes = (
         "The thesis does not give σ of the linear channel; 1 was chosen, with ε = 1.",
         "Classes 0–4 form one class, 5–9 the other. Images set to zero are the mean image of CIFAR-10.",
+        "Numbers of the lowest or largest accuracy are over the directions that were run: others may have less or more.",
     )
     return Finding(statistics, arrays, settings, notes)

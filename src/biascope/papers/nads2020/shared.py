@@ -17,7 +17,7 @@ from biascope.families.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.networks import builder
 from biascope.results.claim import Trained
-from biascope.results.estimate import Estimate, bootstrapped, proportion
+from biascope.results.estimate import Estimate, bootstrapped, over, proportion
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks import bases
@@ -129,34 +129,6 @@ def against_published(
     return ours, theirs
 
 
-def joined(first: Estimate, second: Estimate) -> Estimate:
-    """The first estimate with the errors of both, which are independent.
-
-    Example:
-        >>> joined(Estimate(5.0, 3.0, 0.0, 8.0), Estimate(5.0, 4.0, 5.0, 9.0))
-        5 ± 5.0 (95 % CI 0.0 to 10.0)
-    """
-    below = math.hypot(first.value - first.low, second.value - second.low)
-    above = math.hypot(first.high - first.value, second.high - second.value)
-    error = math.hypot(first.standard_error, second.standard_error)
-    return Estimate(first.value, error, first.value - below, first.value + above)
-
-
-def bounded_below(found: Estimate) -> Estimate:
-    """A range or a ratio of extremes over a sample of frequencies, with no upper limit.
-
-    Resampled extremes never exceed those of the sample, while frequencies outside the sample may. So a bootstrap limits them from below
-    alone. Simulated with 8 frequencies, its lower end is too high in fewer than 1 % of samples, and its upper end too low in 70 %.
-
-    Example:
-        >>> bounded_below(Estimate(7.0, 1.9, 2.1, 8.6))
-        7 ± 2.5 (95 % CI 2.1 or more)
-    """
-    if math.isnan(found.low):
-        return found
-    return Estimate(found.value, (found.value - found.low) / 1.96, found.low, math.inf, found.confidence)
-
-
 def ratio_of_deviations(one: np.ndarray, two: np.ndarray) -> Estimate:
     """Of two networks' accuracies at the same frequencies; its standard error is taken from the interval, on a logarithmic scale.
 
@@ -173,16 +145,30 @@ def ratio_of_deviations(one: np.ndarray, two: np.ndarray) -> Estimate:
     return Estimate(found.value, error, found.low, found.high, found.confidence)
 
 
-def lowest_of(accuracy: np.ndarray, test: int) -> Estimate:
-    """The lowest of several networks' accuracies in percent, with the errors of which directions were taken and of the test sample."""
-    found = joined(bootstrapped(np.min, 100 * accuracy), proportion(float(accuracy.min()), test).in_percent())
-    return found.within(0.0, 100.0)
+def in_percent(shares: np.ndarray, samples: int) -> Estimate:
+    """A mean accuracy over seeds with the errors of seeds and of the test sample; of one seed, the spread is unknown."""
+    return over(100 * shares, shared=proportion(float(shares.mean()), samples).in_percent(), within=(0.0, 100.0))
 
 
-def highest_of(accuracy: np.ndarray, test: int) -> Estimate:
+def points_between(first: np.ndarray, second: np.ndarray, samples: int) -> Estimate:
+    """The difference of two accuracies by seed, in points, likewise."""
+    one, two = (proportion(float(each.mean()), samples).in_percent() for each in (first, second))
+    return over(100 * (first - second), shared=one.minus(two, samples), within=(-100.0, 100.0))
+
+
+def lowest_of(accuracy: np.ndarray, test: int, everything: bool = False) -> Estimate:
+    """The lowest of several networks' accuracies in percent, with the errors of which directions were taken and of the test sample.
+
+    Directions outside the sample may have less, so the interval is open below unless the sample is ``everything``.
+    """
+    sampled = proportion(float(accuracy.min()), test).in_percent()
+    return over(100 * accuracy, of="least", shared=sampled, within=(0.0, 100.0), everything=everything)
+
+
+def highest_of(accuracy: np.ndarray, test: int, everything: bool = False) -> Estimate:
     """The highest, likewise."""
-    found = joined(bootstrapped(np.max, 100 * accuracy), proportion(float(accuracy.max()), test).in_percent())
-    return found.within(0.0, 100.0)
+    sampled = proportion(float(accuracy.max()), test).in_percent()
+    return over(100 * accuracy, of="largest", shared=sampled, within=(0.0, 100.0), everything=everything)
 
 
 def deviation_beyond(accuracy: np.ndarray, test: int) -> float:

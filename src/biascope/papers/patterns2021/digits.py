@@ -19,7 +19,7 @@ from biascope.families.family import Family, Network
 from biascope.networks import builder
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
-from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, proportion, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over, proportion, spearman
 from biascope.results.wording import snake
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import seed_of
@@ -390,7 +390,7 @@ def figure_2(effort: str, run: Run) -> Finding:
     for size, runs in small.items():
         found = learned(digits, size, runs, **how)
         title, mean = f"m = {size}", PUBLISHED[size][0]
-        statistics[f"{snake(title)}_test_accuracy"] = over_repeats(found.test, within=(0.0, 100.0)).named(
+        statistics[f"{snake(title)}_test_accuracy"] = over(found.test, within=(0.0, 100.0)).named(
             f"{title}: test accuracy"
         )
         statistics[f"{snake(title)}_standard_deviation_of_the_test_accuracy"] = bootstrapped(
@@ -400,7 +400,7 @@ def figure_2(effort: str, run: Run) -> Finding:
         statistics[f"{snake(title)}_chance_that_ten_of_our_runs_have_a_mean_as_far_off_as_the_published_one"] = (
             far.named(f"{title}: chance that ten of our runs have a mean as far off as the published one")
         )
-        statistics[f"{snake(title)}_epochs_until_no_loss_is_left"] = over_repeats(found.epochs).named(
+        statistics[f"{snake(title)}_epochs_until_no_loss_is_left"] = over(found.epochs).named(
             f"{title}: epochs until no loss is left"
         )
         least.append(float(found.train.min()))
@@ -419,7 +419,7 @@ def figure_2(effort: str, run: Run) -> Finding:
     for size, runs in usual.items():
         found = learned(digits, size, runs, scale=USUAL, **how)
         name = f"m = {size}, σ_g = {USUAL:.3f}"
-        statistics[f"{snake(name)}_test_accuracy"] = over_repeats(found.test, within=(0.0, 100.0)).named(
+        statistics[f"{snake(name)}_test_accuracy"] = over(found.test, within=(0.0, 100.0)).named(
             f"{name}: test accuracy"
         )
         arrays[f"test accuracy: m = {size}, usual"] = found.test
@@ -433,7 +433,7 @@ def figure_2(effort: str, run: Run) -> Finding:
         statistics[f"{snake(name)}_least_test_accuracy"] = Estimate.exact(float(found.test.min())).named(
             f"{name}: least test accuracy"
         )
-        statistics[f"{snake(name)}_test_accuracy"] = over_repeats(found.test, within=(0.0, 100.0)).named(
+        statistics[f"{snake(name)}_test_accuracy"] = over(found.test, within=(0.0, 100.0)).named(
             f"{name}: test accuracy"
         )
     settings = {"digits": digits.name, "test images": test, "runs by m": small, "runs by m, usual scale": usual}

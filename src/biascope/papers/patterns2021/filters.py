@@ -31,7 +31,7 @@ from biascope.papers.patterns2021.digits import (
 )
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel
-from biascope.results.estimate import Estimate, Number, over_repeats, proportion
+from biascope.results.estimate import Estimate, Number, over, proportion
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -281,7 +281,7 @@ def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Find
             ),
         ):
             shares = (chosen & alive).sum(1) / alive.sum(1)
-            statistics[f"{snake(title)}_share_of_filters_{stem}"] = over_repeats(shares, within=(0.0, 1.0)).named(
+            statistics[f"{snake(title)}_share_of_filters_{stem}"] = over(shares, within=(0.0, 1.0)).named(
                 f"{title}: share of filters {words}"
             )
         for stem, words, chosen in (
@@ -292,7 +292,7 @@ def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Find
             statistics[f"{snake(title)}_share_of_networks_whose_filters_{stem}"] = proportion(
                 float(whole.mean()), len(whole)
             ).named(f"{title}: share of networks whose filters {words}")
-        statistics[f"{snake(title)}_share_of_filters_that_are_black"] = over_repeats(
+        statistics[f"{snake(title)}_share_of_filters_that_are_black"] = over(
             1 - alive.mean(1), within=(0.0, 1.0)
         ).named(f"{title}: share of filters that are black")
         for name, coloured in groups.items():
@@ -341,7 +341,7 @@ def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Find
 def _mean(values: np.ndarray, within: tuple[float, float]) -> Estimate:
     """Over runs whose value is a number."""
     known = values[np.isfinite(values)]
-    return over_repeats(known, within=within) if len(known) else Estimate(math.nan)
+    return over(known, within=within) if len(known) else Estimate(math.nan)
 
 
 # Figure 4
@@ -461,7 +461,7 @@ def figure_4(effort: str, run: Run) -> Finding:
             "share of inputs with 15 different spurious patterns"
         ),
         "accuracy_of_w_p1_u_p2": Estimate.exact(100 * float(right.double().mean())).named("accuracy of w = p₁, u = p₂"),
-        "share_of_positive_inputs": over_repeats((samples.labels == 1).double().numpy(), within=(0, 1)).named(
+        "share_of_positive_inputs": over((samples.labels == 1).double().numpy(), within=(0, 1)).named(
             "share of positive inputs"
         ),
         "largest_minus_least_share_of_a_place_of_the_marking_pattern": Estimate.exact(

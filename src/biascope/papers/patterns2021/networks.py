@@ -14,7 +14,7 @@ from biascope.measures.pattern_statistics import pattern_statistics, published_b
 from biascope.measures.pattern_statistics.pictures import constants_against_figure, ratios_figure
 from biascope.measures.pattern_statistics.result import LAWS, PatternStatistics
 from biascope.results.claim import Claim, Finding, Trained, figure
-from biascope.results.estimate import Estimate, Number, bootstrapped, over_repeats, spearman
+from biascope.results.estimate import Estimate, Number, bootstrapped, over, spearman
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -79,7 +79,7 @@ def _gathered(found: Sequence[PatternStatistics]) -> dict[str, Number]:
     constants = np.concatenate([one.constants() for one in found])
     converged = np.concatenate([one.converged for one in found])
     runs = len(constants)
-    mean = over_repeats(constants[converged]) if converged.sum() > 1 else Estimate(float("nan"))
+    mean = over(constants[converged]) if converged.sum() > 1 else Estimate(float("nan"))
     # Counts and extremes are facts about these runs, and exact as such.
     return {
         "share_of_runs_that_converged": Estimate.exact(float(converged.mean())).named("share of runs that converged"),
@@ -204,8 +204,8 @@ def _swept(effort: str, run: Run, name: str, plan: tuple[tuple[int, int], tuple[
     statistics["share_of_the_variance_of_c_star_ranks_explained"] = bootstrapped(
         lambda picked: together(picked) ** 2, np.arange(runs)
     ).named(f"share of the variance of the ranks of c* that {'k' if name == 'k' else 'm'} explains")
-    statistics["mean_c_star_at_the_largest"] = over_repeats(constants[:, -1]).named("mean c* at the largest")
-    statistics["mean_c_star_at_the_smallest"] = over_repeats(constants[:, 0]).named("mean c* at the smallest")
+    statistics["mean_c_star_at_the_largest"] = over(constants[:, -1]).named("mean c* at the largest")
+    statistics["mean_c_star_at_the_smallest"] = over(constants[:, 0]).named("mean c* at the smallest")
     arrays = {"c*: D_u": rows, "epochs: D_u": np.stack([one.epochs for one in found], 1).astype(float)}
     settings = {"n": n, "d": patterns, name: list(places), other: fixed, "runs": runs, "seed": SEED}
     settings |= _how(places if name == "k" else [fixed])
@@ -370,9 +370,9 @@ def figure_1c(effort: str, run: Run) -> Finding:
     ).named("rank correlation for all")
     high = np.nanmean(np.where(lean[:, 2:4] > 0.9, ratio[:, 2:4], np.nan)) if (lean[:, 2:4] > 0.9).any() else np.nan
     chosen = ratio[:, 2:4][lean[:, 2:4] > 0.9]
-    mean = over_repeats(chosen) if len(chosen) > 1 else Estimate(float(high))
+    mean = over(chosen) if len(chosen) > 1 else Estimate(float(high))
     statistics["mean_ratio_where_minus_s_i_s_1_is_above_0_9"] = mean.named("mean ratio where −s_i/s_1 is above 0.9")
-    balanced = over_repeats(
+    balanced = over(
         np.nanmean(ratio[:, 4:], 1)
     )  # other spurious patterns; patterns of one training are not independent
     statistics["mean_ratio_of_balanced_patterns"] = balanced.named("mean ratio of balanced spurious patterns")

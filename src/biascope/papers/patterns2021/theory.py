@@ -18,7 +18,7 @@ from biascope.measures.pattern_statistics.lookup import initial_tables, trained_
 from biascope.papers.patterns2021 import models as theory
 from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, line_colours, panel, plain
-from biascope.results.estimate import Estimate, Number, over_repeats, proportion
+from biascope.results.estimate import Estimate, Number, over, proportion
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
@@ -433,7 +433,7 @@ def remark_e1(effort: str, run: Run) -> Finding:
     }
     if late:
         every = np.concatenate([wrong["trained by SGD"][at] for at in late])
-        statistics[f"sgd_test_error_from_m_{_FEW}_on_percent"] = over_repeats(every, within=(0, 100)).named(
+        statistics[f"sgd_test_error_from_m_{_FEW}_on_percent"] = over(every, within=(0, 100)).named(
             f"SGD: test error from m = {_FEW} on", "%"
         )
         statistics[f"sgd_runs_with_c_star_below_1_from_m_{_FEW}_on_percent"] = (
@@ -442,9 +442,9 @@ def remark_e1(effort: str, run: Run) -> Finding:
             .named(f"SGD: runs with c* below 1 from m = {_FEW} on", "%")
         )
     for at, many in enumerate(samples):
-        statistics[f"sgd_test_error_at_m_{many}_percent"] = over_repeats(
-            wrong["trained by SGD"][at], within=(0, 100)
-        ).named(f"SGD: test error at m = {many}", "%")
+        statistics[f"sgd_test_error_at_m_{many}_percent"] = over(wrong["trained by SGD"][at], within=(0, 100)).named(
+            f"SGD: test error at m = {many}", "%"
+        )
     arrays = {name: np.concatenate([np.array([samples], float), np.stack(each, 1)]) for name, each in wrong.items()}
     plan = {"n": size, "d": 2 * size, "m": samples, "runs": runs, "k": k, "rate": rate or "as published", "seed": SEED}
     notes: tuple[str, ...] = (

@@ -18,7 +18,7 @@ from biascope.families.family import Network
 from biascope.papers.task_arithmetic2023.tasks import CNN, TEXT, VIT, untrained_on_samples
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
-from biascope.results.estimate import Estimate, Number, over_repeats
+from biascope.results.estimate import Estimate, Number, over
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -117,7 +117,7 @@ def cost_ratios(network: Network, x: Tensor, *, repeats: int, run: Run) -> dict[
             getattr(each, name)()
         seconds = [[each.seconds(getattr(each, name)) for each in both] for _ in range(repeats)]
         plain, linear = np.array(seconds).T
-        found[name] = over_repeats(linear / plain)
+        found[name] = over(linear / plain)
     plain_memory, linear_memory = (each.memory() for each in both)
     return {
         "inference time": found["infer"],

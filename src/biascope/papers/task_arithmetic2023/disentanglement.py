@@ -14,6 +14,7 @@ from scipy import ndimage
 
 from biascope.editing.outputs import METHODS
 from biascope.editing.pictures import local_energy_figure, map_figure
+from biascope.editing.results import error_of_samples
 from biascope.editing.tuning import TUNINGS
 from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.measures.eigenfunction_localisation import eigenfunction_localisation
@@ -34,14 +35,13 @@ from biascope.papers.task_arithmetic2023.tasks import (
     fine_tuned,
     how,
     kept,
-    over_seeds,
     plan_of,
     progress,
     study,
     untrained,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number, bootstrapped
+from biascope.results.estimate import Estimate, Number, bootstrapped, over
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -120,8 +120,8 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
             f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": grid_share(
                 low[:, place], area[:, place], xi[0, 0].size
             ).named(f"{title}: share of the grid with ξ < {THRESHOLD:g}, {way}"),
-            f"{stem}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}": over_seeds(
-                mean[:, place], box[:, place]
+            f"{stem}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}": over(
+                mean[:, place], shared=error_of_samples(box[:, place])
             ).named(f"{title}: mean ξ for coefficients from 0 to 1, {way}"),
         }
     other, near = methods.index("non-linear"), around(xi, seeds[0].alphas)  # (seed, method)
@@ -143,33 +143,33 @@ def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarra
             f"{title}: share of the grid in the low-ξ region around θ₀, {way}"
         )
     if len(lengths):
-        numbers[f"{stem}_length_of_linearised_vectors"] = over_seeds(lengths).named(
+        numbers[f"{stem}_length_of_linearised_vectors"] = over(lengths).named(
             f"{title}: length of linearised vectors, in units of the others"
         )
     # Resamples are known for the search box alone: its error stands for that of the whole difference.
     plain, far = xi[:, other], seeds[0].alphas > 1
     whole, beyond = plain.mean((1, 2)), plain[:, far][:, :, far].mean((1, 2))
     numbers |= {
-        f"{stem}_mean_xi_non_linear_search_box_minus_grid": over_seeds(mean[:, other] - whole, box[:, other]).named(
-            f"{title}: mean ξ, non-linear, for coefficients from 0 to 1 minus the whole grid"
-        ),
-        f"{stem}_mean_xi_non_linear_beyond_1_minus_search_box": over_seeds(
-            beyond - mean[:, other], box[:, other]
+        f"{stem}_mean_xi_non_linear_search_box_minus_grid": over(
+            mean[:, other] - whole, shared=error_of_samples(box[:, other])
+        ).named(f"{title}: mean ξ, non-linear, for coefficients from 0 to 1 minus the whole grid"),
+        f"{stem}_mean_xi_non_linear_beyond_1_minus_search_box": over(
+            beyond - mean[:, other], shared=error_of_samples(box[:, other])
         ).named(f"{title}: mean ξ, non-linear, for coefficients beyond 1 minus from 0 to 1"),
     }
     if all(each.control is not None and each.control_box is not None for each in seeds):
         moved = np.stack([np.asarray(each.control)[:, inside].mean(1) for each in seeds])
         drawn = np.stack([np.asarray(each.control_box) for each in seeds])
         numbers |= {
-            f"{stem}_predictions_changed_on_{snake(CONTROL)}_there_{snake(way)}": over_seeds(
-                moved[:, place], drawn[:, place]
+            f"{stem}_predictions_changed_on_{snake(CONTROL)}_there_{snake(way)}": over(
+                moved[:, place], shared=error_of_samples(drawn[:, place])
             ).named(f"{title}: predictions changed on {CONTROL} there, {way}")
             for place, way in enumerate(methods)
         }
         # As for ξ, the error of the box stands for that of the difference.
         everywhere = np.stack([np.asarray(each.control)[other].mean() for each in seeds])
-        numbers[f"{stem}_predictions_changed_on_{snake(CONTROL)}_search_box_minus_grid"] = over_seeds(
-            moved[:, other] - everywhere, drawn[:, other]
+        numbers[f"{stem}_predictions_changed_on_{snake(CONTROL)}_search_box_minus_grid"] = over(
+            moved[:, other] - everywhere, shared=error_of_samples(drawn[:, other])
         ).named(f"{title}: predictions changed on {CONTROL}, non-linear, for coefficients from 0 to 1 minus the grid")
     return numbers
 
@@ -180,10 +180,10 @@ def grid_share(shares: np.ndarray, draws: np.ndarray, places: int, least: float 
     The interval of several seeds reaches one place of the grid at least: nothing finer is seen. This was added
     after the first run of figure 6.5. It can only take certainty from a verdict.
     """
-    found, place = over_seeds(shares, draws), 1 / places
+    found, place = over(shares, shared=error_of_samples(draws), within=(least, 1.0)), 1 / places
     if math.isfinite(found.low):
         low, high = min(found.low, found.value - place), max(found.high, found.value + place)
-        found = Estimate(found.value, max(found.standard_error, place / 2), low, high)
+        found = Estimate(found.value, np.maximum(found.standard_error, place / 2).item(), low, high)
     return found.within(least, 1.0)
 
 
@@ -510,8 +510,7 @@ def _of_states(results: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]
     values, errors = (
         np.array([getattr(each["random"], part) for each in results]) for part in ("value", "standard_error")
     )
-    samples = np.stack([values - errors, values + errors], 1)  # two resamples whose standard deviation is the error
-    return {**results[0], "random": over_seeds(values, samples)}
+    return {**results[0], "random": over(values, shared=float(errors.mean()))}
 
 
 def _drawn_energy(finding: Finding, dark: bool) -> Figure:

@@ -14,7 +14,7 @@ import numpy as np
 from biascope.editing.accuracies import SPLITS
 from biascope.editing.outputs import METHODS
 from biascope.editing.pictures import accuracy_bars, coefficient_panels, radar_figure
-from biascope.editing.results import repeated
+from biascope.editing.results import error_of_samples, repeated
 from biascope.editing.tuning import TUNINGS, Vectors
 from biascope.editing.vectors import TaskVector
 from biascope.measures.task_addition import TaskAddition, task_addition
@@ -37,15 +37,13 @@ from biascope.papers.task_arithmetic2023.tasks import (
     fine_tuned,
     how,
     kept,
-    over_seeds,
     progress,
     searched,
     share_of,
     study,
-    with_errors,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number, proportion
+from biascope.results.estimate import Estimate, Number, over, proportion
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -157,7 +155,7 @@ def _differences(
         enough = all if both else any
         none = edited is not None and not enough(edited[:, way].any() for way in (one, other))
         points, drawn = (100 * (each[:, one] - each[:, other]) for each in (values, draws))
-        difference = Estimate(np.nan) if none else over_seeds(points, drawn)
+        difference = Estimate(np.nan) if none else over(points, shared=error_of_samples(drawn))
         found[f"{snake(name)}_{stem}_{snake(pair[0])}_minus_{snake(pair[1])}"] = difference.named(
             f"{name}: {words}, {pair[0]} minus {pair[1]}"
         )
@@ -278,7 +276,7 @@ def _gain(result: TaskAddition, way: str, edited: int = MERGED) -> Estimate:
     place = result.methods.index(way)
     after = {SINGLE: result.single, MERGED: result.merged}[edited][:, place].mean(-1)
     drawn = result.draws[:, place, edited] - result.draws[:, place, START_PLACE]
-    return over_seeds(100 * (after - result.pretrained.mean(-1)), 100 * drawn)
+    return over(100 * (after - result.pretrained.mean(-1)), shared=error_of_samples(100 * drawn))
 
 
 def _gained(result: TaskAddition, way: str) -> Estimate:
@@ -367,7 +365,7 @@ def _ahead(merged: np.ndarray, chosen: np.ndarray, one: str, other: str) -> Esti
 def _accuracy(values: np.ndarray, samples: int) -> Estimate:
     """Accuracy on one task in percent, of each seed on the same test samples, whose error is joined with that of seeds."""
     errors = np.array([proportion(value, samples).standard_error for value in values])
-    return with_errors(100 * values, 100 * errors).within(0.0, 100.0)
+    return over(100 * values, shared=float(100 * errors.mean()), within=(0.0, 100.0))
 
 
 def _drawn_63(finding: Finding, dark: bool) -> Figure:
@@ -523,7 +521,7 @@ def _closed(result: TaskAddition) -> Estimate:
         return Estimate(np.nan)
     drawn = result.draws[:, places, SINGLE]  # (seed, way, resample)
     gap = np.maximum(drawn[:, 0] - drawn[:, 1], AHEAD / 100)
-    return over_seeds((between - worst) / (best - worst), (drawn[:, 2] - drawn[:, 1]) / gap)
+    return over((between - worst) / (best - worst), shared=error_of_samples((drawn[:, 2] - drawn[:, 1]) / gap))
 
 
 @figure(
@@ -596,8 +594,8 @@ def table_62(effort: str, run: Run) -> Finding:
         target, draws = result.target.mean(-1), result.draws[:, :, 1]
         statistics |= _differences(name, target, draws, "target_accuracy", "target accuracy", edited)
         fall, drawn = target[:, 0] - result.pretrained.mean(-1), draws[:, 0] - result.draws[:, 0, 0]
-        statistics[f"{snake(name)}_target_accuracy_non_linear_minus_pre_trained"] = over_seeds(
-            100 * fall, 100 * drawn
+        statistics[f"{snake(name)}_target_accuracy_non_linear_minus_pre_trained"] = over(
+            100 * fall, shared=error_of_samples(100 * drawn)
         ).named(f"{name}: target accuracy, non-linear minus pre-trained")
         for kind in ("pretrained", "pretrained_control", "target", "control"):
             arrays[f"{name}: {kind}"] = getattr(result, kind)
@@ -814,13 +812,13 @@ def section_d2(effort: str, run: Run) -> Finding:
         for place, tuning in enumerate(TUNINGS):
             values = [each.single[:, place].mean(-1) for each in results]
             draws = [each.draws[:, place, SINGLE] for each in results]
-            statistics[f"{snake(name)}_single_task_accuracy_{snake(tuning)}_normalised_minus_plain"] = over_seeds(
-                100 * (values[0] - values[1]), 100 * (draws[0] - draws[1])
+            statistics[f"{snake(name)}_single_task_accuracy_{snake(tuning)}_normalised_minus_plain"] = over(
+                100 * (values[0] - values[1]), shared=error_of_samples(100 * (draws[0] - draws[1]))
             ).named(f"{name}: single-task accuracy, {tuning}, normalised minus plain features")
             rows = zip(("normalised", "plain"), values, draws, strict=True)
             statistics |= {
-                f"{snake(name)}_{snake(f'{tuning}, {kind}')}_single_percent": over_seeds(
-                    100 * value, 100 * drawn
+                f"{snake(name)}_{snake(f'{tuning}, {kind}')}_single_percent": over(
+                    100 * value, shared=error_of_samples(100 * drawn), within=(0.0, 100.0)
                 ).named(f"{name}: {tuning}, {kind} features, single", "%")
                 for kind, value, drawn in rows
             }

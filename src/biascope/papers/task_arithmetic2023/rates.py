@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from biascope.editing.results import before_any_edit, error_of_samples
 from biascope.editing.tuning import TUNINGS
 from biascope.editing.vectors import TaskVector
 from biascope.families.weights import Params
@@ -31,15 +32,13 @@ from biascope.papers.task_arithmetic2023.tasks import (
     fine_tuned,
     how,
     kept,
-    over_seeds,
     progress,
     searched,
     study,
-    with_errors,
 )
 from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import blank, legend_below, line_colours, panel
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, over
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -227,7 +226,7 @@ def section_64_settings(effort: str, run: Run) -> Finding:
             probed = study(name, effort, run, only=few, tunings=("non-linear",), shots=shots)
             result = added(probed, effort, run, methods=("non-linear",))
             statistics |= _gain_and_coefficient(name, f"with heads from {words}", result)
-            start = over_seeds(100 * result.pretrained.mean(-1), 100 * result.draws[:, 0, START_PLACE])
+            start = before_any_edit(result.pretrained.mean(-1), result.draws[:, 0, START_PLACE]).in_percent()
             statistics[f"{snake(name)}_start_with_heads_from_{snake(words)}_percent"] = start.named(
                 f"{name}: accuracy before any edit, heads from {words}", "%"
             )
@@ -271,9 +270,9 @@ def _gain(result: TaskAddition, place: int) -> Estimate:
     """What the sum of task vectors gains. Where every search keeps the start, it is 0 by construction, without an interval."""
     if not (result.chosen[:, place] > 0).any():
         return Estimate(0.0)
-    return over_seeds(
+    return over(
         100 * (result.absolute[:, place] - result.pretrained.mean(-1)),
-        100 * (result.draws[:, place, MERGED] - result.draws[:, place, START_PLACE]),
+        shared=error_of_samples(100 * (result.draws[:, place, MERGED] - result.draws[:, place, START_PLACE])),
     )
 
 
@@ -281,9 +280,9 @@ def _compared(small: TaskAddition, large: TaskAddition) -> Estimate:
     """Merged accuracy at a small minus that at a large rate; nothing where neither merged anything."""
     if not (small.chosen > 0).any() and not (large.chosen > 0).any():
         return Estimate(np.nan)
-    return over_seeds(
+    return over(
         100 * (small.absolute[:, 0] - large.absolute[:, 0]),
-        100 * (small.draws[:, 0, MERGED] - large.draws[:, 0, MERGED]),
+        shared=error_of_samples(100 * (small.draws[:, 0, MERGED] - large.draws[:, 0, MERGED])),
     )
 
 
@@ -298,7 +297,7 @@ def _geometry(found: Study) -> dict[str, Estimate]:
             (np.mean([length for length, _ in along]), np.mean(pairs), np.mean([cosine for _, cosine in along]))
         )
     words = ("length of task vectors in units of the weights", "cosine of two task vectors", "cosine with the weights")
-    return dict(zip(words, map(over_seeds, np.array(rows).T), strict=True))
+    return dict(zip(words, map(over, np.array(rows).T), strict=True))
 
 
 def _along(vector: TaskVector, start: Params) -> tuple[float, float]:
@@ -324,7 +323,7 @@ def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) ->
         for vectors in found.vectors
     ]  # fmt: skip
     xi = np.array([each.xi[0, -1, -1] for each in maps])
-    return with_errors(xi, np.sqrt(2 * (xi / 2) * (1 - xi / 2) / points))
+    return over(xi, shared=float(np.sqrt(2 * (xi / 2) * (1 - xi / 2) / points).mean()))
 
 
 def _curve(numbers: Mapping[float, Estimate]) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from biascope.editing.pictures import accuracy_bars, map_figure
+from biascope.editing.results import error_of_samples
 from biascope.measures.disentanglement import Disentanglement
 from biascope.measures.task_addition import TaskAddition
 from biascope.papers.selection import chosen as selected
@@ -26,13 +27,12 @@ from biascope.papers.task_arithmetic2023.tasks import (
     WAYS,
     fine_tuned,
     how,
-    over_seeds,
     progress,
     study,
     with_weights,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number
+from biascope.results.estimate import Estimate, Number, over
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -229,7 +229,7 @@ def _of_sums(smaller: TaskAddition, larger: TaskAddition) -> dict[str, Number]:
 
 
 def _difference(values: list[np.ndarray], draws: list[np.ndarray]) -> Estimate:
-    return over_seeds(100 * (values[1] - values[0]), 100 * (draws[1] - draws[0]))
+    return over(100 * (values[1] - values[0]), shared=error_of_samples(100 * (draws[1] - draws[0])))
 
 
 def _drawn_random(finding: Finding, dark: bool) -> Figure:
@@ -264,8 +264,10 @@ def figure_d3(effort: str, run: Run) -> Finding:
         found = study(name, effort, run, random=True, tunings=("non-linear",))
         statistics |= progress(found, run, start="random")
         singles.append(added(found, effort, run, methods=("non-linear",)))
-        statistics[f"{snake(name)}_single_percent"] = over_seeds(
-            100 * singles[-1].single[:, 0].mean(-1), 100 * singles[-1].draws[:, 0, SINGLE]
+        statistics[f"{snake(name)}_single_percent"] = over(
+            100 * singles[-1].single[:, 0].mean(-1),
+            shared=error_of_samples(100 * singles[-1].draws[:, 0, SINGLE]),
+            within=(0.0, 100.0),
         ).named(f"{name}: single-task accuracy from random weights", "%")
     statistics["single_task_accuracy_from_random_weights_larger_minus_smaller"] = _difference(
         [each.single[:, 0].mean(-1) for each in singles], [each.draws[:, 0, SINGLE] for each in singles]

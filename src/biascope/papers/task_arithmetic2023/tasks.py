@@ -22,7 +22,6 @@ from biascope.editing.encoders.bert import bert
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head
 from biascope.editing.outputs import edited_outputs, sampled
-from biascope.editing.results import over_seeds_and_samples
 from biascope.editing.study import Study as Study
 from biascope.editing.study import study_of
 from biascope.editing.tasks import TEXT_TASKS, tasks_of
@@ -32,7 +31,7 @@ from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
 from biascope.papers.selection import chosen as selected
 from biascope.results.claim import Trained
-from biascope.results.estimate import Estimate, Number, over_repeats, proportion
+from biascope.results.estimate import Estimate, Number, over, proportion
 from biascope.results.result import Result
 from biascope.results.wording import snake
 from biascope.runs.identity import content_of
@@ -394,29 +393,6 @@ def _clouds(task: str, sizes: tuple[int, int, int]) -> Arrays:
     )
 
 
-def over_seeds(values: np.ndarray, draws: np.ndarray | None = None) -> Estimate:
-    """A number of each seed: its mean, with an interval where there are several. One seed alone tells no spread.
-
-    Args:
-        values: The number of each seed.
-        draws: The number of each seed on resampled test samples; their error is joined with that of seeds.
-    """
-    flat = np.asarray(values, float).ravel()
-    if len(flat) < 2:
-        return Estimate(float(flat[0]))
-    return over_repeats(flat) if draws is None else over_seeds_and_samples(flat, draws)
-
-
-def with_errors(values: np.ndarray, errors: np.ndarray) -> Estimate:
-    """A number of each seed with the standard error of each by its samples, which seeds share.
-
-    Args:
-        values: The number of each seed.
-        errors: Their standard errors.
-    """
-    return over_seeds(values, np.stack([values - errors, values + errors], 1))  # resamples whose deviation is the error
-
-
 def searched(chosen: np.ndarray, alphas: np.ndarray) -> Estimate:
     """The coefficient that searches of all seeds choose. A search tells nothing finer than a step of its grid, even if seeds agree.
 
@@ -430,7 +406,7 @@ def searched(chosen: np.ndarray, alphas: np.ndarray) -> Estimate:
     beside = np.concatenate([steps[:1], steps, steps[-1:]])  # (before each coefficient, and after the last)
     places = np.abs(alphas[:, None] - chosen).argmin(0)
     step = float(np.maximum(beside[places], beside[places + 1]).max())
-    return with_errors(chosen, np.full(len(chosen), step / 1.96)).within(float(alphas[0]), float(alphas[-1]))
+    return over(chosen, shared=step / 1.96, within=(float(alphas[0]), float(alphas[-1])))
 
 
 def share_of(share: float, samples: int, seeds: int) -> Estimate:
@@ -460,9 +436,9 @@ def progress(found: Study, run: Run, *, start: str = "") -> dict[str, Number]:
         spread = [proportion(share / 100, round(count)).in_percent().standard_error for share, count in rows]
         words = f"{found.name}: share of the training errors that {tuning} fine-tuning removes"
         origin = f"{words}, from random weights" if start == "random" else f"{words}, {start}"
-        numbers[_progress_key(found.name, tuning, start)] = (
-            with_errors(shares, np.array(spread)).within(-math.inf, 100.0).named(origin if start else words, "%")
-        )
+        numbers[_progress_key(found.name, tuning, start)] = over(
+            shares, shared=float(np.mean(spread)), within=(-math.inf, 100.0)
+        ).named(origin if start else words, "%")
     return numbers
 
 
