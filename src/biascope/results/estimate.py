@@ -139,7 +139,8 @@ class Estimate:
         if math.isnan(self.high):
             return self
         error = (self.high - self.value) / _normal_reach(self.confidence)
-        return Estimate(self.value, error or math.nan, -math.inf, self.high, self.confidence)
+        known = error > 0 and not math.isnan(self.standard_error)
+        return Estimate(self.value, error if known else math.nan, -math.inf, self.high, self.confidence)
 
     def open_above(self) -> Estimate:
         """The same as the largest of a sample, or a range or ratio of its extremes: with no upper end.

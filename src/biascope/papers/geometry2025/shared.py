@@ -218,7 +218,8 @@ def least(numbers: Iterable[Estimate]) -> Estimate:
     """The smallest of several numbers, for a claim about all of them.
 
     The ends of its interval are the smallest ends. Each number whose interval reaches down to the smallest could be the smallest,
-    and the largest of their standard errors is that of the result.
+    and the largest of their standard errors is that of the result. It is unknown if that of the lowest end is, as of trainings that
+    agree (:func:`biascope.results.estimate.over`).
 
     Example:
         >>> least([Estimate(5.0, 1.0, 3.0, 7.0), Estimate(4.0, 0.1, 3.8, 4.2)])
@@ -229,7 +230,11 @@ def least(numbers: Iterable[Estimate]) -> Estimate:
     if any(math.isnan(each.low) for each in given):  # one of unknown spread could be the smallest
         return Estimate(smallest.value)
     ends = min(each.low for each in given), min(each.high for each in given)
-    error = max(each.standard_error for each in given if each.low <= smallest.value)
+    if math.isnan(min(given, key=lambda each: each.low).standard_error):
+        return Estimate(smallest.value, math.nan, *ends, smallest.confidence)
+    error = max(
+        each.standard_error for each in given if each.low <= smallest.value and not math.isnan(each.standard_error)
+    )
     return Estimate(smallest.value, error, *ends, smallest.confidence)
 
 

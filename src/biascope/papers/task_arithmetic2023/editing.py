@@ -43,7 +43,7 @@ from biascope.papers.task_arithmetic2023.tasks import (
     study,
 )
 from biascope.results.claim import Claim, Finding, figure
-from biascope.results.estimate import Estimate, Number, over, proportion
+from biascope.results.estimate import Estimate, Number, agree, over, proportion
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -362,10 +362,10 @@ def _ahead(merged: np.ndarray, chosen: np.ndarray, one: str, other: str) -> Esti
     return share_of(float(ahead.mean()), ahead.shape[1], len(ahead))
 
 
-def _accuracy(values: np.ndarray, samples: int) -> Estimate:
+def _accuracy(values: np.ndarray, samples: int, everything: bool = False) -> Estimate:
     """Accuracy on one task in percent, of each seed on the same test samples, whose error is joined with that of seeds."""
     errors = np.array([proportion(value, samples).standard_error for value in values])
-    return over(100 * values, shared=float(100 * errors.mean()), within=(0.0, 100.0))
+    return over(100 * values, shared=float(100 * errors.mean()), within=(0.0, 100.0), everything=everything)
 
 
 def _drawn_63(finding: Finding, dark: bool) -> Figure:
@@ -424,7 +424,7 @@ def figure_63(effort: str, run: Run) -> Finding:
         for place, task in enumerate(result.tasks):
             samples = len(found.tasks[task].splits["test"][1])
             statistics[f"{snake(name)}_{snake(task)}_pre_trained_percent"] = _accuracy(
-                result.pretrained[:, place], samples
+                result.pretrained[:, place], samples, everything=agree(result.pretrained[:, place])
             ).named(f"{name}: {task}, pre-trained", "%")
             statistics |= {
                 f"{snake(name)}_{snake(task)}_{snake(way)}_percent": _accuracy(
