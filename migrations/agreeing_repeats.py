@@ -24,7 +24,7 @@ from biascope.papers import reproduce as reproduction
 from biascope.papers.geometry2025.shared import least
 from biascope.papers.nads2020.frequencies import ALL_FREQUENCIES
 from biascope.papers.reproduce import RESULTS
-from biascope.results.estimate import Estimate, Number, over, proportion
+from biascope.results.estimate import Estimate, Number, over, proportion, wide_enough_for_ranks
 from biascope.results.store import plain
 from biascope.results.wording import snake
 from biascope.runs.files import write_atomically
@@ -61,6 +61,9 @@ LARGEST = {
     ("nads2020", "S21"): r".*_highest_accuracy",
     ("geometry2025", "10"): r".*_highest_minus_lowest_accuracy",
 }
+#: A rank correlation whose interval was made before those of few pairs had Fisher's width, and its number of pairs: the trained
+#: frequencies of the pooling theory.
+PAIRS = {("nads2020", "4", "rank_correlation_of_curvature_ratio_and_iterations"): 6}
 #: The lower of two numbers of a record.
 LOWER = "_lower_accuracy_of_the_two_planes"
 #: Zero-width numbers that are no means of repeats: deviations, quotients, and means over a part of the frequencies.
@@ -117,7 +120,11 @@ def agreeing(paper: str, figure: str, key: str, number: Number, settings: dict[s
     if number.confidence == 1 or math.isnan(number.low) or math.isnan(number.standard_error):
         return number
     within, count = ends_of(paper, key, number), repeats(paper, figure, key, settings)
-    if number.low == number.high:
+    if number.standard_error == 0 and math.inf in (number.high, -number.low):
+        return Estimate(number.value, math.nan, number.low, number.high)
+    if (paper, figure, key) in PAIRS:
+        return number if number.standard_error else wide_enough_for_ranks(number, PAIRS[paper, figure, key])
+    if number.high - number.low <= 1e-9 * abs(number.value):
         return Estimate(number.value) if count is None else over([number.value] * count, within=within)
     joined = re.fullmatch(JOINED.get((paper, figure), "$^"), key)
     if not joined or count is None or math.isinf(number.low) or math.isinf(number.high):

@@ -299,6 +299,6 @@ def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:
 
 def test_a_statement_whose_claims_differ_says_how() -> None:
     found = {each.statement.key: each for each in reproduction.outcomes(reproduction.standings())}
-    outcome = found["resnet18_fails_on_unaligned_circles"]
+    outcome = found["mlp_learns_circles"]
     assert outcome.verdict == "inconclusive"
-    assert "corner pixel" in outcome.remark
+    assert "radii" in outcome.remark

@@ -25,6 +25,7 @@ from biascope.papers.geometry2025.models import (
 from biascope.papers.geometry2025.shared import family_of
 from biascope.papers.reproduce import committed
 from biascope.results.estimate import Estimate
+from biascope.results.store import plain
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.velocity import gradient_velocity, weight_velocity
@@ -235,5 +236,5 @@ def test_committed_shares_and_correlations_are_possible_and_stay_so() -> None:
     assert found[f"{key}_of_gsg_minus_s"] == beyond, "a difference can be larger"
     for each in papers.find("geometry2025").figures:
         for record in committed(each).values():
-            numbers = {name: number.as_dict() for name, number in record.statistics.items()}
+            numbers = {name: plain(number.as_dict()) for name, number in record.statistics.items()}
             assert module.corrected(each.number, numbers) == numbers

@@ -1,6 +1,8 @@
 """The committed results: keys that programs can rely on, claims that find their numbers, and the migration that wrote the keys."""
 
 import json
+import math
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 from biascope import papers
 from biascope.papers import reproduce as reproduction
 from biascope.papers.reproduce import RESULTS
+from biascope.results.estimate import Number
 from biascope.results.result import KEY
 
 MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "statistic_keys.py"
@@ -28,6 +31,37 @@ def test_every_committed_number_has_a_key_and_a_label(path: Path) -> None:
         for claim in effort["claims"]:
             assert KEY.fullmatch(claim["statistic"])
             assert (claim["verdict"] == "not run") == (claim["statistic"] not in effort["statistics"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_no_committed_interval_has_no_width_but_that_of_an_exact_number(path: Path) -> None:
+    for effort in json.loads(path.read_text(encoding="utf-8"))["efforts"].values():
+        for key, entry in effort["statistics"].items():
+            number = Number.from_dict(entry)
+            if number.confidence < 1.0:
+                assert math.isnan(number.low) == math.isnan(number.high), key
+                assert not number.high <= number.low, f"{key}: {number}"
+                assert number.standard_error != 0.0, f"{key}: {number}"
+            else:
+                assert (number.low, number.high, number.standard_error) == (number.value, number.value, 0.0), key
+
+
+def test_repeats_that_agree_are_k_of_k_in_the_committed_results() -> None:
+    def number(paper: str, figure: str, key: str) -> Number:
+        return reproduction.committed(papers.figure(paper, figure))["paper"].statistics[key]
+
+    digits = number("patterns2021", "2", "m_1000_test_accuracy")
+    assert (digits.low, digits.high) == (pytest.approx(100 * 0.025 ** (1 / 40)), 100.0)
+    accuracy = number("geometry2025", "1", "resnet_18_wide_accuracy_u2_early")
+    assert accuracy.low == pytest.approx(100 * 0.025 ** (1 / 3), abs=0.01)
+    assert number("nads2020", "S11", "vgg11_lowest_accuracy_at_sigma_0").low == -math.inf
+    assert number("nads2020", "1", "lenet_lowest_accuracy").low > 47, "of all frequencies"
+
+
+def test_the_rule_for_repeats_is_applied_and_changes_nothing_more(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(RESULTS, tmp_path / "results"))
+    assert runpy.run_path(str(MIGRATION.with_name("agreeing_repeats.py")))["main"](copy) == []
+    assert contents(copy) == contents(RESULTS)
 
 
 @pytest.mark.parametrize("paper", papers.names())

@@ -28,8 +28,6 @@ STATEMENTS = (
         "resnet18_fails_on_unaligned_circles",
         "1, figure 1",
         "ResNet-18 does not generalise on the circles if the second axis of their plane is not aligned with G.",
-        undecided="It depends on which late eigenvector the second axis is. It fails for all of eight that a fixed rule names: 86.7 % "
-        "on average, where ignoring the axis allows 97.3 %. It succeeds for the last one (100 %), 88 % of which is one corner pixel.",
     ),
     Statement(
         "resnet18_fails_on_random_planes",

