@@ -144,6 +144,7 @@ def average_geometry(
         ValueError: If the network does not fit the probe, its output is constant or not finite, or a setting is wrong.
 
     Example:
+        >>> import torch
         >>> family = Family.initialised(lambda: nn.Linear(9, 1, bias=False), name="linear")
         >>> result = average_geometry(family, Probe.fixed(torch.zeros(1, 9)), draws=4000)
         >>> bool(np.allclose(result.matrix, np.eye(9) / 27, atol=4e-3))  # weights uniform on ±1/3 have variance 1/27
