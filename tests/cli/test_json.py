@@ -74,7 +74,10 @@ def test_every_command_is_tried() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["scan", *NET, "--draws", "8", "--dry-run"], {"subject", "parameters", "device", "slowdown", "whole", "costs"}),
+        (
+            ["scan", *NET, "--draws", "8", "--dry-run"],
+            {"subject", "parameters", "device", "slowdown", "whole", "costs"},
+        ),
         (["kernel", "net.py:build", *ON_DATA, "--explain"], {"subject", "explanation"}),
         (["reproduce"], {"figures"}),
     ],
