@@ -183,6 +183,13 @@ def test_factors_are_never_added_one_by_one(tmp_path):
     plain = saved(tmp_path, "base", base_params())
     with pytest.raises(ValueError, match="Pass the model that it was trained on first"):
         differences(a, [plain])
+    both = saved(
+        tmp_path, "both", {"q.weight": torch.ones(4, 3), "q.lora_A": torch.ones(2, 3), "q.lora_B": torch.ones(4, 2)}
+    )
+    with pytest.raises(
+        ValueError, match=r"^both\S* must hold whole weights, but holds factors beside them \(q\.lora_A\)"
+    ):
+        merge(both, [(plain, 0.5)], tmp_path / "out.safetensors")
     bare = saved(tmp_path, "bare", {"q.lora_A": torch.ones(2, 3), "q.lora_B": torch.ones(4, 2)})
     assert is_adapter(bare)
     with pytest.raises(ValueError, match=r"Write .*adapter_config\.json: .*\"lora_alpha\": 2} for a scale of 1"):

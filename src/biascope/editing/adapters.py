@@ -42,6 +42,15 @@ def require_no_adapter(model: Checkpoint, remedy: str) -> None:
     """Refuse an adapter where whole weights are needed."""
     if is_adapter(model):
         held = next((name for name in model.tensors if _OTHER.search(name)), CONFIG)
+        layers = {found["layer"] for name in model.tensors if (found := _FACTOR.fullmatch(name))}
+        if any(
+            _layer_of(name) in layers and name.endswith(".weight") for name in model.tensors if not _OTHER.search(name)
+        ):
+            raise ValueError(
+                f"{model.name} must hold whole weights, but holds factors beside them ({held}). The sum of two factors is not the sum "
+                "of two updates. Add the factors to the weights, and save and load the model without them: model.merge_and_unload() "
+                "of PEFT."
+            )
         raise ValueError(
             f"{model.name} must hold the weights of a model, but holds an adapter ({held}). The sum of two factors is not the sum of "
             f"two updates. {remedy}"
