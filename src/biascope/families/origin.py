@@ -228,7 +228,7 @@ class Origin:
         constant = all(
             bool((leaf == leaf[:1]).all()) or not bool(leaf.isfinite().all()) for leaf in found
         )  # which is for others to say
-        if not constant and _alike(found, first, 0.0) and _unequal(truth.before, truth.after):
+        if not constant and all(map(torch.equal, found, first)) and _unequal(truth.before, truth.after):
             return (
                 f"{self.name} must depend on its weights, but its outputs stay the same where all of them move. Compute what "
                 "depends on weights in forward, and keep nothing of an earlier call."
