@@ -12,6 +12,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from biascope import __version__
 from biascope.cli import merge as merge_commands
 from biascope.cli.edit import about_vectors, edit
 from biascope.editing import tuning as task_tuning
@@ -128,6 +129,7 @@ def test_saved_vectors_merge_into_the_encoder_that_was_measured(folder: Path) ->
     assert 0 < found.chosen[0, 0] < 1
     assert found.merged[0, 0].tolist() != found.pretrained[0].tolist()  # the test can tell
     coefficients = json.loads(Path("run/vectors/coefficients.json").read_text())
+    assert coefficients.pop("biascope") == __version__
     assert coefficients == {way: [found.chosen[0, i]] for i, way in enumerate(found.methods)}
     command = re.search(r"To merge: biascope merge (.*)", output)
     assert command is not None
@@ -142,6 +144,17 @@ def test_saved_vectors_merge_into_the_encoder_that_was_measured(folder: Path) ->
         assert float((outputs.argmax(1) == y).double().mean()) == pytest.approx(found.merged[0, 0, place], abs=0.026)
     start = encoder_of("vit", weights_file="run/vectors/base.safetensors").network
     assert fingerprint(start.params) == fingerprint(encoder_of("vit", weights_file="tiny.safetensors").network.params)
+
+
+@pytest.mark.parametrize(
+    "name", ["addition.csv", "vectors/coefficients.json", "vectors/non-linear/seed-0/two.safetensors"]
+)
+def test_a_file_of_someone_else_is_refused_before_the_work(folder: Path, name: str) -> None:
+    (folder / "run" / name).parent.mkdir(parents=True)
+    (folder / "run" / name).write_text('{"mine": 1}')
+    words = ("vit", "--tasks", "one,two", "--save-vectors", *SMALL, "--out", "run")
+    refused(folder, rf"^run/{name} would be replaced, but was not written by Biascope\.", *words)
+    assert (folder / "run" / name).read_text() == '{"mine": 1}'
 
 
 @pytest.mark.usefixtures("unrendered_pictures")

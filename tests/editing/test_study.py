@@ -9,6 +9,7 @@ import torch
 from networks_under_test import CPU, batchnorm_convnet, network_of, normal
 from torch import nn
 
+from biascope import __version__
 from biascope.editing import study as task_study
 from biascope.editing import tuning as task_tuning
 from biascope.editing.heads import fitted_head
@@ -19,6 +20,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
+from biascope.runs import files
 from biascope.runs.digest import fingerprint
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -130,7 +132,8 @@ def test_saved_vectors_merge_on_disk(tmp_path: Path) -> None:
     files = save_vectors(study, tmp_path, coefficients={"non-linear": [0.25, 0.5]}, metadata={"settings": "{}"})
     assert files == [tmp_path / "non-linear" / "seed-0" / f"{name}.safetensors" for name in ("a", "b-c")]
     assert len(list(tmp_path.rglob("seed-?/*.safetensors"))) == 8
-    assert json.loads((tmp_path / "coefficients.json").read_text()) == {"non-linear": [0.25, 0.5]}
+    kept = json.loads((tmp_path / "coefficients.json").read_text())
+    assert kept == {"biascope": __version__, "non-linear": [0.25, 0.5]}
     base = Checkpoint.open(tmp_path / "base.safetensors")
     assert base.metadata["encoder"] == "small"
     assert base.metadata["settings"] == "{}"
@@ -175,3 +178,19 @@ def test_what_does_not_fit_is_told() -> None:
     lacking = {"a": Arrays({"train": tasks["a"].splits["train"]})}
     with pytest.raises(ValueError, match="'a' must have the splits 'train', 'validation', but lacks 'validation'"):
         study_of(encoder, lacking, recipes=RECIPES, seeds=[0], run=CPU)
+
+
+@pytest.mark.parametrize("name", ["base.safetensors", "coefficients.json", "linearised/seed-0/a.safetensors"])
+def test_saved_vectors_replace_their_own_files_and_no_others(tmp_path: Path, name: str) -> None:
+    recipes = {"linearised": RECIPES["linearised"]}
+    study = study_of(tanh_encoder(), tasks_named("a"), recipes=recipes, seeds=[0], run=CPU)
+    for _ in range(2):
+        save_vectors(study, tmp_path, coefficients={"linearised": [0.5]})
+    (tmp_path / "report.html").write_text(
+        '<meta name="generator" content="biascope 0.2.0">'
+    )  # says nothing of the others
+    files._held_ours.cache_clear()
+    (tmp_path / name).write_text('{"linearised": [0.25]}')
+    with pytest.raises(ValueError, match=rf"{name} would be replaced, but was not written by Biascope"):
+        save_vectors(study, tmp_path, coefficients={"linearised": [0.5]})
+    assert (tmp_path / name).read_text() == '{"linearised": [0.25]}'

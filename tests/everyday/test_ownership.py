@@ -44,6 +44,7 @@ def checkpoints(ask: Asking) -> None:
         (APPLY, "layers.csv", "layer,price\n"),
         (FIT, "weights.safetensors", "mine"),
         (FIT, "reconstruction.png", "mine"),
+        (FIT, "unfinished.safetensors", "mine"),
         (FIT, "fit.json", '{"version": 1, "name": "fit"}'),
     ],
 )

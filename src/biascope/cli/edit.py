@@ -47,11 +47,11 @@ def edit(
     --samples are the training, validation and test samples of a task. --steps are iterations of 128 samples each; without --rate and
     --linearised-rate the encoder's own learning rates are used.
     """
+    from biascope.editing.study import require_own_vectors, study_of
     from biascope.editing.study import save_vectors as saved
-    from biascope.editing.study import study_of
     from biascope.editing.tasks import task_of
     from biascope.results.report import write_folder_report
-    from biascope.runs.files import make_writable
+    from biascope.runs.files import make_writable, require_ours
 
     chosen = question.about(tasks)
     recipes = tuning.recipes(encoder)
@@ -63,6 +63,9 @@ def edit(
         )
     folder = work.out or Path("biascope-runs") / begin.folder_name(encoder)
     run = work.run(folder, data_root=data_root)
+    require_ours(*(folder / f"{word}.csv" for word in chosen.what))
+    if save_vectors:
+        require_own_vectors(folder / "vectors", chosen.tuned, tunings=recipes, seeds=tuning.seeds)
     found = begin.encoder(encoder, data_root)
     loaded = {label: task_of(each, found, sizes=three, root=data_root) for label, each in chosen.tasks.items()}
     make_writable(folder)

@@ -76,6 +76,7 @@ def fit(
     folder = work.out or Path("biascope-runs") / f"inr-{path_words(signal, '.png')}"
     suffix = ".wav" if given.rate else ".png" if len(given.shape) == 2 and given.channels in (1, 3, 4) else ".npy"
     names = [f"reconstruction{suffix}", f"reconstruction-{finer}x{suffix}", "weights.safetensors", "fit.json"]
+    names.append("unfinished.safetensors")
     require_ours(*(folder / name for name in names))
     make_writable(folder)
     if finer < 1:

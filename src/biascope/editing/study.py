@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,9 +182,13 @@ def save_vectors(
         The files of non-linear vectors of the first seed.
 
     Raises:
-        ValueError: If the folder cannot be written.
+        ValueError: If the folder cannot be written, or holds another file of one of these names.
     """
-    require_ours(*(folder / name for name in ("base.safetensors", "heads.safetensors")))
+    from biascope import __version__
+
+    for by_tuning in study.vectors[:1]:
+        tasks = {task for vectors in by_tuning.values() for task in vectors}
+        require_own_vectors(folder, tasks, tunings=by_tuning, seeds=len(study.vectors))
     make_writable(folder)
     state = {**study.encoder.params, **study.encoder.buffers}
     kept = {name: state[name] for name in study.encoder.module.state_dict() if name in state}
@@ -191,15 +196,35 @@ def save_vectors(
     parts = {f"{task}.{part}": getattr(head, part) for task, head in study.heads.items() for part in ("weight", "bias")}
     weights.save(parts, folder / "heads.safetensors", {"format": "pt", "base": content_of(study.encoder)})
     if coefficients is not None:
-        document = {way: list(map(float, each)) for way, each in coefficients.items()}
+        document = {"biascope": __version__} | {way: list(map(float, each)) for way, each in coefficients.items()}
         write_atomically(folder / "coefficients.json", json.dumps(document, indent=1).encode())
     first: list[Path] = []
     for number, by_tuning in enumerate(study.vectors):
         for tuning, vectors in by_tuning.items():
-            place = folder / tuning / f"seed-{number}"
-            make_writable(place)
-            files = {task: place / f"{name_for_file(task)}.safetensors" for task in vectors}
+            files = {task: _vector_file(folder, tuning, number, task) for task in vectors}
+            make_writable(folder / tuning / f"seed-{number}")
             for task, vector in vectors.items():
                 vector.save(files[task])
             first += files.values() if (tuning, number) == ("non-linear", 0) else ()
     return first
+
+
+def require_own_vectors(folder: Path, tasks: Collection[str], *, tunings: Collection[str], seeds: int) -> None:
+    """Refuse a folder in which :func:`save_vectors` would replace a file that is not ours: before the work, not after it.
+
+    Args:
+        folder: As for :func:`save_vectors`.
+        tasks: Names of the tasks that are tuned on.
+        tunings: How they are tuned on.
+        seeds: How many seeds there are.
+
+    Raises:
+        ValueError: If there is such a file.
+    """
+    vectors = itertools.product(tunings, range(seeds), tasks)
+    names = ("base.safetensors", "heads.safetensors", "coefficients.json")
+    require_ours(*(folder / name for name in names), *(_vector_file(folder, *each) for each in vectors))
+
+
+def _vector_file(folder: Path, tuning: str, number: int, task: str) -> Path:
+    return folder / tuning / f"seed-{number}" / f"{name_for_file(task)}.safetensors"

@@ -71,9 +71,9 @@ def remove_empty_folders() -> None:
 _MARKS = {
     ".html": re.compile(rb'<meta name="generator" content="biascope '),
     ".json": re.compile(
-        rb'\A\s*\{\s*("format": \d+,.*"(measurement|record)": |"version": 1,\s*"results": \[)', re.DOTALL
+        rb'\A\s*\{\s*("format": \d+,.*"(measurement|record)": |"version": 1,\s*"results": \[|"biascope": ")', re.DOTALL
     ),
-    ".safetensors": re.compile(rb'"__metadata__":\{[^}]*"(biascope|encoder)":'),
+    ".safetensors": re.compile(rb'"__metadata__":\{[^}]*"(biascope|encoder|seal)":'),
     ".toml": re.compile(rb'\A(# biascope |command = ")'),
 }
 _HEAD = 4096  # of so many bytes
@@ -101,7 +101,7 @@ def require_ours(*paths: Path) -> None:
          would be replaced, but was not written by Biascope. Move it away, or pass another --out.
     """
     for path in paths:
-        if not _is_ours(path) and path.exists():
+        if not _is_ours(path) and os.path.lexists(path):
             raise ValueError(
                 f"{path} would be replaced, but was not written by Biascope. Move it away, or pass another --out."
             )
@@ -109,10 +109,8 @@ def require_ours(*paths: Path) -> None:
 
 def _is_ours(path: Path) -> bool:
     mark = _MARKS.get(path.suffix)
-    if mark is None or path.suffix == ".safetensors":  # versions before 0.2 left no mark there
-        known = path.absolute() in _written or _held_ours(path.parent.absolute())
-        if known or mark is None:
-            return known
+    if mark is None:
+        return path.absolute() in _written or _held_ours(path.parent.absolute())
     try:
         with path.open("rb") as file:
             return mark.search(file.read(_HEAD)) is not None
