@@ -31,6 +31,7 @@ from biascope.data import cifar10, fashion_mnist, mnist
 from biascope.data.dataset import Dataset
 from biascope.data.downloads import Downloads
 from biascope.data.fetching import fetch
+from biascope.data.npz import read_npz
 from biascope.data.official import Layout, OfficialSet
 from biascope.data.sources import SiteFiles
 
@@ -925,3 +926,18 @@ def test_the_real_fashion_mnist(data_root: Path) -> None:
     assert (images.shape, found.splits["test"][0].shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
     assert images.mean() / 255 == pytest.approx(0.2860, abs=5e-5)
     assert np.bincount(labels).tolist() == [6000] * 10
+
+
+def test_fractions_that_span_few_of_the_256_levels_are_told(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).random((50, 4, 4), dtype=np.float32)
+    for name, array in {"even": drawn, "dim": drawn / 8, "dark": drawn / 255, "plain": np.full((1, 2, 2), 0.5)}.items():
+        np.savez(tmp_path / f"{name}.npz", x=array)
+    read_npz(tmp_path / "plain.npz")
+    assert np.array_equal(read_npz(tmp_path / "even.npz").splits["train"][0][:, 0], np.rint(drawn * 255))
+    lost = np.sqrt(np.mean((np.rint(drawn / 8 * 255) / 255 - drawn / 8) ** 2)) / (drawn / 8).std()
+    with pytest.warns(
+        UserWarning, match=f"rounded to 256 levels between 0 and 1, which changes it by {lost:.1%} of its"
+    ):
+        read_npz(tmp_path / "dim.npz")
+    with pytest.raises(ValueError, match="must use more of the 256 levels between 0 and 1"):
+        read_npz(tmp_path / "dark.npz")

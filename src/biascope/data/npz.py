@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,30 @@ def _as_bytes(what: str, array: Array) -> Images:
             f"{what} must be whole numbers in 0 … 255 or fractions in [0, 1], got {came}. Rescale it; a command with --pixels "
             "MEAN:SPREAD undoes that for the network."
         )
-    return np.rint(array * 255).astype(np.uint8) if top == 1 else array.astype(np.uint8)
+    return _rounded(what, array) if top == 1 else array.astype(np.uint8)
+
+
+_WORTH_TELLING, _MOST_LOST = 0.01, 0.1  # of the spread; fractions spread evenly over [0, 1] lose 0.004
+
+
+def _rounded(what: str, array: Array) -> Images:
+    """Fractions at 256 levels; a warning or an error where they span few of them, as images that were divided by 255 twice."""
+    wide = array.astype(np.float32, copy=False) * 255
+    rounded = np.rint(wide)
+    spread = float(np.std(wide, dtype=np.float64))
+    share = float(np.sqrt(np.mean((wide - rounded) ** 2, dtype=np.float64))) / spread if spread else 0.0
+    if share > _MOST_LOST:
+        raise ValueError(
+            f"{what} must use more of the 256 levels between 0 and 1, but rounding to them changes it by {share:.0%} of its spread. "
+            "Rescale it to the range from 0 to 1."
+        )
+    if share > _WORTH_TELLING:
+        warnings.warn(
+            f"{what} is rounded to 256 levels between 0 and 1, which changes it by {share:.1%} of its spread. Rescale it to the "
+            "range from 0 to 1.",
+            stacklevel=2,
+        )
+    return rounded.astype(np.uint8)
 
 
 def _labels(what: str, array: Array, num: int) -> Labels:
