@@ -66,8 +66,11 @@ def test_a_command_replaces_its_own_files_in_another_process_too(
     ask.answered(*words)
 
 
-def test_an_array_that_is_no_kernel_matrix_is_left_as_it_is(ask: Asking) -> None:
-    np.save(ask.folder / "mine.npy", np.arange(5.0))
+@pytest.mark.parametrize("array", [np.arange(5.0), np.eye(12)], ids=["vector", "square"])
+def test_an_array_that_is_no_kernel_matrix_is_left_as_it_is(ask: Asking, array: np.ndarray) -> None:
+    ask.answered(*KERNEL, "--matrix", "kernel.npy")
+    ask.answered(*KERNEL, "--matrix", "kernel.npy")
+    np.save(ask.folder / "mine.npy", array)
     ask.refused(*KERNEL, "--matrix", "mine.npy", naming="--matrix would replace mine.npy, which holds no kernel matrix")
 
 

@@ -67,12 +67,12 @@ def kernel(
         raise ValueError(
             f"--matrix must lie in an existing folder, but {matrix.parent} does not exist. Create it first."
         )
-    if matrix is not None and matrix.exists():
-        _require_matrix(matrix)
     chosen = model_source.parse_settings(settings)
     found = samples.arrays(work.seed)
     family = model_source.family_of(model, shape=found.shape, settings=chosen, weights_file=weights)
     folder = work.out or Path("biascope-runs") / scanning.folder_name(model, chosen, weights)
+    if matrix is not None and matrix.exists():
+        _require_matrix(matrix, folder)
     run = work.run(folder, on=on, data_root=samples.data_root)
     if explain or matrix is not None:
         from biascope.kernels.gram import gram_explanation, tangent_gram
@@ -116,13 +116,15 @@ def kernel(
     print_results([result], write_folder_report(folder), work.as_json, files=files)
 
 
-def _require_matrix(path: Path) -> None:
-    """Refuse to replace an array that is no kernel matrix."""
-    import numpy as np
+def _require_matrix(path: Path, folder: Path) -> None:
+    """Refuse to replace an array that the run in a folder did not write, by the settings that it left there."""
+    import tomllib
 
     try:
-        shape = np.load(path, mmap_mode="r").shape
+        written = tomllib.loads((folder / "run-kernel.toml").read_text(encoding="utf-8")).get("matrix")
     except (OSError, ValueError):
-        shape = ()
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise ValueError(f"--matrix would replace {path}, which holds no kernel matrix. Pass another name.")
+        written = None
+    if not isinstance(written, str) or Path(written).absolute() != path.absolute():
+        raise ValueError(
+            f"--matrix would replace {path}, which holds no kernel matrix of the run in {folder}. Pass another name."
+        )

@@ -417,7 +417,7 @@ def _check_finite(state: Params, name: str) -> None:
     edited = {key: each for key, each in state.items() if weights.is_edited(key, each)}
     if bad := [key for key, each in edited.items() if not bool(each.isfinite().all())]:
         raise ValueError(
-            f"The weights of {name} must be finite, but {', '.join(bad[:4])} are not. Check where training diverged."
+            f"The weights of {name} must be finite, but those of {', '.join(bad[:4])} are not. Check where training diverged."
         )
 
 
