@@ -11,6 +11,7 @@ import pytest
 import torch
 from networks_under_test import CPU, normal
 from safetensors.torch import load_file, save_file
+from torch import nn
 from typer.testing import CliRunner
 
 from biascope.cli.merge import app
@@ -639,3 +640,17 @@ def test_a_verdict_can_be_a_gate(folder, undrawn):
     assert CliRunner().invoke(app, [*against, *gate]).exit_code == 1
     assert CliRunner().invoke(app, against).exit_code == 0
     refused(folder, "--fail-on must be one of 'merge'", *CHECK, "--data", "a.npz", "--fail-on", "never")
+
+
+@pytest.mark.parametrize("layers", ["Linear(8, 8), nn.Linear(8, 8)", "Linear(8, 8), nn.Softmax(1)"])
+def test_a_layer_that_is_not_the_last_is_no_head(folder, layers):
+    (folder / "deep.py").write_text(
+        f"from torch import nn\ndef build(outputs=8):\n    return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.{layers})\n"
+    )
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    kept = dict(list(network.state_dict().items())[: 6 if "Soft" not in layers else 4])
+    for name in ("base", "a", "b"):
+        save_file(kept, f"{name}.safetensors")
+    words = [word if word != "net.py:build" else "deep.py:build" for word in CHECK]
+    told = r"--head must name the last layer, but the outputs of the network are not those of '2'"
+    refused(folder, told, *words, "--data", "a.npz", "--head", "2")

@@ -18,7 +18,7 @@ from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encod
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
 from biascope.editing.merge import RELATED
-from biascope.editing.model_heads import headless, own_head
+from biascope.editing.model_heads import ends_with, headless, own_head, require_linear
 from biascope.editing.stream import TaskStream, is_vector
 from biascope.editing.tasks import task_of
 from biascope.editing.unlabelled import SPLIT, prepared_samples, unlabelled_images
@@ -175,7 +175,9 @@ def _built(
     _check_finite(state, start.name)
     with forked_rng(0):
         module = _module(reading, shape or next(iter(whole.values())).shape, state)
-        module = headless(module, reading.head) if reading.head else module
+        if reading.head:
+            _require_last(module, reading.head, next(iter(whole.values())), start.name)
+            module = headless(module, reading.head)
     states = {name: _state(start, state, model, reading) for name, model in ends.items()}
     module.load_state_dict(weights.matched(_merged(state, reading), module.state_dict(), start.name))
     network = _with_edited_buffers(Network.of(module))
@@ -400,10 +402,7 @@ def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:
     placed, count = network.to(torch.device("cpu"), torch.float32), 0
     for samples in sets:
         x = samples.batch(SPLIT, torch.arange(min(2, samples.sizes[SPLIT])))[0]
-        must = (
-            f"The network of {name} must take samples of {samples.name}, of shape {'×'.join(map(str, samples.shape))}"
-        )
-        with forward_pass(must, "Pass samples of the shape it was made for, or --input."), torch.no_grad():
+        with forward_pass(_must_take(samples, name), _OF_ITS_SHAPE), torch.no_grad():
             outputs = placed(x.float())
         if not isinstance(outputs, Tensor):
             raise ValueError(
@@ -413,11 +412,31 @@ def _outputs(network: Network, sets: Sequence[Arrays], name: str) -> int:
     return count
 
 
+_OF_ITS_SHAPE = "Pass samples of the shape it was made for, or --input."
+
+
+def _must_take(samples: Arrays, name: str) -> str:
+    return f"The network of {name} must take samples of {samples.name}, of shape {'×'.join(map(str, samples.shape))}"
+
+
+def _require_last(module: nn.Module, head: str, samples: Arrays, name: str) -> None:
+    """Refuse a head behind which something follows: read through it, a model would give other predictions than its own."""
+    require_linear(module, head)
+    x = samples.batch(SPLIT, torch.arange(min(2, samples.sizes[SPLIT])))[0]
+    with forward_pass(_must_take(samples, name), _OF_ITS_SHAPE):
+        last = ends_with(module, head, x.float())
+    if not last:
+        raise ValueError(
+            f"--head must name the last layer, but the outputs of the network are not those of {head!r}. Pass the last linear layer, "
+            "and leave out what follows it, such as a softmax."
+        )
+
+
 def _check_finite(state: Params, name: str) -> None:
     edited = {key: each for key, each in state.items() if weights.is_edited(key, each)}
     if bad := [key for key, each in edited.items() if not bool(each.isfinite().all())]:
         raise ValueError(
-            f"The weights of {name} must be finite, but those of {', '.join(bad[:4])} are not. Check where training diverged."
+            f"The weights of {name} must be finite, but {', '.join(bad[:4])} are not. Check where training diverged."
         )
 
 

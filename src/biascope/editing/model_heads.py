@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 
@@ -15,18 +17,36 @@ def headless(module: nn.Module, head: str) -> nn.Module:
     Args:
         module: Changed in place.
         head: Name of the layer.
-
-    Raises:
-        ValueError: If there is no such linear layer.
     """
-    known = {name: each for name, each in module.named_modules() if isinstance(each, nn.Linear)}
+    parent, _, name = head.rpartition(".")
+    setattr(module.get_submodule(parent), name, nn.Identity())
+    return module
+
+
+def ends_with(module: nn.Module, head: str, x: torch.Tensor) -> bool:
+    """Whether the outputs of a module are those of a layer: put behind the rest, any other layer would make another network.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+        >>> ends_with(network, "2", torch.ones(1, 2)), ends_with(network, "0", torch.ones(1, 2))
+        (True, False)
+    """
+    copied, given = copy.deepcopy(module).float().eval(), []
+    copied.get_submodule(head).register_forward_hook(lambda _layer, _inputs, output: given.append(output.clone()))
+    with torch.no_grad():
+        found = copied(x)
+    if not isinstance(found, torch.Tensor):  # which others say
+        return True
+    return bool(given) and torch.equal(found.flatten(), given[-1].flatten())
+
+
+def require_linear(module: nn.Module, head: str) -> None:
+    """Refuse a name that no linear layer has."""
+    known = [name for name, each in module.named_modules() if isinstance(each, nn.Linear)]
     if head not in known:
         raise ValueError(
             f"--head must name a linear layer of the network, one of {', '.join(known) or 'none'}, got {head!r}. Pass the last one."
         )
-    parent, _, name = head.rpartition(".")
-    setattr(module.get_submodule(parent), name, nn.Identity())
-    return module
 
 
 def own_head(state: Params, name: str, outputs: int, head: str | None, *, features: bool) -> Head:
