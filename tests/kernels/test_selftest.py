@@ -379,6 +379,21 @@ def test_why_the_same_input_gives_another_output_is_said():
     assert why(RandomForward).startswith("forward is random or keeps state. Remove the noise")
 
 
+def test_a_buffer_that_forward_writes_is_not_taken_for_the_input_alone():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 1)
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            return self.layer(x) * self.calls.add_(1)
+
+    remarks = [check.remark for check in selftest(Family.initialised(Counter), (6,)) if "in place" in check.remark]
+    assert remarks
+    assert all("forward changes its input or a buffer in place" in remark for remark in remarks)
+
+
 def test_the_warning_of_a_measurement_says_it_too():
     result = biascope.average_geometry(
         Family.initialised(OverwritesItsInput), Probe.gaussian((6,)), draws=4, run=Run(device="cpu")

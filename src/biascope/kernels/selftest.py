@@ -37,6 +37,7 @@ _ROUNDING = 1.0  # the tolerance of errors in units of what rounding explains
 _FAR = 100.0  # times the inputs: where differences look by default
 _ROUNDINGS = 64  # of the largest output: what a constant output may move by
 _IN_PLACE = "forward changes its input in place. Write x = x * 2 instead of x.mul_(2), and leave out inplace=True in the first layer"
+_WRITES = "forward changes its input or a buffer in place. Write x = x * 2 instead of x.mul_(2), and count calls outside of forward"
 CONSTANT = "the output is constant at all inputs tried, which proves nothing"
 _WORTH_TELLING = 1e-2  # of a slope: a few units of many on their kinks move no measurement
 _BENT = {
@@ -412,7 +413,7 @@ def _run_check(identity: _Identity) -> Check:
     except Exception as failure:  # a user's forward pass may raise anything
         reason = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
         if "would mutate a captured Tensor" in reason or "leaf Variable that requires grad is being used" in reason:
-            reason = _IN_PLACE
+            reason = _WRITES
         return Check(identity.name, math.inf, identity.tolerance, f"could not be run: {reason}", needed=identity.needed)
     agreement = found if isinstance(found, Agreement) else Agreement(found)
     error = agreement.error if math.isfinite(agreement.error) else math.inf
