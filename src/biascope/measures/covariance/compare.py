@@ -11,12 +11,15 @@ import numpy as np
 import torch
 
 from biascope.derivatives.spectrum import subspace_similarity
+from biascope.results.estimate import Estimate
 from biascope.results.result import Result, Sentence
 from biascope.results.wording import listed, percent
 from biascope.runs.ambient import under_torch_defaults
 
 if TYPE_CHECKING:
     from biascope.measures.covariance import CovarianceResult
+
+_NORMAL = 1.96  # standard errors that Student's interval spans at least
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,16 +80,20 @@ class Comparison:
     def differences(self) -> np.ndarray:
         """Which pairs of results differ significantly in effective rank, ``(result, result)``.
 
-        At 5 % for all pairs together: each pair is tested at 5 % over their number, with normal differences.
-        """
-        count = len(self.results)
-        ranks = np.array([(each.effective_rank.value, each.effective_rank.standard_error) for each in self.results])
-        from scipy.special import ndtri
+        Definition:
+            Two ranks ``a > b`` differ if ``a − b`` exceeds the root of ``(a − low a)² + (high b − b)²``, by the ends of their own
+            intervals. So ranks differ whose printed intervals lie apart, and none whose interval contains the other. The level is
+            5 % for all pairs together: with more than two results, the intervals are widened by the law that gave them.
 
-        reach = -float(ndtri(0.025 / max(1, count * (count - 1) // 2)))
-        gaps = np.abs(ranks[:, None, 0] - ranks[None, :, 0])
-        with np.errstate(invalid="ignore"):
-            return np.asarray(gaps > reach * np.hypot(ranks[:, None, 1], ranks[None, :, 1]))
+        Reference:
+            Zou, G. Y. and Donner, A. (2008). Construction of confidence limits about effect measures: a general approach.
+            Statistics in Medicine 27.
+        """
+        ranks, count = [result.effective_rank for result in self.results], len(self.results)
+        values = np.array([rank.value for rank in ranks])
+        low, high = np.array([_ends(rank, max(1, count * (count - 1) // 2)) for rank in ranks]).T
+        above = values[:, None] - values[None, :] > np.hypot((values - low)[:, None], (high - values)[None, :])
+        return np.asarray(above | above.T)
 
     def conclusion(self, labels: Sequence[str] | None = None) -> str:
         """Which networks differ significantly in effective rank, in a sentence.
@@ -196,6 +203,20 @@ class Comparison:
             )
             lines.append(f"  {result.subject:{width}} effective rank {result.effective_rank!r:40}  {cells.rstrip()}")
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
+
+
+def _ends(rank: Estimate, pairs: int) -> tuple[float, float]:
+    """The interval of an effective rank at 5 % over a number of pairs: the printed one for one pair."""
+    error = rank.standard_error
+    if pairs == 1 or not error > 0 or rank.value <= 0:
+        return rank.low, rank.high
+    from scipy.special import stdtridf
+
+    # Of an interval that ends where ranks can lie, one side tells how many standard errors it spans, or none does.
+    spans = max(rank.value - rank.low, rank.value - rank.value**2 / rank.high) / error
+    freedom = float(stdtridf(0.975, spans)) if spans > _NORMAL else math.inf
+    wide = Estimate.of_positive(rank.value, error, min(freedom, 1e10), 1 - 0.05 / pairs)
+    return min(rank.low, wide.low), max(rank.high, wide.high)
 
 
 def _counted(number: float) -> str:
