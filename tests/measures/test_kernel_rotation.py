@@ -184,6 +184,22 @@ def test_what_rounding_hides_is_not_compared() -> None:
     assert np.isfinite(result.headline()["others_growth"].value)
 
 
+def test_directions_of_eigenvalue_zero_hold_no_energy_and_are_no_target() -> None:
+    result = kernel_rotation(LINEAR, DATA, **{**SMALL, "leading": 9, "energy": 20})
+    exact = kernel_rotation(LINEAR, DATA, **{**SMALL, "leading": 5, "energy": 5})
+    np.testing.assert_allclose(result.energy, exact.energy, rtol=1e-9)  # 20 of any directions would hold nearly all
+    np.testing.assert_allclose(result.alignment[:, :, :5], exact.alignment, rtol=1e-9)
+    assert np.isnan(result.alignment[:, :, 5:]).all()
+    assert [words.split(" have")[0] for words in result.warnings] == [
+        "Only the first 5 of the 9 eigenfunctions for the alignments",
+        "Only the first 5 of the 20 eigenfunctions for the energy",
+    ]
+    assert not exact.warnings
+    with pytest.raises(ValueError, match=r"has 5 and number 7 was asked for. Pass targets up to 5"):
+        kernel_rotation(LINEAR, DATA, **{**SMALL, "leading": 9, "target": 7})
+    assert kernel_rotation(LINEAR, DATA, **{**SMALL, "leading": 5, "target": 5, "epochs": 2}).target == 5
+
+
 def turned(target: float, others: float) -> str:
     example = kernel_rotation(FAMILY, DATA, **{**SMALL, "epochs": 1, "leading": 4, "checkpoints": 2})
     grown = np.ones((1, 2, 4))

@@ -115,6 +115,14 @@ def test_eigenfunctions_of_a_linear_model_are_its_directions() -> None:
     assert "accuracy" in result.plots()
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_direction_of_eigenvalue_zero_is_no_target(precision: str) -> None:
+    run = Run(device="cpu", precision=precision)
+    with pytest.raises(ValueError, match=r"has 5 and number 6 was asked for. Pass targets up to 5"):
+        linearized_training(LINEAR, DATA, **{**SMALL, "targets": (1, 6), "run": run})
+    assert linearized_training(LINEAR, DATA, **{**SMALL, "targets": (5,), "run": run}).targets == (5,)
+
+
 def test_training_sizes_are_an_axis_and_smaller_sets_are_parts_of_larger_ones() -> None:
     result = linearized_training(FAMILY, DATA, sizes=(10, 40), repeats=3, **SMALL)
     assert result.accuracy.shape == (2, 1, 2, 3)

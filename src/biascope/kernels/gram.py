@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.derivatives.spectrum import Spectrum
 from biascope.families.acceptance import accepted_outputs, shape_of
 from biascope.families.family import Network
 from biascope.kernels.panel import Panel
@@ -62,6 +64,28 @@ class Gram:
     def explain(self) -> str:
         """The rule, the operations and the memory of each parameter."""
         return self.explained
+
+    def positive(self, spectrum: Spectrum) -> int:
+        """How many leading eigenvalues of the square matrix are known to be positive.
+
+        Independent errors of its entries, of size ``ε·tr K/n``, move eigenvalues by up to ``2√n`` times that.
+        """
+        trace, samples = float(self.matrix.diagonal().double().sum()), len(self.matrix)
+        largest = float(spectrum.values.abs().max().clamp_min(1e-300))
+        return spectrum.positive(max(1e-12, 2 * self.error * trace / math.sqrt(samples) / largest))
+
+    def known_targets(self, spectrum: Spectrum, targets: Sequence[int]) -> None:
+        """Refuse eigenfunctions, counted from 1, that are arbitrary because their eigenvalue is rounding.
+
+        Raises:
+            ValueError: If one is.
+        """
+        count = self.positive(spectrum)
+        if targets and max(targets) > count:
+            raise ValueError(
+                f"An eigenfunction that is to be learned must have a positive eigenvalue, but the kernel of these {len(self.matrix)} "
+                f"samples has {count} and number {max(targets)} was asked for. Pass targets up to {count}."
+            )
 
 
 @under_torch_defaults

@@ -18,7 +18,7 @@ from torch.nn.utils import get_total_norm
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import Spectrum, eigenpairs
 from biascope.families.family import Family, Network
-from biascope.kernels.gram import tangent_gram
+from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import SHARE, Number, over
@@ -280,8 +280,8 @@ def kernel_rotation(
     at = sorted({0, *np.geomspace(epochs, 1, max(1, checkpoints - 1)).round().astype(int).tolist()})
     steps = {epoch: epoch * recipe.steps_per_epoch(train) for epoch in at}
 
-    def kernel_of(network: Network) -> Tensor:  # not kept: it is large, and what is made of it small
-        return tangent_gram(network.read(readout), x, run=replace(run, folder=None)).matrix
+    def kernel_of(network: Network) -> Gram:  # not kept: it is large, and what is made of it small
+        return tangent_gram(network.read(readout), x, run=replace(run, folder=None))
 
     asked = {
         "target": target,
@@ -301,8 +301,11 @@ def kernel_rotation(
         def trained() -> tuple[Tensor, Arrays, Trajectory]:
             own, task = seed_of(seed, "repeat", repeat), data
             start = family.draw(1, seed=own, run=run).member(0).to(device, master_dtype(run))
-            pairs = _leading_pairs(kernel_of(start), leading, tolerance)
+            kernel = kernel_of(start)
+            pairs = _leading_pairs(kernel.matrix, leading, tolerance)
+            kernel.known_targets(pairs, () if target is None else (target,))
             functions = math.sqrt(len(x)) * pairs.vectors  # (L, n), E φ² = 1
+            functions[kernel.positive(pairs) :] = math.nan  # any directions of eigenvalue 0
             if target is not None:
                 y = (functions[target - 1] > 0).long()
                 task = replace(data, splits={"train": (x[:train], y[:train]), "test": (x[train:], y[train:])})
@@ -312,18 +315,22 @@ def kernel_rotation(
         def measured(key: str) -> Outcome:
             functions, task, walk = trained()
             start, network = walk.at(0), walk.at(steps[int(key.split()[-1])])
-            kernel, labels = kernel_of(network), 2 * task.splits["train"][1][rows].double() - 1
+            gram, labels = kernel_of(network), 2 * task.splits["train"][1][rows].double() - 1
             wanted = labels if target is None else functions[target - 1]
+            kernel = gram.matrix
             followed = torch.cat([functions, wanted[None]]).T  # (n, L + 1)
             alignment = (followed * Matrix(kernel).matmul(followed)).sum(0) / len(x) ** 2
             trace, norm = kernel.diagonal().double().sum(), torch.linalg.vector_norm(kernel, dtype=torch.float64)
-            held = _leading_pairs(kernel if target is None else kernel[rows][:, rows], energy).vectors @ labels
+            seen = gram if target is None else replace(gram, matrix=kernel[rows][:, rows])
+            pairs = _leading_pairs(seen.matrix, energy)
+            held = pairs.vectors[: (count := seen.positive(pairs))] @ labels
             moved = get_total_norm([network.params[name] - tensor for name, tensor in start.params.items()])
             return {
                 "alignment": alignment[:-1],
                 "target_alignment": alignment[-1],
                 "jacobian_norm": trace / len(x),
                 "energy": held.square().sum() / len(labels),
+                "positive": torch.tensor(count),
                 "effective_rank": (trace / norm).square(),
                 "accuracy": evaluation(network, task, "test", run=run).accuracy[0],
                 "train_accuracy": evaluation(network, task, "train", run=run).accuracy[0],
@@ -334,4 +341,18 @@ def kernel_rotation(
 
     found = [along(repeat) for repeat in range(repeats)]
     arrays: Any = {n: np.stack([[one[n].double().cpu() for one in each] for each in found]) for n in found[0][0]}
-    return KernelRotation(target, energy, np.array(at), **arrays)
+    followed = int(np.isfinite(arrays["alignment"]).all((0, 1)).sum())
+    doubts = _doubts_of_rank(
+        {"the alignments": (followed, leading), "the energy": (int(arrays.pop("positive").min()), energy)}
+    )
+    return KernelRotation(target, energy, np.array(at), **arrays, provenance={"warnings": doubts} if doubts else {})
+
+
+def _doubts_of_rank(counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """A warning for each use of eigenfunctions, of which so many have positive eigenvalues and so many were asked for."""
+    return [
+        f"Only the first {count} of the {asked} eigenfunctions for {use} have a positive eigenvalue. The others are arbitrary and do "
+        "not count. Pass more training samples, or ask for fewer."
+        for use, (count, asked) in counts.items()
+        if count < asked
+    ]

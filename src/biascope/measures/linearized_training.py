@@ -297,8 +297,11 @@ def linearized_training(
         own, given = seed_of(seed, "repeat", int(key.split()[-1])), data.to(run)
         network = family.draw(1, seed=own, run=run).member(0).to(run.torch_device, master_dtype(run))
         x = torch.cat([given.whole(split)[0] for split in ("train", "test")])
-        kernel = tangent_gram(network.read(readout), x, run=replace(run, folder=None)).matrix  # large: not kept
-        pairs = eigenpairs(Matrix(kernel), max(places), tolerance=1e-6, each=True, iterate=len(x) > 8 * max(places))
+        kernel = tangent_gram(network.read(readout), x, run=replace(run, folder=None))  # large: not kept
+        pairs = eigenpairs(
+            Matrix(kernel.matrix), max(places), tolerance=1e-6, each=True, iterate=len(x) > 8 * max(places)
+        )
+        kernel.known_targets(pairs, places)
         return {str(place): (pairs.vectors[place - 1] > 0).long() for place in places}
 
     tasks = Trials("labels", run, code=labels_of, at=data, **parts, targets=targets)

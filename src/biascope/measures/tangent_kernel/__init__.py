@@ -414,8 +414,7 @@ def _spectrum(gram: Gram, y: Tensor, leading: int) -> tuple[dict[str, np.ndarray
         )
     pairs = eigenpairs(operator, leading, tolerance=_TOLERANCE, each=True, iterate=n > max(_DENSE, 10 * leading))
     values, functions = pairs.values.clamp_min(0) / n, math.sqrt(n) * pairs.vectors
-    # Independent errors of the entries, of size ε·tr K/n, move eigenvalues of K by up to 2√n times that.
-    known = values >= torch.clamp(2 * gram.error * trace / math.sqrt(n), 1e-12 * values[0], values[0])
+    known = torch.arange(len(values), device=values.device) < max(1, gram.positive(pairs))
     energy = (functions @ y.T / n).square() * known[:, None]  # (k, T)
     alignment = (y * operator.matmul(y.T).T).sum(1) / n**2
     numbers = {"eigenvalues": values, "alignment": alignment, "trace": trace, "frobenius": frobenius}
