@@ -477,6 +477,23 @@ def test_sampling_stops_once_the_leading_subspaces_agree() -> None:
     assert anisotropy_directions(family, FIXED, **settings).draws == 320  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_step_that_changes_only_rounding_is_refused(precision: str) -> None:
+    family, run = Family.initialised(tanh_mlp), Run(device="cpu", precision=precision)
+    exact = anisotropy_directions(family, FIXED, estimator="mixed", draws=16, run=run).trace.value
+    refused = []
+    for step in 10.0 ** np.arange(-20, -2):
+        try:
+            found = anisotropy_directions(family, FIXED, estimator="mixed_difference", step=step, draws=16, run=run)
+        except ValueError as error:
+            refused.append(step)
+            enough = float(str(error).partition("more than rounding in")[2].partition("Pass step=")[2].split()[0])
+            anisotropy_directions(family, FIXED, estimator="mixed_difference", step=enough * 1.5, draws=2, run=run)
+        else:
+            assert found.trace.value == pytest.approx(exact, rel=0.01)
+    assert refused
+
+
 BAD: list[tuple[dict[str, object], str]] = [
     ({"estimator": "guess"}, "estimator must be one of"),
     ({"average": "mean"}, "average must be 'gram', or 'operator'"),

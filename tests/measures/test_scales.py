@@ -167,3 +167,16 @@ def test_a_number_of_any_size_is_printed_with_its_digits(value: float) -> None:
     ]
     assert numbers == pytest.approx([value, value / 10, 0.8 * value, 1.2 * value], rel=0.05)
     assert dataclasses.astuple(Estimate.exact(value))[0] == value
+
+
+def test_two_draws_are_enough_for_any_rank() -> None:
+    for size in (1, 2, 6):
+        for seed in range(6):
+            family = Family.initialised(
+                lambda size=size: nn.Sequential(nn.Linear(size, 3), nn.Tanh(), nn.Linear(3, 1)), name="small"
+            )
+            result = mean_gradient(
+                family, Probe.gaussian((size,), num=2, fresh=True, std=8.0), draws=2, seed=seed, run=Run(device="cpu")
+            )
+            assert 1 <= result.effective_rank.value <= size
+            assert result.unclear() or size == 1

@@ -32,7 +32,7 @@ from biascope.tasks.probe import Probe
 
 ESTIMATORS = ("exact", "difference")
 GROUPS = 32  # blocks of the jackknife, and units of resuming
-_ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the variance
+ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the variance
 _SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
 
 
@@ -217,14 +217,27 @@ class GradientSampler:
         with torch.no_grad():
             output = float(network(x).abs().max())
         length = float(gradient.double().norm(dim=-1).max())
-        rounded = self.run.rounding * output * math.sqrt(gradient.shape[-1] / 2)  # over all numbers of an input
-        if rounded > _ROUNDED * abs(self.step) * length:
-            enough = rounded / (_ROUNDED * length)
+        # Of the outputs, over all numbers of an input, and of the inputs themselves.
+        rounded = self.run.rounding * max(output * math.sqrt(gradient.shape[-1] / 2), largest_input(x) * length)
+        if rounded > ROUNDED * abs(self.step) * length:
+            enough = rounded / (ROUNDED * length)
             raise ValueError(
                 f"The step h of the difference must change the outputs by more than rounding in {self.run.precision}, got "
-                f"{self.step:g} for outputs of {output:.2g} and a gradient of length {length:.2g}. Pass step={enough:.1g} or "
-                "more, or precision='float64'."
+                f"{self.step:g} for inputs up to {largest_input(x):.2g}, outputs of {output:.2g} and a gradient of length {length:.2g}. "
+                f"Pass step={rounded_up(enough)} or more, or precision='float64'."
             )
+
+
+def rounded_up(number: float) -> str:
+    """A positive number with one digit that is not below it."""
+    unit = 10.0 ** math.floor(math.log10(number))
+    return f"{math.ceil(number / unit) * unit:.1g}"
+
+
+def largest_input(x: Any) -> float:
+    """The largest size of a number that moves."""
+    leaves = [leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return max((float(leaf.abs().max()) for leaf in leaves), default=0.0)
 
 
 def _why_constant(network: Network) -> str:
@@ -354,7 +367,7 @@ def gradient_covariance(
 def _check_digits(covariance: GradientCovariance, sampler: GradientSampler) -> None:
     """Refuse a spread that is rounding of what the gradients have in common."""
     common, spread = covariance.mean_length(), math.sqrt(max(covariance.trace().value, 0.0))
-    if sampler.run.rounding * common <= _ROUNDED * spread:
+    if sampler.run.rounding * common <= ROUNDED * spread:
         return
     name, precision = sampler.family.name, sampler.run.precision
     if sampler.run.rounding == torch.finfo(torch.float64).eps:

@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.derivatives.covariance import ROUNDED, largest_input, rounded_up
 from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.gradients import mixed_jvp, mixed_vjp, plain_attention
 from biascope.derivatives.moments import unit_of
+from biascope.families.acceptance import differentiated
 from biascope.families.family import Family, Network
+from biascope.families.weights import Params
 from biascope.runs.failures import reason_of
 from biascope.runs.memory import give_back, is_of_the_device, is_out_of_memory
 from biascope.runs.run import Run
@@ -94,6 +97,37 @@ class MixedDerivative:
         self.parameters = family.num_parameters
         self.numbers = _COLUMN_NUMBERS.get(self.device.type, 2**28)
         self._alone = False
+        if self.step is not None:
+            self._check_step(self.step)
+
+    def _check_step(self, step: float) -> None:
+        """Refuse differences of so small a step that they are rounding of the inputs, or of the gradients by weights."""
+        directions = torch.randn(4, self.size, generator=torch.Generator().manual_seed(0))
+        directions = (directions / directions.norm(dim=1, keepdim=True)).to(self.device, self.run.dtype)
+        lengths, changes, entry = [], [], 0.0
+        with self.run.products(), plain_attention(), ConvolutionAsProduct(), differentiated(self.family.name):
+            for network, inputs in self._one_by_one([(0, 2)]):  # one draw may be dead
+
+                def output(params: Params, network: Network = network, x: Any = inputs[0]) -> Tensor:
+                    return network.apply(params, network.buffers, x).sum()
+
+                gradient = tree_leaves(torch.func.grad(output)(network.params))
+                lengths.append(float(torch.cat([part.double().flatten() for part in gradient]).norm()))
+                changes.append(
+                    float(abs(step) * mixed_jvp(network, inputs[0], directions, step=step).double().norm() / 2)
+                )
+                entry = max(entry, largest_input(inputs[0]))
+        length, change = math.hypot(*lengths), math.hypot(*changes)
+        rounding, precision = self.run.rounding, self.run.precision
+        enough = rounding * entry / ROUNDED
+        if change > 0:
+            enough = max(enough, abs(step) * rounding * length * math.sqrt(0.5) / (ROUNDED * change))
+        if enough > abs(step):
+            raise ValueError(
+                f"The step h of the difference must change the gradients by weights by more than rounding in {precision}, got {step:g} "
+                f"for inputs up to {entry:.2g} and gradients of length {length:.2g}. Pass step={rounded_up(enough)} or more, or "
+                "precision='float64'."
+            )
 
     def kept(self, **parts: Any) -> Trials:
         """The store of its finished products."""

@@ -110,7 +110,9 @@ class EstimatedOperator(LinearOperator):
     def effective_rank(self) -> Estimate:
         """The participation ratio ``(tr C)²/tr C²``, with its interval between 1 and D: all of it where nothing is known."""
         found, size = self.participation(), float(self.size)
-        if not math.isfinite(found.value) and self.trace().standard_error > 0:  # the noise is larger than what it hides
+        if (
+            not math.isfinite(found.value) and self.trace().standard_error != 0
+        ):  # the noise is larger than what it hides
             return Estimate(math.sqrt(size), (size - 1) / 4, 1.0, size)
         return found.within(1.0, size)
 
