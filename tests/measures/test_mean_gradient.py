@@ -292,9 +292,5 @@ def test_a_scan_has_one_headline_for_inputs_of_any_size(build: type, shape: tupl
     assert [result.measurement for result in headlines] == ["mean_gradient"]
     assert isinstance(headlines[0], MeanGradient)
     assert headlines[0].size == np.prod(shape)
-    assert (
-        headlines[0]
-        .sentence()
-        .startswith(("Before training, the mean gradient of net spreads", "net needs more draws"))
-    )
+    assert headlines[0].sentence().startswith(("Before training, the mean gradient of net ", "net needs more draws"))
     assert np.isfinite(headlines[0].effective_rank.value)

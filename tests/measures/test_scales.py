@@ -180,3 +180,24 @@ def test_two_draws_are_enough_for_any_rank() -> None:
             )
             assert 1 <= result.effective_rank.value <= size
             assert result.unclear() or size == 1
+
+
+@pytest.mark.parametrize("estimator", ["exact", "difference", "mixed", "mixed_difference"])
+def test_an_input_of_one_number_has_one_direction(estimator: str) -> None:
+    single = Family.initialised(lambda: nn.Sequential(nn.Linear(1, 5), nn.Tanh(), nn.Linear(5, 1)), name="curve")
+    run = Run(device="cpu")
+    results = [
+        anisotropy_directions(single, Probe.gaussian((1,)), draws=9, estimator=estimator, run=run),
+        mean_gradient(single, Probe.gaussian((1,), num=2, fresh=True), draws=9, run=run),
+        average_geometry(single, Probe.gaussian((1,), num=2, fresh=True), draws=9, run=run),
+    ]
+    for result in results:
+        assert (result.effective_rank, result.anisotropy) == (Estimate.exact(1.0), Estimate.exact(0.0))
+        assert "curve has the one direction of an input of one number." in result.sentence()
+
+
+@pytest.mark.parametrize("measure", [mean_gradient, average_geometry])
+def test_a_small_rank_keeps_its_digit_in_the_sentence(measure: Callable[..., CovarianceResult]) -> None:
+    result = measure(family(1.0), FRESH, draws=40, run=Run(device="cpu"))
+    rank = dataclasses.replace(result, effective_rank=Estimate(1.84, 0.03, 1.77, 1.92))
+    assert "about 1.8 of 6 directions" in rank.sentence()

@@ -223,7 +223,7 @@ class GradientSampler:
             enough = rounded / (ROUNDED * length)
             raise ValueError(
                 f"The step h of the difference must change the outputs by more than rounding in {self.run.precision}, got "
-                f"{self.step:g} for inputs up to {largest_input(x):.2g}, outputs of {output:.2g} and a gradient of length {length:.2g}. "
+                f"{self.step:g} for inputs up to {largest_input(x):.2g}, outputs of {output:.2g} and a gradient of {length:.2g}. "
                 f"Pass step={rounded_up(enough)} or more, or precision='float64'."
             )
 

@@ -110,6 +110,8 @@ class EstimatedOperator(LinearOperator):
     def effective_rank(self) -> Estimate:
         """The participation ratio ``(tr C)²/tr C²``, with its interval between 1 and D: all of it where nothing is known."""
         found, size = self.participation(), float(self.size)
+        if size == 1 and math.isfinite(found.value):
+            return Estimate.exact(1.0)
         if (
             not math.isfinite(found.value) and self.trace().standard_error != 0
         ):  # the noise is larger than what it hides

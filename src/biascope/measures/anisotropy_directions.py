@@ -92,9 +92,9 @@ class Anisotropy(CovarianceResult):
             return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
         what = f"The {'mixed derivative' if self.mixed else 'gradient'} of {self.subject}"
         if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
-            return f"{what} spreads evenly over all {size} directions: no direction is preferred."
+            return f"{what} {self.evenly()}."
         prefers = self.preference()
-        words = f"{what} spreads over about {rank.value:.0f} of {size} directions."
+        words = f"{what} spreads over about {self.counted()} of {size} directions."
         words += f" The network prefers {prefers}." if prefers else ""
         if self.alignments and self.kinks:
             words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."

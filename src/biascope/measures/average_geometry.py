@@ -44,12 +44,9 @@ class Geometry(CovarianceResult):
         if self.unclear():
             return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
         if rank.contains(size):
-            return (
-                f"Averaged over inputs, the gradient of {self.subject} spreads evenly over all {size} directions: "
-                "no direction is preferred."
-            )
+            return f"Averaged over inputs, the gradient of {self.subject} {self.evenly()}."
         prefers = self.preference()
-        words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {rank.value:.0f} of {size} directions."
+        words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size} directions."
         return words + (f" The network prefers {prefers}." if prefers else "")
 
     def sentences(self) -> list[Sentence]:  # noqa: D102

@@ -332,7 +332,7 @@ class Result(ABC):
                 )
             if not math.isfinite(number.value):
                 raise ValueError(
-                    f"{self.measurement} gave a {number.label} that is not a number: the gradients may all be zero. "
+                    f"{self.measurement} gave no number for the {number.label}: the gradients may all be zero. "
                     "Check the network's output, or pass more draws."
                 )
         return self

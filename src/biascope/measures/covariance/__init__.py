@@ -329,6 +329,17 @@ class CovarianceResult(Result, ABC):
             words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
         return [each.replace("%", " %") for each in words]
 
+    def evenly(self) -> str:
+        """What a gradient does that prefers no direction."""
+        if self.size == 1:
+            return "has the one direction of an input of one number"
+        return f"spreads evenly over all {self.size} directions: no direction is preferred"
+
+    def counted(self) -> str:
+        """The effective rank in words, which a sentence may not round to all or to none."""
+        rank = self.effective_rank.value
+        return f"{rank:.0f}" if rank >= 10 else f"{rank:.1f}"
+
     def unclear(self) -> bool:
         """Whether the effective rank is too uncertain for a sentence: by a factor of 3, or of 2 where it may be all directions."""
         rank = self.effective_rank

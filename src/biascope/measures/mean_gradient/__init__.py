@@ -49,14 +49,10 @@ class MeanGradient(CovarianceResult):
         if self.unclear():
             return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its mean gradient spreads."
         if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
-            return (
-                f"Before training, the mean gradient of {self.subject} spreads evenly over all {size} directions: "
-                "no direction is preferred."
-            )
-        count = f"{rank.value:.0f}" if rank.value >= 10 else f"{rank.value:.1f}"
+            return f"Before training, the mean gradient of {self.subject} {self.evenly()}."
         where = placed(rank, self.input_shape, self.subject)
         words = (
-            f"Before training, the mean gradient of {self.subject} spreads over about {count} of {size} directions "
+            f"Before training, the mean gradient of {self.subject} spreads over about {self.counted()} of {size} directions "
             f"(95 % CI {rank.low:.3g} to {rank.high:.3g}). {where} "
         )
         if self.resolved == 0:
