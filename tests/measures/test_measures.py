@@ -206,6 +206,26 @@ def test_a_common_gradient_does_not_change_centred_directions_or_is_refused(prec
         assert 1 <= found.effective_rank.value <= 8
 
 
+@pytest.mark.parametrize("length", [1e2, 1e4, 1e5])
+def test_differences_of_members_that_share_an_output_are_right_or_refused(length: float) -> None:
+    """Rounding of a large common output, over a small step, is no spread of the members."""
+    family, run = Family.initialised(lambda: Common(length), name="common"), Run(device="cpu", progress=False)
+    settings = {"draws": 64, "run": run}
+    wanted = anisotropy_directions(family, Probe.fixed(X), estimator="exact", **settings)  # type: ignore[arg-type]
+    refused = 0
+    for step in (1e-5, 1e-4, 1e-3, 1e-2, 1.0, 100.0):
+        try:
+            found = anisotropy_directions(family, Probe.fixed(X), estimator="difference", step=step, **settings)  # type: ignore[arg-type]
+        except ValueError as error:
+            refused += "Pass a larger step, or precision='float64'" in str(error)
+        else:
+            assert found.trace.value == pytest.approx(wanted.trace.value, rel=0.02)
+            assert found.effective_rank.value == pytest.approx(wanted.effective_rank.value, rel=0.02)
+    assert refused
+
+    assert found.resolved == wanted.resolved
+
+
 def test_members_of_one_gradient_have_no_covariance_about_their_mean() -> None:
     class Shift(nn.Module):  # random, but not along the input
         def __init__(self) -> None:

@@ -64,6 +64,7 @@ class GradientSampler:
             raise ValueError(f"The step h of the difference must be a number other than 0, got {step}. Pass step=100.")
         self.family, self.probe, self.run = family, probe, run
         self.estimator, self.step, self.readout = estimator, step, readout
+        self.rounded = 0.0  # length of what rounding of the outputs adds to a difference
         self._draws = family.draws(seed=seed, run=run)
         with plain_attention(), self._random_state(0):
             self.outputs = self._checked_outputs()
@@ -219,6 +220,7 @@ class GradientSampler:
         length = float(gradient.double().norm(dim=-1).max())
         # Of the outputs, over all numbers of an input, and of the inputs themselves.
         rounded = self.run.rounding * max(output * math.sqrt(gradient.shape[-1] / 2), largest_input(x) * length)
+        self.rounded = rounded / abs(self.step)
         if rounded > ROUNDED * abs(self.step) * length:
             enough = rounded / (ROUNDED * length)
             raise ValueError(
@@ -360,16 +362,23 @@ def gradient_covariance(
         _check_digits(covariance, sampler)
         common, spread = covariance.mean_length(), covariance.trace().value
         if spread > 0:  # what is removed leaves its rounding behind
-            covariance.rounding = max(covariance.rounding, rounding * common**2 / spread)
+            left = max(rounding * common**2, sampler.rounded**2)
+            covariance.rounding = max(covariance.rounding, left / spread)
     return covariance
 
 
 def _check_digits(covariance: GradientCovariance, sampler: GradientSampler) -> None:
     """Refuse a spread that is rounding of what the gradients have in common."""
     common, spread = covariance.mean_length(), math.sqrt(max(covariance.trace().value, 0.0))
+    name, precision = sampler.family.name, sampler.run.precision
+    if sampler.rounded > max(ROUNDED * spread, sampler.run.rounding * common):
+        raise ValueError(
+            f"The step h of the difference must show how gradients of {name} differ between draws, but with {sampler.step:g} in "
+            f"{precision}, rounding moves them by {sampler.rounded:.2g} and draws by {spread:.2g}. Pass a larger step, or "
+            "precision='float64'."
+        )
     if sampler.run.rounding * common <= ROUNDED * spread:
         return
-    name, precision = sampler.family.name, sampler.run.precision
     if sampler.run.rounding == torch.finfo(torch.float64).eps:
         raise ValueError(
             f"Gradients of {name} must differ between draws to have a covariance, but they are equal up to rounding. "
