@@ -29,7 +29,9 @@ def test_ranks_differ_where_intervals_lie_apart_and_not_where_one_holds_the_othe
     generator, seen = np.random.default_rng(0), [0, 0]
     for _ in range(300):
         one, two = (
-            Estimate.of_positive(*generator.uniform((1, 0), (60, 12)), generator.uniform(1, 31)).within(1.0, 64.0)
+            Estimate.of_positive(generator.uniform(1, 60), generator.uniform(0, 12), generator.uniform(1, 31)).within(
+                1.0, 64.0
+            )
             for _ in range(2)
         )
         verdict = bool(differ(plain, one, two)[0, 1])
