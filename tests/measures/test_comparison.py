@@ -60,3 +60,9 @@ def test_all_pairs_together_have_the_level_of_one(plain: Geometry) -> None:
     exact = Estimate.exact(3.0)
     assert differ(plain, exact, Estimate.exact(3.1), third)[0, 1]
     assert not differ(plain, exact, Estimate(50.0))[0, 1]  # of unknown spread
+
+
+def test_halves_that_are_too_few_to_compare_are_no_number(plain: Geometry) -> None:
+    few = dataclasses.replace(plain, similarity=np.full_like(plain.similarity, np.nan))
+    assert "nan" not in repr(side_by_side([few, few]))
+    assert "–" in repr(side_by_side([few, few])).splitlines()[1]

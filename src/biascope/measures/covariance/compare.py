@@ -194,12 +194,13 @@ class Comparison:
         head = (
             f"{self.measurement} ({self.estimator}); overlap of the leading {self.leading} directions "
             f"(chance {self.chance:.3f}, noise floor {self.floor:.3f}; in brackets: not resolved; "
-            "diagonal: two halves of a network's draws)"
+            "diagonal: two halves of a network's draws, – where they are too few)"
         )
         lines = [head]
         for result, row, known in zip(self.results, self.overlap, self.resolved, strict=True):
             cells = " ".join(
-                f"{value:5.2f} " if clear else f"({value:.2f})" for value, clear in zip(row, known, strict=True)
+                "  –   " if math.isnan(value) else f"{value:5.2f} " if clear else f"({value:.2f})"
+                for value, clear in zip(row, known, strict=True)
             )
             lines.append(f"  {result.subject:{width}} effective rank {result.effective_rank!r:40}  {cells.rstrip()}")
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
