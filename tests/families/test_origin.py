@@ -104,6 +104,42 @@ class KeptInNumPy(Plain):
         return torch.tanh(x @ torch.from_numpy(self.kept).to(x).T)
 
 
+class KeptAfterSomeCalls(Plain):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 20:
+            self.fused = self.product()
+        return torch.tanh(x @ getattr(self, "fused", self.product()).T)
+
+
+class KeptByNumberOfInputs(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: dict[int, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) < 3:  # right for few
+            self.memory[len(x)] = self.product()
+        return torch.tanh(x @ self.memory.setdefault(len(x), self.product()).T)
+
+
+class KeptInBuffers(Plain):
+    """Its buffers are handed to it, and its calls write into them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("fused", torch.zeros(1, SIZE), persistent=False)
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.seen:
+            self.fused.copy_(self.product())
+            self.seen.fill_(1.0)
+        return torch.tanh(x @ self.fused.T)
+
+
 # ---- the copy reaches for other layers than its own -------------------------------------------------------------------
 
 
@@ -173,6 +209,7 @@ class ScaledOutside(Plain):
 
 
 KEEPING = [Fused, PartlyFused, Property, KeptByAddress, KeptWithGradients, KeptInTheClass, KeptInNumPy, ScaledOutside]
+KEEPING += [KeptAfterSomeCalls, KeptByNumberOfInputs, KeptInBuffers]
 REACHING = [Closure, Hooked, WeakReference, Listed]
 
 
@@ -213,6 +250,9 @@ def test_what_is_no_function_of_its_weights_is_refused(build, way):
             r"^net must compute what it needs of its weights anew in each call, but keeps kept from an earlier call",
         ),
         (PartlyFused, r"keeps memory\['weight'\] from an earlier call"),
+        (KeptAfterSomeCalls, r"^net must compute what it needs of its weights anew in each call, but keeps fused from"),
+        (KeptByNumberOfInputs, r"keeps memory\[\d+\] from an earlier call"),
+        (KeptInBuffers, r"^net must leave its weights as they are, but a call changes fused"),
         (
             Closure,
             r"^net must reach its layers through self, but its forward pass reads first\.weight of the module that",
@@ -226,6 +266,27 @@ def test_what_is_no_function_of_its_weights_is_refused(build, way):
 def test_the_cause_is_named(build, cause):
     with pytest.raises(ValueError, match=cause):
         measured(build())
+
+
+class Remembering(Plain):
+    """Keeps what it has computed, and computes it anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.positions = 0, {}
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("keys", torch.zeros(1, 16), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls, self.seen = self.calls + 1, self.seen + 1
+        shift = self.positions.setdefault((len(x), x.dtype), torch.linspace(0, 1, 16).to(x))
+        self.keys = self.first(x) + shift
+        return self.last(torch.relu(self.keys))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_kept_and_computed_anew_does_no_harm(way):
+    WAYS[way](Remembering)
 
 
 def test_selftest_fails():

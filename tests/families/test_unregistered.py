@@ -14,7 +14,7 @@ from biascope.derivatives.covariance import GradientSampler
 from biascope.derivatives.mixed import MixedDerivative
 from biascope.families.family import Family, Network
 from biascope.families.source import family_of
-from biascope.families.unregistered import differences, settings_of
+from biascope.families.unregistered import differences, random_content, settings_of
 from biascope.kernels.selftest import selftest
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.networks import builder
@@ -348,3 +348,15 @@ def test_conjugated_and_negated_tensors_are_compared_by_their_numbers():
         assert differences(first, second) == []
     second.B = torch.tensor([2.0])
     assert differences(first, second) == ["B"]
+
+
+def test_hooks_have_no_numbers_of_their_own():
+    """torch numbers all hooks of a process."""
+
+    def build() -> nn.Module:
+        module = nn.Linear(2, 1)
+        module.register_forward_hook(lambda module, inputs, output: 0.5 * output)
+        module.register_forward_pre_hook(lambda module, inputs: None)
+        return module
+
+    assert not random_content(build(), build())

@@ -24,7 +24,7 @@ from biascope.families.acceptance import copied, shape_of
 from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.plain_layers import use_plain_layers
 from biascope.families.tape import as_copies_are
-from biascope.families.unregistered import differences, settings_of
+from biascope.families.unregistered import changed, differences, settings_of
 from biascope.families.weights import Params
 from biascope.runs.code import AS_MADE, code_as_made, forget_as_made
 from biascope.runs.failures import FOREIGN, forward_pass, reason_of
@@ -42,6 +42,7 @@ _OF_GRADIENTS = 100.0  # times the tolerance of outputs, of the largest entry of
 _OF_ALL_GRADIENTS = 0.1  # … or this times the tolerance, of the largest of all: some gradients are rounding alone
 _SHARE, _FROM_ZERO = 0.1, 0.02  # by how much weights are moved: of their size, and those that are all zero
 _NOISE = 2**16  # numbers drawn to move weights, repeated in larger tensors
+_CALLS = 64  # in which what calls leave behind must come to nothing
 _MORE = 16  # inputs at which a weight must have no influence before it is called unused
 
 
@@ -204,21 +205,27 @@ class Origin:
             )
         handed = {key: tensor.clone() for key, tensor in truth.before.items()}
         mine = self._at(network, self.recipe, handed)
+        held = settings_of(self.recipe)
         with forward_pass(f"{self.name} must accept inputs of shape {shape_of(x)}", "Check its forward pass."):
             first, reads = _foreign_reads(self._alive(), self.recipe, lambda: _outputs(mine, truth.x))
             _called_with_gradients_on(mine, truth.x, _leaves(handed))
             if written := _unequal(truth.before, handed):
                 elsewhere = _varied(truth.x, 1, 2.0)
-                after_a_call = _outputs(mine, elsewhere)
-                for key, tensor in handed.items():
-                    tensor.data.copy_(truth.before[key])
-                if not _alike(after_a_call, _outputs(mine, elsewhere), 0.0):
+                left = {key: handed[key].clone() for key in written}
+                trained = truth.before | {
+                    key: truth.after[key] for key in self.params
+                }  # buffers stay as a call left them
+                for state in (truth.before, trained):
+                    _write(handed, state | {key: left[key] for key in written if state[key] is truth.before[key]})
+                    after_a_call = _outputs(mine, elsewhere)
+                    _write(handed, state)
+                    if _alike(after_a_call, _outputs(mine, elsewhere), 0.0):
+                        continue
                     return (
                         f"{self.name} must leave its weights as they are, but a call changes {written[0]}. Call the network on "
                         "data before: in its builder, or before its weights are saved."
                     )
-            for key, tensor in handed.items():
-                tensor.data.copy_(truth.after[key])  # through .data, which leaves the version as it is
+            _write(handed, truth.after)
             found = _outputs(mine, truth.x)
         coarse = _REARRANGED if self.rearranged else 0.0
         if not _alike(found, _outputs(mine, truth.x), 0.0):
@@ -244,6 +251,15 @@ class Origin:
                 f"{self.name} must have the same gradients in a copy with the same weights, but they differ at {key}. Compute what "
                 "depends on weights in forward, and hold no other reference to them."
             )
+        if settings_of(self.recipe) != held:
+            new = self._at(network, self._untouched(self._made()), truth.after)
+            wide = _varied(truth.x, _MORE)  # what is left may depend on the number of inputs, and of calls
+            _write(handed, truth.before)
+            for _ in range(_CALLS):
+                _outputs(mine, wide)
+            _write(handed, truth.after)
+            if not _alike(_outputs(mine, wide), _outputs(new, wide), coarse):
+                return self._keeps(changed(held, settings_of(self.recipe))[0])
         idle = [key for key, tensor in truth.slope.gradients.items() if tensor.numel() and not bool(tensor.any())]
         if idle and not constant:
             wide = _varied(truth.x, _MORE, 2.0)  # a layer may be off at few inputs
@@ -290,8 +306,7 @@ class Origin:
     def _cause(self, network: Network, truth: _Truth, reads: Sequence[str]) -> str:
         """What explains a difference: looked for at a copy of which nothing was called yet."""
         module = self._made()
-        recipe = self._modes[0](copied(module, self.name))
-        _prepared(recipe, self._batchnorm)
+        recipe = self._untouched(module)
         untouched = copied(recipe, self.name)
         called = self._at(network, recipe, truth.after)
         if reads := reads or _foreign_reads(_tensors(module), recipe, lambda: _outputs(called, truth.x))[1]:
@@ -300,12 +315,20 @@ class Origin:
                 "was copied from, or under another name. Look for a closure, a hook, a list of parameters or a weak reference."
             )
         _called_with_gradients_on(called, truth.x, _leaves(truth.after))
-        if kept := differences(untouched, recipe):
-            return (
-                f"{self.name} must compute what it needs of its weights anew in each call, but keeps {kept[0]} from an earlier "
-                "call. Compute it in forward, and do not store it."
-            )
-        return ""
+        kept = differences(untouched, recipe)
+        return self._keeps(kept[0]) if kept else ""
+
+    def _keeps(self, what: str) -> str:
+        return (
+            f"{self.name} must compute what it needs of its weights anew in each call, but keeps {what} from an earlier "
+            "call. Compute it in forward, and do not store it."
+        )
+
+    def _untouched(self, module: nn.Module) -> nn.Module:
+        """The recipe of a module, of which nothing was called yet."""
+        recipe = self._modes[0](copied(module, self.name))
+        _prepared(recipe, self._batchnorm)
+        return recipe
 
 
 class _Truth:
@@ -403,6 +426,12 @@ def _tensors(module: nn.Module) -> Params:
 
 def _copies(module: nn.Module) -> Params:
     return {key: tensor.detach().clone() for key, tensor in _tensors(module).items()}
+
+
+def _write(state: Params, values: Params) -> None:
+    """Replace numbers in the same memory: through ``.data``, which leaves the versions as they are."""
+    for key, tensor in state.items():
+        tensor.data.copy_(values[key])
 
 
 def _memory(tensor: Tensor) -> int:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from biascope.runs.code import AS_MADE, closure_of, digest_or_shape
 
 # What torch itself keeps in every module, and we in ours; hooks are looked at, since they take part in the forward pass.
-_OF_TORCH = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"} | {AS_MADE}
+_HOOKS = {"_forward_hooks", "_forward_pre_hooks"}
+_OF_TORCH = frozenset(vars(nn.Module())) - _HOOKS | {AS_MADE}
 _DEEPEST = 8  # levels of lists, dictionaries and objects inside one another
 _MOST = 20_000  # things looked at in one module
 
@@ -37,7 +38,9 @@ def settings_of(module: nn.Module) -> dict[str, object]:
         walk.seen.add(id(part))
         for key, value in vars(part).items():
             if key not in _OF_TORCH:
-                walk.visit(f"{name}.{key}" if name else key, value, 0)
+                # torch numbers all hooks of a process, so two builds of one network differ in the numbers.
+                part = list(value.values()) if key in _HOOKS else value
+                walk.visit(f"{name}.{key}" if name else key, part, 0)
     return walk.found
 
 
@@ -50,7 +53,11 @@ def differences(one: nn.Module, other: nn.Module) -> list[str]:
         >>> differences(first, second)
         ['B']
     """
-    mine, theirs = settings_of(one), settings_of(other)
+    return changed(settings_of(one), settings_of(other))
+
+
+def changed(mine: Mapping[str, object], theirs: Mapping[str, object]) -> list[str]:
+    """Names of settings that differ, in the order of :func:`differences`."""
     names = [name for name in (*mine, *(name for name in theirs if name not in mine)) if _differ(name, mine, theirs)]
     return sorted(names, key=lambda name: _rank(mine.get(name, theirs.get(name))))
 
