@@ -20,7 +20,6 @@ KERNEL = ["--data", "images.npz", "--samples", "24,12", "--leading", "5", "--dev
 REFUSED = {
     "scripted": "compiled by torch.jit",
     "traced": "compiled by torch.jit",
-    "old_weight_norm": "torch.nn.utils.parametrizations",
     "holds_a_lock": "lock is not (cannot pickle",
     "holds_an_open_file": "log is not (cannot pickle",
     "holds_a_generator": "numbers is not (cannot pickle",
@@ -74,6 +73,7 @@ BY_INPUTS = {
 }
 ANSWERED = [
     "flat",
+    "old_weight_norm",
     "new_weight_norm",
     "weight_norm_over_all",
     "rrelu",

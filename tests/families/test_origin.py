@@ -289,6 +289,52 @@ def test_what_is_kept_and_computed_anew_does_no_harm(way):
     WAYS[way](Remembering)
 
 
+class RemembersActivations(Plain):
+    """Called with gradients in its builder; it has a layer that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(3, 2)
+        self.table = torch.linspace(0, 1, 16).reshape(1, 16)
+        self.maps: list[Tensor] = []
+        self(torch.ones(2, SIZE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.hidden = self.first(x) + self.table
+        self.maps[:] = [torch.relu(self.hidden)]
+        return self.last(self.maps[0])
+
+
+def old_weight_norm() -> nn.Module:
+    module = Plain()
+    with pytest.warns(FutureWarning):
+        nn.utils.weight_norm(module.first)
+    return module
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("build", [RemembersActivations, old_weight_norm])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tensors_that_were_computed_are_no_hindrance(build, way):
+    WAYS[way](build)
+
+
+@pytest.mark.parametrize("build", [RemembersActivations, old_weight_norm])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_they_are_measured_right(build):
+    module, x = build(), normal(4, SIZE, dtype=torch.float32)
+    found = tangent_gram(Network.of(module), x, run=CPU).matrix
+    weights = list(module.parameters())
+    rows = [torch.autograd.grad(module(one[None]).sum(), weights, materialize_grads=True) for one in x]
+    jacobian = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+    assert torch.allclose(found, jacobian @ jacobian.T, rtol=1e-4, atol=1e-4)
+
+
+def test_selftest_does_not_warn_of_what_is_computed_anew(recwarn):
+    selftest(Family.initialised(lambda: nn.utils.spectral_norm(nn.Linear(SIZE, 1)), "net"), (SIZE,))
+    assert not [each for each in recwarn if "at random" in str(each.message)]
+
+
 def test_selftest_fails():
     failed = [check.name for check in selftest(Family.initialised(Fused, "net"), (SIZE,)) if not check.passed]
     assert "members differ in weights alone" in failed

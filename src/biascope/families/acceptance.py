@@ -53,14 +53,6 @@ def require_measurable(module: nn.Module, name: str) -> None:
             raise ValueError(
                 f"{name} must be a plain torch.nn.Module, but {where} is compiled by torch.jit. Pass the module it was made from."
             )
-        computed = [
-            key for key, value in vars(layer).items() if isinstance(value, Tensor) and value.grad_fn is not None
-        ]
-        if computed:
-            raise ValueError(
-                f"{name} must keep its weights as parameters, but {where} keeps {computed[0]} as a computed tensor. Use "
-                "torch.nn.utils.parametrizations, whose weight_norm and spectral_norm do not."
-            )
     for key, tensor in (*module.named_parameters(), *module.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise ValueError(
@@ -75,14 +67,16 @@ def require_measurable(module: nn.Module, name: str) -> None:
 
 
 def copied(module: nn.Module, name: str) -> nn.Module:
-    """A private copy of a module.
+    """A private copy of a module. What it keeps of an earlier call is copied as numbers, without the way they were computed.
 
     Raises:
         ValueError: If it cannot be copied, naming the attribute that cannot.
     """
     require_measurable(module, name)
+    kept = [leaf for layer in module.modules() for leaf in tree_leaves(list(vars(layer).values()))]
+    computed = [leaf for leaf in kept if isinstance(leaf, Tensor) and not leaf.is_leaf]
     try:
-        return copy.deepcopy(module)
+        return copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
     except FOREIGN as error:
         raise ValueError(
             f"{name} must be copyable, but {_uncopyable(module) or 'it'} is not ({reason_of(error)}). Create it in forward, "

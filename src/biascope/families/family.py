@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import hashlib
 import json
@@ -20,7 +19,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.families import weights
-from biascope.families.acceptance import accepted_outputs, module_built, require_measurable, shape_of
+from biascope.families.acceptance import accepted_outputs, copied, module_built, require_measurable, shape_of
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
 from biascope.families.origin import Origin, UnlikeError
 from biascope.families.readout import READOUTS, read_out
@@ -212,7 +211,7 @@ class Network:
         """An ordinary module with these weights (one network, without its readout)."""
         if self.members is not None:
             raise ValueError("as_module needs one network, got a stack. Pass network.member(0).")
-        module = copy.deepcopy(self.module).requires_grad_()
+        module = copied(self.module, type(self.module).__name__).requires_grad_()
         forget_as_made(module)
         for name, tensor in {**self.params, **self.buffers}.items():
             owner = module.get_submodule(name.rpartition(".")[0])

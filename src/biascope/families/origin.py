@@ -272,11 +272,13 @@ class Origin:
 
     def _without_influence(self, idle: Sequence[str], other: Origin, truth: _Truth) -> str | None:
         """Warn of weights that do nothing; the sentence on what stands for them if the user's module kept it of a call before."""
-        shapes = {tuple(truth.before[key].shape): key for key in idle}
+        shapes = [tuple(truth.before[key].shape) for key in idle]
+        now = settings_of(self.recipe)
         for name, value in settings_of(other._made()).items() if other.copies else ():
             shape = getattr(value, "shape", None)
-            if shape is not None and len(shape) > 1 and (shape in shapes or len(shapes) > 1):
-                key = shapes.get(shape) or idle[0]
+            anew = now.get(name) != value  # the calls of the proof have replaced it
+            if not anew and shape is not None and _may_stand_for(tuple(shape), shapes):
+                key = idle[shapes.index(tuple(shape))] if tuple(shape) in shapes else idle[0]
                 return (
                     f"{self.name} must depend on its weights, but {key} has no influence on the outputs, while {name} is kept outside "
                     "of parameters and buffers. Pass a module that was not called yet, or compute it in forward."
@@ -373,6 +375,21 @@ class _Truth:
         remove_gradient_hooks(module)
         own = {key: tensor for key, tensor in module.named_parameters() if tensor.is_floating_point()}
         self.slope = _Slope.of(alone, self.x, {key: tensor.requires_grad_() for key, tensor in own.items()})
+
+
+def _may_stand_for(shape: tuple[int, ...], idle: Sequence[tuple[int, ...]]) -> bool:
+    """Whether a tensor may be one of some weights, their product, or several of them end to end; tables of positions are not.
+
+    Example:
+        >>> idle = [(16, 8), (16,), (1, 16)]
+        >>> _may_stand_for((1, 8), idle), _may_stand_for((32, 8), [(16, 8), (16, 8)]), _may_stand_for((4, 4), idle)
+        (True, True, False)
+    """
+    tables = [each for each in idle if len(each) > 1]
+    if len(shape) < 2 or shape in tables:
+        return shape in tables
+    product = any(one is not other and shape == (one[0], *other[1:]) for one in tables for other in tables)
+    return product or shape[0] == sum(each[0] for each in tables if each[1:] == shape[1:])
 
 
 def _only_flags(module: nn.Module) -> bool:
