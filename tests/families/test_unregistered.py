@@ -9,6 +9,7 @@ import pytest
 import torch
 from networks_under_test import CPU, normal, relu_convnet, smooth_mlp
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from biascope.derivatives.covariance import GradientSampler
 from biascope.derivatives.mixed import MixedDerivative
@@ -350,6 +351,17 @@ def test_conjugated_and_negated_tensors_are_compared_by_their_numbers():
     assert differences(first, second) == ["B"]
 
 
+def test_settings_are_found_in_each_of_many_functions():
+    """Lists that are made while looking must not be taken for those that were looked at before."""
+
+    def with_constants(last: int) -> nn.Module:
+        module = nn.Linear(2, 1)
+        module.steps = [eval(f"lambda x: x + {index}") for index in (*range(20), last)]
+        return module
+
+    assert any(name.startswith("steps[20]") for name in differences(with_constants(20), with_constants(21)))
+
+
 def test_hooks_have_no_numbers_of_their_own():
     """torch numbers all hooks of a process."""
 
@@ -358,5 +370,15 @@ def test_hooks_have_no_numbers_of_their_own():
         module.register_forward_hook(lambda module, inputs, output: 0.5 * output)
         module.register_forward_pre_hook(lambda module, inputs: None)
         return module
+
+    assert not random_content(build(), build())
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.utils.spectral_norm, lambda layer: prune.random_unstructured(layer, "weight", 0.5)]
+)
+def test_weights_that_torch_computes_before_each_call_are_not_kept(norm):
+    def build() -> nn.Module:
+        return norm(nn.Linear(4, 3))
 
     assert not random_content(build(), build())

@@ -20,6 +20,7 @@ from biascope.runs.code import AS_MADE, closure_of, digest_or_shape
 # What torch itself keeps in every module, and we in ours; hooks are looked at, since they take part in the forward pass.
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks"}
 _OF_TORCH = frozenset(vars(nn.Module())) - _HOOKS | {AS_MADE}
+_COMPUTING = "torch.nn.utils."
 _DEEPEST = 8  # levels of lists, dictionaries and objects inside one another
 _MOST = 20_000  # things looked at in one module
 
@@ -35,9 +36,12 @@ def settings_of(module: nn.Module) -> dict[str, object]:
     """
     walk = _Walk({id(tensor) for tensor in (*module.parameters(), *module.buffers())})
     for name, part in module.named_modules():
-        walk.seen.add(id(part))
+        walk.seen[id(part)] = part
+        # The older weight_norm and spectral_norm, and pruning, compute a weight before each call and keep it as an attribute.
+        of_torch = [hook for hook in part._forward_pre_hooks.values() if type(hook).__module__.startswith(_COMPUTING)]
+        computed = {getattr(hook, "name", getattr(hook, "_tensor_name", "")) for hook in of_torch}
         for key, value in vars(part).items():
-            if key not in _OF_TORCH:
+            if key not in _OF_TORCH and key not in computed:
                 # torch numbers all hooks of a process, so two builds of one network differ in the numbers.
                 part = list(value.values()) if key in _HOOKS else value
                 walk.visit(f"{name}.{key}" if name else key, part, 0)
@@ -95,7 +99,8 @@ class _Walk:
     """
 
     def __init__(self, registered: set[int]) -> None:
-        self.registered, self.seen, self.found = registered, set[int](), dict[str, object]()
+        self.registered, self.found = registered, dict[str, object]()
+        self.seen: dict[int, object] = {}  # alive, so that no address is used twice
 
     def visit(self, name: str, value: object, depth: int) -> None:
         """Note a value, or what it is made of."""
@@ -107,7 +112,7 @@ class _Walk:
             array = np.asarray(value) if isinstance(value, np.generic) else value
             self.found[name] = _Content(tuple(array.shape), str(array.dtype), digest_or_shape(array))
         elif id(value) not in self.seen:
-            self.seen.add(id(value))
+            self.seen[id(value)] = value
             for key, part in _parts(value):
                 self.visit(f"{name}{key}", part, depth + 1)
 
