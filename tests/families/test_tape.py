@@ -392,6 +392,15 @@ def wider_each_time() -> nn.Module:
     return nn.Linear(4, next(BUILDS))
 
 
+@pytest.mark.parametrize("period", [2, 3, 4, 5])
+def test_a_builder_that_hands_out_a_few_networks_in_turn_is_refused(period):
+    networks = itertools.cycle([nn.Linear(4, 1) for _ in range(period)])
+    with pytest.raises(
+        ValueError, match=r"must build the same weights under the same seed, but two builds differ at weight"
+    ):
+        Family.initialised(lambda: next(networks), "net")
+
+
 @pytest.mark.parametrize(
     "build", [seeded_by_the_time, drawn_by_the_system, numpy_generator_builder, scaled_by_a_counter, wider_each_time]
 )

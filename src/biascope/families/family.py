@@ -236,6 +236,7 @@ def _few_placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 _FEW = 4  # inputs that a proof looks at
+_REPEATS = 2  # builds under one seed that must agree, where a builder cannot be recorded
 _BUILDS = 8  # builds by which the law of a builder is known that cannot be recorded
 _FAR = 100.0  # where differences look by default
 _BENT = 1e-2  # of a gradient: units on a kink go one way or the other by rounding
@@ -293,16 +294,21 @@ def _recorded(build: Builder) -> tuple[Tape | None, str]:
 
 def _require_repeatable(build: Builder, template: Network, name: str) -> None:
     """A builder must be a function of the random state: else no draw can be repeated, and none resumed."""
-    with forked_rng(seed_of(0, "template")):
-        again = build()
     state = {**template.params, **template.buffers}
-    for key, tensor in (*again.named_parameters(), *again.named_buffers()):
-        held = state.get(key)
-        if held is None or held.shape != tensor.shape or not torch.allclose(held, tensor, 1e-5, 1e-7, equal_nan=True):
-            raise ValueError(
-                f"{name} must build the same weights under the same seed, but two builds differ at {key}. Draw with torch, "
-                "NumPy or Python's random, and take no seed from the time, the system or a counter."
-            )
+    for _ in range(_REPEATS):  # one may agree by chance, as addresses and turns of a cycle do
+        with forked_rng(seed_of(0, "template")):
+            again = build()
+        for key, tensor in (*again.named_parameters(), *again.named_buffers()):
+            held = state.get(key)
+            if (
+                held is None
+                or held.shape != tensor.shape
+                or not torch.allclose(held, tensor, 1e-5, 1e-7, equal_nan=True)
+            ):
+                raise ValueError(
+                    f"{name} must build the same weights under the same seed, but two builds differ at {key}. Draw with torch, "
+                    "NumPy or Python's random, and take no seed from the time, the system or a counter."
+                )
 
 
 @under_torch_defaults
