@@ -20,6 +20,7 @@ from torch.nn.utils import parametrize
 import biascope
 from biascope import Family, Network, Probe, Recipe, Run, Task
 from biascope.derivatives.gradients import plain_attention
+from biascope.kernels.gram import tangent_gram
 from biascope.runs.ambient import settings_kept, under_torch_defaults
 from biascope.training.fit import repeatable
 
@@ -368,3 +369,27 @@ def test_every_public_function_and_class_is_covered():
         )
         functions = [member for member in members if inspect.isfunction(member)]
         assert not functions or any(function.__code__ is covered.__code__ for function in functions), name
+
+
+class CachesItself(nn.Module):
+    """Its forward pass computes a parametrised weight once for two uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with parametrize.cached():
+            return self.layer(torch.tanh(self.layer(x))).sum(1)
+
+
+def test_what_a_forward_pass_caches_is_gone_at_the_next_call():
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    network = Network.of(CachesItself())
+    other = network.with_params({name: 2 * weight for name, weight in network.params.items()})
+    first = tangent_gram(network, x, run=CPU).matrix
+    assert not parametrize._cache
+    assert torch.equal(tangent_gram(network, x, run=CPU).matrix, first)
+    assert torch.allclose(
+        tangent_gram(other, x, run=CPU).matrix, tangent_gram(Network.of(other.as_module()), x, run=CPU).matrix
+    )

@@ -99,8 +99,16 @@ def _set_convolutions(states: tuple[bool, ...]) -> None:
         setattr(cudnn, name, state)
 
 
-def _set_cache(state: tuple[int, dict[Any, Any]]) -> None:
-    parametrize._cache_enabled, parametrize._cache = state
+class _Computed:
+    """Cached weights, which are told apart by identity alone: tensors in dictionaries cannot be compared."""
+
+    def __init__(self) -> None:
+        self.weights = parametrize._cache
+
+
+def _set_cache(state: tuple[int, _Computed | None]) -> None:
+    # A dictionary of its own each time: what a forward pass leaves in one must not be read by the next.
+    parametrize._cache_enabled, parametrize._cache = state[0], {} if state[1] is None else state[1].weights
 
 
 # torch has two interfaces to the precision of float32 products. Where a caller has mixed them, the older one cannot be read.
@@ -152,7 +160,9 @@ DETERMINISM = Switch(
 ATTENTION = Switch(lambda: tuple(enabled() for enabled, _ in _ATTENTION), _set_attention)
 CONVOLUTIONS = Switch(lambda: tuple(getattr(cudnn, name) for name in _CONVOLUTIONS), _set_convolutions)
 PRECISION: Switch[Precision | bool] = Switch(_read_precision, _set_precision)
-CACHE = Switch(lambda: (parametrize._cache_enabled, parametrize._cache), _set_cache)  # of parametrised weights
+CACHE: Switch[tuple[int, _Computed | None]] = Switch(
+    lambda: (parametrize._cache_enabled, _Computed()), _set_cache
+)  # of parametrised weights
 
 _DEFAULTS: tuple[tuple[Switch[Any], Any], ...] = (
     (DTYPE, torch.float32),
@@ -160,7 +170,7 @@ _DEFAULTS: tuple[tuple[Switch[Any], Any], ...] = (
     (ATTENTION, (True,) * len(_ATTENTION)),
     (CONVOLUTIONS, (True, False, False)),
     (PRECISION, False),
-    (CACHE, (0, {})),
+    (CACHE, (0, None)),
 )
 
 
