@@ -349,6 +349,29 @@ def test_a_module_that_was_called_before_is_refused_where_a_weight_has_no_influe
         measured(module)
 
 
+class KeptEndToEnd(Plain):
+    """Two weights of three are kept as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.side, self.spare = nn.Linear(SIZE, 16, bias=False), nn.Linear(SIZE, 3, bias=False)
+        self.memory: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([self.first.weight, self.side.weight]).detach()
+        one, other = (x @ self.memory.setdefault("both", both).T).chunk(2, dim=1)
+        return self.last(torch.relu(one) * other)
+
+
+def test_weights_that_were_kept_end_to_end_are_recognised():
+    module = KeptEndToEnd()
+    module(torch.ones(1, SIZE))
+    with pytest.raises(
+        ValueError, match=r"first\.weight has no influence on the outputs, while memory\['both'\] is kept"
+    ):
+        measured(module)
+
+
 class KeptInTheThread(Plain):
     memory = threading.local()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -378,18 +380,21 @@ class _Truth:
 
 
 def _may_stand_for(shape: tuple[int, ...], idle: Sequence[tuple[int, ...]]) -> bool:
-    """Whether a tensor may be one of some weights, their product, or several of them end to end; tables of positions are not.
+    """Whether a tensor may be one of some weights in any shape, their product, or several of them end to end.
 
     Example:
         >>> idle = [(16, 8), (16,), (1, 16)]
-        >>> _may_stand_for((1, 8), idle), _may_stand_for((32, 8), [(16, 8), (16, 8)]), _may_stand_for((4, 4), idle)
+        >>> _may_stand_for((1, 8), idle), _may_stand_for((32, 8), [(16, 8), (16, 8)]), _may_stand_for((4, 5), idle)
         (True, True, False)
     """
     tables = [each for each in idle if len(each) > 1]
-    if len(shape) < 2 or shape in tables:
-        return shape in tables
-    product = any(one is not other and shape == (one[0], *other[1:]) for one in tables for other in tables)
-    return product or shape[0] == sum(each[0] for each in tables if each[1:] == shape[1:])
+    if len(shape) < 2 or math.prod(shape) in map(math.prod, idle):
+        return len(shape) > 1
+    pairs = itertools.permutations(tables, 2)
+    together = [each[0] for each in tables if each[1:] == shape[1:]]
+    return any(shape == (one[0], *other[1:]) for one, other in pairs) or max(together, default=0) < shape[0] <= sum(
+        together
+    )
 
 
 def _only_flags(module: nn.Module) -> bool:
