@@ -44,7 +44,7 @@ _OF_GRADIENTS = 100.0  # times the tolerance of outputs, of the largest entry of
 _OF_ALL_GRADIENTS = 0.1  # … or this times the tolerance, of the largest of all: some gradients are rounding alone
 _SHARE, _FROM_ZERO = 0.1, 0.02  # by how much weights are moved: of their size, and those that are all zero
 _NOISE = 2**16  # numbers drawn to move weights, repeated in larger tensors
-_CALLS = 64  # in which what calls leave behind must come to nothing
+_CALLS, _SECONDS = 64, 1.0  # in which what calls leave behind must come to nothing; fewer of large networks
 _MORE = 16  # inputs at which a weight must have no influence before it is called unused
 
 
@@ -257,8 +257,11 @@ class Origin:
             new = self._at(network, self._untouched(self._made()), truth.after)
             wide = _varied(truth.x, _MORE)  # what is left may depend on the number of inputs, and of calls
             _write(handed, truth.before)
+            soon = time.monotonic() + _SECONDS
             for _ in range(_CALLS):
                 _outputs(mine, wide)
+                if time.monotonic() > soon:
+                    break
             _write(handed, truth.after)
             if not _alike(_outputs(mine, wide), _outputs(new, wide), coarse):
                 return self._keeps(changed(held, settings_of(self.recipe))[0])
