@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
