@@ -100,7 +100,7 @@ def _set_convolutions(states: tuple[bool, ...]) -> None:
 
 
 class _Computed:
-    """Cached weights, which are told apart by identity alone: tensors in dictionaries cannot be compared."""
+    """Cached weights, compared by identity alone, since tensors in dictionaries cannot be compared."""
 
     def __init__(self) -> None:
         self.weights = parametrize._cache
