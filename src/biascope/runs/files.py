@@ -73,10 +73,11 @@ _MARKS = {
     ".json": re.compile(
         rb'\A\s*\{\s*("format": \d+,.*"(measurement|record)": |"version": 1,\s*"results": \[|"biascope": ")', re.DOTALL
     ),
-    ".safetensors": re.compile(rb'"__metadata__":\{[^}]*"(biascope|encoder|seal)":'),
+    # A text in it may hold braces of its own, as settings in JSON do.
+    ".safetensors": re.compile(rb'"__metadata__":\{(?:[^"}]|"(?:[^"\\]|\\.)*")*?"(biascope|encoder|seal)":'),
     ".toml": re.compile(rb'\A(# biascope |command = ")'),
 }
-_HEAD = 4096  # of so many bytes
+_HEAD = 2**16  # of so many bytes
 _written: set[Path] = set()  # by this process
 
 
