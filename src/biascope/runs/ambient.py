@@ -47,7 +47,7 @@ class Switch(Generic[S]):
     @contextlib.contextmanager
     def at(self, value: S) -> Iterator[None]:
         """Set it for the duration."""
-        wish = [value]  # told from equal ones by its identity
+        wish = [value]  # compared by identity: another thread may want the same value
         with self._lock:
             if not self._wishes:
                 self._before = self.read()
