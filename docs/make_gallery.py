@@ -15,7 +15,9 @@ from typing import Any
 
 from biascope import papers
 from biascope.papers import reproduce as reproduction
-from biascope.results.claim import VERDICTS, FigureOfPaper, Record
+from biascope.results.claim import VERDICTS
+from biascope.results.finding import FigureOfPaper
+from biascope.results.record import Record
 from biascope.results.wording import snake
 
 GALLERY = Path(__file__).parent / "gallery"
@@ -140,7 +142,7 @@ def statements_page(*, results: Path | None = None) -> str:
         rows = ["| section | statement | verdict | claims | remark |", "|---|---|---|---|---|"]
         for each in own:
             counted = ", ".join(f"{number} {verdict}" for verdict, number in each.counted.items())
-            cells = (each.statement.section, each.statement.text, each.verdict, counted or None, each.remark)
+            cells = (each.statement.place, each.statement.text, each.verdict, counted or None, each.remark)
             rows.append("| " + " | ".join(map(_cell, cells)) + " |")
         parts.append("\n".join([*rows, ""]))
         if paper.dropped:

@@ -3,7 +3,7 @@
 from unittest import mock
 
 from biascope.papers import selection
-from biascope.results.claim import FigureOfPaper, Finding
+from biascope.results.finding import FigureOfPaper, Finding
 from biascope.runs.run import Run
 
 # Figures that tests of their own paper run, with more checks: once is enough.

@@ -11,7 +11,7 @@ import pytest
 from figures_at_smoke import checked
 
 from biascope.papers.dictionaries2022 import failures as failures
-from biascope.results.claim import FigureOfPaper, Finding
+from biascope.results.finding import FigureOfPaper, Finding
 from biascope.runs.run import Run
 
 matplotlib.use("Agg")

@@ -22,7 +22,7 @@ from biascope.papers.dictionaries2022.meta import (
     published_siren,
     turned_dimensions,
 )
-from biascope.results.claim import FigureOfPaper
+from biascope.results.finding import FigureOfPaper
 from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, SignalTask, coordinate_grid, psnr_of
 from biascope.training.fit import fit

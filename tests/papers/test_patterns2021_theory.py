@@ -14,7 +14,7 @@ from figures_at_smoke import checked
 from biascope.papers.patterns2021 import models as pattern_theory
 from biascope.papers.patterns2021 import theory as theory
 from biascope.papers.patterns2021 import two_points as two_points
-from biascope.results.claim import FigureOfPaper, Finding
+from biascope.results.finding import FigureOfPaper, Finding
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.pattern_ratios import (

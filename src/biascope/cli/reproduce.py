@@ -21,7 +21,7 @@ from biascope.cli.printing import print_json
 
 if TYPE_CHECKING:
     from biascope.papers.reproduce import Merged, Reproduction, Standing
-    from biascope.results.claim import FigureOfPaper
+    from biascope.results.finding import FigureOfPaper
 
 
 @with_groups

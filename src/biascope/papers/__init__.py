@@ -16,8 +16,11 @@ import pkgutil
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from biascope.results.claim import Dropped, FigureOfPaper, Statement
+from biascope.results.claim import Dropped, Statement
+from biascope.results.finding import FigureOfPaper
+from biascope.results.sheet import FILE, sheet
 from biascope.results.wording import natural_order
 
 __all__ = ["Paper", "figure", "find", "names"]
@@ -31,8 +34,8 @@ class Paper:
         name: Its id.
         title: Its reference, the constant ``PAPER`` of its ``__init__.py``.
         figures: By number; tables, theorems and other words behind the figures.
-        statements: What the paper says that can be tested: ``STATEMENTS`` of its ``statements.py``.
-        dropped: Claims that were withdrawn: ``DROPPED`` of the same file.
+        statements: What the paper says that can be tested, from its sheet.
+        dropped: Claims that were withdrawn, from the same.
     """
 
     name: str
@@ -68,18 +71,17 @@ def find(paper: str) -> Paper:
     if len(set(numbers)) < len(numbers):
         raise ValueError(f"The figures of {name} must have different numbers, got {numbers}. Rename one in its file.")
     title = getattr(module, "PAPER", None) or (module.__doc__ or name).strip().splitlines()[0]
-    listed = next((each for each in modules if hasattr(each, "STATEMENTS")), None)
-    statements = tuple(getattr(listed, "STATEMENTS", ()))
-    keys = [each.key for each in statements]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"The statements of {name} must have different keys, got {keys}. Rename one in its file.")
+    whole = sheet(Path(module.__file__ or "").parent)
     for each in figures:
-        for claim in each.claims:
-            if claim.of and claim.of not in keys:
-                raise ValueError(
-                    f"A claim of figure {each.number} of {name} must name a statement in statements.py, got {claim.of!r}. Correct it."
-                )
-    return Paper(name, str(title), figures, statements, tuple(getattr(listed, "DROPPED", ())))
+        if not each.claims:
+            raise ValueError(
+                f"Figure {each.number} of {name} must have a claim, and {FILE} has none. Add a [[figure]] with its number."
+            )
+    if unknown := whole.claims.keys() - {each.number for each in figures}:
+        raise ValueError(
+            f"{FILE} of {name} has claims on figures that are not there: {sorted(unknown)}. Correct the numbers."
+        )
+    return Paper(name, str(title), figures, whole.statements, whole.dropped)
 
 
 def figure(paper: str, number: str) -> FigureOfPaper:

@@ -21,20 +21,11 @@ import numpy as np
 from biascope import papers
 from biascope.papers import selection
 from biascope.results import store
-from biascope.results.claim import (
-    DOCUMENT,
-    FORMAT,
-    VERDICTS,
-    Claim,
-    FigureOfPaper,
-    Finding,
-    Judgement,
-    Record,
-    Statement,
-    effort_rank,
-)
+from biascope.results.claim import VERDICTS, Claim, Judgement, Statement, effort_rank
 from biascope.results.estimate import Number
+from biascope.results.finding import FigureOfPaper, Finding
 from biascope.results.paper_page import picture, write_page
+from biascope.results.record import DOCUMENT, FORMAT, Record
 from biascope.results.result import now, software
 from biascope.results.wording import snake
 from biascope.runs.files import make_writable, name_for_file, require_ours, write_atomically
@@ -94,8 +85,8 @@ def reproduce(
     require_ours(*(folder / name for name in (DOCUMENT, "picture.png", "picture-dark.png")))
     make_writable(folder)
     circumstances: dict[str, Any] = run.describe()
-    with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds, selection.only(networks):
-        finding = figure(effort, dataclasses.replace(run, folder=folder))
+    with _timed(folder / "seconds.json", ", ".join(circumstances.values())) as seconds:
+        finding = figure(effort, dataclasses.replace(run, folder=folder), networks)
     if networks:
         finding = dataclasses.replace(finding, settings={**finding.settings, selection.KEY: list(networks)})
     circumstances |= {"seconds": round(seconds[0], 1), "versions": software(), "date": now()}
@@ -185,7 +176,8 @@ class Standing:
             "statistic": self.claim.statistic,
             "effort": self.record.effort if self.record else None,
             "device": self.record.device if self.record else None,
-            "published": self.claim.published,
+            "published": self.claim.printed if self.claim.published is None else self.claim.published,
+            "where": str(self.claim.place),
             "measured": repr(self.measured) if self.measured else None,
             "tolerance": self.claim.allowed,
             "verdict": self.verdict,
@@ -242,7 +234,7 @@ class Outcome:
         return {
             "paper": self.paper,
             "statement": self.statement.key,
-            "section": self.statement.section,
+            "section": self.statement.place.section,
             "text": self.statement.text,
             "verdict": self.verdict,
             "judged": self.judged,

@@ -1,27 +1,14 @@
-"""WHAT: what a paper claims against what was measured. A figure is a function that returns a Finding; its claims judge it."""
+"""WHAT: what a paper says, and what a measured number says of it: statements, claims, evidence of training, verdicts."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import numpy as np
-
-from biascope.results import store
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import KEY
-from biascope.results.store import plain
 from biascope.results.wording import snake
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from biascope.runs.run import Run
 
 EFFORTS = ("smoke", "laptop", "paper")  # from least to most; smoke only shows that everything runs
 COMPARATORS = ("about", "at least", "at most")
@@ -30,11 +17,10 @@ KINDS = ("paper", "ours", "check")
 #: The gate, one rule for all papers: the least share of the way from chance to the best possible value that a network must have
 #: gone in training. It is 60 % of training samples with two balanced classes, and 28 % with ten.
 LEAST_PROGRESS = 0.2
-DOCUMENT = "finding.json"
-FORMAT = 2  # of a record; raised when an old reader could misread a new file
+MOST_WORDS = 8  # of a paper that are quoted to find a place
 
 
-def _is_key(name: str) -> bool:
+def is_key(name: str) -> bool:
     """Whether a name is a valid key of a paper's number; unlike a result's key, it has no case after a colon."""
     return bool(KEY.fullmatch(name)) and name == snake(name)
 
@@ -51,12 +37,39 @@ def effort_rank(effort: str) -> int:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a paper says something.
+
+    Attributes:
+        section: Section, figure or table.
+        words: The paper's own words or number by which a reader finds it there, at most :data:`MOST_WORDS`.
+        shown_in: The figure that it is read off, where the paper does not say it in words.
+
+    Example:
+        >>> str(Place("2, figure 3", "test accuracy improves")), str(Place("2", shown_in="figure 3"))
+        ('2, figure 3: “test accuracy improves”', '2: read off figure 3')
+    """
+
+    section: str = ""
+    words: str = ""
+    shown_in: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.words.split()) > MOST_WORDS:
+            raise ValueError(f"words must be at most {MOST_WORDS} of the paper's, got {self.words!r}. Leave some out.")
+
+    def __str__(self) -> str:
+        told = f"“{self.words}”" if self.words else f"read off {self.shown_in}" if self.shown_in else ""
+        return ": ".join(filter(None, (self.section, told)))
+
+
+@dataclass(frozen=True)
 class Statement:
     """A testable statement of a paper. The statements of a paper are the denominator of what was reproduced.
 
     Attributes:
         key: By which claims name it, in snake_case.
-        section: Where the paper says it.
+        place: Where the paper says it.
         text: What it says, in our words.
         untested: Why no claim tests it by the paper's own bound; empty if one does.
         ruled_out: If it is not reproduced, the experiment that rules our settings out as the reason. Without one, the verdict
@@ -65,14 +78,14 @@ class Statement:
     """
 
     key: str
-    section: str
+    place: Place
     text: str
     untested: str = ""
     ruled_out: str = ""
     undecided: str = ""
 
     def __post_init__(self) -> None:
-        if not _is_key(self.key):
+        if not is_key(self.key):
             raise ValueError(f"key must be in snake_case, got {self.key!r}. Pass key={snake(self.key)!r}.")
 
 
@@ -120,7 +133,7 @@ class Trained:
     best: float
 
     def __post_init__(self) -> None:
-        if not _is_key(self.statistic):
+        if not is_key(self.statistic):
             raise ValueError(
                 f"statistic must be a key in snake_case, got {self.statistic!r}. Pass statistic={snake(self.statistic)!r}."
             )
@@ -165,7 +178,7 @@ class Claim:
         statement: What the paper says, in one plain sentence.
         statistic: Key of the number in :attr:`Finding.statistics` that decides it.
         comparator: ``"about"``, ``"at least"`` or ``"at most"``.
-        published: The paper's number, or its words where it gives none.
+        published: The paper's number; ``None`` where it gives none.
         tolerance: For ``"about"`` the largest distance from the published number; otherwise the bound itself.
         minimum_effort: The least effort at which a verdict counts.
         of: Key of the paper's :class:`Statement` that it tests; empty if it tests none.
@@ -173,6 +186,8 @@ class Claim:
             identity or a test of our own code.
         post_hoc: Whether the claim or its bound was written after its number had been seen.
         trained: Evidence that its networks trained; empty if the claim is not about trained networks.
+        place: Where the paper says it.
+        reads: What is printed there, in our words, where neither the number nor the place tells it.
 
     Example:
         >>> claim = Claim("Half of them.", "share", "about", 50.0, 5.0)
@@ -185,13 +200,15 @@ class Claim:
     statement: str
     statistic: str
     comparator: str
-    published: float | str
+    published: float | None
     tolerance: float
     minimum_effort: str = "laptop"
     of: str = ""
     kind: str = "ours"
     post_hoc: bool = False
     trained: tuple[Trained, ...] = ()
+    place: Place = Place()
+    reads: str = ""
 
     def __post_init__(self) -> None:
         effort_rank(self.minimum_effort)
@@ -203,7 +220,7 @@ class Claim:
             raise ValueError(
                 f"A claim of the paper must name the paper's statement, got {self.statement!r} without one. Pass of='key_of_it'."
             )
-        if not _is_key(self.statistic):
+        if not is_key(self.statistic):
             raise ValueError(
                 f"statistic must be a key in snake_case, got {self.statistic!r}. Pass statistic={snake(self.statistic)!r}."
             )
@@ -212,9 +229,9 @@ class Claim:
             raise ValueError(f"comparator must be one of {known}, got {self.comparator!r}. Pass comparator='about'.")
         if not math.isfinite(self.tolerance):
             raise ValueError(f"tolerance must be a finite number, got {self.tolerance}. Pass a bound or a distance.")
-        if self.comparator == "about" and isinstance(self.published, str):
+        if self.comparator == "about" and self.published is None:
             raise ValueError(
-                f"published must be a number for the comparator 'about', got {self.published!r}. Pass 'at least' or 'at most'."
+                "published must be a number for the comparator 'about', got none. Pass 'at least' or 'at most'."
             )
         if self.comparator == "about" and self.tolerance < 0:
             raise ValueError(
@@ -229,7 +246,7 @@ class Claim:
             return self.tolerance - slack, math.inf
         if self.comparator == "at most":
             return -math.inf, self.tolerance + slack
-        published = float(self.published)
+        published = float(self.published or 0.0)
         reach = self.tolerance + max(slack, 1e-12 * abs(published))
         return published - reach, published + reach
 
@@ -240,8 +257,8 @@ class Claim:
 
     @property
     def printed(self) -> str:
-        """The published number, or the paper's words."""
-        return self.published if isinstance(self.published, str) else f"{self.published:.10g}"
+        """The published number, otherwise what is printed in our words, otherwise where it is said."""
+        return self.reads or str(self.place) if self.published is None else f"{self.published:.10g}"
 
     def counts_at(self, effort: str) -> bool:
         """Whether a verdict counts at an effort."""
@@ -295,7 +312,7 @@ class Claim:
 
         Example:
             >>> gate = Trained("training_accuracy", chance=50.0, best=100.0)
-            >>> claim = Claim("The two differ.", "difference", "at least", "differ", 0.0, trained=(gate,))
+            >>> claim = Claim("The two differ.", "difference", "at least", None, 0.0, trained=(gate,))
             >>> found = {"difference": Estimate(9.0, 1.0, 7.0, 11.0).named("difference")}
             >>> claim.judge(found | {"training_accuracy": Estimate(51.0).named("training accuracy", "%")}, "laptop").reason
             'did not train: training accuracy is 51 % (spread unknown), and a trained network has at least 60'
@@ -321,303 +338,3 @@ class Claim:
         if math.isnan(measured.low) or math.isnan(measured.high):
             return Judgement(verdict, "the spread is unknown, because there are too few repetitions")
         return Judgement(verdict, "the interval straddles the tolerance")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The findings of a figure function.
-
-    Attributes:
-        statistics: The numbers that decide claims, and others worth quoting, each under a key that never changes; what was not
-            run is left out.
-        arrays: All that the picture needs.
-        settings: Seeds, sizes, epochs, directions …: whatever tells what was run.
-        notes: Remarks to be read beside the verdicts: a deviation from the text, a reason.
-    """
-
-    statistics: dict[str, Number]
-    arrays: dict[str, np.ndarray]
-    settings: dict[str, Any]
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, number in self.statistics.items():
-            if not getattr(number, "label", ""):  # a plain number, an Estimate or one without a name
-                kind = type(number).__name__
-                raise ValueError(
-                    f"statistic {name!r} must be a Number with a label, got {kind}. Pass Estimate.exact(number).named(label)."
-                )
-            if not _is_key(name):
-                raise ValueError(f"statistic {name!r} must have a key in snake_case. Pass {snake(name)!r}.")
-        for name, array in self.arrays.items():
-            if np.asarray(array) is not array or array.dtype.hasobject:
-                raise ValueError(f"array {name!r} must be a NumPy array of plain numbers or text. Convert it first.")
-        if isinstance(self.notes, str):
-            raise ValueError("notes must be a tuple of sentences, got one string. Pass notes=(sentence,).")
-
-    def arrays_of(self, kind: str) -> dict[str, np.ndarray]:
-        """The arrays that are called ``KIND: NAME``, by name."""
-        return {
-            key.removeprefix(f"{kind}: "): array for key, array in self.arrays.items() if key.startswith(f"{kind}: ")
-        }
-
-    def curves_of(self, kind: str, scale: float = 1.0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Those whose first two rows are the places and the values of a curve; the values times the scale.
-
-        Example:
-            >>> finding = Finding({}, {"accuracy: LeNet": np.array([[1.0, 2.0], [0.5, 0.75]])}, {})
-            >>> finding.curves_of("accuracy", 100)
-            {'LeNet': (array([1., 2.]), array([50., 75.]))}
-        """
-        return {name: (array[0], scale * array[1]) for name, array in self.arrays_of(kind).items()}
-
-
-Work = Callable[[str, "Run"], Finding]
-Drawing = Callable[[Finding, bool], "Figure"]
-
-
-@dataclass(frozen=True)
-class FigureOfPaper:
-    """A figure or table of a paper: called with an effort and a Run, it returns its Finding.
-
-    Attributes:
-        paper: Id of the paper.
-        number: As the paper numbers it: ``"6"``, ``"S21-S22"``.
-        title: What it shows.
-        claims: What the paper reads from it.
-        function: What measures it.
-        draw: Its picture from a finding, on a light or a dark background.
-        published: The authors' settings, under the keys that :attr:`Finding.settings` has; empty if they are not listed yet.
-        networks: By effort, the networks that it can be run for one by one; empty if it compares them with one another.
-    """
-
-    paper: str
-    number: str
-    title: str
-    claims: tuple[Claim, ...]
-    function: Work = field(repr=False)
-    draw: Drawing = field(repr=False)
-    published: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    networks: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, hash=False)
-
-    def __call__(self, effort: str, run: Run) -> Finding:
-        """Measure it."""
-        effort_rank(effort)
-        finding = self.function(effort, run)
-        if not isinstance(finding, Finding):
-            kind = type(finding).__name__
-            raise TypeError(f"figure {self.number} of {self.paper} must return a Finding, got {kind}.")
-        return finding
-
-    @property
-    def file_name(self) -> str:
-        """The number as part of a file name."""
-        return re.sub(r"[^A-Za-z0-9._]+", "-", self.number).strip("-.")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A setting of a run that is not the published one.
-
-    Attributes:
-        setting: Its name.
-        published: Its published value, in words.
-        ours: Its value in the run, in words.
-    """
-
-    setting: str
-    published: str
-    ours: str
-
-
-def figure(
-    number: str,
-    *,
-    title: str,
-    claims: Sequence[Claim],
-    draw: Drawing,
-    published: Mapping[str, Any] | None = None,
-    networks: Mapping[str, Iterable[str]] | None = None,
-) -> Callable[[Work], FigureOfPaper]:
-    """Make a function of a file in ``papers/`` a figure of that paper.
-
-    Args:
-        number: As the paper numbers it.
-        title: What it shows.
-        claims: What the paper reads from it, at least one.
-        draw: Its picture from a finding, ``draw(finding, dark)``.
-        published: The authors' settings, under the keys that the finding's settings have.
-        networks: By effort, the networks that it can be run for one by one (:func:`biascope.papers.selection.chosen`).
-
-    Raises:
-        ValueError: If there is no claim, or two claims say the same.
-
-    Example:
-        >>> @figure("1", title="A coin", claims=[Claim("Fair.", "heads", "about", 0.5, 0.1)], draw=lambda finding, dark: None)
-        ... def figure_1(effort, run):
-        ...     return Finding({"heads": Estimate.exact(0.5).named("share of heads", "share")}, {}, {"tosses": 2})
-        >>> figure_1.claims[0].verdict(figure_1("laptop", None).statistics["heads"], "laptop")
-        'reproduced'
-    """
-    statements = [claim.statement for claim in claims]
-    if not statements or len(set(statements)) < len(statements):
-        raise ValueError(
-            f"claims of figure {number} must be at least one and all different, got {statements}. Rename them."
-        )
-
-    def register(function: Work) -> FigureOfPaper:
-        # A paper's file or folder is called by its id, which ends in the year.
-        parts = function.__module__.split(".")
-        paper = next((part for part in parts if re.fullmatch(r"[a-z]\w*\d{4}", part)), parts[-1])
-        alone = {effort: tuple(names) for effort, names in (networks or {}).items()}
-        return FigureOfPaper(paper, number, title, tuple(claims), function, draw, plain(dict(published or {})), alone)
-
-    return register
-
-
-@dataclass(frozen=True)
-class Record:
-    """The saved record of a figure that was run, without its arrays.
-
-    Attributes:
-        paper: Id of the paper.
-        figure: Its number.
-        title: What it shows.
-        effort: At which it was run.
-        device: On which.
-        precision: Of the arithmetic.
-        seconds: That it took, interrupted attempts included.
-        date: When it was finished, in an order that sorts.
-        versions: Of the software.
-        statistics: As in :class:`Finding`.
-        settings: As in :class:`Finding`.
-        notes: As in :class:`Finding`.
-        claims: The claims as they stood, each with its verdict then.
-    """
-
-    paper: str
-    figure: str
-    title: str
-    effort: str
-    device: str
-    precision: str
-    seconds: float
-    date: str
-    versions: dict[str, str]
-    statistics: dict[str, Number]
-    settings: dict[str, Any]
-    notes: tuple[str, ...]
-    claims: tuple[tuple[Claim, str], ...]
-
-    @staticmethod
-    def of(figure: FigureOfPaper, finding: Finding, effort: str, circumstances: Mapping[str, Any]) -> Record:
-        """The record of a finding; circumstances are device, precision, seconds, date and versions."""
-        numbers = finding.statistics
-        judged = [(claim, claim.judge(numbers, effort).verdict) for claim in figure.claims]
-        return Record(
-            paper=figure.paper,
-            figure=figure.number,
-            title=figure.title,
-            effort=effort,
-            statistics=numbers,
-            settings=plain(finding.settings),
-            notes=finding.notes,
-            claims=tuple(judged),
-            **circumstances,
-        )
-
-    def finding(self, arrays: dict[str, np.ndarray]) -> Finding:
-        """The finding it records, given its arrays."""
-        return Finding(self.statistics, arrays, self.settings, self.notes)
-
-    def as_json(self) -> dict[str, Any]:
-        """As plain JSON; nan is null, an infinite number is a string."""
-        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        values["statistics"] = {key: number.as_dict() for key, number in self.statistics.items()}
-        values["claims"] = [{**dataclasses.asdict(claim), "verdict": verdict} for claim, verdict in self.claims]
-        document: dict[str, Any] = plain({"format": FORMAT, **values})
-        return document
-
-    @staticmethod
-    def parsed(data: bytes, source: Path | str) -> tuple[dict[str, Any], Record]:
-        """The document in the bytes of a ``finding.json``, and the record in it.
-
-        Raises:
-            ValueError: If it is damaged, foreign or of a newer version, naming the source.
-        """
-        document = store.parsed(data, source)
-        try:
-            return document, Record.from_json(document.get("record", document))  # before 0.2 it was the document itself
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
-            raise ValueError(
-                f"{source} must be a finding of biascope, but is not: {reason}. Run the figure again."
-            ) from error
-
-    @staticmethod
-    def from_json(document: Any) -> Record:
-        """The record in a JSON document; any of several errors if it is none."""
-        if document["format"] > FORMAT:
-            raise ValueError(f"its format {document['format']} needs a newer biascope")
-        content = {entry.name: document[entry.name] for entry in dataclasses.fields(Record)}
-        for name in ("paper", "figure", "title", "effort", "device", "precision", "date"):
-            if not isinstance(content[name], str):
-                raise ValueError(f"its {name} is not text")
-        effort_rank(content["effort"])
-        content["seconds"] = float(content["seconds"])
-        content["versions"], content["settings"] = dict(content["versions"]), dict(content["settings"])
-        content["notes"] = tuple(map(str, content["notes"]))
-        if document["format"] == 1:  # before 0.2, numbers were known by their words
-            content["statistics"] = {snake(name): _named(name, each) for name, each in content["statistics"].items()}
-        content["statistics"] = {key: Number.from_dict(each) for key, each in content["statistics"].items()}
-        content["claims"] = tuple((_claim(claim), str(claim["verdict"])) for claim in content["claims"])
-        return Record(**content)
-
-    def differences(self, figure: FigureOfPaper) -> list[Difference]:
-        """Every published setting that this run does not have, in the order of the figure's list.
-
-        Example:
-            >>> @figure("1", title="A coin", claims=[Claim("Fair.", "heads", "about", 0.5, 0.1)], draw=None, published={"tosses": 9})
-            ... def coin(effort, run):
-            ...     return Finding({}, {}, {"tosses": 2})
-            >>> circumstances = dict(device="cpu", precision="float32", seconds=0.0, date="", versions={})
-            >>> Record.of(coin, coin("laptop", None), "laptop", circumstances).differences(coin)
-            [Difference(setting='tosses', published='9', ours='2')]
-        """
-        return [
-            Difference(
-                name, _in_words(value), _in_words(self.settings[name]) if name in self.settings else "not recorded"
-            )
-            for name, value in figure.published.items()
-            if name not in self.settings or self.settings[name] != value
-        ]
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, list):
-        return ", ".join(map(_in_words, value))
-    return str(value)
-
-
-_LATER_TERMS = ("of", "kind", "post_hoc", "trained")  # which older records do not have
-
-
-def _claim(content: Mapping[str, Any]) -> Claim:
-    """The claim in a record; any of several errors if it is none."""
-    terms = {entry.name: content[entry.name] for entry in dataclasses.fields(Claim) if entry.name not in _LATER_TERMS}
-    terms |= {name: content[name] for name in _LATER_TERMS if name in content}
-    terms["trained"] = tuple(Trained(**each) for each in terms.get("trained", ()))
-    return Claim(**terms | {"statistic": snake(terms["statistic"])})
-
-
-_UNITS = ("%", "dB", "points")
-
-
-def _named(name: str, number: Mapping[str, Any]) -> dict[str, Any]:
-    """A number with the words and the unit that its name had."""
-    words, comma, unit = name.rpartition(", ")
-    return {**number, "label": words if comma and unit in _UNITS else name, "unit": unit if unit in _UNITS else ""}

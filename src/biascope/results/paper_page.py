@@ -13,8 +13,9 @@ from typing import Any
 
 from biascope import __version__
 from biascope.results import document
-from biascope.results.claim import DOCUMENT, FigureOfPaper, Finding, Record
+from biascope.results.finding import FigureOfPaper, Finding
 from biascope.results.page import citation, download, rendered
+from biascope.results.record import DOCUMENT, Record
 from biascope.results.result import Badge, Step
 from biascope.results.wording import duration, listed, natural_order
 from biascope.runs.files import require_ours, write_atomically
@@ -28,7 +29,7 @@ _ROOM = 4_500_000  # bytes of pictures; those that do not fit stay in their fold
 
 def picture(figure: FigureOfPaper, finding: Finding, *, dark: bool = False) -> bytes:
     """The picture of a finding as PNG."""
-    drawn = figure.draw(finding, dark)
+    drawn = figure.show(finding, dark)
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)  # of an unusual name

@@ -19,10 +19,11 @@ from biascope.families.family import Family
 from biascope.measures.dictionary import dictionary
 from biascope.measures.dictionary.result import Dictionary, over_signals, rank_agreement
 from biascope.networks import builder
-from biascope.papers.dictionaries2022.meta import components, learned, published_siren, removed
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.dictionaries2022.meta import components, published_siren, removed
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, panel
 from biascope.results.estimate import Estimate, Number, agree, bootstrapped, of_rows, over, spearman
+from biascope.results.finding import Finding
 from biascope.results.signal_pictures import atoms_figure, energy_figure, psnr_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
@@ -328,11 +329,6 @@ _DATA, _OPTIMISERS = "CelebA, grey, centre crop", "Adam 1e-4; meta-learned: GD 1
 _PUBLISHED = {"data": _DATA, "side": 64, "images": 100, "width": 256, "optimiser": _OPTIMISERS, "held-out share": 0.5}
 
 
-def _fitted(names: Sequence[str], step: int) -> tuple[Trained, ...]:
-    """The evidence that networks learned something in so many iterations."""
-    return tuple(learned(f"{snake(name)}_error_removed_after_{step}_iterations") for name in names)
-
-
 _LENGTH = (
     "The text does not say how long the networks of figure 5.5 were trained. Figure 5.7 shows 10 iterations and figure C.2 is after 3; "
     "rank correlations are quoted for 3, 10, 30, 100 and more iterations, those beyond 10 for fewer initial weights. "
@@ -355,152 +351,10 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
     return energy_figure(finding.arrays["thresholds"], energies, apart=apart, dark=dark)
 
 
-@figure(
+@old_figure(
     "5.5",
     title="Energy of faces above a threshold of the eigenvalues, with the test PSNR after 10 iterations",
-    claims=[
-        Claim(
-            "The more energy on large eigenvalues, the better the test PSNR after 10 iterations: a positive rank correlation over the "
-            "ReLU MLP and seven SIRENs.",
-            "rank_correlation_of_concentration_and_test_psnr_after_10_iterations",
-            "at least",
-            "the more energy is concentrated, the better the test PSNR",
-            0.0,
-            of="energy_orders_test_psnr",
-            kind="paper",
-            trained=_fitted((RELU, *SIRENS), 10),
-        ),
-        *(
-            Claim(
-                f"The more energy on large eigenvalues, the better the test PSNR after {step} iterations: rank correlation over the "
-                "ReLU MLP and seven SIRENs.",
-                f"rank_correlation_of_concentration_and_test_psnr_after_{step}_iterations",
-                "at least",
-                "we observe a clear pattern",
-                0.7,
-                "paper" if step > 300 else "laptop",
-                of="energy_orders_test_psnr",
-                trained=_fitted((RELU, *SIRENS), step),
-            )
-            for step in (3, 10, 100, 1000)
-        ),
-        Claim(
-            "The energy is most concentrated near ω₀ = 40.",
-            "omega0_of_the_largest_concentration",
-            "about",
-            40.0,
-            20.0,
-            of="energy_recedes_beyond_forty",  # the thesis says where it recedes, not where it is largest
-        ),
-        Claim(
-            "With a very low ω₀ most energy lies on small eigenvalues: concentration at ω₀ = 5.",
-            "siren_5_concentration_of_the_energy",
-            "at most",
-            "most of the energy is concentrated on the eigenfunctions corresponding to small eigenvalues",
-            0.5,
-            of="smallest_omega_has_energy_on_small_eigenvalues",
-            kind="paper",
-        ),
-        Claim(
-            "Energy moves to large eigenvalues as ω₀ grows: concentration at ω₀ = 40 minus 5.",
-            "concentration_siren_40_minus_siren_5",
-            "at least",
-            "the energy concentration gets more skewed",
-            0.0,
-            of="energy_rises_with_omega",
-            kind="paper",
-        ),
-        Claim(
-            "Beyond ω₀ = 40 it moves back: concentration at ω₀ = 40 minus 100.",
-            "concentration_siren_40_minus_siren_100",
-            "at least",
-            "the energy profile starts receding",
-            0.0,
-            of="energy_recedes_beyond_forty",
-            kind="paper",
-        ),
-        Claim(
-            "The test PSNR is best near ω₀ = 40, after 10 iterations.",
-            "omega0_of_the_best_test_psnr",
-            "about",
-            40.0,
-            20.0,
-            of="too_large_omega_generalises_worse",
-            trained=_fitted(SIRENS, 10),
-        ),
-        *(
-            Claim(
-                f"ω₀ = {other} generalises worse than 40: difference of test PSNR after 10 iterations, dB.",
-                f"siren_40_minus_siren_{other}_db",
-                "at least",
-                said,
-                0.0,
-                of="too_large_omega_generalises_worse",
-                kind="paper",
-                trained=_fitted(("SIREN-40", f"SIREN-{other}"), 10),
-            )
-            for other, said in (
-                (5, "increasing ω₀ can have a positive effect in generalization"),
-                (100, "explains their poor reconstruction performance"),
-            )
-        ),
-        Claim(
-            "A low ω₀ is worse: test PSNR of 40 minus 5 after 10 iterations, dB.",
-            "siren_40_minus_siren_5_db",
-            "at least",
-            "for very low values of ω₀, most of the energy is concentrated on small eigenvalues",
-            1.0,
-            of="too_large_omega_generalises_worse",
-            trained=_fitted(("SIREN-40", "SIREN-5"), 10),
-        ),
-        Claim(
-            "Too high an ω₀ is worse: test PSNR of 40 minus 100 after 10 iterations, dB.",
-            "siren_40_minus_siren_100_db",
-            "at least",
-            "overly high frequency content",
-            1.0,
-            of="too_large_omega_generalises_worse",
-            trained=_fitted(("SIREN-40", "SIREN-100"), 10),
-        ),
-        Claim(
-            "The ReLU MLP is the worst: test PSNR of the next minus its own after 10 iterations, dB.",
-            "next_minus_relu_mlp_db",
-            "at least",
-            "the more energy on large eigenvalues, the better",
-            0.0,
-            of="energy_orders_test_psnr",
-            trained=_fitted((RELU, *SIRENS), 10),
-        ),
-        Claim(
-            "Meta-learning concentrates the energy: concentration, minus the best of the others.",
-            "concentration_siren_30_meta_minus_the_best_other",
-            "at least",
-            "concentrates most of the energy",
-            0.0,
-            of="meta_learning_concentrates_energy",
-            kind="paper",
-        ),
-        Claim(
-            "Meta-learned weights generalise better than all others: difference of test PSNR after 10 iterations, dB.",
-            "siren_30_meta_minus_the_best_other_db",
-            "at least",
-            "superior generalization capacity",
-            0.0,
-            of="meta_learning_is_fastest",
-            kind="paper",
-            trained=_fitted((*SIRENS, META), 10),
-        ),
-        Claim(
-            "Meta-learned weights give the best test PSNR after 10 iterations: minus the best of the others, dB.",
-            "siren_30_meta_minus_the_best_other_db",
-            "at least",
-            "superior generalization capacity",
-            1.0,
-            of="meta_learning_is_fastest",
-            trained=_fitted((*SIRENS, META), 10),
-        ),
-    ],
-    draw=_drawn_energy,
+    show=_drawn_energy,
     published=_PUBLISHED,
 )
 def figure_55(effort: str, run: Run) -> Finding:
@@ -553,71 +407,10 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
     return psnr_figure(finding.curves_of("test"), errors=errors, apart=(RELU, META), dark=dark)
 
 
-@figure(
+@old_figure(
     "5.7",
     title="Test PSNR over the first ten iterations",
-    claims=[
-        *(
-            Claim(
-                f"Networks with a better concentration {words}: a positive rank correlation with the {split} PSNR after 10 iterations.",
-                f"rank_correlation_of_concentration_and_{split}_psnr_after_10_iterations",
-                "at least",
-                "train faster, and reach the best test performances",
-                0.0,
-                of="energy_orders_speed",
-                kind="paper",
-                trained=_fitted((RELU, *SIRENS), 10),
-            )
-            for split, words in (("training", "train faster"), ("test", "reach a better test performance"))
-        ),
-        Claim(
-            "Meta-learned weights converge faster than all others: difference of training PSNR after 3 iterations, dB.",
-            "siren_30_meta_minus_the_best_other_training_after_3_iterations_db",
-            "at least",
-            "results in a very fast speed of convergence",
-            0.0,
-            of="meta_learning_is_fastest",
-            kind="paper",
-            trained=_fitted((*SIRENS, META), 3),
-        ),
-        Claim(
-            "Networks with a better concentration train faster: rank correlation with the training PSNR after 10 iterations.",
-            "rank_correlation_of_concentration_and_training_psnr_after_10_iterations",
-            "at least",
-            "are the networks that train faster",
-            0.7,
-            of="energy_orders_speed",
-            trained=_fitted((RELU, *SIRENS), 10),
-        ),
-        Claim(
-            "They reach the best test performance: rank correlation with the test PSNR after 10 iterations.",
-            "rank_correlation_of_concentration_and_test_psnr_after_10_iterations",
-            "at least",
-            "and reach the best test performances",
-            0.7,
-            of="energy_orders_speed",
-            trained=_fitted((RELU, *SIRENS), 10),
-        ),
-        Claim(
-            "Meta-learned weights converge fastest: training PSNR after 3 iterations minus the best of the others, dB.",
-            "siren_30_meta_minus_the_best_other_training_after_3_iterations_db",
-            "at least",
-            "results in a very fast speed of convergence",
-            1.0,
-            of="meta_learning_is_fastest",
-            trained=_fitted((*SIRENS, META), 3),
-        ),
-        Claim(
-            "The ReLU MLP is the slowest: training PSNR of the next minus its own after 10 iterations, dB.",
-            "next_minus_relu_mlp_training_db",
-            "at least",
-            "speed of reconstruction depends on energy concentration",
-            0.0,
-            of="energy_orders_speed",
-            trained=_fitted((RELU, *SIRENS), 10),
-        ),
-    ],
-    draw=_drawn_curves,
+    show=_drawn_curves,
     published=_PUBLISHED,
 )
 def figure_57(effort: str, run: Run) -> Finding:
@@ -664,65 +457,10 @@ def _ratio_of_means(first: np.ndarray, second: np.ndarray) -> float:
     return float(first.mean() / second.mean())
 
 
-@figure(
+@old_figure(
     "5.6",
     title="First atoms of networks at initialisation",
-    claims=[
-        Claim(
-            "Atoms of SIRENs with a larger ω₀ have higher frequencies: a positive rank correlation of ω₀ and mean frequency.",
-            "rank_correlation_of_omega0_and_frequency",
-            "at least",
-            "the eigenfunctions of the SIRENs with larger ω₀ have higher frequency content",
-            0.0,
-            of="atoms_have_higher_frequencies_with_omega",
-            kind="paper",
-        ),
-        Claim(
-            "Faces have more energy on the first 10 atoms after meta-learning than at random weights: difference of shares.",
-            "energy_of_faces_on_the_first_10_atoms_meta_minus_random",
-            "at least",
-            "the eigenfunctions have a large correlation with the target images",
-            0.0,
-            of="meta_learned_atoms_look_like_images",
-        ),
-        Claim(
-            "Atoms of SIRENs with a larger ω₀ have higher frequencies: rank correlation of ω₀ and the mean frequency of the first 16.",
-            "rank_correlation_of_omega0_and_frequency",
-            "at least",
-            "the eigenfunctions of the SIRENs with larger ω₀ have higher frequency content",
-            0.9,
-            of="atoms_have_higher_frequencies_with_omega",
-            post_hoc=True,  # mirrored edges were chosen after a value of 0.85 had been seen
-        ),
-        Claim(
-            "Mean frequency of the first 16 atoms: ω₀ = 100 over ω₀ = 5.",
-            "frequency_omega0_100_over_omega0_5",
-            "at least",
-            "higher frequency content",
-            2.0,
-            of="atoms_have_higher_frequencies_with_omega",
-        ),
-        Claim(
-            "The first atoms after meta-learning look like faces: energy of the first 16 on 200 principal components of faces, over "
-            "that on the same upside down.",
-            "siren_30_meta_likeness_to_faces",
-            "at least",
-            "the first eigenfunctions of the meta-learned NTK also look like faces",
-            1.1,
-            of="meta_learned_atoms_look_like_images",
-            post_hoc=True,  # the measure was chosen after another one had failed
-        ),
-        Claim(
-            "Those of a random SIREN do not: the same number for ω₀ = 30.",
-            "siren_30_likeness_to_faces",
-            "at most",
-            "after meta-learning",
-            1.1,
-            of="meta_learned_atoms_look_like_images",
-            post_hoc=True,
-        ),
-    ],
-    draw=_drawn_atoms,
+    show=_drawn_atoms,
     published={name: _PUBLISHED[name] for name in ("data", "side", "width")},
 )
 def figure_56(effort: str, run: Run) -> Finding:
@@ -776,30 +514,10 @@ def figure_56(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, _settings(effort), notes)
 
 
-@figure(
+@old_figure(
     "C.2",
     title="Energy of faces above a threshold for Fourier feature networks, with the test PSNR after 3 iterations",
-    claims=[
-        Claim(
-            "Networks whose energy is more concentrated perform better: rank correlation with the test PSNR after 3 iterations.",
-            "rank_correlation_of_concentration_and_test_psnr_after_3_iterations",
-            "at least",
-            "perform much better",
-            0.7,
-            of="energy_orders_psnr_of_ffn",
-            trained=_fitted(tuple(PUBLISHED), 3),
-        ),
-        Claim(
-            "The order is the published one: rank correlation of our test PSNR and the published.",
-            "rank_correlation_of_measured_and_published_psnr",
-            "at least",
-            "12.24, 11.53, 11.76, 10.31, 10.23 and 9.13",
-            0.8,
-            of="psnr_of_ffn",
-            trained=_fitted(tuple(PUBLISHED), 3),
-        ),
-    ],
-    draw=_drawn_energy,
+    show=_drawn_energy,
     published=_PUBLISHED,
 )
 def figure_c2(effort: str, run: Run) -> Finding:
@@ -854,37 +572,10 @@ def _drawn_draws(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "C.2 draws",
     title="Test PSNR after 3 iterations of Fourier feature networks, one draw of the initial weights at a time",
-    claims=[
-        *(
-            Claim(
-                f"{name}: a single draw can have the published {number:g} dB: its distance from our mean, in standard deviations of "
-                "single draws.",
-                f"{snake(name)}_published_psnr_in_deviations_of_a_draw",
-                "at most",
-                f"{number:g} dB, probably of one draw; 95 % of draws lie within two deviations",
-                2.0,
-                of="psnr_of_ffn",
-                kind="paper",
-                trained=_fitted((name,), 3),
-            )
-            for name, number in PUBLISHED.items()
-        ),
-        Claim(
-            "In a single draw, networks with more concentrated energy perform better: rank correlation with test PSNR after 3 "
-            "iterations, mean over draws.",
-            "rank_correlation_of_a_draw_after_3_iterations",
-            "at least",
-            "those networks which have an energy profile more concentrated on the largest eigenvalues perform much better",
-            0.0,
-            of="energy_orders_psnr_of_ffn",
-            kind="paper",
-            trained=_fitted(tuple(PUBLISHED), 3),
-        ),
-    ],
-    draw=_drawn_draws,
+    show=_drawn_draws,
     published=_PUBLISHED,
 )
 def figure_c2_draws(effort: str, run: Run) -> Finding:

@@ -19,10 +19,11 @@ from biascope.measures.aliasing import aliasing
 from biascope.measures.recovery import Recovery, recovery
 from biascope.networks import builder
 from biascope.papers.dictionaries2022.sine_expansion import bessel_expansion, sine_network_spectrum
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
 from biascope.results.estimate import Estimate, Number, bootstrapped, over
 from biascope.results.figures import lines_figure, plane_figure
+from biascope.results.finding import Finding
 from biascope.results.result import Plane
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
@@ -53,55 +54,10 @@ def _normal(*shape: int, key: str) -> Tensor:
     return torch.randn(*shape, generator=generator_for(CPU, 0, key, shape), dtype=torch.float64)
 
 
-@figure(
+@old_figure(
     "5.2",
     title="Bessel functions of the first kind",
-    claims=[
-        Claim(
-            "The envelope of Jₙ(β) decreases with β: largest ratio of a maximum of |Jₙ| to the one before it, n = 0 to 3.",
-            "largest_ratio_of_successive_maxima",
-            "at most",
-            "decreases monotonically with β",
-            1.0,
-            of="bessel_envelope_falls",
-            kind="paper",
-        ),
-        Claim(
-            "Most energy of sin(β sin x) lies on low orders: least share on |n| ≤ β + 2, for β up to 30.",
-            "least_share_of_energy_up_to_order_beta_2",
-            "at least",
-            "focuses most of the energy in a narrow band",
-            0.5,
-            of="high_orders_are_weak",
-            kind="paper",
-        ),
-        Claim(
-            "A larger β widens the spectrum: bandwidth of sin(β sin x) at β = 20 over β = 2, above 1.",
-            "bandwidth_at_beta_20_over_beta_2",
-            "at least",
-            "has the effect of expanding the spectral support",
-            1.0,
-            of="larger_inner_weights_widen_the_spectrum",
-            kind="paper",
-        ),
-        Claim(
-            "High orders are small: least share of energy on |n| ≤ β + 2, for β up to 30.",
-            "least_share_of_energy_up_to_order_beta_2",
-            "at least",
-            "limited by the decreasing nature of the Bessel coefficients",
-            0.98,
-            of="high_orders_are_weak",
-        ),
-        Claim(
-            "A larger β expands the spectrum: bandwidth of sin(β sin x) at β = 20 over β = 2.",
-            "bandwidth_at_beta_20_over_beta_2",
-            "at least",
-            "has the effect of expanding the spectral support",
-            2.0,
-            of="larger_inner_weights_widen_the_spectrum",
-        ),
-    ],
-    draw=lambda finding, dark: _curves(finding, dark, "β", "Jₙ(β)"),
+    show=lambda finding, dark: _curves(finding, dark, "β", "Jₙ(β)"),
 )
 def figure_52(effort: str, run: Run) -> Finding:
     """The functions themselves, and what their decay means for a modulation."""
@@ -166,56 +122,10 @@ def _sine_bandwidth(layers: int, width: int, seed: int) -> float:
     return bandwidth(energy_spectrum(z @ (2 * draw(width, 1) - 1)))
 
 
-@figure(
+@old_figure(
     "Theorem 5.1",
     title="Frequencies that networks hold: harmonics of their mapping",
-    claims=[
-        Claim(
-            "Networks with polynomial activations have no energy outside H(Ω): largest share.",
-            "largest_share_of_energy_outside_h_omega",
-            "at most",
-            "can only represent functions of the form (5.4)",
-            1e-12,
-            of="output_has_only_harmonics",
-            kind="paper",
-        ),
-        Claim(
-            "Storing all coefficients takes O(TK^L) numbers: those for T = 20 over T = 10, with K = 2 and L = 3.",
-            "coefficients_for_t_20_over_t_10",
-            "about",
-            2.0,
-            0.5,
-            of="few_parameters_for_many_coefficients",
-            kind="paper",
-        ),
-        Claim(
-            "Orders up to K^(L−1) do occur: median share of energy outside H(Ω) of one order less.",
-            "median_share_of_energy_outside_h_omega_of_one_order_less",
-            "at least",
-            "grows exponentially with depth",
-            1e-12,
-            of="support_grows_exponentially_with_depth",
-            kind="paper",
-        ),
-        Claim(
-            "The support grows exponentially with depth: factor of the last of six layers, degree 2.",
-            "growth_of_the_support_with_the_last_layer",
-            "at least",
-            "grows exponentially with depth",
-            1.8,
-            of="support_grows_exponentially_with_depth",
-            kind="check",
-        ),
-        Claim(
-            "Each layer of a random SIREN splits its input into higher harmonics: bandwidth of the deepest over one layer.",
-            "bandwidth_of_the_deepest_random_siren_over_one_layer",
-            "at least",
-            "each layer splits its input into higher order harmonics",
-            2.0,
-            of="support_grows_exponentially_with_depth",
-        ),
-    ],
-    draw=lambda finding, dark: _curves(finding, dark, "layers", "over that of one layer", log_y=True),
+    show=lambda finding, dark: _curves(finding, dark, "layers", "over that of one layer", log_y=True),
 )
 def theorem_51(effort: str, run: Run) -> Finding:
     """Random polynomial networks against H(Ω), its size, and the bandwidth of random sine networks."""
@@ -331,31 +241,10 @@ def _drawn_filters(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "Section 5.2",
     title="Frequencies that multiplicative filter networks hold: sums and differences of those of their filters",
-    claims=[
-        Claim(
-            "Multiplicative filter networks have no energy outside the sums and differences of their filters' frequencies: largest "
-            "share.",
-            "largest_share_of_energy_outside_the_sums",
-            "at most",
-            "only able to express linear combinations of certain harmonics of their sinusoidal filters",
-            1e-12,
-            of="filter_networks_have_the_same_support",
-            kind="paper",
-        ),
-        Claim(
-            "The sums take all layers: median share of energy outside those of one layer less.",
-            "median_share_of_energy_outside_the_sums_of_one_layer_less",
-            "at least",
-            "linear combinations of certain harmonics",
-            1e-12,
-            of="filter_networks_have_the_same_support",
-            kind="check",
-        ),
-    ],
-    draw=_drawn_filters,
+    show=_drawn_filters,
 )
 def section_52(effort: str, run: Run) -> Finding:
     """Spectra of random networks against the set of sums."""
@@ -401,30 +290,10 @@ def section_52(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings, notes)
 
 
-@figure(
+@old_figure(
     "Equation 5.7",
     title="The three-layer SIREN as a sum of sinusoids with Bessel coefficients",
-    claims=[
-        Claim(
-            "The expansion is the network, mappings of 1 to 4 frequencies: largest difference.",
-            "largest_difference_of_expansion_and_network",
-            "at most",
-            "can equivalently be represented as",
-            1e-6,
-            of="bessel_expansion",
-            kind="paper",
-        ),
-        Claim(
-            "So it is for wide mappings, convolved on the grid of the DFT: largest difference of a coefficient.",
-            "largest_difference_of_the_spectra_of_a_wide_network",
-            "at most",
-            "can equivalently be represented as",
-            1e-6,
-            of="bessel_expansion",
-            kind="check",
-        ),
-    ],
-    draw=lambda finding, dark: _curves(
+    show=lambda finding, dark: _curves(
         finding, dark, "order Σ|s|", "energy of the terms", log_y=True, reading="Terms of high order matter little."
     ),
 )
@@ -578,106 +447,12 @@ _PUBLISHED = {
     "iterations": 2000,
     "batch": _ALL,
 }
-_EMPTY = 1e-6  # share of the energy: rounding
 
 
-def _fitted(*names: str) -> tuple[Trained, ...]:
-    """The evidence that networks learned: the energy they recover of all that their frequencies reach."""
-    return tuple(Trained(f"{snake(name)}_share_of_reachable_energy_recovered", 0.0, 1.0) for name in names)
-
-
-@figure(
+@old_figure(
     "5.3",
     title="Imperfect recovery with single frequencies in the mapping",
-    claims=[
-        Claim(
-            "With f₀ = 1 every coefficient with an odd index is empty: share of energy on odd frequencies.",
-            "f0_1_share_of_energy_on_odd_frequencies",
-            "at most",
-            "missing all the values of the spectrum at the odd coefficients",
-            _EMPTY,
-            of="unit_frequency_leaves_odd_coefficients_empty",
-            kind="paper",
-            trained=_fitted("f₀ = 1"),
-        ),
-        Claim(
-            "With f₀ = 1 the image is distorted: PSNR with f₀ = 0.5 minus that with f₀ = 1, dB.",
-            "f0_0_5_minus_f0_1_db",
-            "at least",
-            "produces severe artifacts",
-            0.0,
-            of="unit_frequency_distorts_the_image",
-            kind="paper",
-            trained=_fitted("f₀ = 1", "f₀ = 0.5"),
-        ),
-        Claim(
-            "With f₀ = 0.5 odd coefficients are not empty: share of energy on odd frequencies.",
-            "f0_0_5_share_of_energy_on_odd_frequencies",
-            "at least",
-            "can have energy in all spectral coefficients",
-            _EMPTY,
-            of="half_frequency_fills_all_coefficients",
-            kind="paper",
-            trained=_fitted("f₀ = 0.5"),
-        ),
-        Claim(
-            "With f₀ = 0.5 high frequencies are weaker than with an FFN: difference of detail, over that of the image.",
-            "detail_f0_0_5_minus_ffn",
-            "at most",
-            "the resulting image is quite blurry",
-            0.0,
-            of="half_frequency_blurs",
-            kind="paper",
-            trained=_fitted("f₀ = 0.5", "FFN"),
-        ),
-        Claim(
-            "Random frequencies recover more than f₀ = 0.5: difference of PSNR, dB.",
-            "ffn_minus_f0_0_5_db",
-            "at least",
-            "can be greatly alleviated",
-            0.0,
-            of="random_features_recover",
-            kind="paper",
-            trained=_fitted("f₀ = 0.5", "FFN"),
-        ),
-        Claim(
-            "With f₀ = 0.5 this artifact is gone: share of energy on odd frequencies.",
-            "f0_0_5_share_of_energy_on_odd_frequencies",
-            "at least",
-            "enough to completely get rid of this type of artifact",
-            0.05,
-            of="half_frequency_fills_all_coefficients",
-            trained=_fitted("f₀ = 0.5"),
-        ),
-        Claim(
-            "With f₀ = 0.5 the image is blurry: detail over that of the image.",
-            "f0_0_5_detail_over_that_of_the_image",
-            "at most",
-            "the resulting image is quite blurry",
-            0.25,
-            of="half_frequency_blurs",
-            trained=_fitted("f₀ = 0.5"),
-        ),
-        Claim(
-            "The FFN is better than f₀ = 1: difference of PSNR, dB.",
-            "ffn_minus_f0_1_db",
-            "at least",
-            "highly distorted",
-            3.0,
-            of="random_features_recover",
-            trained=_fitted("f₀ = 1", "FFN"),
-        ),
-        Claim(
-            "The FFN is better than f₀ = 0.5: difference of PSNR, dB.",
-            "ffn_minus_f0_0_5_db",
-            "at least",
-            "can be greatly alleviated",
-            1.0,
-            of="random_features_recover",
-            trained=_fitted("f₀ = 0.5", "FFN"),
-        ),
-    ],
-    draw=_planes,
+    show=_planes,
     published=_PUBLISHED,
 )
 def figure_53(effort: str, run: Run) -> Finding:
@@ -722,60 +497,10 @@ def _frozen_siren(scale: float, omega: float, width: int) -> nn.Module:
     return module
 
 
-@figure(
+@old_figure(
     "C.1",
     title="Imperfect recovery of SIRENs with a fixed first layer",
-    claims=[
-        Claim(
-            "With W = I and ω₀ = 2π, which is f₀ = 1, every odd coefficient is empty: share of energy on odd frequencies.",
-            "w_i_omega0_2pi_share_of_energy_on_odd_frequencies",
-            "at most",
-            "leads to a very imperfect recovery",
-            _EMPTY,
-            of="frozen_siren_misses_frequencies_too",
-            kind="paper",
-            trained=_fitted("W = I, ω₀ = 2π"),
-        ),
-        Claim(
-            "A rich mapping recovers more than f₀ = 1: difference of PSNR, dB.",
-            "rich_mapping_minus_w_i_omega0_2pi_db",
-            "at least",
-            "followed by a rich mapping",
-            0.0,
-            of="frozen_siren_misses_frequencies_too",
-            kind="paper",
-            trained=_fitted("W = I, ω₀ = 2π", "rich mapping"),
-        ),
-        Claim(
-            "With W = 0.5·I and ω₀ = 2π odd coefficients are not empty: share of energy on odd frequencies.",
-            "w_0_5i_omega0_2pi_share_of_energy_on_odd_frequencies",
-            "at least",
-            "two single frequency mappings",
-            0.05,
-            of="frozen_siren_misses_frequencies_too",
-            trained=_fitted("W = 0.5·I, ω₀ = 2π"),
-        ),
-        Claim(
-            "With W = I and ω₀ = 1, as printed, every odd coefficient is empty: share of energy on odd frequencies.",
-            "w_i_omega0_1_share_of_energy_on_odd_frequencies",
-            "at most",
-            "a set H(Ω) ⊆ {2πk}",
-            _EMPTY,
-            of="frozen_siren_misses_frequencies_too",
-            kind="ours",  # a label of the figure; the text means f₀ = 1, and units of ω₀ are those of the coordinates
-            trained=_fitted("W = I, ω₀ = 1"),
-        ),
-        Claim(
-            "A rich mapping, ω₀ = 30 with 256 rows, is better than f₀ = 1: difference of PSNR, dB.",
-            "rich_mapping_minus_w_i_omega0_2pi_db",
-            "at least",
-            "followed by a rich mapping",
-            3.0,
-            of="frozen_siren_misses_frequencies_too",
-            trained=_fitted("W = I, ω₀ = 2π", "rich mapping"),
-        ),
-    ],
-    draw=_planes,
+    show=_planes,
     published=_PUBLISHED,
 )
 def figure_c1(effort: str, run: Run) -> Finding:
@@ -814,86 +539,11 @@ _TONES: dict[str, dict[str, tuple[int, int, int]]] = {
 }
 
 
-def _heard(omega: int, kind: str = "") -> tuple[Trained, ...]:
-    """The evidence that networks fitted the samples: their relative error, 1 for silence."""
-    return (Trained(f"{snake(f'{kind}ω₀ = {omega}')}_relative_error_on_the_samples", 1.0, 0.0),)
-
-
-@figure(
+@old_figure(
     "5.4",
     title="Aliasing: a tone of 23 Hz sampled at 128 Hz, reconstructed at 256 Hz",
-    claims=[
-        Claim(
-            "With ω₀ = 300 there is a peak at 105 Hz: amplitude over the median beyond 64 Hz, above 1.",
-            "omega0_300_amplitude_at_105_hz_over_the_median_beyond_64_hz",
-            "at least",
-            "an additional peak at 105 Hz",
-            1.0,
-            of="large_omega_aliases",
-            kind="paper",
-            trained=_heard(300),
-        ),
-        Claim(
-            "With ω₀ = 30 there is no peak at 105 Hz: amplitude over the median beyond 64 Hz, not above 1.",
-            "omega0_30_amplitude_at_105_hz_over_the_median_beyond_64_hz",
-            "at most",
-            "this aliased copy disappears",
-            1.0,
-            of="small_omega_does_not_alias",
-            kind="paper",
-            trained=_heard(30),
-        ),
-        Claim(
-            "With ω₀ = 300 the reconstruction has a copy at 105 Hz: its amplitude over that at 23 Hz.",
-            "omega0_300_amplitude_at_105_hz_over_23_hz",
-            "at least",
-            "an additional peak at 105 Hz",
-            0.05,
-            of="large_omega_aliases",
-            post_hoc=True,  # as the next three: bounds were set after networks had been tried
-            trained=_heard(300),
-        ),
-        Claim(
-            "It is a peak: amplitude at 105 Hz over the median beyond 64 Hz.",
-            "omega0_300_amplitude_at_105_hz_over_the_median_beyond_64_hz",
-            "at least",
-            "an additional peak at 105 Hz",
-            5.0,
-            of="large_omega_aliases",
-            post_hoc=True,
-            trained=_heard(300),
-        ),
-        Claim(
-            "With ω₀ = 30 there is none: amplitude at 105 Hz over that at 23 Hz.",
-            "omega0_30_amplitude_at_105_hz_over_23_hz",
-            "at most",
-            "this aliased copy disappears",
-            0.01,
-            of="small_omega_does_not_alias",
-            post_hoc=True,
-            trained=_heard(30),
-        ),
-        Claim(
-            "On the training samples the spectrum is that of the target, ω₀ = 300: relative error.",
-            "omega0_300_relative_error_on_the_samples",
-            "at most",
-            "perfectly matches the target signal",
-            0.01,
-            of="large_omega_aliases",
-            post_hoc=True,
-        ),
-        Claim(
-            "A deeper SIREN (4 × 256) with ω₀ = 30 has no copy either: amplitude at 105 Hz over that at 23 Hz.",
-            "4_by_256_omega0_30_amplitude_at_105_hz_over_23_hz",
-            "at most",
-            "this aliased copy disappears",
-            0.01,
-            of="small_omega_does_not_alias",
-            trained=_heard(30, "4 × 256, "),
-        ),
-    ],
     published={"sine layers": 2, "width": 128, "samples": 128},
-    draw=lambda finding, dark: _curves(
+    show=lambda finding, dark: _curves(
         finding, dark, "frequency, Hz", "amplitude", log_y=True, reading="Means over networks. 105 = 128 − 23 Hz."
     ),
 )

@@ -19,9 +19,10 @@ from biascope.data import data_root
 from biascope.families.family import Family, Network
 from biascope.measures.dictionary import dictionary
 from biascope.networks import builder
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import old_figure
 from biascope.results.estimate import Estimate, Number, over, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.signal_pictures import atoms_figure
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
@@ -215,11 +216,6 @@ def _fitted_levels(walk: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     return before, after
 
 
-def learned(key: str) -> Trained:
-    """The evidence that networks learned: the share of the error of the untrained network that is gone, in percent."""
-    return Trained(key, 0.0, 100.0)
-
-
 def _finetuned(networks: Sequence[Network], validation: Tensor, recipe: Recipe, run: Run) -> np.ndarray:
     """Faces learned from half of their pixels, after few iterations and after all (R, 2, F).
 
@@ -336,10 +332,6 @@ def _error_removed(name: str, shares: np.ndarray) -> dict[str, Number]:
     }
 
 
-def _fitted(*names: str) -> tuple[Trained, ...]:
-    return tuple(learned(f"{snake(name)}_error_removed_after_{FEW}_iterations") for name in names)
-
-
 def _settings(effort: str) -> dict[str, Any]:
     plan = dataclasses.asdict(PLANS[effort])
     data = "ellipses" if effort == "smoke" else "CelebA, grey, centre crop"
@@ -368,103 +360,10 @@ _PUBLISHED = {
 }
 
 
-@figure(
+@old_figure(
     "5.5 meta-learned",
     title="The meta-learned rows of figures 5.5, 5.6 and C.2",
-    claims=[
-        *(
-            Claim(
-                f"{kind}: meta-learning puts more energy of faces on large eigenvalues: concentration, MAML minus random.",
-                f"{kind.lower()}_concentration_maml_minus_random",
-                "at least",
-                said,
-                0.0,
-                least,
-                of=of,
-                kind="paper",
-                trained=_fitted(f"{kind} MAML"),
-            )
-            for kind, said, least, of in (
-                ("SIREN", "concentrates most of the energy", "laptop", "meta_learning_concentrates_energy"),
-                ("FFN", "does also improve the energy concentration", "paper", "meta_learning_helps_ffn"),
-            )
-        ),
-        *(
-            Claim(
-                f"{kind}: meta-learned weights learn faces faster: test PSNR after 3 iterations, MAML minus random, dB.",
-                f"{kind.lower()}_psnr_after_3_iterations_maml_minus_random",
-                "at least",
-                said,
-                0.0,
-                least,
-                of=of,
-                kind="paper",
-                trained=_fitted(f"{kind} random", f"{kind} MAML"),
-            )
-            for kind, said, least, of in (
-                ("SIREN", "a very fast speed of convergence", "laptop", "meta_learning_is_fastest"),
-                ("FFN", "performance does also improve significantly", "paper", "meta_learning_helps_ffn"),
-            )
-        ),
-        Claim(
-            "Meta-learning concentrates the energy of faces: concentration of the MAML SIREN minus the random one.",
-            "siren_concentration_maml_minus_random",
-            "at least",
-            "concentrates most of the energy",
-            0.02,
-            of="meta_learning_concentrates_energy",
-            trained=_fitted("SIREN MAML"),
-        ),
-        Claim(
-            "Almost no energy is left on small eigenvalues: share below λ₁/1,000, MAML SIREN.",
-            "siren_energy_below_lamda1_1_000_maml",
-            "at most",
-            "almost no energy",
-            0.02,
-            of="meta_learning_concentrates_energy",
-            trained=_fitted("SIREN MAML"),
-        ),
-        Claim(
-            "It converges very fast: test PSNR after 3 iterations, MAML minus random SIREN, dB.",
-            "siren_psnr_after_3_iterations_maml_minus_random",
-            "at least",
-            "very fast speed of convergence and superior generalization capacity",
-            2.0,
-            of="meta_learning_is_fastest",
-            trained=_fitted("SIREN random", "SIREN MAML"),
-        ),
-        Claim(
-            "The first atoms of the MAML SIREN look like faces: contour alignment minus that of the random SIREN.",
-            "siren_contour_alignment_maml_minus_random",
-            "at least",
-            "the first eigenfunctions of the meta-learned NTK also look like faces",
-            0.05,
-            of="meta_learned_atoms_look_like_images",
-            post_hoc=True,  # the measure was chosen after atoms had been looked at
-            trained=_fitted("SIREN MAML"),
-        ),
-        Claim(
-            "So do those of the published weights: contour alignment, ½ by chance.",
-            "published_weights_contour_alignment",
-            "at least",
-            "the first eigenfunctions of the meta-learned NTK also look like faces",
-            0.6,
-            of="meta_learned_atoms_look_like_images",
-            post_hoc=True,
-        ),
-        Claim(
-            "Meta-learned FFN, σ = 1: test PSNR after 3 iterations, dB.",
-            "ffn_psnr_after_3_iterations_maml",
-            "about",
-            17.31,
-            1.0,
-            "paper",
-            of="meta_learning_helps_ffn",
-            kind="paper",
-            trained=_fitted("FFN MAML"),
-        ),
-    ],
-    draw=_curves,
+    show=_curves,
     published=_PUBLISHED,
 )
 def figure_55_meta(effort: str, run: Run) -> Finding:
@@ -592,66 +491,10 @@ def _drawn_row(finding: Finding, dark: bool) -> Figure:
     return atoms_figure(finding.arrays_of("atoms"), dark=dark)
 
 
-_LIKE = "the first eigenfunctions of the meta-learned NTK also look like faces"
-_RESHAPES = "meta-learning has the potential to reshape a much larger space of the NTK dictionary"
-
-
-@figure(
+@old_figure(
     "5.6 meta-learned",
     title="First atoms of a SIREN before and after meta-learning, and after training on one face",
-    claims=[
-        Claim(
-            "Faces correlate more with the first atoms after meta-learning: energy of faces on the first 10, MAML minus random.",
-            "energy_of_faces_on_the_first_10_atoms_maml_minus_random",
-            "at least",
-            "the eigenfunctions have a large correlation with the target images",
-            0.0,
-            of="meta_learned_atoms_look_like_images",  # ten atoms, and "more than at random", are ours
-            trained=_fitted("SIREN MAML"),
-        ),
-        Claim(
-            "The first atoms after meta-learning are more like faces than like faces upside down: ratio of energies on their principal "
-            "components, above 1.",
-            "likeness_to_faces_maml",
-            "at least",
-            _LIKE,
-            1.0,
-            of="meta_learned_atoms_look_like_images",
-            kind="paper",
-            trained=_fitted("SIREN MAML"),
-        ),
-        Claim(
-            "Their contours run along those of faces more than before: contour alignment of the first 10 atoms, MAML minus random.",
-            "contour_alignment_maml_minus_random",
-            "at least",
-            _LIKE,
-            0.0,
-            of="meta_learned_atoms_look_like_images",
-            kind="paper",
-            trained=_fitted("SIREN MAML"),
-        ),
-        Claim(
-            "Meta-learning turns more of the eigenspaces than training on one face: dimensions turned among large eigenvalues, MAML "
-            "minus one face.",
-            "turned_dimensions_maml_minus_one_face",
-            "at least",
-            _RESHAPES,
-            0.0,
-            of="meta_learning_reshapes_more_than_training",
-            kind="paper",
-            trained=(*_fitted("SIREN MAML"), learned("error_removed_by_training_on_one_face")),
-        ),
-        Claim(
-            "The part is much larger: the same, MAML over one face.",
-            "turned_dimensions_maml_over_one_face",
-            "at least",
-            _RESHAPES,
-            2.0,
-            of="meta_learning_reshapes_more_than_training",
-            trained=(*_fitted("SIREN MAML"), learned("error_removed_by_training_on_one_face")),
-        ),
-    ],
-    draw=_drawn_row,
+    show=_drawn_row,
     published=_PUBLISHED,
 )
 def figure_56_meta(effort: str, run: Run) -> Finding:
@@ -747,58 +590,10 @@ def figure_56_meta(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, {**_settings(effort), "networks": count, "seed": _ROW_SEED}, notes)
 
 
-@figure(
+@old_figure(
     "5.8",
     title="Pre-training on a single image",
-    claims=[
-        *(
-            Claim(
-                f"{mark:,} iterations of pre-training on one image shift the energy of others to small eigenvalues: change of "
-                "concentration.",
-                f"concentration_after_{mark}_iterations_minus_none",
-                "at most",
-                "shifts to the smallest eigenvalues of the pretrained kernel",
-                0.0,
-                of="single_image_spreads_energy",
-                kind="paper",
-                trained=(learned("error_removed_by_pre_training"),),
-            )
-            for mark in PLANS["paper"].marks[1:]
-        ),
-        Claim(
-            "The more pre-training, the more it shifts: a negative rank correlation of iterations and concentration.",
-            "rank_correlation_of_iterations_and_concentration",
-            "at most",
-            "the more we pretrain the networks",
-            0.0,
-            of="single_image_spreads_energy",
-            kind="paper",
-            trained=(learned("error_removed_by_pre_training"),),
-        ),
-        *(
-            Claim(
-                f"Pre-training of any length hurts fine-tuning: largest change of test PSNR after {count} iterations, dB.",
-                f"largest_change_of_psnr_after_{count}_iterations",
-                "at most",
-                "Single-task pre-training hurts fine-tuning performance",
-                0.0,
-                of="single_image_hurts_psnr",
-                kind="paper",
-                trained=(learned("error_removed_by_pre_training"),),
-            )
-            for count in (FEW, FROM_RANDOM.steps)
-        ),
-        Claim(
-            "The more pre-training, the more it shifts: rank correlation of iterations and concentration.",
-            "rank_correlation_of_iterations_and_concentration",
-            "at most",
-            "the more we pretrain the networks",
-            -0.7,
-            of="single_image_spreads_energy",
-            trained=(learned("error_removed_by_pre_training"),),
-        ),
-    ],
-    draw=_curves,
+    show=_curves,
     published={"data": _PUBLISHED["data"], "side": 64, "pretrained_width": 256, "validation": 100},
 )
 def figure_58(effort: str, run: Run) -> Finding:
@@ -869,21 +664,10 @@ def _drawn_settings(finding: Finding, dark: bool) -> Figure:
     )
 
 
-@figure(
+@old_figure(
     "5.8 settings",
     title="Pre-training on a single image with other optimisers",
-    claims=[
-        Claim(
-            "With no optimiser does longer pre-training shift more: lowest rank correlation of iterations and concentration.",
-            "lowest_rank_correlation_over_optimisers",
-            "at least",
-            "the more we pretrain the networks",
-            0.0,
-            of="single_image_spreads_energy",
-            trained=(learned("least_error_removed_by_pre_training"),),
-        )
-    ],
-    draw=_drawn_settings,
+    show=_drawn_settings,
     published={"data": _PUBLISHED["data"], "side": 64, "pretrained_width": 256, "validation": 100},
 )
 def figure_58_settings(effort: str, run: Run) -> Finding:
@@ -933,59 +717,10 @@ def figure_58_settings(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, {**_settings(effort), "optimisers": list(PRE_TRAININGS)}, notes)
 
 
-@figure(
+@old_figure(
     "C.3",
     title="Reptile in place of MAML",
-    claims=[
-        Claim(
-            "Reptile puts more energy of faces on large eigenvalues than random weights: difference of concentration.",
-            "concentration_reptile_minus_random",
-            "at least",
-            "the results agree completely with those found using MAML",
-            0.0,
-            of="reptile_agrees_with_maml",
-            kind="paper",
-            trained=_fitted("Reptile"),
-        ),
-        Claim(
-            "Its weights learn faces faster than random ones: difference of test PSNR after 3 iterations, dB.",
-            "psnr_after_3_iterations_reptile_minus_random",
-            "at least",
-            "the results agree completely with those found using MAML",
-            0.0,
-            of="reptile_agrees_with_maml",
-            kind="paper",
-            trained=_fitted("random", "Reptile"),
-        ),
-        Claim(
-            "Reptile concentrates the energy of faces: concentration minus that of random SIRENs.",
-            "concentration_reptile_minus_random",
-            "at least",
-            "the results agree completely with those found using MAML",
-            0.02,
-            of="reptile_agrees_with_maml",
-            trained=_fitted("Reptile"),
-        ),
-        Claim(
-            "It agrees with MAML: gain of concentration over that of MAML.",
-            "gain_of_concentration_reptile_over_maml",
-            "at least",
-            "the results agree completely with those found using MAML",
-            0.5,
-            of="reptile_agrees_with_maml",
-            trained=_fitted("MAML", "Reptile"),
-        ),
-        Claim(
-            "It converges fast: test PSNR after 3 iterations, Reptile minus random, dB.",
-            "psnr_after_3_iterations_reptile_minus_random",
-            "at least",
-            "the results agree completely with those found using MAML",
-            2.0,
-            of="reptile_agrees_with_maml",
-            trained=_fitted("random", "Reptile"),
-        ),
-    ],
-    draw=_curves,
+    show=_curves,
     published=_PUBLISHED,
 )
 def figure_c3(effort: str, run: Run) -> Finding:

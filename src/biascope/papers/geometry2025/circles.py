@@ -37,7 +37,6 @@ from biascope.papers.geometry2025.shared import (
     for_each,
     geometry_settings,
     inputs_of,
-    learned,
     least,
     loop_of,
     precisions,
@@ -47,10 +46,10 @@ from biascope.papers.geometry2025.shared import (
     run_of,
     titles,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import Estimate, Number, over, proportion
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -212,74 +211,6 @@ def _without_the_second_axis(radii: tuple[float, float]) -> float:
     return 100 * (1 - math.asin(small / large) / math.pi)
 
 
-def _aligned_claim(title: str, words: str, effort: str, **terms: Any) -> Claim:
-    return Claim(
-        f"{words} learns the circles where u₂ is aligned with its geometry: test accuracy in percent.",
-        f"{snake(title)}_accuracy_u2_early",
-        "at least",
-        "able to find the optimal, circular decision boundary in D_A",
-        GENERALISES,
-        effort,
-        trained=(learned(f"{snake(title)}_train_accuracy_u2_early"),),
-        **terms,
-    )
-
-
-def _unaligned_claim(title: str, words: str, radii: tuple[float, float], effort: str, **terms: Any) -> Claim:
-    bound = round(_without_the_second_axis(radii), 1)
-    return Claim(
-        f"{words} does not see u₂ where it is not aligned with its geometry: test accuracy in percent, at most that of the best "
-        f"classifier that ignores u₂ ({bound}).",
-        f"{snake(title)}_accuracy_u2_late",
-        "at most",
-        "missing the signal on u₂ and failing to generalize in D_B",
-        bound,
-        effort,
-        trained=(learned(f"{snake(title)}_train_accuracy_u2_late"),),
-        **terms,
-    )
-
-
-def _contrast_claims(title: str, words: str, radii: tuple[float, float]) -> list[Claim]:
-    """Both claims above can hold for a network that never sees u₂; these cannot."""
-    bound = round(_without_the_second_axis(radii), 1)
-    trained = tuple(learned(f"{snake(title)}_train_accuracy_u2_{word}") for word in ("early", "late"))
-    return [
-        Claim(
-            f"{words} sees u₂ where it is aligned: test accuracy in percent, at least that of the best classifier that ignores u₂ "
-            f"({bound}).",
-            f"{snake(title)}_accuracy_u2_early",
-            "at least",
-            "able to find the optimal, circular decision boundary in D_A",
-            bound,
-            "paper",
-            trained=trained[:1],
-        ),
-        Claim(
-            f"{words} does better where u₂ is aligned: test accuracy minus that where it is not, in points.",
-            f"{snake(title)}_accuracy_u2_early_minus_late",
-            "at least",
-            "missing the signal on u₂ and failing to generalize in D_B",
-            0.0,
-            "paper",
-            trained=trained,
-        ),
-    ]
-
-
-def _mlp_claim(title: str, radii: tuple[float, float], **terms: Any) -> Claim:
-    return Claim(
-        f"An MLP learns circles of radii {radii[0]:g} and {radii[1]:g} in either plane: its lower test accuracy in percent.",
-        f"{snake(title)}_lower_accuracy_of_the_two_planes",
-        "at least",
-        "can learn this decision boundary for any orthogonal u₁, u₂",
-        GENERALISES,
-        of="mlp_learns_circles",
-        trained=tuple(learned(f"{snake(title)}_train_accuracy_u2_{word}") for word in ("early", "late")),
-        **terms,
-    )
-
-
 def _published_circles(names: Sequence[str]) -> dict[str, Any]:
     """The authors' settings for circles."""
     return {
@@ -338,84 +269,11 @@ def settings_1(effort: str) -> dict[str, Any]:
     return settings
 
 
-def _late_claims(title: str, words: str, radii: tuple[float, float]) -> list[Claim]:
-    """Where u₂ is one of the late eigenvectors that :data:`LATE` names; written before they were run."""
-    bound, key = round(_without_the_second_axis(radii), 1), snake(title)
-    trained = (learned(f"{key}_train_accuracy"),)
-    return [
-        Claim(
-            f"{words} does not see u₂ where it is a late eigenvector: mean test accuracy in percent over {len(LATE)} of them, at most "
-            f"that of the best classifier that ignores u₂ ({bound}).",
-            f"{key}_accuracy",
-            "at most",
-            "missing the signal on u₂ and failing to generalize in D_B",
-            bound,
-            "paper",
-            of="resnet18_fails_on_unaligned_circles",
-            kind="paper",
-            trained=trained,
-        ),
-        Claim(
-            f"{words} sees few late eigenvectors: percent of those with a test accuracy above that of the best classifier that ignores "
-            f"u₂ ({bound}).",
-            f"{key}_share_that_sees_u2",
-            "at most",
-            "missing the signal on u₂ and failing to generalize in D_B",
-            50.0,
-            "paper",
-            of="resnet18_fails_on_unaligned_circles",
-            trained=trained,
-        ),
-    ]
-
-
-@figure(
+@old_figure(
     "1",
     networks={effort: _by_key(effort) for effort in _CIRCLES},
     title="Two concentric circles in a plane that is aligned with the average geometry, and in one that is not",
-    claims=[
-        _mlp_claim("MLP", _NARROW, kind="paper"),
-        # On wide circles, MLP and LeNet were added after the MLP had been seen to fail on narrow ones.
-        _mlp_claim("MLP wide", _WIDE, kind="ours", post_hoc=True),
-        _aligned_claim("LeNet", "LeNet (radii 1.5 and 0.25)", "paper"),
-        _unaligned_claim("LeNet", "LeNet (radii 1.5 and 0.25)", _NARROW, "paper"),
-        _aligned_claim("LeNet wide", "LeNet (radii 3 and 0.25)", "paper", post_hoc=True),
-        _unaligned_claim("LeNet wide", "LeNet (radii 3 and 0.25)", _WIDE, "paper", post_hoc=True),
-        _aligned_claim(
-            "ResNet-18 wide",
-            "ResNet-18 (radii 3 and 0.25)",
-            "paper",
-            of="resnet18_learns_aligned_circles",
-            kind="paper",
-        ),
-        # The paper does not say which u₂ is not aligned: the last eigenvector is one reading, several late ones are another.
-        _unaligned_claim(
-            "ResNet-18 wide",
-            "ResNet-18 (radii 3 and 0.25)",
-            _WIDE,
-            "paper",
-            of="resnet18_fails_on_unaligned_circles",
-            kind="paper",
-        ),
-        *_late_claims("ResNet-18 in late planes", "ResNet-18 (radii 3 and 0.25)", _WIDE),
-        *_contrast_claims("ResNet-18 wide", "ResNet-18 (radii 3 and 0.25)", _WIDE),
-        # Written before they were run: does the success with the last eigenvector come from the ReLU of the blocks?
-        _aligned_claim("ResNet-18 with GELU", "ResNet-18 with GELU in all layers", "paper"),
-        _unaligned_claim("ResNet-18 with GELU", "ResNet-18 with GELU in all layers", _WIDE, "paper"),
-        Claim(
-            "ResNet-18 (radii 3 and 0.25) seldom generalises in a random plane: percent of planes with a test accuracy of at least "
-            f"{GENERALISES:g} %.",
-            "resnet_18_in_random_planes_share_that_generalises",
-            "at most",
-            "seldom capable of generalizing for randomly selected u₁, u₂",
-            50.0,
-            "paper",
-            of="resnet18_fails_on_random_planes",
-            kind="paper",
-            trained=(learned("resnet_18_in_random_planes_train_accuracy"),),
-        ),
-    ],
-    draw=_drawn_circles,
+    show=_drawn_circles,
     published=_published_circles(("mlp", "resnet18")),
 )
 def figure_1(effort: str, run: Run) -> Finding:
@@ -549,46 +407,6 @@ _COMPONENTS: dict[str, dict[str, tuple[list[int], int, tuple[int, int], tuple[fl
 }
 
 
-def _component_claims(name: str) -> list[Claim]:
-    title, effort = TITLES[name], "laptop" if name == "lenet" else "paper"
-    key = snake(title)
-    return [
-        Claim(
-            f"{title} relies on the linear component while u₁ is early: accuracy on it alone, in percent.",
-            f"{key}_linear_alone_first_u1",
-            "at least",
-            "the linear component has perfect accuracy",
-            95.0,
-            effort,
-            of="linear_component_wins_when_aligned",
-            kind="paper",
-            trained=(learned(f"{key}_training_accuracy_first_u1"),),
-        ),
-        Claim(
-            f"{title} then ignores the circles: accuracy on them alone, in percent.",
-            f"{key}_circles_alone_first_u1",
-            "at most",
-            "does not do better than a random guess",
-            60.0,
-            effort,
-            of="linear_component_wins_when_aligned",
-            kind="paper",
-            trained=(learned(f"{key}_linear_alone_first_u1"),),
-        ),
-        Claim(
-            f"{title} relies on the circles when u₁ is late: accuracy on them alone minus that on the linear component, in points.",
-            f"{key}_circles_minus_linear_last_u1",
-            "at least",
-            "the model learns the non-linear component",
-            0.0,
-            effort,
-            of="circles_win_when_linear_is_unaligned",
-            kind="paper",
-            trained=(learned(f"{key}_training_accuracy_last_u1"),),
-        ),
-    ]
-
-
 _FOUR = ("mlp", "lenet", "resnet18", "vit")
 
 
@@ -607,22 +425,11 @@ def settings_5(effort: str) -> dict[str, Any]:
     return settings
 
 
-@figure(
+@old_figure(
     "5",
     networks=_COMPONENTS,
     title="Accuracy on the linear and on the circular component alone, against the index of the linear direction u₁",
-    claims=[
-        *(claim for name in ("lenet", "resnet18", "vit") for claim in _component_claims(name)),
-        Claim(
-            "The MLP relies on the linear component wherever u₁ is: lowest accuracy on it alone, in percent.",
-            "mlp_lowest_accuracy_on_the_linear_component_alone",
-            "at least",
-            "the simplicity bias holds where both have equal correlation with G",
-            95.0,
-            trained=(learned("mlp_training_accuracy_first_u1"), learned("mlp_training_accuracy_last_u1")),
-        ),
-    ],
-    draw=drawn_along,
+    show=drawn_along,
     published={
         **_published_circles(_FOUR),
         **for_each("runs", dict.fromkeys(_FOUR, 5)),

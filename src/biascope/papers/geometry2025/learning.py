@@ -30,7 +30,6 @@ from biascope.papers.geometry2025.shared import (
     geometry_settings,
     halved,
     inputs_of,
-    learned,
     least,
     loop_of,
     precisions,
@@ -41,9 +40,9 @@ from biascope.papers.geometry2025.shared import (
     titles,
     without_normalisation,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, over, spearman
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -308,19 +307,6 @@ def drawn_along(finding: Finding, dark: bool) -> Figure:
 
 
 _FOUR = ("mlp", "lenet", "resnet18", "vit")
-_LARGER_GAP = "a larger generalization gap at small eigenvalues"
-_CORRELATED = "correlated with the eigenvalue in all tasks"
-Gate = Callable[[str, str], tuple[Trained, ...]]
-
-
-def _along_best(subject: str, labelling: str) -> tuple[Trained, ...]:
-    """Networks trained along the best direction, by training accuracy."""
-    return (learned(_best_fit(f"{subject}, {labelling}")),)
-
-
-def _all_fitted(subject: str, labelling: str) -> tuple[Trained, ...]:
-    """Networks trained along all directions: the paper trains until all labels are fitted. Each kind of labels is its own task."""
-    return (learned(_lowest_fit(f"{subject}, {labelling}")),)
 
 
 def _lowest_fit(title: str) -> str:
@@ -328,89 +314,9 @@ def _lowest_fit(title: str) -> str:
     return f"{snake(title)}_lowest_train_accuracy"
 
 
-def _claims_of_falling(
-    networks: Mapping[str, str], published: str, *, of: str, gate: Gate, part: str = ""
-) -> list[Claim]:
-    """Accuracy falls from the first to the last direction, for networks with the least effort of each."""
-    return [
-        Claim(
-            f"{TITLES[name]}{part}, {labelling} labels: accuracy falls from the first to the last direction, in points.",
-            f"{snake(f'{TITLES[name]}{part}, {labelling}')}_first_minus_last_accuracy",
-            "at least",
-            published,
-            0.0,
-            effort,
-            of=of,
-            kind="paper",
-            trained=gate(f"{TITLES[name]}{part}", labelling),
-        )
-        for name, effort in networks.items()
-        for labelling in THREE
-    ]
-
-
-def _claims_beyond_noise(networks: Mapping[str, str], *, gate: Gate, part: str = "") -> list[Claim]:
-    """What is left of the fall once the noise of the labels, which alone makes late directions hard, is accounted for."""
-    return [
-        Claim(
-            f"{TITLES[name]}{part}, {labelling} labels: the fall is more than label noise explains: distance from the best possible "
-            "accuracy along the last direction minus that along the first, in points.",
-            _beyond_noise(f"{TITLES[name]}{part}, {labelling}"),
-            "at least",
-            _LARGER_GAP,
-            0.0,
-            effort,
-            trained=gate(f"{TITLES[name]}{part}", labelling),
-        )
-        for name, effort in networks.items()
-        for labelling in THREE
-    ]
-
-
 def _beyond_noise(title: str) -> str:
     """The key of that number."""
     return f"{snake(title)}_last_minus_first_distance_from_the_best_possible_accuracy"
-
-
-def _claims_of_order(name: str, *, of: str, gate: Gate) -> list[Claim]:
-    """Accuracy falls with the number of the eigenvector."""
-    title = TITLES[name]
-    return [
-        Claim(
-            f"{title}, {labelling} labels: accuracy falls with the index, by rank correlation.",
-            f"{snake(f'{title}, {labelling}')}_rank_correlation_of_accuracy_and_index",
-            "at most",
-            "a clear correlation between the eigenvalues and the test accuracy",
-            0.0,
-            "paper",
-            of=of,
-            kind="paper",
-            trained=gate(title, labelling),
-        )
-        for labelling in THREE
-    ]
-
-
-def _claims_of_sharpness(name: str) -> list[Claim]:
-    """The fall is sharper for more complex labels; that can be asked only where accuracy falls for both."""
-    title = TITLES[name]
-    return [
-        Claim(
-            f"{title}: the fall is sharper for {other} than for linear labels: share of the best accuracy above chance that is "
-            "kept on average, linear minus the other.",
-            f"{snake(title)}_share_kept_linear_minus_{snake(other)}",
-            "at least",
-            "a 'sharper' impact on generalization for more complex decision boundaries",
-            0.0,
-            of="complex_labels_fall_earlier",
-            kind="paper",
-            trained=tuple(
-                Trained(f"{snake(f'{title}, {labelling}')}_first_minus_last_accuracy", chance=0.0, best=50.0)
-                for labelling in ("linear", other)
-            ),
-        )
-        for other in THREE[1:]
-    ]
 
 
 def _published_along(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -586,36 +492,11 @@ def settings_4(effort: str) -> dict[str, Any]:
     return settings | without_normalisation(plans)
 
 
-@figure(
+@old_figure(
     "4",
     networks=_IMAGES,
     title="Test accuracy on CIFAR-10 images labelled along eigenvectors of G S G",
-    claims=[
-        *_claims_of_falling(
-            {"lenet": "laptop", "resnet18": "paper", "vit": "paper"},
-            _LARGER_GAP,
-            of="accuracy_falls_along_projection",
-            gate=_all_fitted,
-        ),
-        *_claims_beyond_noise({"lenet": "laptop", "resnet18": "paper", "vit": "paper"}, gate=_all_fitted),
-        *_claims_of_order("lenet", of="accuracy_falls_along_projection", gate=_all_fitted),
-        *_claims_of_sharpness("lenet"),
-        *(
-            Claim(
-                f"{TITLES[name]} reaches 100 % train accuracy on all labellings: the lowest, in percent.",
-                f"{snake(TITLES[name])}_lowest_train_accuracy",
-                "at least",
-                "all models will reach 100 % train accuracy",
-                99.0,
-                "laptop" if name == "lenet" else "paper",
-                of="training_labels_are_fitted",
-                kind="paper",
-                trained=(learned(_lowest_fit(TITLES[name])),),
-            )
-            for name in ("lenet", "resnet18", "vit")
-        ),
-    ],
-    draw=drawn_along,
+    show=drawn_along,
     published=_published_along(
         ("lenet", "resnet18", "vit"),
         {
@@ -709,33 +590,11 @@ def settings_10(effort: str) -> dict[str, Any]:
     return settings | for_each("directions", words)
 
 
-@figure(
+@old_figure(
     "10",
     networks=_ISOTROPIC,
     title="Test accuracy on isotropic data labelled along eigenvectors of G",
-    claims=[
-        *_claims_of_falling(
-            {"lenet": "paper", "resnet18": "paper", "vit": "paper"},
-            _CORRELATED,
-            of="accuracy_falls_along_geometry",
-            gate=_along_best,
-        ),
-        *_claims_of_order("lenet", of="accuracy_falls_along_geometry", gate=_along_best),
-        *(
-            Claim(
-                f"The MLP is flat for {labelling} labels: highest minus lowest accuracy over the directions, in points.",
-                f"mlp_{snake(labelling)}_highest_minus_lowest_accuracy",
-                "at most",
-                "generalization in all directions with similar quality",
-                10.0,
-                of="mlp_learns_every_direction",
-                kind="paper",
-                trained=_along_best("MLP", labelling),
-            )
-            for labelling in THREE
-        ),
-    ],
-    draw=drawn_along,
+    show=drawn_along,
     published=_published_along(
         _FOUR,
         {
@@ -801,26 +660,11 @@ def settings_11(effort: str) -> dict[str, Any]:
     return settings
 
 
-@figure(
+@old_figure(
     "11",
     title="LeNet with as many training samples as parameters: (a) images along eigenvectors of G S G, (b) isotropic data along those "
     "of G",
-    # A network with as many parameters as samples cannot fit labels that are noise to it: the best direction shows that it trained.
-    claims=[
-        *(
-            claim
-            for part in (" on images", " on isotropic data")
-            for claim in _claims_of_falling(
-                {"lenet": "laptop"},
-                "still a preference to learn the features more aligned with the geometry",
-                of="preference_without_overparameterisation",
-                gate=_along_best,
-                part=part,
-            )
-        ),
-        *_claims_beyond_noise({"lenet": "laptop"}, gate=_along_best, part=" on images"),
-    ],
-    draw=drawn_along,
+    show=drawn_along,
     published=_published_along(
         ("lenet",),
         {
@@ -882,38 +726,10 @@ def settings_14(effort: str) -> dict[str, Any]:
     return settings
 
 
-@figure(
+@old_figure(
     "14",
     title="Test accuracy on isotropic data along an early and a late eigenvector of G, by learning rate",
-    claims=[
-        claim
-        for labelling in THREE
-        for claim in (
-            Claim(
-                f"A very small rate is harmful for {labelling} labels: mean accuracy at 0.1 minus that at 0.001, in points.",
-                f"{labelling}_accuracy_at_0_1_minus_at_0_001",
-                "at least",
-                "a very small learning rate has a detrimental effect",
-                0.0,
-                "paper",
-                of="small_learning_rate_generalises_worse",
-                kind="paper",
-                trained=(learned(_early_fit(labelling)),),
-            ),
-            Claim(
-                f"The early direction is preferred at every rate for {labelling} labels: its least lead, in points.",
-                f"{labelling}_least_lead_of_the_early_direction",
-                "at least",
-                "in all these cases the model is following the predictions",
-                0.0,
-                "paper",
-                of="preference_at_every_learning_rate",
-                kind="paper",
-                trained=(learned(_early_fit(labelling)),),
-            ),
-        )
-    ],
-    draw=_drawn_rates,
+    show=_drawn_rates,
     published=_published_along(
         ("resnet18",),
         {

@@ -24,7 +24,6 @@ from biascope.papers.geometry2025.shared import (
     geometry_of,
     geometry_settings,
     halved,
-    learned,
     loop_of,
     published_geometry,
     released_activations,
@@ -33,10 +32,10 @@ from biascope.papers.geometry2025.shared import (
     titles,
     without_normalisation,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import Estimate, Number, jackknife, over
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -95,74 +94,6 @@ def _rate(name: str, optimiser: str) -> float:
     if optimiser == "adam":
         return 1e-4 if name in ("resnet18", "vit") else 1e-3
     return 0.01 if name == "mlp" else 0.1
-
-
-def _minimum(name: str) -> str:
-    return "laptop" if name in ("mlp", "lenet") else "paper"
-
-
-def _fitted(name: str, loss: str) -> tuple[Trained, ...]:
-    return (learned(f"{snake(f'{TITLES[name]}, {loss}')}_training_accuracy_percent"),)
-
-
-def _rising_claims(names: Sequence[str], of: str) -> list[Claim]:
-    return [
-        Claim(
-            f"Early in training the geometry of {TITLES[name]} moves towards GSG: growth of Corr(G^t, GSG) by about epoch {EARLY}.",
-            f"{snake(TITLES[name])}_cross_entropy_early_growth_of_the_correlation_with_gsg",
-            "at least",
-            "an increasing correlation near the initialization",
-            0.0,
-            _minimum(name),
-            of=of,
-            kind="paper",
-            trained=_fitted(name, "cross-entropy"),
-        )
-        for name in names
-    ]
-
-
-def _significance_claims(names: Sequence[str]) -> list[Claim]:
-    return [
-        Claim(
-            f"Corr(G^t, GSG) of {TITLES[name]} by about epoch {EARLY} is above that of random vectors.",
-            f"{snake(TITLES[name])}_cross_entropy_early_correlation_with_gsg",
-            "at least",
-            "0.02 for random vectors; we consider the correlations significant",
-            0.02,
-            _minimum(name),
-            of="correlations_are_significant",
-            kind="paper",
-            trained=_fitted(name, "cross-entropy"),
-        )
-        for name in names
-    ]
-
-
-def _falling_claims(names: Sequence[str]) -> list[Claim]:
-    """The sign that theorems 3.1 and 3.2 give; the paper does not look at it."""
-    return [
-        Claim(
-            f"Under squared loss Corr(G^t, GSG) of {TITLES[name]} at first falls, as the sign of Δ says: growth in the first epoch.",
-            f"{snake(TITLES[name])}_squared_loss_first_growth_of_the_correlation_with_gsg",
-            "at most",
-            "Δ is negative (theorems 3.1 and 3.2)",
-            0.0,
-            _minimum(name),
-            trained=_fitted(name, "squared loss"),
-        )
-        for name in names
-    ]
-
-
-def _lead_claim(name: str, comparator: str, published: float | str, bound: float, effort: str, **terms: Any) -> Claim:
-    words = (
-        "For the MLP, GSG and S are the same: difference of the two correlations."
-        if name == "mlp"
-        else f"For {TITLES[name]}, GSG is clearly above S: difference of the two correlations by about epoch {EARLY}."
-    )
-    lead = f"{snake(TITLES[name])}_cross_entropy_lead_of_gsg_over_s"
-    return Claim(words, lead, comparator, published, bound, effort, trained=_fitted(name, "cross-entropy"), **terms)
 
 
 def _moved(name: str, plan: Plan, data: Arrays, run: Run, recipe: Recipe) -> tuple[GeometryMotion, float]:
@@ -296,29 +227,11 @@ def _published_motion(names: Sequence[str], settings: dict[str, Any]) -> dict[st
 _MOVED, _MOVED_AT_RANDOM = ("mlp", "lenet", "resnet18", "vit"), ("mlp", "lenet", "vgg11", "resnet18")
 
 
-@figure(
+@old_figure(
     "2",
     networks=MOVING,
     title="Correlation of the geometry in training with GSG and with S (CIFAR-2)",
-    claims=[
-        *_rising_claims(_MOVED, "geometry_approaches_projection"),
-        *_significance_claims(_MOVED),
-        _lead_claim("mlp", "about", 0.0, 0.05, "laptop", of="mlp_projection_equals_covariance", kind="paper"),
-        *(
-            _lead_claim(
-                name,
-                "at least",
-                "significantly larger",
-                0.0,
-                _minimum(name),
-                of="projection_exceeds_covariance",
-                kind="paper",
-            )
-            for name in ("lenet", "resnet18", "vit")
-        ),
-        *_falling_claims(_MOVED),
-    ],
-    draw=_drawn,
+    show=_drawn,
     published=_published_motion(
         _MOVED,
         {
@@ -337,19 +250,11 @@ def figure_2(effort: str, run: Run) -> Finding:
     return _motion_finding(chosen(MOVING[effort]), effort, run, losses, chance=False)
 
 
-@figure(
+@old_figure(
     "8",
     networks=RANDOM,
     title="The same with random labels",
-    claims=[
-        *_rising_claims(_MOVED_AT_RANDOM, "random_labels_move_geometry_alike"),
-        _lead_claim("mlp", "about", 0.0, 0.05, "laptop"),
-        *(
-            _lead_claim(name, "at least", "significantly larger", 0.05, _minimum(name))
-            for name in ("lenet", "vgg11", "resnet18")
-        ),
-    ],
-    draw=_drawn,
+    show=_drawn,
     published=_published_motion(
         _MOVED_AT_RANDOM,
         {
@@ -392,43 +297,6 @@ _COVARIANCES: dict[str, dict[str, OnCovariance]] = {
 ALIVE = 1e-3  # size of the geometry after training, relative to the start, below which units have died
 PROBED = 16  # inputs from N(0, I) of each network for G^t; the authors' code has 128
 COMMON = Recipe("sgd", rate=0.1, schedule="linear", momentum=0.9, clip=0.5, batch=128)
-
-
-def _covariance_claims(names: Sequence[str]) -> list[Claim]:
-    claims = []
-    for name in names:
-        title, key = TITLES[name], snake(TITLES[name])
-        # That the recipe trains is seen on G. On flip(G) a network that cannot see its data has one answer for all samples: this is
-        # the paper's finding at its strongest, and no failure. There networks must only be alive: still respond to inputs.
-        evidence = (
-            learned(f"{key}_training_accuracy_on_g_percent"),
-            learned(f"{key}_networks_on_flip_g_respond_to_inputs_percent", chance=0.0),
-        )
-        claims += [
-            Claim(
-                f"The geometry of {title} moves faster on data of covariance G than of flip(G): ratio of mean velocities.",
-                f"{key}_velocity_on_g_over_flip_g",
-                "at least",
-                "very little change compared to",
-                1.0,
-                _minimum(name),
-                of="flipped_covariance_moves_geometry_less",
-                kind="paper",
-                trained=evidence,
-            ),
-            Claim(
-                f"{title} fits random labels better on data of covariance G than of flip(G): difference of training accuracy.",
-                f"{key}_training_accuracy_on_g_minus_flip_g",
-                "at least",
-                "the effects of GIH on the train accuracy",
-                0.0,
-                _minimum(name),
-                of="flipped_covariance_is_fitted_worse",
-                kind="paper",
-                trained=evidence,
-            ),
-        ]
-    return claims
 
 
 def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws: int, samples: int, run: Run) -> Arrays:
@@ -533,22 +401,11 @@ def settings_3(effort: str) -> dict[str, Any]:
     return _settings_on_covariances(plans, {**samples, "batch": 128})
 
 
-@figure(
+@old_figure(
     "3",
     networks=_COVARIANCES,
     title="Velocity of the geometry and training accuracy on data of covariance G and of flip(G), random labels",
-    claims=[
-        *_covariance_claims(("lenet", "resnet18", "vit")),
-        Claim(
-            "The MLP, whose G is near the identity, does not care: difference of training accuracy.",
-            "mlp_training_accuracy_on_g_minus_flip_g",
-            "about",
-            0.0,
-            5.0,
-            trained=tuple(learned(f"mlp_training_accuracy_on_{kind}_percent") for kind in ("g", "flip_g")),
-        ),
-    ],
-    draw=_drawn_velocity,
+    show=_drawn_velocity,
     published=_published_covariances(_MOVED, {**for_each("samples", dict.fromkeys(_MOVED, 10_000)), "batch": 128}),
 )
 def figure_3(effort: str, run: Run) -> Finding:
@@ -678,50 +535,17 @@ def settings_by_size(plans: dict[str, _Growing], growing_batch: bool) -> dict[st
 _SIZES = [10_000, 20_000, 40_000, 60_000, 80_000, 100_000]
 
 
-def _size_claims(
-    words: str, statistic: str, comparator: str, published: str, bound: float, **terms: Any
-) -> list[Claim]:
-    """Of ResNet-18, which the paper shows, and of LeNet, which is ours."""
-    kind = terms.pop("kind", "ours")
-    return [
-        Claim(
-            f"{TITLES[name]}: {words}",
-            f"{snake(TITLES[name])}_{statistic}",
-            comparator,
-            published,
-            bound,
-            "paper",
-            kind=kind if name == "resnet18" else "ours",
-            trained=tuple(
-                learned(f"{snake(TITLES[name])}_training_accuracy_on_g_at_the_{which}_size")
-                for which in ("smallest", "largest")
-            ),
-            **terms,
-        )
-        for name in ("resnet18", "lenet")
-    ]
-
-
 def _drawn_sizes(finding: Finding, dark: bool) -> Figure:
     return lines_figure(
         finding.curves_of("accuracy", 100), x="training samples", y="training accuracy, %", log_x=True, dark=dark
     )
 
 
-@figure(
+@old_figure(
     "12",
     networks=_GROWING,
     title="Training accuracy on covariances G and flip(G) for more and more samples, fixed batches",
-    claims=_size_claims(
-        "with more samples the gap between G and flip(G) closes: gap at the largest size minus that at the smallest, points.",
-        "gap_at_the_largest_size_minus_gap_at_the_smallest",
-        "at most",
-        "the effects are vanishing on the train accuracy",
-        0.0,
-        of="accuracy_gap_closes_with_samples",
-        kind="paper",
-    ),
-    draw=_drawn_sizes,
+    show=_drawn_sizes,
     published=_published_covariances(
         ("resnet18",), {"samples: ResNet-18": _SIZES, "batch: ResNet-18": [128] * len(_SIZES)}
     ),
@@ -731,30 +555,11 @@ def figure_12(effort: str, run: Run) -> Finding:
     return _gap_by_size(chosen(_GROWING[effort]), run, growing_batch=False)
 
 
-@figure(
+@old_figure(
     "13",
     networks=_GROWING,
     title="The same with batches that grow with the data",
-    claims=[
-        *_size_claims(
-            "with batches that grow with the data there is a gap at the largest size too, in points.",
-            "gap_at_the_largest_size",
-            "at least",
-            "reverting to the behavior predicted",
-            0.0,
-            of="accuracy_gap_stays_at_fixed_iterations",
-            kind="paper",
-        ),
-        *_size_claims(
-            "with batches that grow with the data the gap stays: gap at the largest size minus that at the smallest, points.",
-            "gap_at_the_largest_size_minus_gap_at_the_smallest",
-            "at least",
-            "reverting to the behavior predicted",
-            -5.0,
-            of="accuracy_gap_stays_at_fixed_iterations",
-        ),
-    ],
-    draw=_drawn_sizes,
+    show=_drawn_sizes,
     published=_published_covariances(
         ("resnet18",),
         {"samples: ResNet-18": _SIZES, "batch: ResNet-18": [128 * size // 10_000 for size in _SIZES]},

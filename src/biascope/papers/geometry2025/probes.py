@@ -11,9 +11,10 @@ from torch import Tensor
 from biascope.papers.geometry2025.learning import shape_of
 from biascope.papers.geometry2025.shared import SPREAD, TITLES, released_activations, released_family, run_of
 from biascope.papers.geometry2025.small_models import geometry_groups
-from biascope.papers.geometry2025.theory import claims_of, curves_figure
-from biascope.results.claim import Finding, figure
+from biascope.papers.geometry2025.theory import curves_figure
+from biascope.papers.selection import old_figure
 from biascope.results.estimate import Estimate, Number, jackknife
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -24,7 +25,6 @@ _PLANS: dict[str, tuple[dict[str, int], tuple[float, ...]]] = {
     "laptop": ({"mlp": 4000, "lenet": 4000}, (1e-5, SPREAD, 1.0)),
     "paper": ({"mlp": 20_000, "lenet": 20_000, "vit": 4000}, SPREADS),
 }
-_LOWER = "a lower variance when computing G with a probing function of smaller deviation"
 
 
 def noise_of(groups: Tensor, kept: Tensor) -> float:
@@ -51,28 +51,10 @@ def _noise_ratio(one: Tensor, two: Tensor) -> Estimate:
     return jackknife(ratio(every), [ratio(every[every != group]) for group in every.tolist()])
 
 
-@figure(
+@old_figure(
     "A.12.1",
     title="Noise of the average geometry of networks with GELU against the spread of the inputs",
-    claims=[
-        claim
-        for name, effort in (("mlp", "laptop"), ("lenet", "laptop"), ("vit", "paper"))
-        for claim in claims_of(
-            [
-                (
-                    _LOWER,
-                    f"{snake(TITLES[name])}_noise_at_1_over_noise_at_0_001",
-                    f"{TITLES[name]}: variance of G at a spread of 1 over that at 0.001",
-                    "at least",
-                    1.0,
-                )
-            ],
-            effort,
-            of="small_probe_lowers_variance",
-            kind="paper",
-        )
-    ],
-    draw=lambda finding, dark: curves_figure(
+    show=lambda finding, dark: curves_figure(
         finding, dark, "spread of the inputs", "relative variance of one draw", log_y=True
     ),
 )

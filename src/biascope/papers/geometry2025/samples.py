@@ -29,7 +29,6 @@ from biascope.papers.geometry2025.shared import (
     for_each,
     geometry_settings,
     halved,
-    learned,
     least,
     loop_of,
     precisions,
@@ -40,11 +39,11 @@ from biascope.papers.geometry2025.shared import (
     titles,
     without_normalisation,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.draw import PALETTE
 from biascope.results.estimate import Estimate, Number, over, paired_error
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.identity import DERIVED
 from biascope.runs.run import Run
@@ -227,35 +226,11 @@ def settings_6(effort: str) -> dict[str, Any]:
     return settings
 
 
-@figure(
+@old_figure(
     "6",
     networks=_FEATURES,
     title="CIFAR-2 without the features of least geometry per variance, or random ones of equal variance",
-    claims=[
-        Claim(
-            f"{TITLES[name]}: eliminating features of low geometry costs less accuracy than eliminating random ones of equal "
-            f"variance: lead in points, {words}.",
-            f"{snake(TITLES[name])}_{key}",
-            "at least",
-            "a lower drop in performance",
-            0.0,
-            "laptop" if name == "lenet" else "paper",
-            of="low_geometry_features_matter_less",
-            kind="paper",
-            # Of the test images 60 % are animals.
-            trained=tuple(
-                learned(f"{snake(TITLES[name])}_{accuracy}", chance=60.0)
-                for accuracy in (
-                    "accuracy_with_nothing_removed",
-                    "accuracy_at_the_largest_share_least_geometry_first",
-                    "accuracy_at_the_largest_share_at_random",
-                )
-            ),
-        )
-        for name in ("lenet", "resnet18", "vit")
-        for key, words in (("mean_lead", "mean over shares"), ("lead_at_the_largest_share", "at the largest share"))
-    ],
-    draw=lambda finding, dark: _drawn(finding, dark, "directions removed"),
+    show=lambda finding, dark: _drawn(finding, dark, "directions removed"),
     published={
         "networks": titles(_THREE),
         **for_each("images of each class", dict.fromkeys(_THREE, 5000)),
@@ -360,55 +335,6 @@ _TABLES: dict[str, dict[str, dict[str, _Rows]]] = {
 def _length(epochs: int, effort: str) -> int:
     """Iterations of a training: as many as all images would give in so many epochs, and few at smoke."""
     return 4 if effort == "smoke" else ITERATIONS * epochs
-
-
-def _claims(table: str) -> list[Claim]:
-    """Of each network: pruning by score is better at every rate, differs by about 2 points, and has all published accuracies."""
-    claims = []
-    for name, row in PUBLISHED.items():
-        title, key = TITLES[name], snake(TITLES[name])
-        columns = [row[removed] for removed in COLUMNS[table]]
-        leads = [by_score - at_random for at_random, by_score in columns]
-        printed = "; ".join(f"{at_random:g} and {by_score:g}" for at_random, by_score in columns)
-        evidence = (learned(f"{key}_lowest_accuracy", chance=10.0),)
-        claims += [
-            Claim(
-                f"{title}: removing by score leaves a better training set than removing at random, at every rate: least lead in "
-                "points.",
-                f"{key}_least_lead_of_the_score",
-                "at least",
-                f"{min(leads):.2g} to {max(leads):.2g} points better",
-                0.0,
-                "paper",
-                of="score_beats_random_pruning",
-                kind="paper",
-                trained=evidence,
-            ),
-            Claim(
-                # A score that is far worse than a random choice has no modest lead either.
-                f"{title}: removing by score and at random differ by about 2 points at most, either way: largest difference in points.",
-                f"{key}_largest_difference_of_score_and_random",
-                "at most",
-                f"a lead of {max(leads):.2g} points at most",
-                3.0,
-                "paper",
-                of="score_lead_is_modest",
-                kind="paper",
-                trained=evidence,
-            ),
-            Claim(
-                f"{title}: test accuracies after removal at random and by score are the published ones: largest distance in points.",
-                f"{key}_largest_distance_from_the_published_accuracies",
-                "at most",
-                f"{printed} %",
-                3.0,
-                "paper",
-                of="pruned_accuracies",
-                kind="paper",
-                trained=evidence,
-            ),
-        ]
-    return claims
 
 
 def of_all_cells(
@@ -565,12 +491,11 @@ def _published_table(table: str) -> dict[str, Any]:
     }
 
 
-@figure(
+@old_figure(
     "table 1",
     networks=_TABLES["1"],
     title="CIFAR-10 pruned by score or at random: test accuracy",
-    claims=_claims("1"),
-    draw=_drawn_leads,
+    show=_drawn_leads,
     published=_published_table("1"),
 )
 def table_1(effort: str, run: Run) -> Finding:
@@ -578,12 +503,11 @@ def table_1(effort: str, run: Run) -> Finding:
     return _table("1", chosen(_TABLES["1"][effort]), effort, run)
 
 
-@figure(
+@old_figure(
     "table 2",
     networks=_TABLES["2"],
     title="CIFAR-10 pruned by score or at random: the columns that table 2 adds",
-    claims=_claims("2"),
-    draw=_drawn_leads,
+    show=_drawn_leads,
     published=_published_table("2"),
 )
 def table_2(effort: str, run: Run) -> Finding:

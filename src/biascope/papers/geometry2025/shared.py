@@ -17,7 +17,6 @@ from biascope.data import data_root
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.networks import builder
-from biascope.results.claim import Trained
 from biascope.results.estimate import Estimate, proportion
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
@@ -181,11 +180,6 @@ def geometry_settings(draws: Mapping[str, int], probes: int, spreads: Mapping[st
 def published_geometry(names: Sequence[str], spread: float) -> dict[str, Any]:
     """How the authors' code estimates G; the text has 10,000 draws."""
     return geometry_settings(dict.fromkeys(names, 100_000), 128, dict.fromkeys(names, spread))
-
-
-def learned(statistic: str, chance: float = 50.0) -> Trained:
-    """Evidence that networks trained: an accuracy in percent, by default of two balanced classes."""
-    return Trained(statistic, chance=chance, best=100.0)
 
 
 def error_of_test_samples(accuracy: float, samples: int) -> float:

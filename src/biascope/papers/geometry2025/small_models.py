@@ -23,7 +23,6 @@ from biascope.families.weights import Params
 from biascope.papers.geometry2025.models import halfspace_second_moment, mean_tap_matrix
 from biascope.papers.geometry2025.theory import (
     GROUPS,
-    claims_of,
     curves_figure,
     dots_figure,
     evolutions,
@@ -33,8 +32,9 @@ from biascope.papers.geometry2025.theory import (
     slope_of,
     with_gaussian_weights,
 )
-from biascope.results.claim import Finding, figure
+from biascope.papers.selection import old_figure
 from biascope.results.estimate import Estimate, Number, over
+from biascope.results.finding import Finding
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -78,25 +78,10 @@ def _data() -> tuple[Tensor, Tensor]:
     return x.float(), torch.sign(_normal(_SAMPLES, of="labels")).float()
 
 
-@figure(
+@old_figure(
     "3.1",
     title="Linear regression: the average geometry and its evolution at initialisation",
-    claims=[
-        *claims_of(
-            [
-                ("G ∝ I", "corr_g_i", "Corr(G, I)", "at least", 0.99),
-                ("Δ ∝ S", "corr_delta_s", "Corr(Δ, S)", "at most", -0.99),
-                ("Δ = −σ²S", "factor_of_s", "factor of S in Δ, in units of σ²", "about", 0.05, -1.0),
-            ],
-            of="linear_regression_evolution",
-            kind="paper",
-        ),
-        *claims_of(
-            [("Δ = −2σ²S by definition 2.2", "factor_of_s", "factor of S in Δ, in units of σ²", "about", 0.05, -2.0)],
-            kind="check",
-        ),
-    ],
-    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
+    show=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def section_3_1(effort: str, run: Run) -> Finding:
     """Gaussian weights of variance 1, random labels."""
@@ -121,26 +106,10 @@ def _settings(effort: str, **more: Any) -> dict[str, Any]:
     return {"draws": DRAWS[effort], "groups": GROUPS, "seed": 0, **more}
 
 
-@figure(
+@old_figure(
     "proposition A.1",
     title="What labels add to Δ at initialisation: an MLP of one hidden layer",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "Δ is independent of the labels",
-                    "factor_of_delta_in_what_labels_add",
-                    "what labels add to Δ, in units of Δ",
-                    "about",
-                    0.05,
-                    0.0,
-                )
-            ],
-            of="evolution_is_independent_of_labels",
-            kind="paper",
-        )
-    ],
-    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
+    show=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def proposition_a1(effort: str, run: Run) -> Finding:
     """The same networks on the same samples, with labels and with targets 0."""
@@ -203,76 +172,10 @@ _UNPOOLED: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 _PATCH = np.geomspace(4.0, 0.25, 4)  # eigenvalues of the covariance of a patch
 
 
-@figure(
+@old_figure(
     "A.5",
     title="The structure of G at initialisation: theorem A.2, theorem A.3 and corollary A.4",
-    claims=[
-        *claims_of(
-            [
-                ("G = c·I", f"{key}_corr_g_i", f"{_UNPOOLED[key][0]}: Corr(G, I)", "at least", 0.99)
-                for key in ("mlp", "cnn")
-            ],
-            of="geometry_without_pooling_is_identity",
-            kind="paper",
-        ),
-        *claims_of(
-            [("G = c·I", "circular_cnn_corr_g_i", f"{_UNPOOLED['circular_cnn'][0]}: Corr(G, I)", "at least", 0.99)],
-            of="geometry_without_pooling_is_identity",
-        ),
-        *claims_of(
-            [
-                (
-                    "G has a diagonal form",
-                    "pooled_share_off_the_diagonal",
-                    "pooled convolution: share of ‖G‖² off the diagonal",
-                    "at most",
-                    0.05,
-                ),
-                (
-                    "proportional to how many times an input is in the receptive field",
-                    "pooled_corr_diagonal_coverage",
-                    "pooled convolution: Corr(diagonal of G, coverage)",
-                    "at least",
-                    0.99,
-                ),
-            ],
-            of="pooled_geometry_counts_coverage",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "each term is below the upper bound",
-                    "largest_moment_over_the_printed_upper_bound",
-                    "normalised kernel: largest eigenvalue over the printed upper bound",
-                    "at most",
-                    1.0,
-                ),
-                (
-                    "each term is above the lower bound",
-                    "least_moment_over_the_printed_lower_bound",
-                    "normalised kernel: least eigenvalue over the printed lower bound",
-                    "at least",
-                    1.0,
-                ),
-            ],
-            of="normalised_geometry_is_bounded",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "with lemma A.7's 1/d",
-                    "least_moment_over_the_lower_bound_divided_by_d",
-                    "normalised kernel: least eigenvalue over the lower bound divided by d",
-                    "at least",
-                    1.0,
-                )
-            ],
-            of="normalised_geometry_is_bounded",
-        ),
-    ],
-    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
+    show=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def appendix_a5(effort: str, run: Run) -> Finding:
     """Networks without and with pooling, and a kernel that is divided by the deviation of what it gives."""
@@ -320,26 +223,10 @@ def appendix_a5(effort: str, run: Run) -> Finding:
 # A.10
 
 
-@figure(
+@old_figure(
     "15",
     title="The example of three inputs, two weights and average pooling: eigenvalues of G",
-    claims=claims_of(
-        [
-            ("eigenvalues 3 and 1", "first_over_second_eigenvalue", "first over second eigenvalue", "about", 0.01, 3.0),
-            ("a rank-2 matrix", "third_over_first_eigenvalue", "third over first eigenvalue", "about", 1e-6, 0.0),
-            ("a factor of σ²/2", "first_entry", "first entry of G, in units of σ²", "about", 0.01, 0.5),
-            (
-                "no decision boundary along the third eigenvector",
-                "largest_slope_along_the_third_eigenvector",
-                "largest slope along the third eigenvector over weights, relative to the gradient",
-                "at most",
-                1e-6,
-            ),
-        ],
-        of="example_of_three_inputs",
-        kind="paper",
-    ),
-    draw=lambda finding, dark: dots_figure(finding, dark, "value"),
+    show=lambda finding, dark: dots_figure(finding, dark, "value"),
 )
 def figure_15(effort: str, run: Run) -> Finding:
     """Exact: the gradient is linear in the weights, and its derivative is taken by automatic differentiation."""
@@ -378,68 +265,10 @@ _SIZES = {"smoke": (8, 32), "laptop": (16, 64, 256, 1024), "paper": (16, 64, 256
 _PLANE = 16  # inputs of the Monte Carlo
 
 
-@figure(
+@old_figure(
     "A.11",
     title="Lemmas A.5, A.6 and A.7: second moments of Gaussian vectors in half-spaces and on the sphere",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "accurate at the rate √D",
-                    "slope_of_the_distance_from_a_multiple_of_the_identity",
-                    "slope of the distance from a multiple of the identity, against D",
-                    "about",
-                    0.05,
-                    -0.5,
-                ),
-                ("a mean overlap of 1/2", "mean_overlap", "mean overlap of two half-spaces", "about", 0.01, 0.5),
-                (
-                    "a mean squared overlap of 1/3",
-                    "mean_squared_overlap",
-                    "mean squared overlap of two half-spaces",
-                    "about",
-                    0.01,
-                    1 / 3,
-                ),
-            ],
-            of="half_space_moments",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "E[δδᵀ/‖δ‖²] = I/D",
-                    "normalised_moment_corr_i",
-                    "normalised vector: Corr(second moment, I)",
-                    "at least",
-                    0.99,
-                ),
-                (
-                    "E[δδᵀ/‖δ‖²] = I/D",
-                    "normalised_moment_first_entry_times_d",
-                    "normalised vector: first entry of the second moment, times D",
-                    "about",
-                    0.05,
-                    1.0,
-                ),
-            ],
-            of="normalised_gaussian_moment",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "the exact second moment in two half-spaces",
-                    "standard_errors_from_the_exact_moment",
-                    "largest distance of drawn from exact moments along I and abᵀ, in standard errors",
-                    "at most",
-                    4.0,
-                )
-            ],
-            kind="check",
-        ),
-    ],
-    draw=lambda finding, dark: curves_figure(finding, dark, "dimension D", "relative distance", log_y=True),
+    show=lambda finding, dark: curves_figure(finding, dark, "dimension D", "relative distance", log_y=True),
 )
 def appendix_a11(effort: str, run: Run) -> Finding:
     """The first lemma by its exact form, checked from draws; the others from draws."""

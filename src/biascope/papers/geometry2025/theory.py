@@ -34,10 +34,11 @@ from biascope.papers.geometry2025.shared import (
     released_family,
     run_of,
 )
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel, plain
 from biascope.results.estimate import Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -51,17 +52,6 @@ if TYPE_CHECKING:
 GROUPS = 32  # independent estimates of one matrix
 NAMES = {"smoke": ("mlp",), "laptop": ("mlp", "lenet"), "paper": ("mlp", "lenet")}  # of A.4 and conjecture 2
 Velocity = Callable[[Network, int], Params]
-
-
-def claims_of(rows: Sequence[tuple[Any, ...]], effort: str = "laptop", **terms: Any) -> list[Claim]:
-    """Rows of what the paper says, key and words of what decides it, comparator, tolerance; for "about", the published number.
-
-    Terms are further ones of all these claims, such as ``of`` and ``kind``.
-    """
-    return [
-        Claim(f"{said[0].upper()}{said[1:]}: {words}.", key, how, rest[0] if rest else said, bound, effort, **terms)
-        for said, key, words, how, bound, *rest in rows
-    ]
 
 
 def small_images(side: int, each: int, run: Run) -> Arrays:
@@ -293,138 +283,10 @@ def curves_figure(finding: Finding, dark: bool, x: str, y: str, log_y: bool = Fa
     return lines_figure(curves, x=x, y=y, log_x=True, log_y=log_y, bands=bands, dark=dark)
 
 
-@figure(
+@old_figure(
     "7",
     title="Correlation of Δ with S and with GSG against width: an MLP and a linear CNN with global average pooling, on CIFAR-2",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "Δ approaches S with the width",
-                    "mlp_rise_of_abs_corr_delta_s",
-                    "MLP: rise of abs Corr(Δ, S)",
-                    "at least",
-                    0.0,
-                )
-            ],
-            of="mlp_evolution_is_covariance",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "Δ approaches S up to a constant",
-                    "mlp_abs_corr_delta_s_at_the_largest_width",
-                    "MLP: abs Corr(Δ, S) at the largest width",
-                    "at least",
-                    0.9,
-                ),
-                (
-                    "Δ → S",
-                    "mlp_exact_abs_corr_delta_s_at_width_220",
-                    "MLP: exact abs Corr(Δ, S) at width 2²⁰",
-                    "at least",
-                    0.99,
-                ),
-            ],
-            of="mlp_evolution_is_covariance",
-        ),
-        *claims_of(
-            [
-                (
-                    "the rate is O(1/(√D n))",
-                    "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220",
-                    "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰",
-                    "at most",
-                    -0.9,
-                )
-            ],
-            of="mlp_evolution_rate",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "Δ approaches GSG with the width",
-                    "cnn_rise_of_abs_corr_delta_gsg",
-                    "CNN: rise of abs Corr(Δ, GSG)",
-                    "at least",
-                    0.0,
-                )
-            ],
-            of="cnn_evolution_is_projection",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "Δ approaches GSG up to a constant",
-                    "cnn_abs_corr_delta_gsg_at_the_largest_width",
-                    "CNN: abs Corr(Δ, GSG) at the largest width",
-                    "at least",
-                    0.99,
-                )
-            ],
-            of="cnn_evolution_is_projection",
-        ),
-        *claims_of(
-            [
-                (
-                    "the rate is O(1/n)",
-                    "cnn_slope_of_1_minus_abs_corr_measured",
-                    "CNN: slope of 1 − abs Corr, measured",
-                    "at most",
-                    -0.9,
-                )
-            ],
-            of="cnn_evolution_rate",
-            kind="paper",
-        ),
-        *claims_of(  # our closed forms against what is drawn, and what they say
-            [
-                (
-                    "theorem 3.1 put right",
-                    "mlp_standard_errors_from_the_exact_expression_at_most",
-                    "MLP: standard errors from the exact expression at most",
-                    "at most",
-                    4.0,
-                ),
-                (
-                    "theorem 3.2 put right",
-                    "cnn_standard_errors_from_the_exact_expression_at_most",
-                    "CNN: standard errors from the exact expression at most",
-                    "at most",
-                    4.0,
-                ),
-                (
-                    "1 − abs Corr falls like n⁻²",
-                    "cnn_slope_of_1_minus_abs_corr_measured",
-                    "CNN: slope of 1 − abs Corr, measured",
-                    "about",
-                    0.4,
-                    -2.0,
-                ),
-                (
-                    "1 − abs Corr falls like n⁻²",
-                    "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096",
-                    "CNN: slope of 1 − abs Corr, exact, to width 4096",
-                    "about",
-                    0.05,
-                    -2.0,
-                ),
-                (
-                    "the angle falls like 1/n",
-                    "cnn_slope_of_the_angle_exact_to_width_4096",
-                    "CNN: slope of the angle, exact, to width 4096",
-                    "about",
-                    0.05,
-                    -1.0,
-                ),
-            ],
-            kind="check",
-        ),
-    ],
-    draw=lambda finding, dark: curves_figure(finding, dark, "width", "1 − abs Corr", log_y=True),
+    show=lambda finding, dark: curves_figure(finding, dark, "width", "1 − abs Corr", log_y=True),
     published={"training samples": 10_000, "side of the images": 32},
 )
 def figure_7(effort: str, run: Run) -> Finding:
@@ -524,7 +386,6 @@ _DRAWS: dict[str, dict[str, int]] = {
     "paper": {"mlp": 10_000, "lenet": 10_000, "resnet18": 2000, "vit": 2000},
 }
 BAND, PERIOD, OTHER = 5, 8, 7  # pixels: side of LeNet's kernels; of a patch, and product of ResNet's strides; a control
-_NEAR = f"lenet_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"
 _PUBLISHED_GEOMETRIES = published_geometry(list(_DRAWS["paper"]), 1e-3)
 
 
@@ -576,94 +437,10 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "9",
     title="The structure of the average geometry at initialisation: MLP, LeNet, ResNet-18 and ViT",
-    claims=[
-        *claims_of(
-            [("G of an MLP resembles the identity", "mlp_corr_g_i", "MLP: Corr(G, I)", "at least", 0.99)],
-            of="mlp_geometry_is_identity",
-            kind="paper",
-        ),
-        *(
-            claim
-            for title, effort in (("LeNet", "laptop"), ("ResNet-18", "paper"), ("ViT", "paper"))
-            for claim in claims_of(
-                [
-                    (
-                        "eigenvalues have a much wider range than those of the MLP",
-                        f"{snake(title)}_corr_g_i_below_that_of_the_mlp",
-                        f"{title}: Corr(G, I) of the MLP minus its own",
-                        "at least",
-                        0.0,
-                    )
-                ],
-                effort,
-                of="structured_spectra_are_wider",
-                kind="paper",
-            )
-        ),
-        *claims_of(
-            [
-                (
-                    "non-zero around the diagonal, more than a constant matrix is",
-                    _NEAR,
-                    f"LeNet: share of ‖G‖² up to {BAND} pixels apart",
-                    "at least",
-                    0.099,
-                ),
-                (
-                    "input elements in proximity act together",
-                    "lenet_share_of_norm_g_norm_2_off_the_diagonal",
-                    "LeNet: share of ‖G‖² off the diagonal",
-                    "at least",
-                    0.0,
-                ),
-            ],
-            of="lenet_geometry_is_banded",
-            kind="paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "non-zero around the diagonal",
-                    _NEAR,
-                    f"LeNet: share of ‖G‖² up to {BAND} pixels apart",
-                    "at least",
-                    0.8,
-                )
-            ],
-            of="lenet_geometry_is_banded",
-        ),
-        *(
-            claim
-            for title in ("ResNet-18", "ViT")
-            for row, terms in (
-                (
-                    (
-                        "a cyclic manner",
-                        f"{snake(title)}_repeats_every_{PERIOD}_minus_every_{OTHER}_pixels",
-                        f"{title}: repeats every {PERIOD} minus every {OTHER} pixels",
-                        "at least",
-                        0.0,
-                    ),
-                    {"kind": "paper"},
-                ),
-                (
-                    (
-                        "a periodic structure",
-                        f"{snake(title)}_repeats_every_{PERIOD}_pixels",
-                        f"{title}: repeats every {PERIOD} pixels",
-                        "at least",
-                        0.5,
-                    ),
-                    {},
-                ),
-            )
-            for claim in claims_of([row], "paper", of="resnet18_and_vit_geometry_is_periodic", **terms)
-        ),
-    ],
-    draw=_drawn_geometries,
+    show=_drawn_geometries,
     published=_PUBLISHED_GEOMETRIES,
 )
 def figure_9(effort: str, run: Run) -> Finding:
@@ -720,24 +497,10 @@ def figure_9(effort: str, run: Run) -> Finding:
 _BLOCK_DRAWS = {"smoke": 16, "laptop": 400, "paper": 2000}  # of figure "9 blocks"
 
 
-@figure(
+@old_figure(
     "9 blocks",
     title="The geometry of ResNet-18 with the ReLU of the released blocks, and with GELU in all layers",
-    claims=claims_of(
-        [
-            (
-                f"a periodic structure, with {words}",
-                f"{key}_repeats_every_{PERIOD}_pixels",
-                f"repeats every {PERIOD} pixels",
-                "at least",
-                0.5,
-            )
-            for key, words in (("relu", "the ReLU of the released blocks"), ("gelu", "GELU in all layers"))
-        ],
-        of="resnet18_and_vit_geometry_is_periodic",
-        post_hoc=True,  # a smaller run of both had been seen
-    ),
-    draw=lambda finding, dark: dots_figure(finding, dark, "share of the geometry that repeats"),
+    show=lambda finding, dark: dots_figure(finding, dark, "share of the geometry that repeats"),
     published=published_geometry(("resnet18",), 1e-3),
 )
 def figure_9_blocks(effort: str, run: Run) -> Finding:
@@ -774,23 +537,10 @@ def dots_figure(finding: Finding, dark: bool, x: str = "correlation") -> Figure:
     return picture
 
 
-_GOOD = "G(0) is also a relatively good approximation"
-
-
-@figure(
+@old_figure(
     "A.12",
     title="The average geometry at x = 0 against that at random inputs",
-    claims=[
-        claim
-        for titles, effort in ((("MLP", "LeNet"), "laptop"), (("ResNet-18", "ViT"), "paper"))
-        for claim in claims_of(
-            [(_GOOD, f"{snake(title)}_corr_g_0_g", f"{title}: Corr(G(0), G)", "at least", 0.95) for title in titles],
-            effort,
-            of="geometry_at_zero_approximates_average",
-            kind="paper",
-        )
-    ],
-    draw=dots_figure,
+    show=dots_figure,
     published=_PUBLISHED_GEOMETRIES,
 )
 def figure_a12(effort: str, run: Run) -> Finding:
@@ -822,59 +572,12 @@ _LABELLED: dict[str, tuple[int, int, int, int, int]] = {
     "laptop": (16, 1000, 256, 2000, 2000),
     "paper": (32, 5000, 512, 12_000, 10_000),
 }
-_FREE = "Δ is independent of the labels"
 
 
-@figure(
+@old_figure(
     "A.4",
     title="Δ at initialisation with true and with random labels, on CIFAR-2",
-    claims=[
-        claim
-        for title in ("MLP", "LeNet")
-        for claim in (
-            *claims_of(
-                [
-                    (
-                        _FREE,
-                        f"{snake(title)}_corr_delta_gsg_with_true_minus_with_random_labels",
-                        f"{title}: Corr(Δ, GSG) with true minus with random labels",
-                        "about",
-                        0.1,
-                        0.0,
-                    )
-                ],
-                of="evolution_is_independent_of_labels",
-                kind="paper",
-            ),
-            *claims_of(
-                [
-                    (
-                        _FREE,
-                        f"{snake(title)}_what_labels_add_left_of_a_network_and_its_mirror_image",
-                        f"{title}: what labels add, left of a network and its mirror image",
-                        "at most",
-                        1e-3,
-                    )
-                ],
-                of="evolution_is_independent_of_labels",
-                kind="check",
-            ),
-            *claims_of(
-                [
-                    (
-                        "Δ is highly correlated with GSG, in size more than random vectors are",
-                        f"{snake(title)}_corr_delta_gsg_targets_0",
-                        f"{title}: Corr(Δ, GSG), which is negative, with targets 0",
-                        "at most",
-                        -0.02,
-                    )
-                ],
-                of="evolution_correlates_with_projection",
-                kind="paper",
-            ),
-        )
-    ],
-    draw=dots_figure,
+    show=dots_figure,
 )
 def figure_a4(effort: str, run: Run) -> Finding:
     """The same networks on the same samples, with either labels, and with targets 0."""

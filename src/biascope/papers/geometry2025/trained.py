@@ -15,11 +15,10 @@ from biascope.derivatives.gradients import input_gradient
 from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
 from biascope.families.family import Network
 from biascope.families.weights import Params
-from biascope.papers.geometry2025.shared import TITLES, family_of, geometry_of, learned, probe_scale
+from biascope.papers.geometry2025.shared import TITLES, family_of, geometry_of, probe_scale
 from biascope.papers.geometry2025.theory import (
     NAMES,
     as_possible,
-    claims_of,
     corr,
     curves_figure,
     difference,
@@ -28,8 +27,9 @@ from biascope.papers.geometry2025.theory import (
     small_images,
     unbiased,
 )
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import old_figure
 from biascope.results.estimate import Estimate, Number, jackknife, over
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -110,44 +110,10 @@ _DIRECTIONS = (
 _LEAD = (f"{_ENERGY[0]}_of_gsg_minus_s", f"{_ENERGY[1]} of GSG minus those of S")
 
 
-def _fitted(title: str, when: str) -> tuple[Trained, ...]:
-    return () if when == "initialised" else (learned(f"{snake(f'{title}, {when}')}_training_accuracy_percent"),)
-
-
-def _more_than_of_data(title: str, when: str) -> list[Claim]:
-    """Δᵗ follows GSG more than S; there is nothing to tell apart for the MLP, whose G is the identity."""
-    if title == "MLP":
-        return []
-    said = "the geometry of the model remains invariant in directions that are not in Eig(G)"
-    row = (said, f"{snake(f'{title}, {when}')}_{_LEAD[0]}", f"{title}, {when}: {_LEAD[1]}", "at least", 0.0)
-    return claims_of([row], of="evolution_stays_in_projection", kind="paper", trained=_fitted(title, when))
-
-
-@figure(
+@old_figure(
     "conjecture 2",
     title="How much of Δᵗ lies within the leading directions of GSG, before and after training on CIFAR-2",
-    claims=[
-        claim
-        for title in ("MLP", "LeNet")
-        for when in _WHEN
-        for claim in (
-            *_more_than_of_data(title, when),
-            *claims_of(
-                [
-                    (
-                        "Eig(Δᵗ) ⊆ Eig(GSG)",
-                        f"{snake(title)}_{snake(when)}_{_ENERGY[0]}",
-                        f"{title}, {when}: {_ENERGY[1]}",
-                        "at least",
-                        0.5,
-                    )
-                ],
-                of="evolution_stays_in_projection",
-                trained=_fitted(title, when),
-            ),
-        )
-    ],
-    draw=lambda finding, dark: curves_figure(
+    show=lambda finding, dark: curves_figure(
         finding, dark, f"leading directions of GSG that hold {LEADING} of Δᵗ", "share"
     ),
 )
@@ -216,95 +182,10 @@ def curvature(network: Network, x: Tensor, y: Tensor, loss: str) -> Tensor:
     return torch.cat([vmap(column)(part) for part in torch.split(impulses, max(1, 4096 // len(x)))])
 
 
-_ACCURATE = "an increasingly accurate approximation of the loss curvature"
-
-
-@figure(
+@old_figure(
     "A.3",
     title="Curvature of the loss in input space against the average geometry Gᵗ: LeNet on CIFAR-2",
-    claims=[
-        # The paper writes ∝ where the correlation is above that of random vectors of the same size (section 2.1), 0.02 here.
-        *(
-            claim
-            for loss in _RATES
-            for claim in claims_of(
-                [
-                    (
-                        "the curvature is proportional to Gᵗ",
-                        f"{loss}_trained_corr_curvature_gt_at_the_same_inputs",
-                        f"{loss}, trained: Corr(curvature, Gᵗ at the same inputs)",
-                        "at least",
-                        0.02,
-                    ),
-                    (
-                        "the curvature is estimated by Gᵗ of P",
-                        f"{loss}_trained_corr_curvature_gt_at_random_inputs",
-                        f"{loss}, trained: Corr(curvature, Gᵗ at random inputs)",
-                        "at least",
-                        0.02,
-                    ),
-                ],
-                of="loss_curvature_follows_geometry",
-                kind="paper",
-                trained=(learned(f"{loss}_training_accuracy_percent"),),
-            )
-        ),
-        *claims_of(
-            [
-                (
-                    _ACCURATE,
-                    "squared_rise_of_corr_curvature_gt_at_the_same_inputs",
-                    "squared: rise of Corr(curvature, Gᵗ at the same inputs)",
-                    "at least",
-                    0.0,
-                )
-            ],
-            of="loss_curvature_follows_geometry",
-            kind="paper",
-            trained=(learned("squared_training_accuracy_percent"),),
-        ),
-        *claims_of(
-            [
-                (
-                    _ACCURATE,
-                    "squared_trained_corr_curvature_gt_at_the_same_inputs",
-                    "squared, trained: Corr(curvature, Gᵗ at the same inputs)",
-                    "at least",
-                    0.9,
-                ),
-                (
-                    "estimated by Gᵗ of P",
-                    "squared_trained_corr_curvature_gt_at_random_inputs",
-                    "squared, trained: Corr(curvature, Gᵗ at random inputs)",
-                    "at least",
-                    0.7,
-                ),
-                (
-                    "more than by chance",
-                    "squared_trained_corr_with_gt_at_the_same_inputs_minus_with_i",
-                    "squared, trained: Corr with Gᵗ at the same inputs minus with I",
-                    "at least",
-                    0.1,
-                ),
-            ],
-            of="loss_curvature_follows_geometry",
-            trained=(learned("squared_training_accuracy_percent"),),
-        ),
-        *claims_of(
-            [
-                (
-                    _ACCURATE,
-                    "logistic_trained_corr_curvature_gt_at_the_same_inputs",
-                    "logistic, trained: Corr(curvature, Gᵗ at the same inputs)",
-                    "at least",
-                    0.7,
-                )
-            ],
-            of="loss_curvature_follows_geometry",
-            trained=(learned("logistic_training_accuracy_percent"),),
-        ),
-    ],
-    draw=dots_figure,
+    show=dots_figure,
 )
 def figure_a3(effort: str, run: Run) -> Finding:
     """Averaged over trained networks and training inputs, for squared and logistic loss."""
@@ -403,39 +284,10 @@ def change_of_curvature(network: Network, velocity: Params, x: Tensor, y: Tensor
     return (above - below) / (2 * step)
 
 
-@figure(
+@old_figure(
     "A.3, change",
     title="Change of the loss curvature in input space against Δᵗ: LeNet on CIFAR-2",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "the change of the curvature is proportional to Δᵗ",
-                    "trained_corr_change_of_curvature_delta",
-                    "squared loss, trained: Corr(change of curvature, Δᵗ)",
-                    "at least",
-                    0.02,
-                )
-            ],
-            of="change_of_curvature_follows_evolution",
-            kind="paper",
-            trained=(learned("training_accuracy_percent"),),
-        ),
-        *claims_of(
-            [
-                (
-                    "approximately",
-                    "trained_corr_change_of_curvature_delta",
-                    "squared loss, trained: Corr(change of curvature, Δᵗ), well above chance",
-                    "at least",
-                    0.5,
-                )
-            ],
-            of="change_of_curvature_follows_evolution",
-            trained=(learned("training_accuracy_percent"),),
-        ),
-    ],
-    draw=dots_figure,
+    show=dots_figure,
 )
 def figure_a3_change(effort: str, run: Run) -> Finding:
     """Squared loss, whose third derivative is zero; at training inputs, averaged over networks."""

@@ -13,12 +13,10 @@ from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.directional_bias import Problem, directional_bias
 from biascope.papers.linearized2021.shared import (
     ALONG_DIRECTIONS,
-    BY_MEDIAN,
     COMMON,
     RECIPE,
     TITLES,
     accuracies_of,
-    evidence,
     fall_and_mean,
     linearised,
     mean_of,
@@ -26,11 +24,11 @@ from biascope.papers.linearized2021.shared import (
     start_of,
     training_run,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.draw import directions as drawn_directions
 from biascope.results.estimate import Estimate, Number, over
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks import bases
@@ -67,48 +65,10 @@ def _directions(name: str, effort: str, run: Run, seed: int = 0) -> Basis:
     return bases.ordered(vectors, SHAPE, values, name=f"tangent ({TITLES[name]})")
 
 
-@figure(
+@old_figure(
     "4.4",
     networks=_ALONG,
     title="Learning linear targets along the directions of the tangent kernel (σ = 1)",
-    claims=[
-        claim
-        for name in ("lenet", "resnet18")
-        for claim in (
-            *(
-                Claim(
-                    f"{words}'s accuracy falls with the index of the direction: rank correlation.",
-                    f"{snake(title)}_rank_correlation_of_accuracy_and_index",
-                    "at most",
-                    "perform better on those predictors with a higher kernel alignment",
-                    0.0,
-                    "paper" if name == "resnet18" else "laptop",
-                    of=statement,
-                    kind="paper",
-                    trained=evidence(title, median=name in BY_MEDIAN),
-                )
-                for words, title, statement in (
-                    (TITLES[name], TITLES[name], "linear_target_accuracy_falls"),
-                    (
-                        f"Linearised {TITLES[name]}",
-                        f"linearised {TITLES[name]}",
-                        "linear_target_accuracy_falls_linearised",
-                    ),
-                )
-            ),
-            Claim(
-                f"{TITLES[name]} beats its linearisation on linear targets: mean lead in points.",
-                f"{snake(TITLES[name])}_lead_over_the_linearisation",
-                "at least",
-                "a strong non-linear advantage on these tasks",
-                0.0,
-                "paper" if name == "resnet18" else "laptop",
-                of="networks_better_on_linear_targets",
-                kind="paper",
-                trained=evidence(TITLES[name], f"linearised {TITLES[name]}", median=name in BY_MEDIAN),
-            ),
-        )
-    ],
     published={
         **COMMON,
         "momentum": 0.9,
@@ -121,7 +81,7 @@ def _directions(name: str, effort: str, run: Run, seed: int = 0) -> Basis:
             for what, number in (("training samples", 10_000), ("test samples", 10_000), ("epochs", 100))
         },
     },
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         {name: (places + 1, accuracy) for name, (places, accuracy) in finding.curves_of("accuracy", 100).items()},
         x="index of the direction",
         y="test accuracy, %",
@@ -180,39 +140,11 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
     return drawn_directions(np.stack(images), labels, dark=dark)
 
 
-@figure(
+@old_figure(
     "4.5",
     networks=_ALONG,
     title="First anisotropy directions by the tangent kernel",
-    claims=[
-        Claim(
-            f"The tangent kernel of {TITLES[name]} has a strong directional bias: share of all alignment on the first tenth of "
-            "the directions.",
-            f"{snake(TITLES[name])}_share_of_alignment_on_the_first_tenth",
-            "at least",
-            "a strong rotational variance",
-            0.5,
-            "paper" if name == "resnet18" else "laptop",
-            of="kernel_not_rotation_invariant",
-        )
-        for name in ("lenet", "resnet18")
-    ]
-    + [
-        # Of a kernel without preferences, each tenth of the directions has a tenth. LeNet's number was seen before this was written.
-        Claim(
-            f"Alignment with the tangent kernel of {TITLES[name]} depends on the direction: share on the first tenth of them.",
-            f"{snake(TITLES[name])}_share_of_alignment_on_the_first_tenth",
-            "at least",
-            "a strong rotational variance",
-            0.1,
-            "paper",
-            of="kernel_not_rotation_invariant",
-            kind="paper",
-            post_hoc=name == "lenet",
-        )
-        for name in ("lenet", "resnet18")
-    ],
-    draw=_gallery,
+    show=_gallery,
     published={
         "input": "x = 0",
         "initial weights": "flax",

@@ -14,7 +14,7 @@ from torch import Tensor
 from biascope.families.family import Family
 from biascope.networks import builder
 from biascope.papers.linearized2021.shared import (
-    BY_MEDIAN,
+    BINARY,
     COMMON,
     NETWORKS,
     ON_IMAGES,
@@ -24,7 +24,6 @@ from biascope.papers.linearized2021.shared import (
     Learned,
     best_and_median,
     eigenfunctions,
-    evidence,
     fall_and_mean,
     images,
     learned,
@@ -34,10 +33,10 @@ from biascope.papers.linearized2021.shared import (
     settings_of,
     start_of,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
@@ -76,70 +75,6 @@ ADAM_PLANS: dict[str, dict[str, Plan]] = {
 }
 
 
-def order_claims(
-    names: tuple[str, ...], falls: str, *, linearised_falls: str = "", lead: str = "", same_order: str = ""
-) -> list[Claim]:
-    """Accuracy falls with the index, for networks and their linearisations, and which of the two does better.
-
-    Args:
-        names: Of the networks.
-        falls: Key of the statement that the networks' accuracy falls.
-        linearised_falls: Key of that for linearisations; the same if empty.
-        lead: Key of the statement that linearisations do better; none if empty.
-        same_order: Key of the statement that both have one order; none if empty.
-    """
-    claims = []
-    for name in names:
-        title, effort = TITLES[name], "paper" if name == "resnet18" else "laptop"
-        line, median = f"linearised {title}", name in BY_MEDIAN
-        for words, each, statement in (
-            (title, title, falls),
-            (f"Linearised {title}", line, linearised_falls or falls),
-        ):
-            claims.append(
-                Claim(
-                    f"{words}'s accuracy on sign(φ_ρ) falls with ρ: rank correlation.",
-                    f"{snake(each)}_rank_correlation_of_accuracy_and_index",
-                    "at most",
-                    "progressively drops with decreasing eigenvalues",
-                    0.0,
-                    effort,
-                    of=statement,
-                    kind="paper",
-                    trained=evidence(each, median=median),
-                )
-            )
-        if same_order:
-            claims.append(
-                Claim(
-                    f"{title} and its linearisation find the same eigenfunctions hard: rank correlation of their accuracies.",
-                    f"{snake(title)}_rank_correlation_of_its_accuracy_and_that_of_the_linearisation",
-                    "at least",
-                    "agree on which eigenfunctions are harder to learn",
-                    0.0,
-                    effort,
-                    of=same_order,
-                    kind="paper",
-                    trained=evidence(title, line, median=median),
-                )
-            )
-        if lead:
-            claims.append(
-                Claim(
-                    f"Linearised {title} does better than {title} on its own eigenfunctions: mean lead in points.",
-                    f"{snake(title)}_lead_of_the_linearisation",
-                    "at least",
-                    "the kernels perform comparatively much better",
-                    0.0,
-                    effort,
-                    of=lead,
-                    kind="paper",
-                    trained=evidence(title, line, median=median),
-                )
-            )
-    return claims
-
-
 def published(names: tuple[str, ...], train: int = 50_000) -> dict[str, Any]:
     """The authors' settings of a figure about some networks."""
     per_network = {
@@ -166,35 +101,6 @@ def settings_for(plans: dict[str, Plan], recipe: Recipe, samples: dict[str, Arra
             f"learned: {TITLES[name]}": list(plan.indices),
         }
     return found
-
-
-def speed_claims(name: str) -> list[Claim]:
-    """Iterations and distances grow with the index."""
-    effort = "paper" if name == "resnet18" else "laptop"
-    words = {
-        "iterations": "takes more iterations to a loss of 0.01",
-        "distance": "travels further in weight space (ℓ2)",
-        "turn": "turns its weights further (cosine distance)",
-    }
-    statements = {
-        "iterations": "training_time_grows",
-        "distance": "weight_distance_grows",
-        "turn": "weight_distance_grows",
-    }
-    return [
-        Claim(
-            f"{TITLES[name]} {what} for later eigenfunctions: rank correlation.",
-            f"{snake(TITLES[name])}_rank_correlation_of_{key}_and_index",
-            "at least",
-            "grow with the index",
-            0.0,
-            effort,
-            of=statements[key],
-            kind="paper",
-            trained=evidence(TITLES[name], median=name in BY_MEDIAN),
-        )
-        for key, what in words.items()
-    ]
 
 
 def targets_of(name: str, plan: Plan, run: Run, data: str = "cifar10") -> tuple[Family, Arrays, dict[str, Tensor]]:
@@ -276,18 +182,11 @@ def drawn_accuracies(finding: Finding, dark: bool) -> Figure:
     )
 
 
-@figure(
+@old_figure(
     "4.2",
     networks=PLANS,
     title="Networks and their linearisations on the binarised eigenfunctions of the tangent kernel (CIFAR-10)",
-    claims=order_claims(
-        ("mlp", "lenet", "resnet18"),
-        "eigenfunction_accuracy_falls",
-        linearised_falls="eigenfunction_accuracy_falls_linearised",
-        lead="linearised_better_on_eigenfunctions",
-        same_order="same_order_of_eigenfunctions",
-    ),
-    draw=drawn_accuracies,
+    show=drawn_accuracies,
     published=published(("mlp", "lenet", "resnet18")),
 )
 def figure_42(effort: str, run: Run) -> Finding:
@@ -295,12 +194,11 @@ def figure_42(effort: str, run: Run) -> Finding:
     return accuracies(effort, run, names=("mlp", "lenet", "resnet18"))
 
 
-@figure(
+@old_figure(
     "B.1",
     networks=ADAM_PLANS,
     title="The same with Adam",
-    claims=order_claims(("mlp", "lenet"), "adam_accuracy_falls", lead="adam_linearised_better"),
-    draw=drawn_accuracies,
+    show=drawn_accuracies,
     published={
         key: value
         for key, value in (published(("mlp", "lenet", "resnet18")) | {"optimiser": "adam"}).items()
@@ -317,37 +215,11 @@ def figure_b1(effort: str, run: Run) -> Finding:
 _SMALL_NETWORKS = {effort: [name for name in plans if name != "resnet18"] for effort, plans in PLANS.items()}
 
 
-@figure(
+@old_figure(
     "B.2",
     networks=_SMALL_NETWORKS,
     title="The same on MNIST",
-    claims=[
-        *order_claims(("mlp", "lenet"), "mnist_accuracy_falls"),
-        Claim(
-            "LeNet and its linearisation cross near φ_500 on MNIST: index of the crossing.",
-            "lenet_index_where_the_curves_cross",
-            "about",
-            500.0,
-            250.0,
-            "paper",
-            of="mnist_lenet_curves_cross",
-            trained=evidence("LeNet", "linearised LeNet"),
-        ),
-        # Curves that never cross have no index of a crossing; they do have a lead on each side of φ_500.
-        Claim(
-            "LeNet beats its linearisation on one side of φ_500 on MNIST: the smaller of the linearisation's mean leads before and "
-            "after, in points.",
-            "lenet_smaller_lead_of_the_linearisation_before_and_after_500",
-            "at most",
-            "cross around φ500",
-            0.0,
-            "paper",
-            of="mnist_lenet_curves_cross",
-            kind="paper",
-            trained=evidence("LeNet", "linearised LeNet"),
-        ),
-    ],
-    draw=drawn_accuracies,
+    show=drawn_accuracies,
     published=published(("mlp", "lenet"), 60_000),
 )
 def figure_b2(effort: str, run: Run) -> Finding:
@@ -392,23 +264,10 @@ def tried(words: str, effort: str, run: Run) -> tuple[Learned, Learned]:
     return learned(family, samples, labels, recipe, run), learned_by_kernel(family, samples, labels, recipe, run)
 
 
-@figure(
+@old_figure(
     "B.2 settings",
     title="LeNet and its linearisation on MNIST with other settings than those of figure B.2",
-    claims=[
-        Claim(
-            "The linearisation of LeNet leads on MNIST before and after φ_500 with other settings too: its smallest mean lead, in "
-            "points.",
-            "smallest_lead_of_the_linearisation_over_settings",
-            "at least",
-            "cross around φ500",
-            0.0,
-            "paper",
-            of="mnist_lenet_curves_cross",
-            trained=evidence("LeNet", "linearised LeNet"),
-        )
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         finding.curves_of("lead"), x="index ρ of the eigenfunction", y="lead of the linearisation, points", dark=dark
     ),
     published=published(("lenet",), 60_000),
@@ -448,7 +307,7 @@ def figure_b2_settings(effort: str, run: Run) -> Finding:
                     f"{title}: median training accuracy, {words}", "%"
                 ),
             }
-        if not all(gate.passes(Estimate(value)) for gate, value in zip(evidence("LeNet", "line"), best, strict=True)):
+        if not all(BINARY.passes(Estimate(value)) for value in best):
             notes.append(f"Left out, because one of the two did not train: {words}.")
             continue
         leads.append(least)
@@ -503,11 +362,10 @@ def _drawn_speeds(finding: Finding, dark: bool) -> Figure:
     return lines_figure(curves, x="index ρ of the eigenfunction", y="relative to the largest", dark=dark)
 
 
-@figure(
+@old_figure(
     "4.3",
     title="Speed and way in weight space, ResNet-18",
-    claims=speed_claims("resnet18"),
-    draw=_drawn_speeds,
+    show=_drawn_speeds,
     published=published(("resnet18",)) | {"threshold": 0.01},
 )
 def figure_43(effort: str, run: Run) -> Finding:
@@ -515,11 +373,10 @@ def figure_43(effort: str, run: Run) -> Finding:
     return _speeds("resnet18", effort, run)
 
 
-@figure(
+@old_figure(
     "B.3",
     title="Speed and way in weight space, MLP",
-    claims=speed_claims("mlp"),
-    draw=_drawn_speeds,
+    show=_drawn_speeds,
     published=published(("mlp",)) | {"threshold": 0.01},
 )
 def figure_b3(effort: str, run: Run) -> Finding:
@@ -527,11 +384,10 @@ def figure_b3(effort: str, run: Run) -> Finding:
     return _speeds("mlp", effort, run)
 
 
-@figure(
+@old_figure(
     "B.4",
     title="Speed and way in weight space, LeNet",
-    claims=speed_claims("lenet"),
-    draw=_drawn_speeds,
+    show=_drawn_speeds,
     published=published(("lenet",)) | {"threshold": 0.01},
 )
 def figure_b4(effort: str, run: Run) -> Finding:
@@ -539,30 +395,10 @@ def figure_b4(effort: str, run: Run) -> Finding:
     return _speeds("lenet", effort, run)
 
 
-@figure(
+@old_figure(
     "B.2 text",
     title="Binarised eigenfunctions are nearly the eigenfunctions",
-    claims=[
-        Claim(
-            "Binarised and plain eigenvectors have an inner product of about 0.78: mean over eigenfunctions.",
-            "inner_product_of_binarised_and_plain_eigenvectors",
-            "about",
-            0.78,
-            0.05,
-            of="binarised_inner_product",
-            kind="paper",
-        ),
-        Claim(
-            "Random vectors of 60,000 entries have an inner product of the order of 0.0001: logarithm of the mean absolute value.",
-            "logarithm_of_the_inner_product_of_random_vectors",
-            "about",
-            -4.0,
-            0.5,
-            of="random_inner_product",
-            kind="paper",
-        ),
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         {name: (array[0], array[1]) for name, array in finding.arrays.items()},
         x="index ρ of the eigenfunction",
         y="inner product of sign(φ_ρ) and φ_ρ",

@@ -15,16 +15,15 @@ from biascope.papers.linearized2021.shared import (
     TITLES,
     any_start,
     drawn_curves,
-    gate,
     images,
     per_network,
     settings_of,
     training_run,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import Estimate, Number, over, over_ratios, proportion, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -45,7 +44,6 @@ _ENERGY: dict[str, dict[str, tuple[tuple[int, int], int, int, int]]] = {
         "resnet18": ((50_000, 10_000), 10, 6000, 3),
     },
 }
-_TABLE = {"mlp": (26.0, 63.6, 67.6), "lenet": (25.8, 83.0, 75.0), "resnet18": (22.7, 96.7, 81.4)}
 
 
 def _energies(name: str, effort: str, run: Run) -> tuple[KernelRotation, Arrays]:
@@ -87,34 +85,11 @@ def _published_energy(names: Sequence[str]) -> dict[str, Any]:
     return {**PUBLISHED, **per_network(names, **each, samples_of_the_kernel=12_000)}
 
 
-@figure(
+@old_figure(
     "table 4.1",
     networks=_ENERGY,
     title="Energy of the labels of CIFAR-2 on the first 50 eigenfunctions, before and after training",
-    claims=[
-        Claim(
-            f"{TITLES[name]}: {words}, in percent.",
-            f"{snake(TITLES[name])}_{key}",
-            "about",
-            published,
-            tolerance,
-            "paper",
-            of="accuracy_on_image_classes" if key == "test_accuracy" else "energy_at_start_and_end",
-            kind="ours" if key.startswith("energy") else "paper",
-            # Those of MLP and LeNet were written after their numbers had been seen; ResNet-18 had not run.
-            post_hoc=key.startswith("norm") and name != "resnet18",
-            trained=() if key.endswith("start") else gate(snake(TITLES[name])),
-        )
-        for name, row in _TABLE.items()
-        for key, words, tolerance, published in (
-            ("norm_at_the_start", "share ‖Φy‖/‖y‖ of the labels on the first 50 at initialisation", 5.0, row[0]),
-            ("norm_at_the_end", "share ‖Φy‖/‖y‖ of the labels on the first 50 after training", 10.0, row[1]),
-            ("energy_at_the_start", "the same numbers read as ‖Φy‖²/‖y‖², at initialisation", 5.0, row[0]),
-            ("energy_at_the_end", "the same numbers read as ‖Φy‖²/‖y‖², after training", 10.0, row[1]),
-            ("test_accuracy", "test accuracy on CIFAR-2", 4.0, row[2]),
-        )
-    ],
-    draw=lambda finding, dark: drawn_curves(finding, dark, "epoch", "energy on the first 50, %"),
+    show=lambda finding, dark: drawn_curves(finding, dark, "epoch", "energy on the first 50, %"),
     published=_published_energy(("mlp", "lenet", "resnet18")),
 )
 def table_41(effort: str, run: Run) -> Finding:
@@ -162,31 +137,10 @@ def _share(percent: np.ndarray, samples: int) -> Estimate:
     return over(percent, shared=100 * _share_error(percent / 100, samples), within=(0.0, 100.0))
 
 
-@figure(
+@old_figure(
     "4.7",
     title="Energy of the labels on the first 50 eigenfunctions along training, LeNet on CIFAR-2",
-    claims=[
-        Claim(
-            "The energy grows over the epochs: end minus start, in points.",
-            "growth_of_the_energy",
-            "at least",
-            "significantly grows during training",
-            0.0,
-            of="energy_grows_in_training",
-            kind="paper",
-            trained=gate("lenet"),
-        ),
-        Claim(
-            "It grows all along: rank correlation of energy and epoch.",
-            "rank_correlation_of_energy_and_epoch",
-            "at least",
-            "grows",
-            0.8,
-            of="energy_grows_in_training",
-            trained=gate("lenet"),
-        ),
-    ],
-    draw=lambda finding, dark: drawn_curves(finding, dark, "epoch", "energy on the first 50, %"),
+    show=lambda finding, dark: drawn_curves(finding, dark, "epoch", "energy on the first 50, %"),
     published=_published_energy(("lenet",)),
 )
 def figure_47(effort: str, run: Run) -> Finding:
@@ -214,68 +168,6 @@ _ROTATION: dict[str, tuple[tuple[int, int], int, int, tuple[int, ...], int]] = {
 }
 # Residuals of the eigenfunctions, relative to their eigenvalues: as where networks learn eigenfunctions (figure 4.2).
 _RESIDUAL = 1e-4
-
-
-def _rotation_claims(name: str, single: bool) -> list[Claim]:
-    title, key = TITLES[name], snake(TITLES[name])
-    most = "target_alignment_grows_most" if single else "alignment_grows_on_other_targets"
-    claims = [
-        Claim(
-            f"After training {title} on an eigenfunction its alignment has grown more than that of any other: "
-            "its growth over the largest of the others.",
-            f"{key}_growth_of_the_target_over_the_largest_other",
-            "at least",
-            "much more than for any other eigenfunction",
-            1.0,
-            of=most,
-            kind="paper",
-            trained=gate(key),
-        ),
-        Claim(
-            f"After training {title} on an eigenfunction its alignment has grown far more than any other: "
-            "its growth over the median of the others.",
-            f"{key}_growth_of_the_target_over_the_others",
-            "at least",
-            "much more than for any other eigenfunction",
-            3.0,
-            of=most,
-            trained=gate(key),
-        ),
-        Claim(
-            f"All alignments of {title} grow: smallest growth of the other eigenfunctions.",
-            f"{key}_smallest_growth_of_the_others",
-            "at least",
-            "the absolute values of all alignments have also grown",
-            1.0,
-            of="all_alignments_grow",
-            kind="paper",
-            post_hoc=True,
-            trained=gate(key),
-        ),
-        Claim(
-            f"The other alignments of {title} keep their order: rank correlation before and after training.",
-            f"{key}_rank_correlation_of_the_others_before_and_after",
-            "at least",
-            "the relative alignment between all other eigenfunctions does not change much",
-            0.9,
-            of="other_alignments_keep_order",
-            trained=gate(key),
-        ),
-    ]
-    if not single:
-        claims.append(
-            Claim(
-                f"The rise is larger for late eigenfunctions of {title}: growth of the last target over that of the first.",
-                f"{key}_growth_of_the_last_over_the_first_target",
-                "at least",
-                "more pronounced for the eigenfunctions corresponding to the lowest eigenvalues",
-                1.0,
-                of="late_targets_gain_more",
-                kind="paper",
-                trained=gate(key),
-            )
-        )
-    return claims
 
 
 def _published_rotation(name: str, single: bool) -> dict[str, Any]:
@@ -404,11 +296,10 @@ def _drawn_growth(finding: Finding, dark: bool) -> Figure:
     return lines_figure(curves, x="index ρ of the eigenfunction", y=label, log_y=True, dark=dark)
 
 
-@figure(
+@old_figure(
     "4.8",
     title="Alignment of the first eigenfunctions before and after training LeNet on one of them",
-    claims=_rotation_claims("lenet", single=True),
-    draw=_drawn_growth,
+    show=_drawn_growth,
     published=_published_rotation("lenet", single=True),
 )
 def figure_48(effort: str, run: Run) -> Finding:
@@ -416,11 +307,10 @@ def figure_48(effort: str, run: Run) -> Finding:
     return _rotated("lenet", effort, run, single=True)
 
 
-@figure(
+@old_figure(
     "4.9",
     title="The same for several targets, MLP",
-    claims=_rotation_claims("mlp", single=False),
-    draw=_drawn_growth,
+    show=_drawn_growth,
     published=_published_rotation("mlp", single=False),
 )
 def figure_49(effort: str, run: Run) -> Finding:
@@ -428,11 +318,10 @@ def figure_49(effort: str, run: Run) -> Finding:
     return _rotated("mlp", effort, run, single=False)
 
 
-@figure(
+@old_figure(
     "4.10",
     title="The same for several targets, LeNet",
-    claims=_rotation_claims("lenet", single=False),
-    draw=_drawn_growth,
+    show=_drawn_growth,
     published=_published_rotation("lenet", single=False),
 )
 def figure_410(effort: str, run: Run) -> Finding:

@@ -20,7 +20,6 @@ from biascope.papers.linearized2021.shared import (
     Learned,
     any_start,
     eigenfunctions,
-    gate,
     images,
     learned_along,
     learned_by_kernel,
@@ -29,9 +28,10 @@ from biascope.papers.linearized2021.shared import (
     start_of,
     training_run,
 )
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import old_figure
 from biascope.results.estimate import Estimate, Number, over, over_ratios
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -86,11 +86,6 @@ class _Adapted:
     def error(self) -> float:
         """The error of a difference of two accuracies in points that finitely many test samples cause, at most."""
         return float(100 * (0.5 / self.test) ** 0.5)
-
-
-_ALL_THREE = gate("network", "kernel_of_initialisation", "kernel_of_the_trained_network")
-# Added after the first run at paper effort: the gate had not asked for the kernels that the claims of figure 4.12 are about.
-_ALL_KERNELS = (*_ALL_THREE, *gate("first_kernel_taken", "second_kernel_taken"))
 
 
 def _adapted(effort: str, run: Run) -> _Adapted:
@@ -186,64 +181,10 @@ def _followed(
     return Learned(**numbers), {epoch: part(str(epoch)) for epoch in taken}
 
 
-@figure(
+@old_figure(
     "4.11",
     title="A network, its linearisation at initialisation, and one with the kernel of the trained network",
-    claims=[
-        Claim(
-            "The network converges faster than its linearisation at initialisation: final loss of the latter over the former.",
-            "final_training_loss_kernel_of_initialisation_over_that_of_the_network",
-            "at least",
-            "the neural network indeed converges much faster than its linear approximation",
-            1.0,
-            of="network_converges_faster",
-            kind="paper",
-            trained=gate("network"),
-        ),
-        Claim(
-            "The kernel of the trained network converges faster than that of initialisation: final loss of the latter over the "
-            "former.",
-            "final_training_loss_kernel_of_initialisation_over_that_of_the_trained_network",
-            "at least",
-            "also a faster convergence",
-            1.0,
-            of="trained_kernel_converges_faster",
-            kind="paper",
-            trained=gate("kernel_of_the_trained_network"),
-        ),
-        Claim(
-            "It generalises worse: test accuracy with the kernel of initialisation minus that of the trained network, points.",
-            "test_accuracy_kernel_of_initialisation_minus_that_of_the_trained_network",
-            "at least",
-            "a much lower test accuracy",
-            0.0,
-            of="trained_kernel_generalises_worse",
-            kind="paper",
-            trained=_ALL_THREE,
-        ),
-        Claim(
-            "With the kernel of the trained network, test accuracy is near that of the network: difference in points.",
-            "test_accuracy_kernel_of_the_trained_network_minus_that_of_the_network",
-            "about",
-            0.0,
-            5.0,
-            of="trained_kernel_like_network",
-            trained=_ALL_THREE,
-        ),
-        # "About" needs no bound of ours where two models are compared: which of the two is nearer?
-        Claim(
-            "The kernel of the trained network comes nearer to the network's test accuracy than that of initialisation does: "
-            "difference of the distances, points.",
-            "how_much_nearer_the_kernel_of_the_trained_network_comes",
-            "at least",
-            "comparable to the one of the neural network",
-            0.0,
-            of="trained_kernel_like_network",
-            kind="paper",
-            trained=_ALL_THREE,
-        ),
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         {
             name.replace("of the trained network", "after training"): each
             for name, each in finding.curves_of("loss").items()
@@ -307,32 +248,10 @@ def figure_411(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, found.settings, notes)
 
 
-@figure(
+@old_figure(
     "4.12",
     title="Linear models with the kernels of the first epochs",
-    claims=[
-        Claim(
-            "The kernel of the first epoch generalises worse than that of initialisation already: fall in points.",
-            "fall_of_accuracy_after_the_first_epoch",
-            "at least",
-            "decays very rapidly",
-            0.0,
-            of="rotation_in_first_epochs",
-            kind="paper",
-            trained=_ALL_KERNELS,
-        ),
-        Claim(
-            "Most of the fall happens in the first epochs: share of the whole loss of accuracy that is reached by the second "
-            "kernel taken.",
-            "share_of_the_loss_of_accuracy_reached_early",
-            "at least",
-            "decays very rapidly",
-            0.5,
-            of="rotation_in_first_epochs",
-            trained=_ALL_KERNELS,
-        ),
-    ],
-    draw=lambda finding, dark: _drawn_kernels(finding, dark),
+    show=lambda finding, dark: _drawn_kernels(finding, dark),
     published=_PUBLISHED_ADAPTED,
 )
 def figure_412(effort: str, run: Run) -> Finding:
@@ -416,22 +335,10 @@ def on_classes(name: str, effort: str, run: Run) -> LinearizedTraining:
     )
 
 
-@figure(
+@old_figure(
     "4.4.3 text",
     title="Kernels of initialisation and of the trained network on CIFAR-2",
-    claims=[
-        Claim(
-            "On CIFAR-2 the rotation of the kernel improves the test accuracy of some networks: largest gain in points.",
-            "largest_gain_by_the_trained_kernel",
-            "at least",
-            "the kernel rotation does greatly improve test accuracy for some models",
-            0.0,
-            of="rotation_helps_on_image_classes",
-            kind="paper",
-            trained=gate("network", "kernel_of_initialisation", "kernel_of_the_trained_network"),
-        )
-    ],
-    draw=lambda finding, dark: _drawn_gains(finding, dark),
+    show=lambda finding, dark: _drawn_gains(finding, dark),
     published={
         **PUBLISHED,
         **per_network(("mlp", "lenet"), activation=ON_IMAGES, training_samples=50_000, test_samples=10_000, epochs=200),

@@ -25,9 +25,10 @@ from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import Sizes
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.networks import builder
-from biascope.results.claim import Finding, Trained
+from biascope.results.claim import Trained
 from biascope.results.estimate import Estimate, Number, bootstrapped, over, spearman
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -373,22 +374,7 @@ def learned_along(walk: Trajectory, task: Task, recipe: Recipe, run: Run) -> Lea
     )
 
 
-def gate(*keys: str) -> tuple[Trained, ...]:
-    """Evidence that networks trained: training accuracies, by their keys."""
-    return tuple(Trained(f"{key}_training_accuracy", chance=50.0, best=100.0) for key in keys)
-
-
-def evidence(*titles: str, median: bool = False) -> tuple[Trained, ...]:
-    """That networks trained: the training accuracy of each on the target that it fits best, or the median over targets.
-
-    The sign of the first eigenfunction has almost one class, so the best target says little. The median says more.
-    """
-    which = "median" if median else "best"
-    return tuple(Trained(f"{snake(title)}_{which}_training_accuracy", chance=50.0, best=100.0) for title in titles)
-
-
-# The networks whose claims ask for the median training accuracy. Committed runs of the others do not record it.
-BY_MEDIAN = ("resnet18",)
+BINARY = Trained("training_accuracy", chance=50.0, best=100.0)
 
 
 def best_and_median(title: str, fitted: np.ndarray) -> dict[str, Number]:

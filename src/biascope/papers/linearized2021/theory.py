@@ -15,9 +15,10 @@ from biascope.kernels.gram import tangent_gram
 from biascope.kernels.products import TangentKernel, alignment
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.networks import builder
+from biascope.papers.selection import old_figure
 from biascope.results import draw
-from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import over
+from biascope.results.finding import Finding
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -53,39 +54,10 @@ def _drawn_values(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "theorem 4.1",
     title="Alignment bounds the norm of a target in the kernel's space",
-    claims=[
-        Claim(
-            "The squared norm of a target is at least ‖f‖⁴/α(f): smallest product of norm and alignment over ‖f‖⁴, random targets.",
-            "smallest_norm_times_alignment",
-            "at least",
-            "‖f‖²_k ≥ ‖f‖⁴/α(f)",
-            1.0,
-            of="alignment_bounds_norm",
-            kind="paper",
-        ),
-        Claim(
-            "The alignment is the squared length of the mean of target times gradient: largest relative deviation from yᵀKy/n².",
-            "deviation_of_the_mean_gradient",
-            "at most",
-            "computed in closed form",
-            1e-6,
-            of="alignment_is_mean_gradient",
-            kind="paper",
-        ),
-        Claim(
-            "The alignment of an eigenfunction is its eigenvalue: largest relative deviation.",
-            "deviation_of_the_eigenvalues",
-            "at most",
-            "α(φ_ρ) = λ_ρ",
-            1e-6,
-            of="alignment_of_eigenfunction",
-            kind="paper",
-        ),
-    ],
-    draw=_drawn_values,
+    show=_drawn_values,
 )
 def theorem_41(effort: str, run: Run) -> Finding:
     """The three numbers on the kernels of small networks in float64, each with random targets of several smoothnesses."""
@@ -117,21 +89,10 @@ def theorem_41(effort: str, run: Run) -> Finding:
     return Finding(statistics, {"smallest product": np.array(products)}, settings)
 
 
-@figure(
+@old_figure(
     "theorem 4.2",
     title="Alignment of linear targets by the mixed derivative",
-    claims=[
-        Claim(
-            "For normal inputs, the mixed derivative gives the alignment of a linear target: sampled over it, first direction.",
-            "sampled_alignment_over_the_theorem",
-            "about",
-            1.0,
-            0.1,
-            of="alignment_of_linear_target",
-            kind="paper",
-        )
-    ],
-    draw=_drawn_values,
+    show=_drawn_values,
 )
 def theorem_42(effort: str, run: Run) -> Finding:
     """Sampled alignments along the first direction of small smooth networks; the errors of both sides are those over networks."""
@@ -160,21 +121,10 @@ def theorem_42(effort: str, run: Run) -> Finding:
     return Finding(statistics, {"sampled over theorem": np.array(ratios)}, settings, notes)
 
 
-@figure(
+@old_figure(
     "equation 4.14",
     title="Kernel norm of a linearised network and the distance of its weights",
-    claims=[
-        Claim(
-            "The kernel norm of a linearised network is the distance of its weights: norm over distance, random weights, ReLU.",
-            "norm_over_distance",
-            "about",
-            1.0,
-            0.01,
-            of="distance_is_kernel_norm",
-            kind="paper",
-        ),
-    ],
-    draw=_drawn_values,
+    show=_drawn_values,
 )
 def equation_414(effort: str, run: Run) -> Finding:
     """The norm of Jδ in the kernel's space over ‖δ‖, for random changes δ of the weights; more inputs than weights."""

@@ -18,7 +18,6 @@ from biascope.papers.linearized2021.shared import (
     Targets,
     any_start,
     drawn_curves,
-    gate,
     images,
     learned_by_kernel,
     linearised,
@@ -27,10 +26,10 @@ from biascope.papers.linearized2021.shared import (
     start_of,
     training_run,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import Number, over, over_ratios, paired_error
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -189,66 +188,15 @@ def _by_kernel(name: str, family: Family, course: Sizes, plan: Growth, run: Run)
     return Reached(table("accuracy"), table("train_accuracy"), table("distance"), ends, blocks)
 
 
-@figure(
+@old_figure(
     "4.6",
     networks=_SIZES,
     title="The advantage of non-linear networks on CIFAR-2 against the number of training samples",
-    claims=[
-        claim
-        for name in ("mlp", "lenet", "resnet18")
-        for claim in (
-            Claim(
-                f"The advantage of {TITLES[name]} over its linearisation grows with the training set: "
-                "largest minus smallest size, in points.",
-                f"{snake(TITLES[name])}_growth_of_the_advantage",
-                "at least",
-                "mostly appears when training on larger datasets",
-                0.0,
-                "paper" if name == "resnet18" else "laptop",
-                of="advantage_grows_with_samples",
-                kind="paper",
-                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
-            ),
-            Claim(
-                f"{TITLES[name]} is more accurate than its linearisation on CIFAR-2: lead at the largest size, in points.",
-                f"{snake(TITLES[name])}_advantage_at_the_largest_size",
-                "at least",
-                "the neural networks perform significantly better than their linear approximations",
-                0.0,
-                "paper",
-                of="networks_better_on_image_classes",
-                kind="paper",
-                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
-            ),
-            Claim(
-                f"{TITLES[name]} travels further in weight space for larger training sets: largest over smallest.",
-                f"{snake(TITLES[name])}_distance_at_the_largest_over_the_smallest_size",
-                "at least",
-                "closer to their initialization for smaller training set sizes",
-                1.0,
-                "paper" if name == "resnet18" else "laptop",
-                of="distance_grows_with_samples",
-                kind="paper",
-                trained=gate(snake(TITLES[name])),
-            ),
-            Claim(
-                f"The linearisation of {TITLES[name]} fits slower: its final training loss over that of the network, largest size.",
-                f"{snake(TITLES[name])}_final_loss_of_the_linearisation_over_its_own",
-                "at least",
-                "take significantly more iterations to perfectly fit the training data",
-                1.0,
-                "paper" if name == "resnet18" else "laptop",
-                of="linearised_fit_slower",
-                kind="paper",
-                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
-            ),
-        )
-    ],
     published={
         **PUBLISHED,
         **per_network(("mlp", "lenet", "resnet18"), activation=ON_IMAGES, largest_size=50_000, seeds=5, epochs=200),
     },
-    draw=lambda finding, dark: drawn_curves(finding, dark, "training samples", "test accuracy, %"),
+    show=lambda finding, dark: drawn_curves(finding, dark, "training samples", "test accuracy, %"),
 )
 def figure_46(effort: str, run: Run) -> Finding:
     """Test accuracy and weight distance of networks and linearisations over training sizes."""
@@ -396,49 +344,11 @@ def course_441(name: str, size: int, repeat: int, line: bool, effort: str, run: 
     return Course441(found["accuracy"].double().numpy(), found["loss"].double().numpy(), float(found["fitted"]))
 
 
-@figure(
+@old_figure(
     "4.4.1 text",
     networks=_PEAKS,
     title="Epochs of the best test accuracy and of one training loss on CIFAR-2",
-    claims=[
-        claim
-        for name in ("mlp", "lenet")
-        for claim in (
-            # The thesis sets the two against each other: test accuracy peaks together, the training loss does not fall together.
-            Claim(
-                f"{TITLES[name]} and its linearisation differ less in the epoch of their best test accuracy than in the epoch at which "
-                "they reach one training loss: difference of the logarithms to base 2.",
-                f"{snake(TITLES[name])}_peaks_nearer_than_losses",
-                "at least",
-                "achieve their maximum test accuracy in roughly the same number of epochs",
-                0.0,
-                of="test_accuracy_peaks_together",
-                kind="paper",
-                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
-            ),
-            Claim(
-                f"The linearisation of {TITLES[name]} reaches its best test accuracy within a factor of 2 of the network's epochs: "
-                "logarithm of the ratio to base 2.",
-                f"{snake(TITLES[name])}_logarithm_of_the_ratio_of_peaks",
-                "about",
-                0.0,
-                1.0,
-                of="test_accuracy_peaks_together",
-                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
-            ),
-            Claim(
-                f"The linearisation of {TITLES[name]} takes longer to reach one training loss: logarithm of the ratio to base 2.",
-                f"{snake(TITLES[name])}_logarithm_of_the_ratio_of_losses",
-                "at least",
-                "take significantly more iterations to perfectly fit the training data",
-                0.0,
-                of="linearised_fit_slower",
-                kind="paper",
-                trained=gate(snake(TITLES[name]), f"linearised_{snake(TITLES[name])}"),
-            ),
-        )
-    ],
-    draw=lambda finding, dark: _drawn_courses(finding, dark),
+    show=lambda finding, dark: _drawn_courses(finding, dark),
     published={
         **PUBLISHED,
         **per_network(("mlp", "lenet", "resnet18"), activation=ON_IMAGES, largest_size=50_000, epochs=200, seeds=5),

@@ -14,9 +14,8 @@ from biascope.data import data_root
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.papers.nads2020.directions import CNNS, COMPARED, EXACT, PUBLISHED_DIRECTIONS, directions, found_by
 from biascope.papers.nads2020.frequencies import PROTOCOL, PUBLISHED, learned, trained_by
-from biascope.papers.nads2020.shared import SHAPE, TITLES, accuracy_gate, in_percent, keyed, lowest_of, points_between
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.nads2020.shared import SHAPE, TITLES, in_percent, keyed, lowest_of, points_between
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import (
     Estimate,
     Number,
@@ -27,6 +26,7 @@ from biascope.results.estimate import (
     spearman,
 )
 from biascope.results.figures import against_index_figure, lines_figure
+from biascope.results.finding import Finding
 from biascope.runs.run import Run
 from biascope.tasks.bases import ordered
 
@@ -63,86 +63,11 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
     )
 
 
-def _trained_along(*names: str) -> tuple[Trained, ...]:
-    return accuracy_gate(*(f"{keyed(name)}_mean_train_accuracy" for name in names))
-
-
-@figure(
+@old_figure(
     "6",
     networks=_ALONG,
     title="Test accuracy along anisotropy directions, and their eigenvalues (with S20; ε = 1, σ = 3, LeNet σ = 1)",
-    claims=[
-        *(
-            Claim(
-                f"{TITLES[name]}'s accuracy decreases with the index: rank correlation.",
-                f"{keyed(name)}_rank_correlation_of_accuracy_and_index",
-                "at most",
-                "monotonically decreases",
-                0.0,
-                "laptop" if name == "lenet" else "paper",
-                of="accuracy_falls_with_index",
-                kind="paper",
-                trained=_trained_along(name),
-            )
-            for name in CNNS
-        ),
-        *(
-            Claim(
-                f"Accuracy falls with the index for {TITLES[name]}: rank correlation.",
-                f"{keyed(name)}_rank_correlation_of_accuracy_and_index",
-                "at most",
-                "monotonically decreases",
-                -0.6,
-                "laptop" if name == "lenet" else "paper",
-                of="accuracy_falls_with_index",
-                trained=_trained_along(name),
-            )
-            for name in ("lenet", "vgg11", "resnet18")
-        ),
-        Claim(
-            "Accuracy falls from the first to the last direction of DenseNet-121: points lost.",
-            "densenet_121_first_minus_last_accuracy",
-            "at least",
-            "monotonically decreases",
-            20.0,
-            "paper",
-            of="accuracy_falls_with_index",
-            trained=_trained_along("densenet121"),
-        ),
-        Claim(
-            "The MLP (3 × 500) is flat at 100 %: its lowest accuracy.",
-            "mlp_lowest_accuracy",
-            "at least",
-            "always perfectly generalises",
-            97.0,
-            "paper",
-            of="mlp_everywhere",
-            kind="paper",
-            trained=accuracy_gate("mlp_lowest_accuracy"),
-        ),
-        Claim(
-            "Networks whose eigenvalues decay faster drop earlier: rank correlation of effective rank and index of the drop.",
-            "rank_correlation_of_effective_rank_and_drop",
-            "at least",
-            "earlier indices",
-            0.0,
-            "paper",
-            of="lower_rank_earlier_drop",
-            kind="paper",
-            trained=_trained_along(*COMPARED),
-        ),
-        Claim(
-            "The faster the eigenvalues decay, the earlier the drop: rank correlation of effective rank and index of the drop.",
-            "rank_correlation_of_effective_rank_and_drop",
-            "at least",
-            "earlier indices",
-            0.8,
-            "paper",
-            of="lower_rank_earlier_drop",
-            trained=_trained_along(*COMPARED),
-        ),
-    ],
-    draw=_drawn_6,
+    show=_drawn_6,
     published={
         **PUBLISHED_DIRECTIONS,
         "draws: MLP": 10_000,
@@ -219,40 +144,10 @@ _RELEASED_NOISE = {"smoke": (1.0, 3.0), "laptop": (1.0, 2.0, 3.0), "paper": (1.0
 _RELEASED_FILE = "nads_lenet.npz"
 
 
-@figure(
+@old_figure(
     "6 released",
     title="LeNet along the authors' own directions, against their accuracies",
-    claims=[
-        # Bounds were fixed before these indices were run. At ten others, σ = 1 had been seen to agree.
-        Claim(
-            "With σ = 1, accuracies along the authors' directions are theirs: correlation over 16 directions.",
-            "correlation_with_the_released_accuracies_noise_1",
-            "at least",
-            "docs/data/nads.csv of the authors' repository",
-            0.98,
-            of="accuracy_falls_with_index",
-            trained=accuracy_gate("mean_train_accuracy_noise_1"),
-        ),
-        Claim(
-            "With σ = 1, accuracies along the authors' directions are theirs: mean distance over 16 directions, in points.",
-            "mean_distance_from_the_released_accuracies_noise_1",
-            "at most",
-            "docs/data/nads.csv of the authors' repository",
-            3.0,
-            of="accuracy_falls_with_index",
-            trained=accuracy_gate("mean_train_accuracy_noise_1"),
-        ),
-        Claim(
-            "With σ = 3 they are not: mean distance over 16 directions, in points.",
-            "mean_distance_from_the_released_accuracies_noise_3",
-            "at least",
-            "docs/data/nads.csv of the authors' repository",
-            3.0,
-            of="accuracy_falls_with_index",
-            trained=accuracy_gate("mean_train_accuracy_noise_3"),
-        ),
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         finding.curves_of("accuracy"), x="index of the authors' direction", y="test accuracy, %", log_x=True, dark=dark
     ),
     published={**PUBLISHED, "draws: LeNet": 10_000},
@@ -319,55 +214,10 @@ def _drawn_curves(finding: Finding, dark: bool) -> Figure:
     return lines_figure(curves, x="iteration", y="training loss", log_y=True, dark=dark)
 
 
-def _at_low_noise(name: str) -> tuple[Trained, ...]:
-    """LeNet cannot learn every direction, so that its best shows whether it trained; of ResNet-18, the worst must have trained too."""
-    return accuracy_gate(f"{keyed(name)}_{'highest' if name == 'lenet' else 'lowest'}_accuracy")
-
-
-@figure(
+@old_figure(
     "S21",
     title="Training loss along early and late directions",
-    claims=[
-        *(
-            Claim(
-                f"{TITLES[name]} takes longer on late directions: iterations to a loss of 0.05, last over first.",
-                f"{keyed(name)}_iterations_of_last_over_first",
-                "at least",
-                "much longer",
-                1.0,
-                "laptop" if name == "lenet" else "paper",
-                of="late_directions_train_slowly",
-                kind="paper",
-                trained=_at_low_noise(name),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]} trains slower on late directions: iterations to a loss of 0.05, last over first.",
-                f"{keyed(name)}_iterations_of_last_over_first",
-                "at least",
-                "much longer",
-                2.0,
-                "laptop" if name == "lenet" else "paper",
-                of="late_directions_train_slowly",
-                trained=_at_low_noise(name),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        Claim(
-            "ResNet-18's test accuracy is about 100 % throughout (σ = 1): its lowest.",
-            "resnet_18_lowest_accuracy",
-            "at least",
-            "almost 100 %",
-            97.0,
-            "paper",
-            of="all_generalise_at_low_noise",
-            kind="paper",
-            trained=accuracy_gate("resnet_18_lowest_accuracy"),
-        ),
-    ],
-    draw=_drawn_curves,
+    show=_drawn_curves,
     published={
         **{f"draws: {TITLES[name]}": 10_000 for name in ("lenet", "resnet18")},
         **PUBLISHED,
@@ -449,55 +299,11 @@ _SIZES: dict[str, dict[str, Growth]] = {
 }
 
 
-def _lead_gate(name: str) -> tuple[Trained, ...]:
-    return (Trained(f"{keyed(name)}_lead_of_the_first_direction", 0.0, 50.0),)
-
-
-@figure(
+@old_figure(
     "S22",
     networks=_SIZES,
     title="Test accuracy against the number of training samples, along early and late directions (σ = 3)",
-    claims=[
-        *(
-            Claim(
-                f"{TITLES[name]} is more accurate on the first than on the last direction at the middle size, in points.",
-                f"{keyed(name)}_lead_of_the_first_direction",
-                "at least",
-                "less training data on the lower directions",
-                0.0,
-                "laptop" if name == "lenet" else "paper",
-                of="late_directions_need_samples",
-                kind="paper",
-                trained=_lead_gate(name),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]} needs more samples on late directions: accuracy at the middle size, first minus last, in points.",
-                f"{keyed(name)}_lead_of_the_first_direction",
-                "at least",
-                "less training data on the lower directions",
-                10.0,
-                "laptop" if name == "lenet" else "paper",
-                of="late_directions_need_samples",
-                trained=_lead_gate(name),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        Claim(
-            "ResNet-18 generalises everywhere with enough samples: its lowest accuracy at the largest size.",
-            "resnet_18_lowest_accuracy_at_the_largest_size",
-            "at least",
-            "perfectly, regardless of the direction",
-            95.0,
-            "paper",
-            of="resnet_generalises_with_samples",
-            kind="paper",
-            trained=_lead_gate("resnet18"),
-        ),
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         finding.curves_of("accuracy", 100),
         x="training samples",
         y="test accuracy, %",
@@ -581,22 +387,10 @@ _S21_SETTINGS: dict[str, tuple[str, list[int], dict[str, tuple[int, str]], int]]
 }
 
 
-@figure(
+@old_figure(
     "S21 settings",
     title="The last direction of figure S21 with other settings",
-    claims=[
-        Claim(
-            "ResNet-18 misses some test samples along its last direction whatever the settings (σ = 1): its highest mean accuracy.",
-            "highest_accuracy_over_settings",
-            "at most",
-            "almost 100 %",
-            97.0,
-            "paper",
-            of="all_generalise_at_low_noise",
-            trained=accuracy_gate("highest_accuracy_over_settings"),
-        )
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         {name: (np.arange(1, len(values) + 1), 100 * values) for name, values in finding.arrays_of("accuracy").items()},
         x="repeat",
         y="test accuracy, %",

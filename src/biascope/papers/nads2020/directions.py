@@ -23,8 +23,7 @@ from biascope.papers.nads2020.shared import (
     keyed,
     published_accuracies,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.draw import directions as drawn_directions
 from biascope.results.estimate import (
     Estimate,
@@ -34,6 +33,7 @@ from biascope.results.estimate import (
     spearman,
 )
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.runs.run import Run
 from biascope.tasks.bases import Basis, fourier_half
 from biascope.tasks.probe import Probe
@@ -134,78 +134,11 @@ def _gallery(finding: Finding, dark: bool) -> Figure:
     return drawn_directions(np.stack(images), labels, columns=4, dark=dark)  # a network in each row
 
 
-@figure(
+@old_figure(
     "5",
     networks={effort: [name for name in draws if name in CNNS] for effort, draws in DRAWS.items()},
     title="First anisotropy directions (figures S13–S16 show more of them)",
-    claims=[
-        Claim(
-            "The first directions of ResNet-18 are more like combs than those of every other network compared: share of energy on a "
-            "lattice of spacing 4, minus the largest of the others.",
-            "resnet_18_energy_on_a_comb_minus_others",
-            "at least",
-            "combs of spikes",
-            0.0,
-            "paper",
-            of="resnet_combs",
-            kind="paper",
-        ),
-        Claim(
-            "The first directions of ResNet-18 are combs in the Fourier domain: share of energy on a lattice of spacing 4.",
-            "resnet_18_energy_on_a_comb",
-            "at least",
-            "combs of spikes",
-            0.8,
-            "paper",
-            of="resnet_combs",
-        ),
-        # A single frequency has all its energy on such a lattice, too.
-        Claim(
-            "The first directions of ResNet-18 are combs of spikes and not single frequencies: number of frequencies that hold the "
-            "energy.",
-            "resnet_18_number_of_frequencies_that_hold_the_energy",
-            "at least",
-            "combs of spikes",
-            8.0,
-            "paper",
-            of="resnet_combs",
-        ),
-        Claim(
-            "Two networks share fewer directions than two sets of draws of one network: greatest similarity of two networks' first ten "
-            "minus the smallest of one network's.",
-            "similarity_of_networks_minus_that_of_draws",
-            "at most",
-            "a unique signature of an architecture",
-            0.0,
-            "paper",
-            of="directions_differ_by_network",
-            kind="paper",
-        ),
-        Claim(
-            "Directions differ by architecture: greatest similarity of two networks' first ten.",
-            "greatest_similarity_of_two_networks",
-            "at most",
-            "a unique signature of an architecture",
-            0.5,
-            "paper",
-            of="directions_differ_by_network",
-        ),
-        *(
-            Claim(
-                f"The Fourier energy of {TITLES[name]}'s first directions lies at frequencies of high accuracy: the authors' accuracy "
-                "weighted by it, minus the mean, in points.",
-                f"{keyed(name)}_accuracy_where_the_energy_is_minus_the_mean",
-                "at least",
-                "included in the high accuracy regions",
-                0.0,
-                "laptop" if name == "lenet" else "paper",
-                of="directions_in_accurate_region",
-                kind="paper",
-            )
-            for name in CNNS
-        ),
-    ],
-    draw=_gallery,
+    show=_gallery,
     published=PUBLISHED_DIRECTIONS,
 )
 def figure_5(effort: str, run: Run) -> Finding:
@@ -314,54 +247,11 @@ _MIXED: dict[str, dict[str, Sets]] = {
 }
 
 
-@figure(
+@old_figure(
     "S17-S19",
     networks=_MIXED,
     title="Directions of the mixed derivative, averaged as published",
-    claims=[
-        *(
-            Claim(
-                f"{TITLES[name]}'s mixed derivative shares its first directions with the gradient covariance: similarity of the first "
-                "ten minus that of random ones.",
-                f"{keyed(name)}_similarity_of_the_first_ten_beyond_chance",
-                "at least",
-                "very aligned",
-                0.0,
-                "laptop" if name == "lenet" else "paper",
-                of="estimators_agree",
-                kind="paper",
-            )
-            for name in ("lenet", "vgg11", "resnet18")
-        ),
-        *(
-            Claim(
-                f"The first directions of {TITLES[name]}'s mixed derivative align with those of its gradient covariance: "
-                "similarity of the first ten.",
-                f"{keyed(name)}_similarity_of_the_first_ten",
-                "at least",
-                "very similar",
-                0.3,
-                "laptop" if name == "lenet" else "paper",
-                of="estimators_agree",
-            )
-            for name in ("lenet", "vgg11", "resnet18")
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]}'s mixed derivative gives noisier directions: agreement of two sets of draws, mean mixed derivative "
-                "minus gradient covariance.",
-                f"{keyed(name)}_agreement_of_two_sets_minus_gradient",
-                "at most",
-                "much noisier",
-                0.0,
-                "laptop" if name == "lenet" else "paper",
-                of="mixed_is_noisier",
-                kind="paper",
-            )
-            for name in ("lenet", "vgg11", "resnet18")
-        ),
-    ],
-    draw=_gallery,
+    show=_gallery,
     published={"average": "operator", "step": 100.0},
 )
 def figure_s17(effort: str, run: Run) -> Finding:
@@ -440,22 +330,10 @@ def _first_ten(
     return torch.as_tensor(found.directions)[:10].double()
 
 
-@figure(
+@old_figure(
     "D.1",
     title="Differences with a step of 100 and exact gradients: which foretells what LeNet learns",
-    claims=[
-        Claim(
-            "Differences find what LeNet learns better than exact gradients: rank correlation of the gradient's variance along "
-            "frequencies with the authors' accuracies, difference of the two.",
-            "lenet_rank_correlation_of_differences_minus_exact",
-            "at least",
-            "necessary to obtain meaningful results",
-            0.0,
-            of="differences_needed",
-            kind="paper",
-        )
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         finding.curves_of("variance"),
         x="frequency, by the authors' accuracy",
         y="variance / mean",
@@ -501,38 +379,10 @@ def figure_d1(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, settings)
 
 
-@figure(
+@old_figure(
     "D.3",
     title="The MLP's spectrum is flat in the limit",
-    claims=[
-        Claim(
-            "The MLP's effective rank is the whole input dimension, 1024.",
-            "effective_rank_over_1024",
-            "about",
-            1.0,
-            0.02,
-            of="mlp_flat_in_the_limit",
-            kind="paper",
-        ),
-        Claim(
-            "The MLP's eigenvalues decay more slowly than LeNet's: difference of effective ranks.",
-            "effective_rank_minus_that_of_lenet",
-            "at least",
-            "much less pronounced",
-            0.0,
-            of="mlp_slow_decay",
-            kind="paper",
-        ),
-        Claim(
-            "The decay seen with finitely many draws is that of Marchenko and Pastur: largest eigenvalue over their edge.",
-            "largest_eigenvalue_over_the_marchenkopastur_edge",
-            "about",
-            1.0,
-            0.1,
-            of="mlp_flat_in_the_limit",
-        ),
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         {
             "MLP, measured": (np.arange(1, 1025), finding.arrays["eigenvalues"] / finding.arrays["eigenvalues"].mean()),
             "Marchenko–Pastur": (np.arange(1, 1025), finding.arrays["expected"]),
@@ -598,32 +448,10 @@ _COLOURS = 3
 CHANNEL_SETS = ((1, 0), (_COLOURS, 1), (_COLOURS, 2))  # channels and number of each set of draws at an input
 
 
-@figure(
+@old_figure(
     "E channels",
     title="Directions of LeNet for images with three channels",
-    claims=[
-        # A second set of draws says how near the truth can come.
-        Claim(
-            "The first directions for three channels are those for one channel, in each channel on its own: their similarity minus "
-            "that of two sets of draws for three channels.",
-            "lenet_similarity_with_one_channel_minus_that_of_two_sets",
-            "at least",
-            "the NADs of the same architecture with K input channels are u_i ⊗ e_k",
-            0.0,
-            of="channels_share_directions",
-            kind="paper",
-        ),
-        Claim(
-            "The similarity of the first thirty directions for three channels with the first ten for one channel, in each channel.",
-            "lenet_similarity_with_one_channel",
-            "at least",
-            "the NADs of the same architecture with K input channels are u_i ⊗ e_k",
-            0.3,
-            "paper",
-            of="channels_share_directions",
-        ),
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         {name: (np.arange(1, len(values) + 1), values) for name, values in finding.arrays_of("share").items()},
         x="direction for three channels",
         y="share in the one-channel span",

@@ -14,7 +14,6 @@ from biascope.papers.nads2020.shared import (
     COLUMNS,
     SHAPE,
     TITLES,
-    accuracy_gate,
     against_published,
     deviation_beyond,
     family_of,
@@ -26,8 +25,7 @@ from biascope.papers.nads2020.shared import (
     signed_root,
     training_run,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import (
     Estimate,
     Number,
@@ -39,6 +37,7 @@ from biascope.results.estimate import (
     spearman,
 )
 from biascope.results.figures import completed, lines_figure, plane_figure
+from biascope.results.finding import Finding
 from biascope.results.result import Plane
 from biascope.runs.run import Run
 from biascope.tasks import bases
@@ -167,134 +166,14 @@ MAPS: dict[str, Samples] = {
         "densenet121": (8, 2),
     },
 }
-_SEEN = "near 100 % on some frequencies, near 50 % on others"
 _LARGE = ("vgg11", "resnet18", "densenet121")
 _MULTIPLES = ("neither_coordinate", "one_coordinate", "both_coordinates")
 
 
-def _on_maps(name: str) -> str:
-    return "laptop" if name in ("logistic_regression", "lenet") else "paper"
-
-
-_SPREAD_CLAIMS = [
-    *(
-        Claim(
-            f"{TITLES[name]}'s accuracy depends on the frequency: standard deviation beyond that of the test sample, in points.",
-            f"{keyed(name)}_deviation_beyond_the_test_sample",
-            "at least",
-            "depends on the direction",
-            0.0,
-            _on_maps(name),
-            of="cnns_depend_on_direction",
-            kind="paper",
-            trained=accuracy_gate(f"{keyed(name)}_mean_train_accuracy"),
-        )
-        for name in ("lenet", *_LARGE)
-    ),
-    *(
-        Claim(
-            f"{TITLES[name]} is near 100 % on some frequencies.",
-            f"{keyed(name)}_highest_accuracy",
-            "at least",
-            _SEEN,
-            95.0,
-            _on_maps(name),
-            of="cnns_depend_on_direction",
-            trained=accuracy_gate(f"{keyed(name)}_mean_train_accuracy"),
-        )
-        for name in _LARGE
-    ),
-    *(
-        Claim(
-            f"{TITLES[name]} is near 50 % on others.",
-            f"{keyed(name)}_lowest_accuracy",
-            "at most",
-            _SEEN,
-            60.0,
-            _on_maps(name),
-            of="cnns_depend_on_direction",
-            trained=accuracy_gate(f"{keyed(name)}_mean_train_accuracy"),
-        )
-        for name in ("lenet", *_LARGE)
-    ),
-]
-
-
-def _map_claims(name: str, correlation: float, points: float, post_hoc: bool = False) -> list[Claim]:
-    """That a network's map is the published one."""
-    return [
-        Claim(
-            f"{TITLES[name]}'s map is the published one: correlation over frequencies.",
-            f"{keyed(name)}_correlation_with_published",
-            "at least",
-            "the authors' accuracies",
-            correlation,
-            "paper",
-            of="figure_1_maps",
-            kind="paper",
-            post_hoc=post_hoc,
-            trained=accuracy_gate(f"{keyed(name)}_mean_train_accuracy"),
-        ),
-        Claim(
-            f"{TITLES[name]}'s map is the published one: mean absolute difference in points.",
-            f"{keyed(name)}_mean_absolute_difference",
-            "at most",
-            "the authors' accuracies",
-            points,
-            "paper",
-            of="figure_1_maps",
-            kind="paper",
-            post_hoc=post_hoc,
-            trained=accuracy_gate(f"{keyed(name)}_mean_train_accuracy"),
-        ),
-    ]
-
-
-@figure(
+@old_figure(
     "1",
     title="Test accuracy along every frequency (σ = 3, ε = 1)",
-    claims=[
-        Claim(
-            "Logistic regression is at 100 % on every frequency.",
-            "logistic_regression_mean_accuracy",
-            "about",
-            100.0,
-            1.0,
-            of="logistic_regression_everywhere",
-            kind="paper",
-            trained=accuracy_gate("logistic_regression_mean_train_accuracy"),
-        ),
-        *_map_claims("lenet", 0.93, 2.5),
-        *_map_claims("resnet18", 0.9, 5.0),
-        *_map_claims("vgg11", 0.9, 5.0, post_hoc=True),
-        *_SPREAD_CLAIMS,
-        Claim(
-            "The maps of two networks are less alike than two maps of one: greatest correlation of two networks minus that of two "
-            "seeds of LeNet.",
-            "correlation_of_two_networks_minus_two_seeds",
-            "at most",
-            "diverse patterns",
-            0.0,
-            "paper",
-            of="maps_differ_by_network",
-            kind="paper",
-            trained=accuracy_gate("lenet_mean_train_accuracy", "resnet_18_mean_train_accuracy"),
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]} reaches nearly 100 % train accuracy.",
-                f"{keyed(name)}_mean_train_accuracy",
-                "at least",
-                "nearly 100 %",
-                98.0,
-                "paper",
-                of="training_data_fitted",
-                kind="paper",
-            )
-            for name in _LARGE
-        ),
-    ],
-    draw=drawn_planes,
+    show=drawn_planes,
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
@@ -400,54 +279,11 @@ _SPEED: dict[str, Samples] = {
 }
 
 
-@figure(
+@old_figure(
     "2",
     networks=_SPEED,
     title="Iterations to a small training loss along every frequency (σ = 0.5)",
-    claims=[
-        *(
-            Claim(
-                f"It takes {TITLES[name]} longer on some frequencies than on others: ratio of slowest to fastest, divided by that of "
-                "logistic regression.",
-                f"{keyed(name)}_slowest_over_fastest_against_logistic_regression",
-                "at least",
-                "much longer",
-                1.0,
-                _on_maps(name),
-                of="training_time_depends_on_direction",
-                kind="paper",
-                trained=accuracy_gate(f"{keyed(name)}_highest_train_accuracy"),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]}'s speed map has the structure of its accuracy map: rank correlation of speed and accuracy.",
-                f"{keyed(name)}_rank_correlation_of_speed_and_accuracy",
-                "at least",
-                "the same kind of structure",
-                0.5,
-                _on_maps(name),
-                of="training_time_depends_on_direction",
-                trained=accuracy_gate(f"{keyed(name)}_highest_train_accuracy"),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        *(
-            Claim(
-                f"It takes {TITLES[name]} much longer on some frequencies than on others: ratio of slowest to fastest.",
-                f"{keyed(name)}_slowest_over_fastest",
-                "at least",
-                "much longer",
-                3.0,
-                _on_maps(name),
-                of="training_time_depends_on_direction",
-                trained=accuracy_gate(f"{keyed(name)}_highest_train_accuracy"),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-    ],
-    draw=lambda finding, dark: drawn_planes(finding, dark, "iterations", None, None),
+    show=lambda finding, dark: drawn_planes(finding, dark, "iterations", None, None),
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
@@ -516,76 +352,11 @@ _UNPOOLED: dict[str, Samples] = {
 }
 
 
-def _both_trained(name: str) -> Any:
-    return accuracy_gate(f"{keyed(name)}_mean_accuracy_without_pooling", f"{keyed(name)}_train_accuracy_with_pooling")
-
-
-@figure(
+@old_figure(
     "3",
     networks=_UNPOOLED,
     title="Test accuracy along every frequency without pooling",
-    claims=[
-        *(
-            Claim(
-                f"Without pooling {TITLES[name]}'s accuracy varies less over frequencies: ratio of standard deviations.",
-                f"{keyed(name)}_deviation_without_over_with_pooling",
-                "at most",
-                "equalised",
-                1.0,
-                _on_maps(name),
-                of="pooling_removed_equalises",
-                kind="paper",
-                trained=_both_trained(name),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]}'s test accuracy is higher without pooling, in points.",
-                f"{keyed(name)}_gain_without_pooling",
-                "at least",
-                "test accuracy improves",
-                0.0,
-                _on_maps(name),
-                of="pooling_removed_improves",
-                kind="paper",
-                trained=_both_trained(name),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        *(
-            Claim(
-                f"Without pooling {TITLES[name]}'s accuracy is nearly equal over frequencies: highest minus lowest, in points.",
-                f"{keyed(name)}_range_without_pooling",
-                "at most",
-                "equalised",
-                10.0,
-                _on_maps(name),
-                of="pooling_removed_equalises",
-                trained=accuracy_gate(f"{keyed(name)}_mean_accuracy_without_pooling"),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        Claim(
-            "Without pooling LeNet's accuracy varies less over frequencies than with it: ratio of standard deviations.",
-            "lenet_deviation_without_over_with_pooling",
-            "at most",
-            "equalised",
-            0.5,
-            of="pooling_removed_equalises",
-            trained=_both_trained("lenet"),
-        ),
-        Claim(
-            "Without pooling LeNet's test accuracy improves, in points.",
-            "lenet_gain_without_pooling",
-            "at least",
-            "test accuracy improves",
-            5.0,
-            of="pooling_removed_improves",
-            trained=_both_trained("lenet"),
-        ),
-    ],
-    draw=drawn_planes,
+    show=drawn_planes,
     published={
         **all_frequencies("lenet", "vgg11", "resnet18", "densenet121"),
         **PUBLISHED,
@@ -648,56 +419,10 @@ def _drawn_4(finding: Finding, dark: bool) -> Figure:
     )
 
 
-@figure(
+@old_figure(
     "4",
     title="What pooling does: best accuracy after it, and the training of a linear model behind it (S = 4, D = 128)",
-    claims=[
-        Claim(
-            "The closed form matches simulation: largest deviation in standard errors over all frequencies.",
-            "largest_deviation_in_standard_errors",
-            "at most",
-            "matches",
-            4.0,
-            of="theorem_1",
-            kind="check",
-        ),
-        Claim(
-            "The formula as printed matches simulation: largest deviation in standard errors over all frequencies.",
-            "largest_deviation_of_the_printed_formula",
-            "at most",
-            "matches",
-            4.0,
-            of="theorem_1",
-            kind="paper",
-        ),
-        Claim(
-            "The best accuracy depends on the frequency: standard deviation beyond that of the simulation, in points.",
-            "deviation_beyond_the_simulation",
-            "at least",
-            "an anisotropic channel",
-            0.0,
-            of="pooling_loses_information",
-            kind="paper",
-        ),
-        Claim(
-            "Frequencies with a smaller ratio of signal to noise curvature train slower: rank correlation of ratio and iterations.",
-            "rank_correlation_of_curvature_ratio_and_iterations",
-            "at most",
-            "slower",
-            0.0,
-            of="curvature_sets_speed",
-            kind="paper",
-        ),
-        Claim(
-            "Late frequencies train slower: iterations of the highest over the lowest trained frequency.",
-            "iterations_of_late_over_early_frequencies",
-            "at least",
-            "slower",
-            1.5,
-            of="curvature_sets_speed",
-        ),
-    ],
-    draw=_drawn_4,
+    show=_drawn_4,
     published={"size": 128, "stride": 4},
 )
 def figure_4(effort: str, run: Run) -> Finding:
@@ -754,41 +479,10 @@ def _ratios_and_iterations(results: Sequence[PoolingTheory]) -> tuple[np.ndarray
     return ratio, np.mean(needed, axis=0)
 
 
-@figure(
+@old_figure(
     "S10",
     title="Test accuracy along the sines",
-    claims=[
-        Claim(
-            "The Im half resembles the Re half: correlation of LeNet's accuracies at the same frequencies.",
-            "lenet_correlation_of_im_and_re",
-            "at least",
-            "the results do not change in nature",
-            0.0,
-            of="imaginary_half_alike",
-            kind="paper",
-            trained=accuracy_gate("lenet_mean_train_accuracy"),
-        ),
-        Claim(
-            "The Im half looks like the Re half: correlation of LeNet's accuracies at the same frequencies.",
-            "lenet_correlation_of_im_and_re",
-            "at least",
-            "the results do not change in nature",
-            0.8,
-            of="imaginary_half_alike",
-            trained=accuracy_gate("lenet_mean_train_accuracy"),
-        ),
-        Claim(
-            "There are four gaps at the self-conjugate frequencies.",
-            "gaps",
-            "about",
-            4.0,
-            0.0,
-            "smoke",
-            of="imaginary_half_alike",
-            kind="check",
-        ),
-    ],
-    draw=drawn_planes,
+    show=drawn_planes,
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
@@ -842,82 +536,11 @@ def _least_difference(
     return over(100 * gaps, of="least", shared=sampled[0].minus(sampled[1]), within=(-100.0, 100.0))
 
 
-@figure(
+@old_figure(
     "S11",
     networks=_NOISY,
     title="Test accuracy along frequencies at σ = 0, 1, 3",
-    claims=[
-        Claim(
-            "LeNet fails on some frequencies without noise where logistic regression does not: difference of the lowest accuracies, in "
-            "points.",
-            "lenet_minus_logistic_regression_lowest_accuracy_at_sigma_0",
-            "at most",
-            "fails to generalise to a few distributions",
-            0.0,
-            of="lenet_fails_without_noise",
-            kind="paper",
-            trained=accuracy_gate("lenet_mean_accuracy_at_sigma_0"),
-        ),
-        Claim(
-            "LeNet fails on some frequencies even without noise.",
-            "lenet_lowest_accuracy_at_sigma_0",
-            "at most",
-            "fails to generalise to a few distributions",
-            90.0,
-            of="lenet_fails_without_noise",
-            trained=accuracy_gate("lenet_mean_accuracy_at_sigma_0"),
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]} generalises everywhere without noise.",
-                f"{keyed(name)}_lowest_accuracy_at_sigma_0",
-                "at least",
-                "properly generalise when there is no noise",
-                95.0,
-                "paper",
-                of="noise_lowers_accuracy",
-                kind="paper",
-                trained=accuracy_gate(f"{keyed(name)}_mean_accuracy_at_sigma_0"),
-            )
-            for name in ("vgg11", "resnet18")
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]} is less accurate with more noise: mean accuracy at σ = 1 minus that at σ = 3, in points.",
-                f"{keyed(name)}_accuracy_lost_from_sigma_1_to_3",
-                "at least",
-                "performance drops as the noise level increases",
-                0.0,
-                _on_maps(name),
-                of="noise_lowers_accuracy",
-                kind="paper",
-                trained=accuracy_gate(f"{keyed(name)}_mean_accuracy_at_sigma_0"),
-            )
-            for name in ("lenet", "vgg11", "resnet18")
-        ),
-        Claim(
-            "ResNet-18 is the most robust at σ = 1: its mean accuracy minus that of the next best CNN, in points.",
-            "resnet_18_lead_at_sigma_1",
-            "at least",
-            "slightly more robust",
-            0.0,
-            "paper",
-            of="resnet_most_robust",
-            kind="paper",
-            trained=accuracy_gate("resnet_18_mean_accuracy_at_sigma_0", "vgg11_mean_accuracy_at_sigma_0"),
-        ),
-        Claim(
-            "Logistic regression generalises at every noise level.",
-            "logistic_regression_lowest_accuracy",
-            "at least",
-            "always perfectly",
-            98.0,
-            of="logistic_regression_everywhere",
-            kind="paper",
-            trained=accuracy_gate("logistic_regression_mean_accuracy_at_sigma_0"),
-        ),
-    ],
-    draw=drawn_planes,
+    show=drawn_planes,
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
@@ -990,39 +613,10 @@ _RANDOM: dict[str, dict[str, int]] = {
 }
 
 
-@figure(
+@old_figure(
     "S12",
     title="Test accuracy along random directions",
-    claims=[
-        *(
-            Claim(
-                f"{TITLES[name]}'s accuracy varies less along random directions than along frequencies: ratio of standard deviations.",
-                f"{keyed(name)}_deviation_over_directions_against_frequencies",
-                "at most",
-                "the same performance for most of the data sets",
-                1.0,
-                _on_maps(name),
-                of="random_directions_uninformative",
-                kind="paper",
-                trained=accuracy_gate(f"{keyed(name)}_mean_train_accuracy"),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-        *(
-            Claim(
-                f"{TITLES[name]}'s accuracy is nearly equal along random directions: standard deviation in points.",
-                f"{keyed(name)}_deviation_over_directions",
-                "at most",
-                "the same performance for most of the data sets",
-                3.0,
-                _on_maps(name),
-                of="random_directions_uninformative",
-                trained=accuracy_gate(f"{keyed(name)}_mean_train_accuracy"),
-            )
-            for name in ("lenet", "resnet18")
-        ),
-    ],
-    draw=lambda finding, dark: lines_figure(
+    show=lambda finding, dark: lines_figure(
         {name: (np.arange(len(array)), 100 * np.sort(array)[::-1]) for name, array in finding.arrays.items()},
         x="direction, best first",
         y="test accuracy, %",

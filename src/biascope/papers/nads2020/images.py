@@ -15,17 +15,16 @@ from biascope.families.family import Family
 from biascope.papers.nads2020.directions import CNNS, EXACT, directions
 from biascope.papers.nads2020.shared import (
     TITLES,
-    accuracy_gate,
     family_of,
     in_percent,
     keyed,
     points_between,
     training_run,
 )
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import chosen, old_figure
 from biascope.results.estimate import Number
 from biascope.results.figures import lines_figure
+from biascope.results.finding import Finding
 from biascope.runs.run import Run
 from biascope.tasks.images import SideBySide, flipped, poisoned
 from biascope.tasks.task import Arrays, Task, along_directions, master_dtype
@@ -262,56 +261,11 @@ _CARRIED: dict[str, dict[str, Plan]] = {
 }
 
 
-def _carrier_claims(name: str, kind: str, effort: str) -> list[Claim]:
-    """What a network does with carriers; the paper says it of ResNet-18."""
-    title, key = TITLES[name], keyed(name)
-    trained = (
-        *accuracy_gate(f"{key}_training_accuracy_on_clean_images", classes=10),
-        *accuracy_gate(f"{key}_training_accuracy_with_the_carrier_on_the_first_direction", classes=10),
-        *accuracy_gate(f"{key}_training_accuracy_with_the_carrier_on_the_last_direction", classes=10),
-    )
-    return [
-        Claim(
-            f"A carrier along the first directions lowers {title}'s accuracy: points lost.",
-            f"{key}_loss_with_the_carrier_on_the_first_direction",
-            "at least",
-            "very low",
-            0.0,
-            effort,
-            of="poisoned_first_directions",
-            kind=kind,
-            trained=trained,
-        ),
-        Claim(
-            f"With the carrier on the first directions {title}'s test accuracy is very low, in percent.",
-            f"{key}_accuracy_with_the_carrier_on_the_first_direction",
-            "at most",
-            "very low",
-            40.0,
-            effort,
-            of="poisoned_first_directions",
-            trained=trained,
-        ),
-        Claim(
-            f"With the carrier on the last directions {title}'s accuracy is almost that of clean images: points lost.",
-            f"{key}_loss_with_the_carrier_on_the_last_direction",
-            "at most",
-            "almost perfectly generalise",
-            5.0,
-            effort,
-            of="poisoned_last_directions",
-            kind=kind,
-            trained=trained,
-        ),
-    ]
-
-
-@figure(
+@old_figure(
     "7",
     networks=_CARRIED,
     title="CIFAR-10 with a carrier of the class along different directions (ε = 0.05)",
-    claims=[*_carrier_claims("resnet18", "paper", "paper"), *_carrier_claims("lenet", "ours", "laptop")],
-    draw=_drawn,
+    show=_drawn,
     published={**published_for("resnet18"), "epsilon": 0.05, "precision: ResNet-18": "float32"},
 )
 def figure_7(effort: str, run: Run) -> Finding:
@@ -374,52 +328,11 @@ _FLIPPED: dict[str, dict[str, Plan]] = {
 }
 
 
-def _flip_claims(name: str) -> list[Claim]:
-    title, key, effort = TITLES[name], keyed(name), "laptop" if name == "lenet" else "paper"
-    trained = accuracy_gate(
-        f"{key}_training_accuracy_on_original_images", f"{key}_training_accuracy_on_flipped_images", classes=10
-    )
-    return [
-        Claim(
-            f"{title} is less accurate on flipped images: points lost.",
-            f"{key}_loss_by_flipping",
-            "at least",
-            "significantly lower",
-            0.0,
-            effort,
-            of="flip_lowers_accuracy",
-            kind="paper",
-            trained=trained,
-        ),
-        Claim(
-            f"{title}'s accuracy falls when the images are flipped in its directions: points lost.",
-            f"{key}_loss_by_flipping",
-            "at least",
-            "significantly lower",
-            5.0,
-            effort,
-            of="flip_lowers_accuracy",
-            trained=trained,
-        ),
-        Claim(
-            f"{title} fits the flipped training images: training accuracy.",
-            f"{key}_training_accuracy_on_flipped_images",
-            "at least",
-            "approximately 0 % training error",
-            98.0,
-            "paper",
-            of="flip_fits_training_data",
-            kind="paper",
-        ),
-    ]
-
-
-@figure(
+@old_figure(
     "8",
     networks=_FLIPPED,
     title="CIFAR-10 and its flipped version, by network",
-    claims=[claim for name in CNNS for claim in _flip_claims(name)],
-    draw=_drawn_8,
+    show=_drawn_8,
     published={**published_for(*CNNS), **{f"precision: {TITLES[name]}": "float32" for name in CNNS}},
 )
 def figure_8(effort: str, run: Run) -> Finding:
@@ -468,106 +381,11 @@ _MIXTURE: dict[str, dict[str, Plan]] = {
 }
 
 
-def _choice_claims(name: str) -> list[Claim]:
-    title, key, effort = TITLES[name], keyed(name), "laptop" if name == "lenet" else "paper"
-    at_first = accuracy_gate(f"{key}_training_accuracy_first_direction")
-    at_last = accuracy_gate(f"{key}_training_accuracy_last_direction")
-    return [
-        Claim(
-            f"Along the first direction {title} uses the linear channel more than the images: accuracy on one alone minus the other, "
-            "in points.",
-            f"{key}_linear_channel_minus_images_first_direction",
-            "at least",
-            "only fits the linear channel",
-            0.0,
-            effort,
-            of="cnns_choose_by_direction",
-            kind="paper",
-            trained=at_first,
-        ),
-        Claim(
-            f"Along the last direction {title} uses the images more than the linear channel: accuracy on one alone minus the other, in "
-            "points.",
-            f"{key}_images_minus_linear_channel_last_direction",
-            "at least",
-            "prefers to use only the images",
-            0.0,
-            effort,
-            of="cnns_choose_by_direction",
-            kind="paper",
-            trained=at_last,
-        ),
-        Claim(
-            f"{title} uses the linear channel on the first direction: accuracy on it alone.",
-            f"{key}_accuracy_on_the_linear_channel_alone_first_direction",
-            "at least",
-            "only fits the linear channel",
-            90.0,
-            effort,
-            of="cnns_choose_by_direction",
-            trained=at_first,
-        ),
-        Claim(
-            f"{title} uses the images on the last direction: accuracy on the linear channel alone.",
-            f"{key}_accuracy_on_the_linear_channel_alone_last_direction",
-            "at most",
-            "prefers to use only the images",
-            60.0,
-            effort,
-            of="cnns_choose_by_direction",
-            trained=at_last,
-        ),
-        Claim(
-            f"{title} uses the images on the last direction: accuracy on them alone.",
-            f"{key}_accuracy_on_images_alone_last_direction",
-            "at least",
-            "prefers to use only the images",
-            65.0,
-            "paper",
-            of="cnns_choose_by_direction",
-            trained=at_last,
-        ),
-        Claim(
-            f"{title} never uses both sources: the largest accuracy over directions on the source it uses less.",
-            f"{key}_largest_accuracy_on_the_lesser_source",
-            "at most",
-            "either one or the other, exclusively",
-            60.0,
-            effort,
-            of="cnns_never_both",
-            trained=at_first + at_last,
-        ),
-    ]
-
-
-@figure(
+@old_figure(
     "3.13",
     networks=_MIXTURE,
     title="Which of two sources each network learns: images, or a linearly separable channel",
-    claims=[
-        Claim(
-            "An MLP uses the linear channel more than the images along every direction: smallest difference of the accuracies on one "
-            "alone, in points.",
-            "mlp_smallest_linear_channel_minus_images",
-            "at least",
-            "always",
-            0.0,
-            of="mlp_uses_linear_channel",
-            kind="paper",
-            trained=accuracy_gate("mlp_training_accuracy_first_direction", "mlp_training_accuracy_last_direction"),
-        ),
-        Claim(
-            "An MLP always uses the linear channel: its lowest accuracy on that channel alone.",
-            "mlp_lowest_accuracy_on_the_linear_channel_alone",
-            "at least",
-            "always",
-            90.0,
-            of="mlp_uses_linear_channel",
-            trained=accuracy_gate("mlp_training_accuracy_first_direction", "mlp_training_accuracy_last_direction"),
-        ),
-        *(claim for name in ("lenet", "resnet18") for claim in _choice_claims(name)),
-    ],
-    draw=_drawn,
+    show=_drawn,
     published={
         **published_for("mlp", "lenet", "resnet18"),
         "seeds: MLP": 3,

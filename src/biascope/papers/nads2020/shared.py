@@ -16,7 +16,6 @@ from biascope.data import data_root
 from biascope.families.family import Family
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.networks import builder
-from biascope.results.claim import Trained
 from biascope.results.estimate import Estimate, bootstrapped, over, proportion
 from biascope.results.wording import snake
 from biascope.runs.run import Run
@@ -46,11 +45,6 @@ COLUMNS = {
 def keyed(name: str) -> str:
     """A network as the beginning of a key."""
     return snake(TITLES[name])
-
-
-def accuracy_gate(*statistics: str, classes: int = 2) -> tuple[Trained, ...]:
-    """Evidence of training: accuracies in percent."""
-    return tuple(Trained(statistic, 100.0 / classes, 100.0) for statistic in statistics)
 
 
 def family_of(name: str, **settings: Any) -> Family:

@@ -16,9 +16,10 @@ from biascope.networks import builder
 from biascope.papers.nads2020.directions import DRAWS, directions
 from biascope.papers.nads2020.images import cifar
 from biascope.papers.nads2020.shared import SHAPE, family_of, signed_root
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, panel
 from biascope.results.estimate import Estimate, Number, bootstrapped
+from biascope.results.finding import Finding
 from biascope.runs.run import Run
 from biascope.tasks.images import poisoned
 from biascope.tasks.probe import Probe
@@ -50,63 +51,10 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "Equations",
     title="The printed formulas of the models of pooling against Monte Carlo",
-    claims=[
-        *(
-            Claim(
-                f"{words}: simulated over printed trace.",
-                f"{name}_simulated_over_printed_trace",
-                "about",
-                1.0,
-                0.05,
-                of=statement,
-                kind="paper",
-            )
-            for name, (statement, words) in _FORMULAS.items()
-        ),
-        Claim(
-            "Lemma 2 bounds the weight gradient of the dipole metric: simulated mean minus the printed bound, for f(x) = θᵀx.",
-            "weight_gradient_minus_the_bound_of_lemma_2",
-            "at most",
-            "bounded",
-            0.0,
-            of="lemma_2",
-            kind="paper",
-        ),
-        Claim(
-            "Equation 6 bounds the share of weights with a large dipole metric: largest share minus bound.",
-            "largest_share_minus_the_bound_of_equation_6",
-            "at most",
-            "bounded",
-            0.0,
-            of="solution_volume_bound",
-            kind="paper",
-        ),
-        Claim(
-            "The best accuracy of the linear model does not depend on the frequency: deviation beyond the simulation, in points.",
-            "deviation_of_the_best_accuracy_beyond_the_simulation",
-            "about",
-            0.0,
-            0.5,
-            of="linear_model_optimum",
-            kind="paper",
-        ),
-        *(
-            Claim(
-                f"The gradient covariance of {words} is a multiple of the identity: effective rank over the input size.",
-                f"{key}_effective_rank_over_1024",
-                "about",
-                1.0,
-                0.02,
-                of="shallow_networks_isotropic",
-                kind="paper",
-            )
-            for key, words in (("logistic_regression", "logistic regression"), ("one_hidden_layer", "one hidden layer"))
-        ),
-    ],
-    draw=_drawn,
+    show=_drawn,
 )
 def equations(effort: str, run: Run) -> Finding:
     """Traces, bounds and accuracies on drawn weights, each with the error of the draws."""
@@ -199,21 +147,10 @@ def _drawn_e(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "E",
     title="Classes of poisoned CIFAR-10 that the carriers alone separate (ε = 0.05)",
-    claims=[
-        Claim(
-            "The carriers alone make each class linearly separable from the others: smallest number of such classes over places.",
-            "fewest_classes_separable_by_the_carriers",
-            "at least",
-            "each class linearly separable from the others",
-            10.0,
-            of="poison_separates_classes",
-            kind="paper",
-        )
-    ],
-    draw=_drawn_e,
+    show=_drawn_e,
     published={"training images": 50_000, "epsilon": 0.05, "draws: LeNet": 10_000},
 )
 def section_e(effort: str, run: Run) -> Finding:

@@ -17,9 +17,10 @@ from torch import Tensor
 from biascope import data
 from biascope.families.family import Family, Network
 from biascope.networks import builder
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
 from biascope.results.estimate import Estimate, Number, bootstrapped, over, proportion, spearman
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import seed_of
@@ -307,9 +308,6 @@ def _drawn_accuracies(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-_TOLERANCES = {6: (8.0, "laptop"), 20: (0.5, "laptop"), 1000: (0.1, "laptop")}
-#: The evidence that all networks learned their training images.
-FITTED = (Trained("least_train_accuracy", 50.0, 100.0),)
 #: Section G.
 RECIPE = {
     "k": K,
@@ -320,62 +318,10 @@ RECIPE = {
 }
 
 
-@figure(
+@old_figure(
     "2",
     title="Nine coloured digits of MNIST per image: test accuracy by the number of training images",
-    claims=[
-        *(
-            Claim(
-                f"Test accuracy after training on {size:,} images, in percent.",
-                f"m_{size}_test_accuracy",
-                "about",
-                PUBLISHED[size][0],
-                *_TOLERANCES[size],
-                of="digits_test_accuracy",
-                kind="paper",
-                trained=FITTED,
-            )
-            for size in SIZES
-        ),
-        Claim(
-            "Its standard deviation over runs with 6 images, in points.",
-            "m_6_standard_deviation_of_the_test_accuracy",
-            "about",
-            PUBLISHED[6][1],
-            6.0,
-            of="digits_test_accuracy",
-            kind="paper",
-            trained=FITTED,
-        ),
-        Claim(
-            "In all runs SGD gets 100 % train accuracy: the least of all.",
-            "least_train_accuracy",
-            "at least",
-            "in all runs 100 %",
-            100.0,
-            of="digits_train_accuracy",
-            kind="paper",
-        ),
-        Claim(
-            "The data can be perfectly classified with k = 1: test accuracy of one blue and one red filter, in percent (2b).",
-            "k_1_made_by_hand_test_accuracy",
-            "at least",
-            "perfectly classifies the data",
-            100.0,
-            of="digits_need_one_channel_pair",
-            kind="paper",
-        ),
-        Claim(
-            "SGD finds such filters with k = 1 and 1,000 images: least test accuracy of all runs, in percent (2b).",
-            "k_1_trained_on_1000_images_least_test_accuracy",
-            "at least",
-            "perfectly classifies the data",
-            99.5,
-            of="digits_need_one_channel_pair",
-            trained=(Trained("k_1_trained_on_1000_images_test_accuracy", 50.0, 100.0),),
-        ),
-    ],
-    draw=_drawn_accuracies,
+    show=_drawn_accuracies,
     published=RECIPE,
 )
 def figure_2(effort: str, run: Run) -> Finding:

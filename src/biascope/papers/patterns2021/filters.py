@@ -17,7 +17,6 @@ from biascope.networks import builder
 from biascope.papers.patterns2021.digits import (
     BATCH,
     EPOCHS,
-    FITTED,
     PART,
     PLANS,
     RATE,
@@ -29,9 +28,10 @@ from biascope.papers.patterns2021.digits import (
     learned,
     mnist,
 )
-from biascope.results.claim import Claim, Finding, figure
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel
 from biascope.results.estimate import Estimate, Number, over, proportion
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -138,110 +138,10 @@ def _paint(axes: Axes, rows: np.ndarray, dark: bool) -> None:
     axes.spines[:].set_visible(False)
 
 
-_DARKER = "the green pattern detectors become darker"
-_GAP = "this difference should increase with the data size m"
-
-
-@figure(
+@old_figure(
     "5-7",
     title="All filters that learned the coloured digits, by colour and brightness",
-    claims=[
-        *(
-            Claim(
-                f"Filters come in three colours, {size:,} images: share of networks whose every filter has over half of its energy in "
-                "one colour.",
-                f"m_{size}_share_of_networks_whose_filters_all_have_a_colour",
-                "at least",
-                "the filters come in three colors",
-                0.5,
-                of="filters_have_three_colours",
-                kind="paper",
-                trained=FITTED,
-            )
-            for size in SIZES
-        ),
-        *(
-            Claim(
-                f"Colours are those of detected digits, {size:,} images: share of networks whose every filter answers most to a digit "
-                "of its colour.",
-                f"m_{size}_share_of_networks_whose_filters_all_detect_their_colour",
-                "at least",
-                "corresponding to the three pattern types they detect",
-                0.5,
-                of="filters_have_three_colours",
-                kind="paper",
-                trained=FITTED,
-            )
-            for size in SIZES
-        ),
-        *(
-            Claim(
-                f"Filters come in three colours, {size:,} images: share that has over 90 % of its positive energy in one.",
-                f"m_{size}_share_of_filters_of_one_colour",
-                "at least",
-                "the filters come in three colors",
-                0.9,
-                of="filters_have_three_colours",
-                trained=FITTED,
-            )
-            for size in SIZES
-        ),
-        *(
-            Claim(
-                f"Green filters darken from {first:,} to {then:,} images: ratio of their brightness.",
-                f"green_filters_brightness_at_m_{then}_over_m_{first}",
-                "at most",
-                _DARKER,
-                1.0,
-                of="green_filters_darken",
-                kind="paper",
-                trained=FITTED,
-            )
-            for first, then in ((6, 20), (20, 1000))
-        ),
-        Claim(
-            "Red and blue filters stay bright from 6 to 1,000 images: ratio of their brightness.",
-            "red_and_blue_filters_brightness_at_m_1000_over_m_6",
-            "at least",
-            "the red and blue maintain a bright color",
-            0.9,
-            of="class_filters_stay_bright",
-            trained=FITTED,
-        ),
-        Claim(
-            "Red and blue filters are brighter than green ones, 1,000 images: ratio of dot products, green over red and blue, below 1.",
-            "m_1000_dot_product_of_green_over_red_and_blue_detectors",
-            "at most",
-            "large for discriminative patterns and low for spurious",
-            1.0,
-            of="class_filters_stay_bright",
-            kind="paper",
-            trained=FITTED,
-        ),
-        Claim(
-            "Detectors of green digits have a smaller dot product with them than the others, 1,000 images: ratio.",
-            "m_1000_dot_product_of_green_over_red_and_blue_detectors",
-            "at most",
-            "large for discriminative patterns and low for spurious",
-            0.5,
-            of="class_filters_stay_bright",
-            trained=FITTED,
-        ),
-        *(
-            Claim(
-                f"The gap between these dot products grows from {first:,} to {then:,} images: one ratio over the other.",
-                f"dot_product_of_green_over_red_and_blue_m_{then}_over_m_{first}",
-                "at most",
-                _GAP,
-                1.0,
-                of="class_filters_stay_bright",
-                kind="paper",
-                trained=FITTED,
-            )
-            for first, then in ((6, 20), (20, 1000))
-        ),
-    ],
-    draw=_drawn_filters,
+    show=_drawn_filters,
     published=RECIPE,
 )
 def figure_5_to_7(effort: str, run: Run) -> Finding:
@@ -391,45 +291,10 @@ def _framed(axes: Axes, place: int, colour: str) -> None:
     axes.add_patch(Rectangle(corner, SIDE, SIDE, fill=False, edgecolor=colour, linewidth=2.2, clip_on=False))
 
 
-@figure(
+@old_figure(
     "4",
     title="Examples of an orthogonal patterns distribution: 16 of 25 patches of 10 × 10 pixels",
-    claims=[
-        Claim(
-            "Patterns are orthogonal: largest absolute product of two.",
-            "largest_absolute_product_of_two_patterns",
-            "at most",
-            "25 possible orthogonal patterns",
-            1e-6,
-            kind="check",
-        ),
-        Claim(
-            "Positive examples contain the pattern of P₊, once, and not that of P₋; negative ones the other way round: share.",
-            "share_of_inputs_with_the_pattern_of_their_class_alone",
-            "at least",
-            "the positive examples contain the pattern in P₊",
-            1.0,
-            kind="check",
-        ),
-        Claim(
-            "All other patterns of an input are from the spurious set, without repetition: share of inputs.",
-            "share_of_inputs_with_15_different_spurious_patterns",
-            "at least",
-            "all other patterns in an image are from the set of spurious patterns",
-            1.0,
-            kind="check",
-        ),
-        Claim(
-            "The network with k = 1, w = p₁ and u = p₂ classifies all of them: accuracy in percent.",
-            "accuracy_of_w_p1_u_p2",
-            "at least",
-            "can perfectly fit the distribution",
-            100.0,
-            of="one_channel_pair_is_enough",
-            kind="paper",
-        ),
-    ],
-    draw=_drawn_patterns,
+    show=_drawn_patterns,
     published={"patterns": PATTERNS, "patterns of an input": PER_INPUT, "pixels": SIDE},
 )
 def figure_4(effort: str, run: Run) -> Finding:

@@ -13,8 +13,9 @@ import numpy as np
 from biascope.measures.pattern_statistics import pattern_statistics, published_batch, published_rate
 from biascope.measures.pattern_statistics.pictures import constants_against_figure, ratios_figure
 from biascope.measures.pattern_statistics.result import LAWS, PatternStatistics
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import old_figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, over, spearman
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -99,8 +100,6 @@ def _gathered(found: Sequence[PatternStatistics]) -> dict[str, Number]:
     }
 
 
-#: A training that converged has a loss below 1e-5.
-CONVERGED = (Trained("share_of_runs_that_converged", 0.0, 1.0),)
 #: Sections E.3 to E.5.
 _RECIPE = {"b": 2, "σ_g": 1e-6, "loss tolerance": 1e-5, "test points": 1000}
 
@@ -122,30 +121,10 @@ def _stragglers(found: dict[str, PatternStatistics]) -> str:
     return "Not converged: " + "; ".join(f"{count} of {name}" for name, count in late.items()) + "."
 
 
-@figure(
+@old_figure(
     "1a",
     title="The constant c* of pattern networks, for all sizes (n/d)",
-    claims=[
-        Claim(
-            "Across all experiments c* is below 1: the largest.",
-            "largest_c_star",
-            "at most",
-            "across all experiments, the value of c* is less than 1",
-            1.0,
-            of="c_star_below_one",
-            kind="paper",
-            trained=CONVERGED,
-        ),
-        Claim(
-            "All trainings converge: how many do not.",
-            "runs_that_did_not_converge",
-            "at most",
-            "stopped at a loss below 0.00001 or after 50,000 epochs",
-            0.0,
-            of="c_star_below_one",
-        ),
-    ],
-    draw=lambda finding, dark: _curves(finding, "training samples m", dark),
+    show=lambda finding, dark: _curves(finding, "training samples m", dark),
     published=_RECIPE
     | {
         "plan": {law: list(map(list, shapes)) for law, shapes in _GRID["paper"][0].items()},
@@ -213,66 +192,14 @@ def _swept(effort: str, run: Run, name: str, plan: tuple[tuple[int, int], tuple[
     return Finding(statistics, arrays, settings, (RATE, STOP, LIKELY, late))
 
 
-def _swept_claims(what: str, of: str, low: str) -> list[Claim]:
-    return [
-        Claim(
-            f"c* is below 1 where {what} is large: its mean there.",
-            "mean_c_star_at_the_largest",
-            "at most",
-            f"has low value for large {what}",
-            1.0,
-            of=low,
-            kind="paper",
-            trained=CONVERGED,
-        ),
-        Claim(
-            f"c* is at most slightly correlated with {what}: {what} explains at most half of the variance of its ranks.",
-            "share_of_the_variance_of_c_star_ranks_explained",
-            "at most",
-            f"c* is at most slightly correlated with {what}",
-            0.5,
-            of=of,  # "half of the variance" is a bound of ours
-            trained=CONVERGED,
-        ),
-        Claim(
-            f"c* is at most slightly correlated with {what}: rank correlation over runs.",
-            "rank_correlation_of_c_star",
-            "at most",
-            f"c* is at most slightly correlated with {what}",
-            0.3,
-            of=of,
-            trained=CONVERGED,
-        ),
-        Claim(
-            f"c* is low where {what} is large: its mean there.",
-            "mean_c_star_at_the_largest",
-            "at most",
-            f"has low value for large {what}",
-            0.5,
-            of=low,
-            trained=CONVERGED,
-        ),
-        Claim(
-            "c* is below 1: the largest.",
-            "largest_c_star",
-            "at most",
-            "less than 1",
-            1.0,
-            of="c_star_below_one",
-            trained=CONVERGED,
-        ),
-    ]
-
-
 def _swept_published(name: str, places: Sequence[int], **fixed: int) -> dict[str, Any]:
     return _RECIPE | {"n": 20, "d": 50, name: list(places), "runs": 10, "epochs": 50_000, **fixed}
 
 
-@figure(
+@old_figure(
     "1b",
     title="c* against the number of channels",
-    claims=_swept_claims("k", "c_star_hardly_depends_on_width", "c_star_is_low_for_wide_networks"),
-    draw=lambda finding, dark: _curves(finding, "k, half the channels", dark),
+    show=lambda finding, dark: _curves(finding, "k, half the channels", dark),
     published=_swept_published("k", _WIDTHS["paper"][1], samples=2000),
 )
 def figure_1b(effort: str, run: Run) -> Finding:
@@ -280,11 +207,10 @@ def figure_1b(effort: str, run: Run) -> Finding:
     return _swept(effort, run, "k", _WIDTHS[effort])
 
 
-@figure(
+@old_figure(
     "3",
     title="c* against the number of samples",
-    claims=_swept_claims("m", "c_star_hardly_depends_on_samples", "c_star_is_low_for_many_samples"),
-    draw=lambda finding, dark: _curves(finding, "training samples m", dark),
+    show=lambda finding, dark: _curves(finding, "training samples m", dark),
     published=_swept_published("samples", _SIZES["paper"][1], k=2500),
 )
 def figure_3(effort: str, run: Run) -> Finding:
@@ -297,51 +223,10 @@ def _drawn_ratios(finding: Finding, dark: bool) -> Figure:
     return ratios_figure(dots, ratio="positive detection ratio", dark=dark)
 
 
-@figure(
+@old_figure(
     "1c",
     title="Detection ratios against pattern statistics",
-    claims=[
-        Claim(
-            "Detection ratios and max(−s_i/s_1, 0) correlate positively: rank correlation over p_3 and p_4 of all trainings.",
-            "rank_correlation_for_p3_and_p4",
-            "at least",
-            "clearly shows a positive correlation between these quantities",
-            0.0,
-            of="ratios_follow_statistics",
-            kind="paper",
-            trained=CONVERGED,
-        ),
-        Claim(
-            "Balanced patterns have lower ratios than p_3 or p_4 where it goes with the other label: difference of means.",
-            "mean_ratio_above_0_9_minus_that_of_balanced_patterns",
-            "at least",
-            "should expect the ratio to be low",
-            0.0,
-            of="balanced_patterns_have_low_ratios",
-            kind="paper",
-            trained=CONVERGED,
-        ),
-        Claim(
-            "Detection ratios grow with max(−s_i/s_1, 0): rank correlation over p_3 and p_4 of all trainings.",
-            "rank_correlation_for_p3_and_p4",
-            "at least",
-            "clearly shows a positive correlation between these quantities",
-            0.5,
-            of="ratios_follow_statistics",
-            trained=CONVERGED,
-        ),
-        Claim(
-            "A pattern of nearly all inputs of the other label has a ratio near 1: mean ratio where −s_i/s_1 is above 0.9.",
-            "mean_ratio_where_minus_s_i_s_1_is_above_0_9",
-            "about",
-            1.0,
-            0.3,
-            of="ratio_near_one_for_opposite_pattern",
-            kind="paper",
-            trained=CONVERGED,
-        ),
-    ],
-    draw=_drawn_ratios,
+    show=_drawn_ratios,
     published=_RECIPE | {"n": 40, "d": 60, "m": 1000, "k": 2500, "p": list(PUBLISHED_BIASES), "epochs": 2000},
 )
 def figure_1c(effort: str, run: Run) -> Finding:
@@ -408,41 +293,10 @@ def _drawn_largest(finding: Finding, dark: bool) -> Figure:
     return ratios_figure(finding.curves_of("ratios"), ratio="positive detection ratio", dark=dark)
 
 
-@figure(
+@old_figure(
     "D",
     title="The conditions of the proof, at the largest k and m",
-    claims=[
-        Claim(
-            "All detection ratios are below 1/d: the largest times d.",
-            "largest_ratio_times_d",
-            "at most",
-            "Eq. 9 holds for all spurious patterns",
-            1.0,
-            of="largest_setting_has_small_ratios",
-            kind="paper",
-            trained=CONVERGED,
-        ),
-        Claim(
-            "The test error is 0: the largest.",
-            "largest_test_error",
-            "at most",
-            "0 test error",
-            0.0,
-            of="largest_setting_has_zero_test_error",
-            kind="paper",
-            trained=CONVERGED,
-        ),
-        Claim(
-            "Networks are certified to err on no input: share of runs.",
-            "share_of_runs_certified_to_err_nowhere",
-            "at least",
-            "the conditions in the proof of theorem 6.1",
-            1.0,
-            of="largest_setting_has_small_ratios",
-            trained=CONVERGED,
-        ),
-    ],
-    draw=_drawn_largest,
+    show=_drawn_largest,
     published=_RECIPE | {"k": 10_000, "m": 40_000, "epochs": 50_000, "batches": {"10000": 20}},
 )
 def figure_d(effort: str, run: Run) -> Finding:

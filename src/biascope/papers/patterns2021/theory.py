@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from torch import Tensor
 from biascope.measures.pattern_statistics import drawn_samples, pattern_statistics, published_batch, published_rate
 from biascope.measures.pattern_statistics.lookup import initial_tables, trained_tables
 from biascope.papers.patterns2021 import models as theory
-from biascope.results.claim import Claim, Finding, Trained, figure
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, line_colours, panel, plain
 from biascope.results.estimate import Estimate, Number, over, proportion
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
@@ -39,21 +40,6 @@ if TYPE_CHECKING:
 
 SEED = 2021
 _VALUES = 2**24  # numbers held at a time
-
-
-def claims_of(rows: Sequence[tuple[Any, ...]], of: str = "", kind: str = "ours", **terms: Any) -> list[Claim]:
-    """Claims that test one statement.
-
-    Args:
-        rows: What the paper says, the number that decides it as a key and in words, comparator, tolerance, published for "about".
-        of: Key of the paper's statement.
-        kind: Whose bounds they are.
-        terms: Other terms of all claims.
-    """
-    return [
-        Claim(f"{said}: {words}.", key, how, rest[0] if rest else said, bound, of=of, kind=kind, **terms)
-        for said, key, words, how, bound, *rest in rows
-    ]
 
 
 def share(flags: Tensor) -> Estimate:
@@ -125,72 +111,10 @@ def _drawn_shattering(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "theorem 5.1",
     title="Networks that fit every labelling of 2^(d/2 − 1) inputs, and do not satisfy PSI",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "VC(H) ≥ 2^(d/2 − 1)",
-                    "least_share_of_labellings_fitted_where_every_one_was_tried_percent",
-                    "least share of labellings fitted where every one was tried, %",
-                    "at least",
-                    100.0,
-                ),
-                (
-                    "Any labelling can be achieved",
-                    "least_share_of_random_labellings_fitted_percent",
-                    "least share of random labellings fitted, %",
-                    "at least",
-                    100.0,
-                ),
-            ],
-            "lower_bound_of_vc_dimension",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "N(x_I) = y_I",
-                    "largest_distance_of_an_output_from_its_label",
-                    "largest distance of an output from its label",
-                    "at most",
-                    1e-9,
-                )
-            ],
-            "lower_bound_of_vc_dimension",
-            "check",
-        ),
-        *claims_of(
-            [
-                ("M⁺_w(1) = M⁻_u(2) = 0", "largest_m_w_1_or_m_minus_u_2", "largest M⁺_w(1) or M⁻_u(2)", "at most", 0.0),
-                (
-                    "PSI is not satisfied for these networks",
-                    "networks_with_infinite_c_star_at_b_106_percent",
-                    "networks with infinite c* at b = 10⁶, %",
-                    "at least",
-                    100.0,
-                ),
-            ],
-            "shattering_networks_violate_psi",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "VC(H) ≤ C(d, n)",
-                    "largest_number_of_inputs_up_to_order_over_c_d_n",
-                    "largest number of inputs up to order over C(d, n)",
-                    "at most",
-                    1.0,
-                )
-            ],
-            "upper_bound_of_vc_dimension",
-            "paper",
-        ),
-    ],
-    draw=_drawn_shattering,
+    show=_drawn_shattering,
 )
 def theorem_51(effort: str, run: Run) -> Finding:
     """The constructed networks, on all labellings of few points and random ones of many."""
@@ -264,7 +188,6 @@ _LEARNED: dict[str, tuple[int, tuple[int, ...], int, int, float | None]] = {
     "paper": (25, (4, 6, 10, 20, 50, 100, 200, 500, 1000, 2000), 10, 1000, None),
 }
 _FEW = 100  # training samples of the paper's smallest experiment
-_LEARNED_BY_SGD = (Trained("sgd_largest_training_error_percent", 50.0, 0.0),)
 
 
 def _drawn_remark(finding: Finding, dark: bool) -> Figure:
@@ -292,104 +215,10 @@ def _drawn_remark(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "remark E.1",
     title="Two networks without training errors: one that overfits by construction, one trained by SGD on the same samples of D_vc",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "There exists a network with 0 training error",
-                    "constructed_largest_training_error_percent",
-                    "constructed: largest training error, %",
-                    "at most",
-                    0.0,
-                ),
-                (
-                    "Its test error is far above chance",
-                    "constructed_least_test_error_percent",
-                    "constructed: least test error, above 50 %",
-                    "at least",
-                    50.0,
-                ),
-            ],
-            "overfitting_networks_exist",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "It has arbitrarily high test error",
-                    "constructed_least_test_error_percent",
-                    "constructed: least test error, %",
-                    "at least",
-                    99.0,
-                )
-            ],
-            "overfitting_networks_exist",
-        ),
-        *claims_of(
-            [
-                (
-                    "SGD does not converge to these solutions",
-                    f"sgd_test_error_from_m_{_FEW}_on_percent",
-                    f"SGD: test error from m = {_FEW} on, below 50 %",
-                    "at most",
-                    50.0,
-                )
-            ],
-            "sgd_avoids_overfitting_networks",
-            "paper",
-            trained=_LEARNED_BY_SGD,
-        ),
-        *claims_of(
-            [
-                (
-                    "SGD optimises the training error",
-                    "sgd_largest_training_error_percent",
-                    "SGD: largest training error, %",
-                    "at most",
-                    0.0,
-                )
-            ],
-            "sgd_avoids_overfitting_networks",
-        ),
-        *claims_of(
-            [
-                (
-                    "SGD satisfies PSI",
-                    f"sgd_runs_with_c_star_below_1_from_m_{_FEW}_on_percent",
-                    f"SGD: runs with c* below 1 from m = {_FEW} on, %",
-                    "at least",
-                    90.0,
-                ),
-                (
-                    "Good generalization performance",
-                    f"sgd_test_error_from_m_{_FEW}_on_percent",
-                    f"SGD: test error from m = {_FEW} on, %",
-                    "at most",
-                    0.5,
-                ),
-            ],
-            "sgd_avoids_overfitting_networks",
-            trained=_LEARNED_BY_SGD,
-        ),
-        *claims_of(
-            [
-                (
-                    "The support of D_vc is the shattered set",
-                    "inputs_of_d_vc_over_shattered_points",
-                    "inputs of D_vc over shattered points",
-                    "about",
-                    0.0,
-                    1.0,
-                )
-            ],
-            "support_is_the_shattered_set",
-            "paper",
-        ),
-    ],
-    draw=_drawn_remark,
+    show=_drawn_remark,
 )
 def remark_e1(effort: str, run: Run) -> Finding:
     """The network of theorem 5.1 beside SGD, on the same training and test samples."""
@@ -578,104 +407,10 @@ def _drawn_theorem_61(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "theorem 6.1",
     title="How many samples make the pattern statistics small enough for the certificate",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "(8) as printed",
-                    "largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
-                    "largest 4b√(log d/m) over 1/(6cd) at the theorem's m",
-                    "at most",
-                    1.0,
-                ),
-                (
-                    "All spurious abs(s_i) are small but for 2/d³",
-                    "exact_chance_of_failure_over_2_d3_spurious",
-                    "exact chance of failure over 2/d³, spurious",
-                    "at most",
-                    1.0,
-                ),
-                (
-                    "abs(s_1) ≥ 1/3 but for 1/d³",
-                    "exact_chance_of_s_1_below_1_3_over_1_d3",
-                    "exact chance of s_1 < 1/3 over 1/d³",
-                    "at most",
-                    1.0,
-                ),
-            ],
-            "hoeffding_step",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "(8) with 2√2 for 4",
-                    "largest_2_root_2b_root_log_d_m_over_1_6cd_at_the_theorem_s_m",
-                    "largest 2√2·b√(log d/m) over 1/(6cd) at the theorem's m",
-                    "at most",
-                    1.0,
-                ),
-                (
-                    "b abs(s_i/s_1) ≤ 1/(2cd) for all patterns",
-                    "training_sets_as_balanced_as_9_needs_percent",
-                    "training sets as balanced as (9) needs, %",
-                    "at least",
-                    99.0,
-                ),
-            ],
-            "hoeffding_step",
-        ),
-        *claims_of(
-            [
-                (
-                    "Small detection ratios imply perfect classification",
-                    "certified_networks_that_err_on_an_input",
-                    "certified networks that err on an input",
-                    "at most",
-                    0.0,
-                )
-            ],
-            "small_ratios_imply_correct_points",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "Certificates are met",
-                    "least_margin_minus_the_certified_bound",
-                    "least margin minus the certified bound",
-                    "at least",
-                    -1e-9,
-                )
-            ],
-            "small_ratios_imply_correct_points",
-            "check",
-        ),
-        *claims_of(
-            [
-                (
-                    "A(S) has 0 test error",
-                    "sgd_at_the_theorem_s_m_runs_that_err_nowhere_percent",
-                    "SGD at the theorem's m: runs that err nowhere, %",
-                    "at least",
-                    80.0,
-                ),
-                (
-                    "All ratios are below 1/d",
-                    "sgd_at_the_theorem_s_m_runs_with_all_ratios_below_1_p_percent",
-                    "SGD at the theorem's m: runs with all ratios below 1/P, %",
-                    "at least",
-                    80.0,
-                ),
-            ],
-            "psi_implies_zero_test_error",
-            trained=(Trained("sgd_at_the_theorem_s_m_runs_that_err_nowhere_percent", 0.0, 100.0),),
-        ),
-    ],
-    draw=_drawn_theorem_61,
+    show=_drawn_theorem_61,
 )
 def theorem_61(effort: str, run: Run) -> Finding:
     """Concentration at the theorem's own number of samples, and certificates against all inputs."""
@@ -860,46 +595,10 @@ def _drawn_worst(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "theorem 6.1 error",
     title="Test error of networks that satisfy PSI, at the theorem's number of samples",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "A(S) has 0 test error with probability 1 − 4/P³, whatever A",
-                    "largest_exact_chance_of_an_error_over_4_p3",
-                    "largest exact chance of an error over 4/P³, with n = P − 1",
-                    "at most",
-                    1.0,
-                ),
-                (
-                    "A(S) has 0 test error with probability 1 − 4/P³",
-                    "least_share_that_errs_nowhere_minus_1_minus_4_p3_points",
-                    "share of training sets without an error, minus 1 − 4/P³, least over P",
-                    "at least",
-                    0.0,
-                ),
-            ],
-            "psi_implies_zero_test_error",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "SGD has 0 test error where it satisfies PSI",
-                    "sgd_share_that_errs_nowhere_minus_1_minus_4_p3_points",
-                    "share of its runs with PSI that err nowhere, minus 1 − 4/P³",
-                    "at least",
-                    0.0,
-                )
-            ],
-            "psi_implies_zero_test_error",
-            "paper",
-            trained=(Trained("sgd_share_of_runs_that_converged", 0.0, 1.0),),
-        ),
-    ],
-    draw=_drawn_worst,
+    show=_drawn_worst,
 )
 def theorem_61_error(effort: str, run: Run) -> Finding:
     """The worst networks that PSI allows on drawn training sets, and SGD on the fewest patterns."""

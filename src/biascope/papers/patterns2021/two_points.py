@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from biascope.papers.patterns2021 import models as theory
-from biascope.papers.patterns2021.theory import SEED, claims_of, share
-from biascope.results.claim import Finding, Trained, figure
+from biascope.papers.patterns2021.theory import SEED, share
+from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, legend_below, line_colours, panel
 from biascope.results.estimate import Estimate, bootstrapped
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -34,7 +35,6 @@ _SWEEP: dict[str, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...], int
     "paper": ((100, 1000, 10_000, 100_000), (0.1, 0.01, 0.001), (2, 5, 10, 20), 40),
 }
 _RATES = (0.1, 0.01, 0.001)
-_CONVERGED = (Trained("runs_that_converge_percent", 0.0, 100.0),)
 _PRINTED = 100 * (
     1 - 9 / 4**7 - 8 * math.exp(-8)
 )  # probability in percent that theorem 7.1 prints, at the smallest d of the sweep
@@ -94,160 +94,10 @@ def _drawn_theorem_71(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "theorem 7.1",
     title="Gradient descent on two points with the same spurious patterns, over widths, rates and numbers of patterns",
-    claims=[
-        *claims_of(
-            [
-                (
-                    "Gradient descent converges to a global minimum with the printed probability",
-                    "runs_that_converge_percent",
-                    "runs that converge, %",
-                    "at least",
-                    _PRINTED,
-                )
-            ],
-            "two_points_converge",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "PSI holds with b = 1 and c = √18 c_η, with the printed probability",
-                    f"runs_below_3c_eta_at_c_eta_{snake(f'{rate:g}')}_at_the_largest_width_percent",
-                    f"runs below 3c_η at c_η = {rate:g}, at the largest width, %",
-                    "at least",
-                    _PRINTED,
-                )
-                for rate in _RATES
-            ],
-            "two_points_psi",
-            "paper",
-            trained=_CONVERGED,
-        ),
-        *claims_of(
-            [
-                (
-                    "All weights move as lemma F.5 says",
-                    "least_share_of_channels_that_follow_f_5_percent",
-                    "least share of channels that follow F.5, %",
-                    "at least",
-                    100.0,
-                )
-            ],
-            "detector_trajectories",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "abs(A_w) is about (1 − 2⁻ⁿ)k",
-                    "f_1_standard_errors_from_the_expected_count_at_most",
-                    "F.1: standard errors from the expected count at most",
-                    "at most",
-                    5.0,
-                ),
-                (
-                    "abs(W⁺(i)) is about γk",
-                    "f_2_standard_errors_from_the_expected_count_at_most",
-                    "F.2: standard errors from the expected count at most",
-                    "at most",
-                    5.0,
-                ),
-                (
-                    "Lemma F.3 as printed",
-                    "f_3_median_count_over_the_printed_one",
-                    "F.3: median count over the printed one",
-                    "about",
-                    0.05,
-                    1.0,
-                ),
-            ],
-            "detector_counts",
-            "paper",
-        ),
-        *claims_of(
-            [
-                (
-                    "Lemma F.3 put right",
-                    "f_3_standard_errors_from_the_expected_count_at_most",
-                    "F.3: standard errors from the expected count at most",
-                    "at most",
-                    5.0,
-                )
-            ],
-            "detector_counts",
-        ),
-        # A sweep of the same kind had been looked at before these bounds were written.
-        *claims_of(
-            [
-                (
-                    "Gradient descent converges to a global minimum",
-                    "runs_that_converge_percent",
-                    "runs that converge, %",
-                    "at least",
-                    99.0,
-                ),
-                (
-                    "1/(c_η γ) ≤ T ≤ 3/(c_η γ)",
-                    "runs_with_t_within_its_bounds_percent",
-                    "runs with T within its bounds, %",
-                    "at least",
-                    95.0,
-                ),
-                ("t⁺ = t⁻", "runs_with_t_t_minus_percent", "runs with t⁺ = t⁻, %", "at least", 95.0),
-            ],
-            "two_points_converge",
-            post_hoc=True,
-        ),
-        *claims_of(
-            [
-                *(
-                    (
-                        "PSI holds with b = 1 and c = √18 c_η",
-                        f"runs_below_3c_eta_at_c_eta_{snake(f'{rate:g}')}_at_the_largest_width_percent",
-                        f"runs below 3c_η at c_η = {rate:g}, at the largest width, %",
-                        "at least",
-                        95.0,
-                    )
-                    for rate in _RATES
-                ),
-                (
-                    "Put right, PSI holds so once k n c_η² ≥ 1",
-                    "runs_below_3c_eta_where_k_n_c_eta2_1_percent",
-                    "runs below 3c_η where k n c_η² ≥ 1, %",
-                    "at least",
-                    95.0,
-                ),
-                (
-                    "Far below that, a closed form",
-                    "ratio_over_its_closed_form_where_k_n_c_eta2_0_003",
-                    "ratio over its closed form where k n c_η² ≤ 0.003",
-                    "about",
-                    0.1,
-                    1.0,
-                ),
-            ],
-            "two_points_psi",
-            post_hoc=True,
-            trained=_CONVERGED,
-        ),
-        *claims_of(
-            [
-                (
-                    "Weights move as lemma F.5 says",
-                    "least_share_of_channels_that_follow_f_5_percent",
-                    "least share of channels that follow F.5, %",
-                    "at least",
-                    99.9,
-                )
-            ],
-            "detector_trajectories",
-            post_hoc=True,
-        ),
-    ],
-    draw=_drawn_theorem_71,
+    show=_drawn_theorem_71,
 )
 def theorem_71(effort: str, run: Run) -> Finding:
     """The trajectory that the proof describes, and the bound, run by run."""

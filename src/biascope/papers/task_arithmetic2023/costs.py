@@ -15,10 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
+from biascope.papers.selection import old_figure
 from biascope.papers.task_arithmetic2023.tasks import CNN, TEXT, VIT, untrained_on_samples
-from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
 from biascope.results.estimate import Estimate, Number, over
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -131,7 +132,6 @@ _SAID = {
     "gradient time": ("linearised_gradient_takes_twice", 2.0, "roughly twice the cost"),
     "memory of a gradient": ("linearised_training_needs_twice_the_memory", 2.0, "double"),
 }
-_ROUNDED = 0.5  # from 2 to 3 times, or what rounds to twice
 
 
 def _key(name: str, cost: str) -> str:
@@ -165,23 +165,10 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "section 6.5",
     title="Cost of linearised networks",
-    claims=[
-        Claim(
-            f"{name}: {cost} of the linearised network, in units of the network's.",
-            _key(name, cost),
-            "about",
-            published,
-            _ROUNDED,
-            of=of,
-            kind="ours" if name == TEXT else "paper",
-        )
-        for name in (VIT, CNN, TEXT)
-        for cost, (of, published, _) in _SAID.items()
-    ],
-    draw=_drawn,
+    show=_drawn,
     published={"words": {cost: words for cost, (_, _, words) in _SAID.items()}},
 )
 def section_65(effort: str, run: Run) -> Finding:

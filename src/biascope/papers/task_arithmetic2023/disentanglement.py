@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import ndimage
 
-from biascope.editing.outputs import METHODS
 from biascope.editing.pictures import local_energy_figure, map_figure
 from biascope.editing.results import error_of_samples
 from biascope.editing.tuning import TUNINGS
 from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.measures.eigenfunction_localisation import eigenfunction_localisation
+from biascope.papers.selection import old_figure
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     CONTROL,
@@ -32,7 +32,6 @@ from biascope.papers.task_arithmetic2023.tasks import (
     WAYS,
     Study,
     encoders,
-    fine_tuned,
     how,
     kept,
     plan_of,
@@ -40,8 +39,8 @@ from biascope.papers.task_arithmetic2023.tasks import (
     study,
     untrained,
 )
-from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number, bootstrapped, over
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THRESHOLD = 0.1  # ξ below which a place of the grid counts as disentangled; keys of numbers say it too
-# Of the grid. "Larger" has the bound 0, but a region counts as larger only from one place on. This was added after the first run, and
-# can only count against a claim.
-PLACE = 1 / 400
 _MAPS = {"points": 2048, "grid": 20}  # of the thesis
 _PAIRS = {
     "smoke": (("mnist", "gtsrb"),),
@@ -205,82 +201,6 @@ def _title(name: str, pair: Sequence[str]) -> str:
     return f"{name}, {pair[0]} and {pair[1]}"
 
 
-def _ahead(name: str, pair: tuple[str, str], way: str, said: str, of: str, too: str = "") -> Claim:
-    return Claim(
-        f"{_title(name, pair)}{too}: the low-ξ region is larger, {way} minus non-linear, share of the grid.",
-        f"{snake(_title(name, pair))}_low_xi_share_{snake(way)}_minus_non_linear",
-        "at least",
-        said,
-        PLACE,
-        of=of,
-        kind="ours" if name == TEXT else "paper",
-        trained=fine_tuned(name, *dict.fromkeys(("non-linear", METHODS[way][1]))),
-    )
-
-
-def _ahead_around(name: str, pair: tuple[str, str], way: str, of: str) -> Claim:
-    return Claim(
-        f"{_title(name, pair)}: the low-ξ region around the pre-trained weights is larger, {way} minus non-linear, share of the grid.",
-        f"{snake(_title(name, pair))}_low_xi_region_{snake(way)}_minus_non_linear",
-        "at least",
-        "more extensive regions with low disentanglement errors",
-        PLACE,
-        of=of,
-        trained=fine_tuned(name, *dict.fromkeys(("non-linear", METHODS[way][1]))),
-    )
-
-
-def _outside(name: str, pair: tuple[str, str]) -> Claim:
-    return Claim(
-        f"{_title(name, pair)}: so are changes outside both tasks: predictions changed on {CONTROL} in the search box minus the grid.",
-        f"{snake(_title(name, pair))}_predictions_changed_on_{snake(CONTROL)}_search_box_minus_grid",
-        "at most",
-        "f(x; θ₀) outside all supports (property 6.1)",
-        0.0,
-        of="low_error_near_pre_trained",
-        trained=fine_tuned(name, "non-linear"),
-    )
-
-
-def _near(name: str, pair: tuple[str, str]) -> Claim:
-    return Claim(
-        f"{_title(name, pair)}: errors are low near the pre-trained weights: mean ξ in the search box minus that of the whole grid.",
-        f"{snake(_title(name, pair))}_mean_xi_non_linear_search_box_minus_grid",
-        "at most",
-        "a minimal disentanglement error within a small region surrounding them",
-        0.0,
-        of="text_network_is_disentangled_near_pre_trained" if name == TEXT else "low_error_near_pre_trained",
-        trained=fine_tuned(name, "non-linear"),  # random weights meet this bound too, so that it decides nothing
-    )
-
-
-def _region(name: str, pair: tuple[str, str], said: str, bound: float, of: str) -> Claim:
-    """The bound and the threshold of ξ are ours. The numbers of all encoders but the ViT had been seen."""
-    return Claim(
-        f"{_title(name, pair)}: a low-ξ region surrounds the pre-trained weights: non-linear share of the grid.",
-        f"{snake(_title(name, pair))}_low_xi_region_non_linear",
-        "at least",
-        said,
-        bound,
-        of=of,
-        post_hoc=name != VIT,
-        trained=fine_tuned(name, "non-linear"),
-    )
-
-
-def _beyond(name: str, pair: tuple[str, str]) -> Claim:
-    return Claim(
-        f"{_title(name, pair)}: errors rise beyond 1: mean ξ where both coefficients exceed 1 minus that of the search box.",
-        f"{snake(_title(name, pair))}_mean_xi_non_linear_beyond_1_minus_search_box",
-        "at least",
-        "the error increases",
-        0.0,
-        of="error_rises_beyond_one",
-        kind="paper",
-        trained=fine_tuned(name, "non-linear"),
-    )
-
-
 def _drawn_maps(finding: Finding, dark: bool) -> Figure:
     keys = [key for key in finding.arrays if key != "coefficients"]
     first = keys[0]
@@ -320,41 +240,11 @@ def _maps(
     return Finding(statistics, arrays, settings | maps, NOTES)
 
 
-@figure(
+@old_figure(
     "6.4",
     networks=IMAGES,
     title="Disentanglement error of two task vectors, non-linear, post-hoc and linearised (with figure 6.8)",
-    claims=[
-        _ahead(name, pair, way, said, of)
-        for name in (VIT, CNN)
-        for pair in _PAIRS["paper"]
-        for way, said, of in (
-            ("post-hoc", "linearized models exhibit greater disentanglement", "post_hoc_is_more_disentangled"),
-            ("linearised", "remains as high as for the post-hoc linearized models", "linearised_is_more_disentangled"),
-        )
-    ]
-    + [
-        _ahead(CNN, pair, "linearised", "figure D.2", "cnn_is_more_disentangled_when_linearised", ", a CNN")
-        for pair in _PAIRS["paper"]
-    ]
-    + [
-        _ahead_around(name, pair, way, of)
-        for name in (VIT, CNN)
-        for pair in _PAIRS["paper"]
-        for way, of in (
-            ("post-hoc", "post_hoc_is_more_disentangled"),
-            ("linearised", "linearised_is_more_disentangled"),
-        )
-    ]
-    + [claim(name, pair) for claim in (_near, _beyond, _outside) for name in (VIT, CNN) for pair in _PAIRS["paper"]]
-    + [
-        _region(
-            name, pair, "a minimal disentanglement error within a small region", PLACE, "low_error_near_pre_trained"
-        )
-        for name in (VIT, CNN)
-        for pair in _PAIRS["paper"]
-    ],
-    draw=_drawn_maps,
+    show=_drawn_maps,
     published=PUBLISHED | _MAPS,
 )
 def figure_64(effort: str, run: Run) -> Finding:
@@ -362,46 +252,11 @@ def figure_64(effort: str, run: Run) -> Finding:
     return _maps(effort, run, dict.fromkeys((VIT, CNN), _PAIRS[effort]))
 
 
-@figure(
+@old_figure(
     "D.2",
     networks=MAPPED,
     title="Disentanglement error of a CNN and of a text encoder",
-    claims=[
-        Claim(
-            f"{_title(TEXT, _TEXT_PAIRS['paper'][0])}: a disentangled region lies about the pre-trained weights: non-linear share.",
-            f"{snake(_title(TEXT, _TEXT_PAIRS['paper'][0]))}_share_of_the_grid_with_xi_below_0_1_non_linear",
-            "at least",
-            "a notable region around the pre-trained checkpoint",
-            0.05,
-            of="text_network_is_disentangled_near_pre_trained",
-            trained=fine_tuned(TEXT, "non-linear"),
-        ),
-        _region(
-            TEXT,
-            _TEXT_PAIRS["paper"][0],
-            "a notable region around the pre-trained checkpoint",
-            0.05,
-            "text_network_is_disentangled_near_pre_trained",
-        ),
-        _near(TEXT, _TEXT_PAIRS["paper"][0]),
-        _ahead(
-            TEXT,
-            _TEXT_PAIRS["paper"][0],
-            "linearised",
-            "not shown for text; as for images",
-            "linearised_is_more_disentangled",
-        ),
-        Claim(
-            f"{_title(CNN, _PAIRS['paper'][0])}: so it does for a CNN: non-linear share of the grid.",
-            f"{snake(_title(CNN, _PAIRS['paper'][0]))}_share_of_the_grid_with_xi_below_0_1_non_linear",
-            "at least",
-            "a notable region around the pre-trained checkpoint",
-            0.05,
-            of="low_error_near_pre_trained",
-            trained=fine_tuned(CNN, "non-linear"),
-        ),
-    ],
-    draw=_drawn_maps,
+    show=_drawn_maps,
     published=PUBLISHED | _MAPS | {"encoders": ["CLIP ConvNeXt", "T5-Base"]},
 )
 def figure_d2(effort: str, run: Run) -> Finding:
@@ -409,25 +264,11 @@ def figure_d2(effort: str, run: Run) -> Finding:
     return _maps(effort, run, {TEXT: _TEXT_PAIRS[effort], CNN: _PAIRS[effort][:1]}, also=MAPPED[effort])
 
 
-@figure(
+@old_figure(
     "6.10",
     networks=IMAGES,
     title="Disentanglement error from random weights",
-    claims=[
-        Claim(
-            f"{name}: random weights are less disentangled: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained.",
-            f"{snake(name)}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}_random_minus_pre_trained",
-            "at least",
-            "randomly initialized models are not weight disentangled",
-            0.0,
-            of="random_weights_are_entangled",
-            kind="paper" if way == "non-linear" else "ours",  # the figure shows non-linear fine-tuning alone
-            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start="random")),
-        )
-        for name in (VIT, CNN)
-        for way in ("non-linear", "linearised")
-    ],
-    draw=_drawn_maps,
+    show=_drawn_maps,
     published=PUBLISHED | _MAPS,
 )
 def figure_610(effort: str, run: Run) -> Finding:
@@ -447,7 +288,6 @@ def figure_610(effort: str, run: Run) -> Finding:
     return Finding(statistics, finding.arrays, finding.settings, (*finding.notes, ONE_DRAW))
 
 
-_POORER = "a non-trivial but considerably poorer degree of eigenfunction localization"
 _NULL = (
     "A share of 0.5 is not the value without localisation. The kernel between samples of the task contains its diagonal, each sample "
     "with itself, and the kernel between the task and the control samples has none. So the share may exceed 0.5 without localisation. "
@@ -519,77 +359,11 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
     return local_energy_figure(finding.arrays_of(name), int(finding.settings["points"]), (pair[0], pair[1]), dark=dark)
 
 
-@figure(
+@old_figure(
     "6.9",
     networks=IMAGES,
     title="Localisation of eigenfunctions, pre-trained and random (with figure 6.11)",
-    claims=[
-        claim
-        for name in (VIT, CNN)
-        for claim in (
-            Claim(
-                f"{name}: eigenfunctions have more energy on the points of the task than on the others: {_LOCAL}.",
-                f"{snake(name)}_{_LOCAL_KEY}_pre_trained",
-                "at least",
-                "significantly higher for points belonging to the training datasets",
-                0.5,  # a bound of ours: see _NULL
-                of="eigenfunctions_are_localised",
-            ),
-            Claim(
-                f"{name}: the eigenfunctions of a task are localised on it: {_LOCAL}.",
-                f"{snake(name)}_{_LOCAL_KEY}_pre_trained",
-                "at least",
-                "concentrated in the points belonging to the dataset used for training",
-                0.75,
-                of="eigenfunctions_are_localised",
-            ),
-            Claim(
-                f"{name}: curves of all logits lie on one another: share of the variance of the local energy between logits.",
-                f"{snake(name)}_{_LOGITS_KEY}",
-                "at most",
-                "little variability of the NTK among classes, and hence all curves appear superimposed",
-                0.1,
-                of="localisation_is_alike_for_all_classes",
-                kind="paper",
-            ),
-            Claim(
-                f"{name}: weighted by singular values, they are less localised at random weights: pre-trained minus random.",
-                f"{snake(name)}_the_same_by_singular_values_pre_trained_minus_random",
-                "at least",
-                _POORER,
-                0.0,
-                of="random_weights_are_less_localised",
-                post_hoc=True,  # the weights were introduced after the sum without them had been seen
-            ),
-            Claim(
-                f"{name}: weighted by singular values, they are localised at random weights too: {_LOCAL}.",
-                f"{snake(name)}_the_same_by_singular_values_random",
-                "at least",
-                _POORER,
-                0.5,
-                of="random_weights_are_less_localised",
-                post_hoc=True,
-            ),
-            Claim(
-                f"{name}: at random weights they are less so: {_LOCAL}, pre-trained minus random.",
-                f"{snake(name)}_{_LOCAL_KEY}_pre_trained_minus_random",
-                "at least",
-                _POORER,
-                0.0,
-                of="random_weights_are_less_localised",
-                kind="paper",
-            ),
-            Claim(
-                f"{name}: but not absent: {_LOCAL}, at random weights.",
-                f"{snake(name)}_{_LOCAL_KEY}_random",
-                "at least",
-                _POORER,
-                0.5,
-                of="random_weights_are_less_localised",
-            ),
-        )
-    ],
-    draw=_drawn_energy,
+    show=_drawn_energy,
     published={"encoders": ["CLIP ViT-B/32"], "points": 200},
 )
 def figure_69(effort: str, run: Run) -> Finding:

@@ -19,8 +19,8 @@ from biascope.editing.tuning import TUNINGS, Vectors
 from biascope.editing.vectors import TaskVector
 from biascope.measures.task_addition import TaskAddition, task_addition
 from biascope.measures.task_negation import TaskNegation, task_negation
+from biascope.papers.selection import old_figure
 from biascope.papers.task_arithmetic2023.tasks import (
-    CNN,
     CONTROL,
     ENCODERS,
     IMAGES,
@@ -29,12 +29,9 @@ from biascope.papers.task_arithmetic2023.tasks import (
     ONE_DRAW,
     PLANS,
     PUBLISHED,
-    TEXT,
-    VIT,
     WAYS,
     Study,
     encoders,
-    fine_tuned,
     how,
     kept,
     progress,
@@ -42,8 +39,8 @@ from biascope.papers.task_arithmetic2023.tasks import (
     share_of,
     study,
 )
-from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number, agree, over, proportion
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -162,112 +159,6 @@ def _differences(
     return found
 
 
-def _kind(name: str) -> str:
-    """Whose claim it is: the thesis edits encoders of images, not of texts."""
-    return "ours" if name == TEXT else "paper"
-
-
-def _claims_61(name: str) -> list[Claim]:
-    vit, said = "for CLIP ViT-B/32", "71.4, 57.1 and 76.5 % for CLIP ViT-B/32"
-    absolute, normalised = f"{snake(name)}_absolute_accuracy", f"{snake(name)}_normalised_accuracy"
-    kind, both = _kind(name), fine_tuned(name, "non-linear", "linearised")
-    return [
-        Claim(
-            f"{name}: adding {way} vectors helps: merged accuracy minus that of the pre-trained encoder, points.",
-            f"{absolute}_{snake(way)}_minus_pre_trained",
-            "at least",
-            f"48.4 to {merged} % {vit}",
-            AHEAD,
-            of="sum_gains_over_pre_trained",
-            kind=kind,
-            trained=fine_tuned(name, METHODS[way][1]),
-        )
-        for way, merged in (("non-linear", "71.4"), ("post-hoc", "57.1"), ("linearised", "76.5"))
-    ] + [
-        Claim(
-            f"{name}: linearised fine-tuning merges best: absolute accuracy minus that of non-linear fine-tuning, points.",
-            f"{absolute}_linearised_minus_non_linear",
-            "at least",
-            said,
-            AHEAD,
-            of="linearised_sum_is_most_accurate",
-            kind=kind,
-            trained=both,
-        ),
-        Claim(
-            f"{name}: so it does by normalised accuracy, points.",
-            f"{normalised}_linearised_minus_non_linear",
-            "at least",
-            f"76.5 and 85.4 % {vit}",
-            AHEAD,
-            of="linearised_sum_keeps_most",
-            kind=kind,
-            trained=both,
-        ),
-        Claim(
-            f"{name}: linearised fine-tuning keeps a larger share of single-task accuracy than post-hoc linearisation, points.",
-            f"{normalised}_linearised_minus_post_hoc",
-            "at least",
-            f"81.9 and 85.4 % {vit}",
-            AHEAD,
-            of="linearised_sum_keeps_most",
-            kind=kind,
-            trained=both,
-        ),
-        Claim(
-            f"{name}: post-hoc linearisation keeps a larger share of single-task accuracy than the non-linear network, points.",
-            f"{normalised}_post_hoc_minus_non_linear",
-            "at least",
-            f"76.5 and 81.9 % {vit}",
-            AHEAD,
-            of="post_hoc_sum_keeps_more",
-            kind=kind,
-            trained=fine_tuned(name, "non-linear"),
-        ),
-        Claim(
-            f"{name}: and is worse in absolute terms, points.",
-            f"{absolute}_post_hoc_minus_non_linear",
-            "at most",
-            f"71.4 and 57.1 % {vit}",
-            -AHEAD,
-            of="post_hoc_sum_is_less_accurate",
-            kind=kind,
-            trained=fine_tuned(name, "non-linear"),
-        ),
-        *(
-            Claim(
-                f"{name}: the best coefficient of {way} vectors is below 1.",
-                f"{snake(name)}_coefficient_{snake(way)}",
-                "at most",
-                "the optimal value of α typically being less than 1",
-                BELOW_ONE,
-                of="best_coefficient_below_one",
-                kind=kind,
-                post_hoc=kind == "paper",  # the coefficients had been seen
-                trained=fine_tuned(name, METHODS[way][1]),
-            )
-            for way in WAYS
-        ),
-    ]
-
-
-def _claims_of_a_cnn() -> list[Claim]:
-    """Table D.1: what holds for vision transformers is said of a CNN too."""
-    return [
-        Claim(
-            f"{CNN}, a CNN: linearised fine-tuning merges best by {kind} accuracy, minus non-linear fine-tuning, points.",
-            f"{snake(CNN)}_{kind}_accuracy_linearised_minus_non_linear",
-            "at least",
-            f"{published} % for CLIP ConvNeXt",
-            AHEAD,
-            of="linearised_sum_wins_for_cnn",
-            kind="paper",
-            trained=fine_tuned(CNN, "non-linear", "linearised"),
-        )
-        for kind, published in (("absolute", "79.1 and 81.1"), ("normalised", "83.6 and 85.7"))
-    ]
-
-
 START_PLACE, SINGLE, MERGED, SHARE = range(4)  # places of the numbers in the draws of a TaskAddition
 
 
@@ -324,12 +215,11 @@ def _drawn_61(finding: Finding, dark: bool) -> Figure:
     return coefficient_panels(groups, alphas, chosen, y="accuracy of all tasks, %", reading=reading, dark=dark)
 
 
-@figure(
+@old_figure(
     "table 6.1",
     networks=ENCODERS,
     title="Task addition (with table D.1 for a CNN)",
-    claims=[claim for name in (VIT, CNN, TEXT) for claim in _claims_61(name)] + _claims_of_a_cnn(),
-    draw=_drawn_61,
+    show=_drawn_61,
     published=PUBLISHED,
 )
 def table_61(effort: str, run: Run) -> Finding:
@@ -375,37 +265,11 @@ def _drawn_63(finding: Finding, dark: bool) -> Figure:
     return radar_figure(rays, list(finding.settings["tasks"]), dark=dark)
 
 
-@figure(
+@old_figure(
     "6.3",
     networks=IMAGES,
     title="Task addition, task by task",
-    claims=[
-        claim
-        for name in (VIT, CNN)
-        for claim in (
-            Claim(
-                f"{name}: linearised fine-tuning merges better on most tasks: share of those on which it is ahead, %.",
-                f"{snake(name)}_tasks_on_which_linearised_is_ahead_of_non_linear_percent",
-                "at least",
-                "consistently outperforming non-linear models",
-                50.0,
-                of="linearised_sum_wins_on_each_task",
-                kind="paper",
-                trained=fine_tuned(name, "non-linear", "linearised"),
-            ),
-            Claim(
-                f"{name}: post-hoc linearisation merges worse on most tasks: share of those on which non-linear is ahead, %.",
-                f"{snake(name)}_tasks_on_which_non_linear_is_ahead_of_post_hoc_percent",
-                "at least",
-                "this decrease in performance is consistent across tasks",
-                50.0,
-                of="post_hoc_sum_is_less_accurate_on_each_task",
-                kind="paper",
-                trained=fine_tuned(name, "non-linear"),
-            ),
-        )
-    ],
-    draw=_drawn_63,
+    show=_drawn_63,
     published=PUBLISHED,
 )
 def figure_63(effort: str, run: Run) -> Finding:
@@ -436,46 +300,11 @@ def figure_63(effort: str, run: Run) -> Finding:
     return Finding(statistics, arrays, how(effort, run, names), NOTES)
 
 
-@figure(
+@old_figure(
     "6.2",
     networks=ENCODERS,
     title="Accuracy of single tasks: non-linear, post-hoc and linearised (with figures 6.7 and D.1)",
-    claims=[
-        claim
-        for name in (VIT, CNN, TEXT)
-        for claim in (
-            Claim(
-                f"{name}: there is a non-linear advantage: single-task accuracy, non-linear minus post-hoc, points.",
-                f"{snake(name)}_single_task_accuracy_non_linear_minus_post_hoc",
-                "at least",
-                "significantly lower",
-                AHEAD,
-                of="post_hoc_loses_single_task_accuracy",
-                kind=_kind(name),
-                trained=fine_tuned(name, "non-linear"),
-            ),
-            Claim(
-                f"{name}: linearised fine-tuning closes most of the gap of post-hoc linearisation: share that is closed.",
-                f"{snake(name)}_share_of_the_non_linear_advantage_that_linearised_fine_tuning_closes",
-                "at least",
-                "in most cases very similar",
-                0.5,
-                of="linearised_closes_the_gap",  # "half" is a bound of ours
-                trained=fine_tuned(name, "non-linear", "linearised"),
-            ),
-            Claim(
-                f"{name}: non-linear fine-tuning is best on single tasks: linearised minus non-linear, points.",
-                f"{snake(name)}_single_task_accuracy_linearised_minus_non_linear",
-                "at most",
-                "consistently achieves the highest accuracy",
-                0.0,
-                of="non_linear_is_best_on_single_tasks",
-                kind=_kind(name),
-                trained=fine_tuned(name, "non-linear", "linearised"),
-            ),
-        )
-    ],
-    draw=lambda finding, dark: _drawn_bars(
+    show=lambda finding, dark: _drawn_bars(
         finding,
         dark,
         "single",
@@ -524,57 +353,11 @@ def _closed(result: TaskAddition) -> Estimate:
     return over((between - worst) / (best - worst), shared=error_of_samples((drawn[:, 2] - drawn[:, 1]) / gap))
 
 
-@figure(
+@old_figure(
     "table 6.2",
     networks=IMAGES,
     title="Task negation",
-    claims=[
-        claim
-        for name in (VIT, CNN)
-        for claim in (
-            Claim(
-                f"{name}: linearised vectors forget more: target accuracy minus that of non-linear ones, points.",
-                f"{snake(name)}_target_accuracy_linearised_minus_non_linear",
-                "at most",
-                "24.0 and 10.9 % for CLIP ViT-B/32",
-                -AHEAD,
-                of="linearised_forgets_more",
-                kind="paper",
-                trained=fine_tuned(name, "non-linear", "linearised"),
-            ),
-            Claim(
-                f"{name}: so do non-linear vectors in the linearised network: target accuracy minus the non-linear one, points.",
-                f"{snake(name)}_target_accuracy_post_hoc_minus_non_linear",
-                "at most",
-                "24.0 and 14.8 % for CLIP ViT-B/32",
-                -AHEAD,
-                of="post_hoc_forgets_more",
-                kind="paper",
-                trained=fine_tuned(name, "non-linear"),
-            ),
-            Claim(
-                f"{name}: control accuracy is similar: that of linearised vectors minus that of non-linear ones, points.",
-                f"{snake(name)}_control_accuracy_linearised_minus_non_linear",
-                "about",
-                0.0,
-                1.0,  # points; a control task that keeps 95 % could differ by three
-                of="control_accuracy_is_similar",
-                kind="paper",
-                trained=fine_tuned(name, "non-linear", "linearised"),
-            ),
-            Claim(
-                f"{name}: subtracting non-linear vectors forgets: target accuracy minus that of the pre-trained encoder, points.",
-                f"{snake(name)}_target_accuracy_non_linear_minus_pre_trained",
-                "at most",
-                "48.4 to 24.0 % for CLIP ViT-B/32",
-                -AHEAD,
-                of="negation_forgets_the_target",
-                kind="paper",
-                trained=fine_tuned(name, "non-linear"),
-            ),
-        )
-    ],
-    draw=lambda finding, dark: _drawn_bars(
+    show=lambda finding, dark: _drawn_bars(
         finding, dark, "target", "Mean accuracy of targets whose vectors were subtracted, the control task being kept."
     ),
     published=PUBLISHED | {"control task": "ImageNet", "control accuracy kept": 0.95},
@@ -614,51 +397,11 @@ _NEGATION = (
 )
 
 
-@figure(
+@old_figure(
     "table 6.3",
     networks=IMAGES,
     title="Task addition from random weights",
-    claims=[
-        Claim(
-            f"{name}: adding {way} vectors helps less at random weights: gain from pre-trained minus gain from random weights, points.",
-            f"{snake(name)}_gain_{snake(way)}_pre_trained_minus_random",
-            "at least",
-            f"{pretrained} and {random} points for ViT-B/32",
-            AHEAD,
-            of="random_weights_gain_nothing",
-            kind="paper",
-            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start="random")),
-        )
-        for name in (VIT, CNN)
-        for way, pretrained, random in (("non-linear", "23.0", "0.2"), ("linearised", "28.1", "-1.5"))
-    ]
-    + [
-        Claim(
-            f"{name}: adding {way} vectors gains at most half as much at random as at pre-trained weights: difference, points.",
-            f"{snake(name)}_gain_{snake(way)}_random_minus_half_of_pre_trained",
-            "at most",
-            "no gain at all",
-            0.0,
-            of="random_weights_gain_nothing",
-            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start="random")),
-        )
-        for name in (VIT, CNN)
-        for way in ("non-linear", "linearised")
-    ]
-    + [
-        Claim(
-            f"{name}: though each task is learned alone: single-task accuracy minus that of the start, {way}, points.",
-            f"{snake(name)}_single_task_accuracy_{snake(way)}_minus_the_start",
-            "at least",
-            "single tasks are learned from random weights (figure D.3)",
-            AHEAD,
-            of="random_weights_learn_single_tasks",
-            kind="paper",
-        )
-        for name in (VIT, CNN)
-        for way in ("non-linear", "linearised")
-    ],
-    draw=lambda finding, dark: _drawn_bars(
+    show=lambda finding, dark: _drawn_bars(
         finding,
         dark,
         "absolute",
@@ -721,40 +464,11 @@ _PROBES = (
 _CHANCE = "random, heads at chance"  # a start
 
 
-@figure(
+@old_figure(
     "table 6.3 settings",
     networks=IMAGES,
     title="Task addition from random weights, with heads that start at chance",
-    claims=[
-        Claim(
-            f"{name}: with heads at chance, adding {way} vectors helps less at random weights: gain from pre-trained minus gain from "
-            "random weights, points.",
-            f"{snake(name)}_gain_{snake(way)}_pre_trained_minus_random_at_chance",
-            "at least",
-            f"{pretrained} and {random} points for ViT-B/32",
-            AHEAD,
-            of="random_weights_gain_nothing",
-            kind="paper",
-            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start=_CHANCE)),
-        )
-        for name in (VIT, CNN)
-        for way, pretrained, random in (("non-linear", "23.0", "0.2"), ("linearised", "28.1", "-1.5"))
-    ]
-    + [
-        Claim(
-            f"{name}: with heads at chance, adding {way} vectors gains at most half as much at random as at pre-trained weights: "
-            "difference, points.",
-            f"{snake(name)}_gain_{snake(way)}_random_at_chance_minus_half_of_pre_trained",
-            "at most",
-            "no gain at all",
-            0.0,
-            of="random_weights_gain_nothing",
-            trained=(*fine_tuned(name, way), *fine_tuned(name, way, start=_CHANCE)),
-        )
-        for name in (VIT, CNN)
-        for way in ("non-linear", "linearised")
-    ],
-    draw=lambda finding, dark: _drawn_bars(
+    show=lambda finding, dark: _drawn_bars(
         finding,
         dark,
         "absolute",
@@ -774,25 +488,11 @@ _ANEW = (
 )
 
 
-@figure(
+@old_figure(
     "section D.2",
     networks=IMAGES,
     title="Normalised features",
-    claims=[
-        Claim(
-            f"{name}: normalised features help: single-task accuracy with them minus without, {tuning} fine-tuning, points.",
-            f"{snake(name)}_single_task_accuracy_{snake(tuning)}_normalised_minus_plain",
-            "at least",
-            "a clearly positive effect",
-            AHEAD,
-            of="normalised_features_help",
-            kind="paper",
-            trained=(*fine_tuned(name, tuning), *fine_tuned(name, tuning, start=_PLAIN)),
-        )
-        for name in (VIT, CNN)
-        for tuning in TUNINGS
-    ],
-    draw=lambda finding, dark: _drawn_bars(
+    show=lambda finding, dark: _drawn_bars(
         finding, dark, "single", "Mean accuracy over tasks, each with its own vector alone.", _FEATURES
     ),
     published=PUBLISHED,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from biascope.papers.selection import old_figure
 from biascope.papers.task_arithmetic2023.kernel_tasks import (
     KernelTasks,
     bump_on_ring,
@@ -18,8 +19,8 @@ from biascope.papers.task_arithmetic2023.kernel_tasks import (
     ring,
 )
 from biascope.results import draw
-from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate
+from biascope.results.finding import Finding
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 
@@ -165,82 +166,10 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "propositions 6.1 and 6.2",
     title="Which kernels allow task arithmetic",
-    claims=[
-        Claim(
-            "Localised eigenfunctions suffice: largest interference of two or three tasks, relative to a task.",
-            "largest_interference_with_localised_eigenfunctions",
-            "at most",
-            "the proof is complete",
-            _ROUNDING,
-            of="localised_eigenfunctions_suffice",
-            kind="paper",
-        ),
-        Claim(
-            "Where eigenfunctions are independent, tasks do not interfere if and only if they are localised: share of finite cases, %.",
-            "share_of_finite_cases_in_which_localisation_decides_percent",
-            "at least",
-            "if and only if",
-            100.0,
-            of="localisation_is_necessary_under_independence",
-            kind="paper",
-        ),
-        Claim(
-            "A counterexample with infinitely many eigenfunctions: slope at which the interference of two bumps on a ring falls.",
-            "slope_of_the_interference_of_two_bumps_on_a_ring",
-            "at most",
-            "if and only if, with ρ over all natural numbers",
-            -4.0,
-            of="localisation_is_necessary_under_independence",
-            post_hoc=True,  # the bump was built to contradict; its whole series has no interference at all
-        ),
-        Claim(
-            "A counterexample with equal coefficients: interference of three tasks that share an eigenfunction.",
-            "interference_of_three_cancelling_tasks",
-            "at most",
-            "if and only if, for one sum of all tasks",
-            _ROUNDING,
-            of="localisation_is_necessary_under_independence",
-            post_hoc=True,  # built to contradict too
-        ),
-        Claim(
-            "Eigenfunctions that are not localised may cancel outside a support: largest interference of two tasks.",
-            "largest_interference_with_cancelling_eigenfunctions",
-            "at most",
-            "the task arithmetic property can hold",
-            _ROUNDING,
-            of="cancellation_may_replace_localisation",
-            kind="paper",
-        ),
-        Claim(
-            "These eigenfunctions are localised in no case: share of cases, %.",
-            "share_of_cancelling_cases_that_are_localised_percent",
-            "at most",
-            "not localised",
-            0.0,
-            of="cancellation_may_replace_localisation",
-            kind="check",
-        ),
-        Claim(
-            "Tasks that Fourier kernels learn on their own supports interfere: least interference of two on a ring or a torus.",
-            "least_interference_with_fourier_eigenfunctions",
-            "at least",
-            "these architectures cannot perform task arithmetic",
-            _ROUNDING,
-            of="fourier_kernels_cannot",  # ours: the tasks are learned on their own supports, and "cannot" is about all tasks
-        ),
-        Claim(
-            "They interfere by more than a tenth of a task: mean interference of two tasks learned on a ring or a torus.",
-            "mean_interference_with_fourier_eigenfunctions",
-            "at least",
-            "cannot",
-            0.1,
-            of="fourier_kernels_cannot",
-        ),
-    ],
-    draw=_drawn,
+    show=_drawn,
 )
 def propositions(effort: str, run: Run) -> Finding:
     """Interference of random tasks, by the eigenfunctions of the kernel."""

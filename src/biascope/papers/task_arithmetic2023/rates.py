@@ -17,8 +17,9 @@ from biascope.editing.vectors import TaskVector
 from biascope.families.weights import Params
 from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.measures.task_addition import TaskAddition
+from biascope.papers.selection import old_figure
 from biascope.papers.task_arithmetic2023.disentanglement import tested
-from biascope.papers.task_arithmetic2023.editing import AHEAD, MERGED, START_PLACE, added
+from biascope.papers.task_arithmetic2023.editing import MERGED, START_PLACE, added
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     IMAGES,
@@ -26,19 +27,17 @@ from biascope.papers.task_arithmetic2023.tasks import (
     PLANS,
     PUBLISHED,
     SHOTS,
-    VIT,
     Study,
     encoders,
-    fine_tuned,
     how,
     kept,
     progress,
     searched,
     study,
 )
-from biascope.results.claim import Claim, Finding, figure
 from biascope.results.draw import blank, legend_below, line_colours, panel
 from biascope.results.estimate import Estimate, Number, over
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -83,24 +82,11 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "section 6.4",
     networks=IMAGES,
     title="Gain of task addition by learning rate and by number of tasks",
-    claims=[
-        Claim(
-            f"{name}: small learning rates help: accuracy after adding non-linear vectors, minus that at the largest rate, points.",
-            f"{snake(name)}_absolute_accuracy_small_minus_large_rate",
-            "at least",
-            "more effective when fine-tuning with small learning rates",
-            AHEAD,
-            of="small_rates_help_task_arithmetic",
-            kind="paper",
-            trained=(*fine_tuned(name, "non-linear"), *fine_tuned(name, "non-linear", start=LARGE)),
-        )
-        for name in (VIT, CNN)
-    ],
-    draw=_drawn,
+    show=_drawn,
     published=PUBLISHED,
 )
 def section_64(effort: str, run: Run) -> Finding:
@@ -181,29 +167,11 @@ def _drawn_settings(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@figure(
+@old_figure(
     "section 6.4 settings",
     networks=IMAGES,
     title="Gain of task addition at equal rate times iterations, and by heads",
-    claims=[
-        Claim(
-            f"{name}: at equal rate times iterations, small rates help: accuracy after adding non-linear vectors, smallest minus "
-            "largest rate, points.",
-            f"{snake(name)}_absolute_accuracy_small_minus_large_rate_at_equal_product",
-            "at least",
-            "more effective when fine-tuning with small learning rates",
-            AHEAD,
-            of="small_rates_help_task_arithmetic",
-            kind="paper",
-            trained=tuple(
-                gate
-                for start in ("smallest rate", "largest rate")
-                for gate in fine_tuned(name, "non-linear", start=start)
-            ),
-        )
-        for name in _BALANCED
-    ],
-    draw=_drawn_settings,
+    show=_drawn_settings,
     published=PUBLISHED,
 )
 def section_64_settings(effort: str, run: Run) -> Finding:

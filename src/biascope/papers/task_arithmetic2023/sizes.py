@@ -14,8 +14,9 @@ from biascope.editing.results import error_of_samples
 from biascope.measures.disentanglement import Disentanglement
 from biascope.measures.task_addition import TaskAddition
 from biascope.papers.selection import chosen as selected
-from biascope.papers.task_arithmetic2023.disentanglement import PLACE, THRESHOLD, grid_share, mapped
-from biascope.papers.task_arithmetic2023.editing import AHEAD, MERGED, SHARE, SINGLE, added
+from biascope.papers.selection import old_figure
+from biascope.papers.task_arithmetic2023.disentanglement import THRESHOLD, grid_share, mapped
+from biascope.papers.task_arithmetic2023.editing import MERGED, SHARE, SINGLE, added
 from biascope.papers.task_arithmetic2023.tasks import (
     CNN,
     LARGER,
@@ -25,14 +26,13 @@ from biascope.papers.task_arithmetic2023.tasks import (
     PUBLISHED,
     TEXTS,
     WAYS,
-    fine_tuned,
     how,
     progress,
     study,
     with_weights,
 )
-from biascope.results.claim import Claim, Finding, figure
 from biascope.results.estimate import Estimate, Number, over
+from biascope.results.finding import Finding
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -47,7 +47,6 @@ _SIZES = {
     "laptop": _BOTH,
     "paper": (*_BOTH, *TEXTS),
 }  # an encoder is run beside the other one of its kind
-_GATES = tuple(gate for name in _BOTH for gate in fine_tuned(name, "non-linear", "linearised"))
 
 
 def _drawn(finding: Finding, dark: bool) -> Figure:
@@ -60,76 +59,11 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return map_figure(maps, finding.arrays["coefficients"], pair, threshold=THRESHOLD, dark=dark)
 
 
-def _claim(said: str, key: str, comparator: str, bound: float, printed: str, of: str) -> Claim:
-    return Claim(
-        f"{said}, {LARGER[CNN]} minus {CNN}.", key, comparator, printed, bound, of=of, kind="paper", trained=_GATES
-    )
-
-
-@figure(
+@old_figure(
     "6.5",
     networks=_SIZES,
     title="Disentanglement error and task addition by size",
-    claims=[
-        _claim(
-            f"The larger network has a larger region of low ξ, {way}: share of the grid",
-            f"low_xi_share_{snake(way)}_larger_minus_smaller",
-            "at least",
-            PLACE,
-            "the size of the areas with a low disentanglement error grows with model scale",
-            "low_error_grows_with_size",
-        )
-        for way in ("non-linear", "post-hoc")
-    ]
-    + [
-        _claim(
-            f"The larger network keeps more of its single-task accuracy after addition, {way}: normalised accuracy, points",
-            f"normalised_accuracy_{snake(way)}_larger_minus_smaller",
-            "at least",
-            AHEAD,
-            f"{printed} % for B/32 and L/14",
-            "sum_grows_with_size",
-        )
-        for way, printed in (
-            ("non-linear", "76.5 and 88.8"),
-            ("post-hoc", "81.9 and 90.0"),
-            ("linearised", "85.4 and 93.5"),
-        )
-    ]
-    + [
-        _claim(
-            "The lead of linearised over non-linear fine-tuning after addition is smaller for the larger network: points",
-            "lead_of_linearised_fine_tuning_larger_minus_smaller",
-            "at most",
-            -AHEAD,
-            "5.1 and 3.4 points for B/32 and L/14",
-            "linearised_lead_falls_with_size",
-        )
-    ]
-    + [
-        _claim(
-            f"The single-task gap between non-linear and {way} is smaller for the larger network: points",
-            f"single_task_gap_{snake(way)}_larger_minus_smaller",
-            "at most",
-            -AHEAD,
-            "diminishes as the model size increases",
-            "gaps_fall_with_size",
-        )
-        for way in ("post-hoc", "linearised")
-    ]
-    + [
-        Claim(
-            f"Texts: the larger network has a larger region of low ξ, {way}: share of the grid, {TEXTS[1]} minus {TEXTS[0]}.",
-            f"texts_low_xi_share_{snake(way)}_larger_minus_smaller",
-            "at least",
-            "said of images",
-            PLACE,
-            of="low_error_grows_with_size",
-            trained=tuple(gate for name in TEXTS for gate in fine_tuned(name, "non-linear")),
-        )
-        for way in ("non-linear", "post-hoc")
-    ],
-    draw=_drawn,
+    show=_drawn,
     published=PUBLISHED | {"tasks": ["DTD", "SUN397"], "points": 2048, "grid": 20},
 )
 def figure_65(effort: str, run: Run) -> Finding:
@@ -238,22 +172,10 @@ def _drawn_random(finding: Finding, dark: bool) -> Figure:
     return accuracy_bars(bars, y="single accuracy, %", reading=reading, dark=dark)
 
 
-@figure(
+@old_figure(
     "D.3",
     title="Single tasks from random weights, by size",
-    claims=[
-        Claim(
-            f"From random weights the larger network is less accurate on single tasks: {LARGER[CNN]} minus {CNN}, points.",
-            "single_task_accuracy_from_random_weights_larger_minus_smaller",
-            "at most",
-            "48.5 and 18.0 % for B/32 and L/14",
-            -AHEAD,
-            of="large_random_network_is_worse",
-            kind="paper",
-            trained=tuple(gate for name in _BOTH for gate in fine_tuned(name, "non-linear", start="random")),
-        )
-    ],
-    draw=_drawn_random,
+    show=_drawn_random,
     published=PUBLISHED,
 )
 def figure_d3(effort: str, run: Run) -> Finding:

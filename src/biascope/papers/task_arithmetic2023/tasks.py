@@ -30,7 +30,6 @@ from biascope.editing.vectors import TaskVector
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.family import Network
 from biascope.papers.selection import chosen as selected
-from biascope.results.claim import Trained
 from biascope.results.estimate import Estimate, Number, over, proportion
 from biascope.results.result import Result
 from biascope.results.wording import snake
@@ -474,11 +473,6 @@ def _progress_of(
 
 def _progress_key(name: str, tuning: str, start: str) -> str:
     return snake(" ".join(filter(None, (name, start, tuning, "progress"))))
-
-
-def fine_tuned(name: str, *tunings: str, start: str = "") -> tuple[Trained, ...]:
-    """The evidence that an encoder was fine-tuned in these ways: see :func:`progress`."""
-    return tuple(Trained(_progress_key(name, tuning, start), 0.0, 100.0) for tuning in tunings)
 
 
 def how(effort: str, run: Run | None = None, names: Sequence[str] | None = None) -> dict[str, object]:
