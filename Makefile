@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: scan test lint docs bench package clean
+.PHONY: scan test lint lines docs bench package clean
 
 scan: $(STAMP)
 	$(BIN)/biascope scan
@@ -13,10 +13,19 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --dist worksteal
 
-lint: $(STAMP)
+lint: $(STAMP) lines
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Lines of Python and TOML, beside those of the last release. There is no limit. A release puts its own numbers here.
+RELEASE := 0.1.0
+src_then := 52300
+papers_then := 11790
+lines_in = $$(find $(1) -name '*.py' -o -name '*.toml' | xargs cat | wc -l)
+
+lines:
+	@echo "src: $(call lines_in,src) lines ($(RELEASE): $(src_then)), of them papers: $(call lines_in,src/biascope/papers) ($(papers_then))"
 
 # Warnings are errors: a broken link or a tutorial that fails ends the build. Nothing is fetched from outside.
 docs: .venv/.installed-docs
