@@ -1,4 +1,4 @@
-"""Extension works as CONTRIBUTING.md says: each example, written to its path in a copy of the package, works with no other edit."""
+"""Extension works as docs/extending.md says: each example, written to its path in a copy of the package, works with no other edit."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = dict(
     re.findall(
-        r"```python\n# (src/biascope/\S+\.py)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL
+        r"```python\n# (src/biascope/\S+\.py)\n(.*?)```", (ROOT / "docs/extending.md").read_text("utf-8"), re.DOTALL
     )
 )
 # What a user types in the copy, all in one process: Python and torch start once.
