@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,8 @@ from biascope.results.estimate import (
     spearman,
 )
 from biascope.results.figures import completed, lines_figure, plane_figure
-from biascope.results.finding import Finding
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.results.result import Plane
 from biascope.runs.run import Run
 from biascope.tasks import bases
@@ -67,7 +68,22 @@ PUBLISHED: dict[str, Any] = {
     "epsilon": 1.0,
     "initial weights": "PyTorch",
 }
+#: Our training along a direction, under the same keys.
+TRAINING: dict[str, Any] = {
+    "batch": RECIPE.batch,
+    "optimiser": RECIPE.optimiser,
+    "rate": RECIPE.rate,
+    "schedule": RECIPE.schedule,
+    "momentum": RECIPE.momentum,
+    "weight decay": RECIPE.weight_decay,
+    "clip": RECIPE.clip,
+    "epsilon": PROBLEM.epsilon,
+    "initial weights": "PyTorch",
+    "seed": 0,
+}
 ALL_FREQUENCIES = 514  # cosines of a 32 × 32 image
+EVEN_FREQUENCIES = 130  # those of even coordinates
+_LARGE = ("vgg11", "resnet18", "densenet121")
 NO_PUBLISHED = (
     "The authors' accuracies (published/dft_accuracies.csv) are not in the data folder: no comparison with them."
 )
@@ -80,10 +96,35 @@ SAMPLED = (
 Samples = Mapping[str, tuple[int, int]]
 
 
+def planned(
+    *,
+    smoke: Mapping[str, Any],
+    laptop: Mapping[str, Any],
+    paper: Mapping[str, Any],
+    published: Mapping[str, Any],
+    ours: Mapping[str, Any] = {},
+    always: Sequence[str] = (),
+) -> Plan:
+    """The plan of a figure whose networks are trained along frequencies.
+
+    Args:
+        smoke: How many frequencies of which network, and what else differs between efforts.
+        laptop: Likewise.
+        paper: Likewise.
+        published: Likewise, of the authors; what a row leaves out is as published.
+        ours: What the paper does not say, the same at each effort.
+        always: Networks with which the others are compared.
+    """
+    rows = {"smoke": smoke, "laptop": laptop, "paper": paper}
+    whole = {name: {**TRAINING, **published, **PROTOCOL[name], **ours, **row} for name, row in rows.items()}
+    large = {"precision": dict.fromkeys((name for name in paper["frequencies"] if name in _LARGE), "float32")}
+    return Plan(**whole, published=PUBLISHED | large | published, titles=TITLES, by="frequencies", always=tuple(always))
+
+
 def learned(
     name: str,
     basis: Basis,
-    effort: str,
+    plan: Mapping[str, Any] | str,
     run: Run,
     *,
     network: dict[str, Any] | None = None,
@@ -93,32 +134,26 @@ def learned(
     """One network on D(v) for every direction of a basis, by the published protocol; ``plain`` in the precision of the run."""
     family = family_of(name, outputs=2, **(network or {}))
     how = run.shared if plain else training_run(family, run)
-    return directional_bias(family, basis, run=how, **directional_bias.grouped({**PROTOCOL[effort], **settings}))
+    protocol = PROTOCOL[plan] if isinstance(plan, str) else {key: plan[key] for key in ("samples", "test", "epochs")}
+    return directional_bias(family, basis, run=how, **directional_bias.grouped({**protocol, **settings}))
+
+
+def precisions(networks: Iterable[str], run: Run) -> dict[str, str]:
+    """The settings that say in which precision large networks are trained."""
+    large = (name for name in networks if name in _LARGE)
+    return {f"precision: {TITLES[name]}": training_run(family_of(name, outputs=2), run).precision for name in large}
 
 
 def trained_by(effort: str, run: Run, *networks: str) -> dict[str, Any]:
     """The settings of trainings along a direction, under the keys of :data:`PUBLISHED`; precision is that of large networks."""
-    settings = {
-        **PROTOCOL[effort],
-        "batch": RECIPE.batch,
-        "optimiser": RECIPE.optimiser,
-        "rate": RECIPE.rate,
-        "schedule": RECIPE.schedule,
-        "momentum": RECIPE.momentum,
-        "weight decay": RECIPE.weight_decay,
-        "clip": RECIPE.clip,
-        "epsilon": PROBLEM.epsilon,
-        "initial weights": "PyTorch",
-        "seed": 0,
-    }
-    return settings | {
-        f"precision: {TITLES[name]}": training_run(family_of(name, outputs=2), run).precision for name in networks
-    }
+    return {**PROTOCOL[effort], **TRAINING, **precisions(networks, run)}
 
 
-def frequencies(sample: tuple[int, int], part: str = "Re") -> Basis:
-    """Cosines or sines of some frequencies."""
-    count, stride = sample
+def frequencies(sample: int | tuple[int, int], part: str = "Re") -> Basis:
+    """Cosines or sines of some frequencies: all, the even ones, or a sample of the even ones."""
+    count, stride = sample if isinstance(sample, tuple) else (sample, 2)
+    if count in (ALL_FREQUENCIES, EVEN_FREQUENCIES):
+        count, stride = 0, 1 if count == ALL_FREQUENCIES else 2
     if not count:
         return bases.fourier_half(SHAPE, part, stride)
     return bases.fourier_sample(SHAPE, part, count=count, stride=stride, seed=0)
@@ -166,7 +201,6 @@ MAPS: dict[str, Samples] = {
         "densenet121": (8, 2),
     },
 }
-_LARGE = ("vgg11", "resnet18", "densenet121")
 _MULTIPLES = ("neither_coordinate", "one_coordinate", "both_coordinates")
 
 
@@ -272,45 +306,33 @@ def _greatest_correlation(maps: Mapping[str, Mapping[tuple[int, ...], float]]) -
     return max(found, key=lambda each: each.value) if found else None
 
 
-_SPEED: dict[str, Samples] = {
-    "smoke": {"logistic_regression": (4, 2), "lenet": (4, 2)},
-    "laptop": {"logistic_regression": (34, 2), "lenet": (34, 2)},
-    "paper": {"logistic_regression": (0, 2), "lenet": (0, 2), "resnet18": (8, 2)},
-}
-
-
-@old_figure(
-    "2",
-    networks=_SPEED,
-    title="Iterations to a small training loss along every frequency (σ = 0.5)",
-    show=lambda finding, dark: drawn_planes(finding, dark, "iterations", None, None),
-    published={
-        **all_frequencies(*COLUMNS),
-        **PUBLISHED,
-        "noise": 0.5,
-        "precision: ResNet-18": "float32",
-    },
+SPEED = planned(
+    smoke={"frequencies": {"logistic_regression": 4, "lenet": 4}},
+    laptop={"frequencies": {"logistic_regression": 34, "lenet": 34}},
+    paper={"frequencies": {"logistic_regression": EVEN_FREQUENCIES, "lenet": EVEN_FREQUENCIES, "resnet18": 8}},
+    published={"frequencies": dict.fromkeys(COLUMNS, ALL_FREQUENCIES), "noise": 0.5},
+    ours={"threshold": 0.01},
+    always=("logistic_regression",),
 )
-def figure_2(effort: str, run: Run) -> Finding:
+
+
+@figure(
+    "2",
+    title="Iterations to a small training loss along every frequency (σ = 0.5)",
+    plan=SPEED,
+    show=lambda finding, dark: drawn_planes(finding, dark, "iterations", None, None),
+)
+def figure_2(plan: Row, run: Run, tell: Tell) -> None:
     """Speed maps, set against the accuracy maps of figure 1 on the same frequencies."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
     of_linear: dict[tuple[int, ...], float] = {}
-    plans = chosen(_SPEED[effort], always=("logistic_regression",))
-    for name, sample in plans.items():
-        basis, title, key = frequencies(sample), TITLES[name], keyed(name)
-        speed = learned(name, basis, effort, run, noise=(0.5,), stop=True)
+    for name in plan.networks:
+        basis, of = frequencies(plan["frequencies"][name]), tell.about(TITLES[name])
+        speed = learned(name, basis, plan, run, noise=(plan["noise"],), threshold=plan["threshold"], stop=True)
         total = float(speed.steps[0, -1])
         iterations = np.nan_to_num(speed.iterations[0, 0, 0], nan=total)  # never in time: as long as was waited
-        arrays[f"plane: {title}"] = plane_of(speed, iterations)
-        statistics |= {
-            f"{key}_slowest_over_fastest": bootstrapped(_slowest_over_fastest, iterations)
-            .open_above()
-            .named(f"{title}: slowest over fastest"),
-            f"{key}_highest_train_accuracy": highest_of(
-                speed.train_accuracy[0, 0, 0], PROTOCOL[effort]["samples"][0]
-            ).named(f"{title}: highest train accuracy", "%"),
-        }
+        tell.array(TITLES[name], plane_of(speed, iterations), kind="plane")
+        of("slowest over fastest", bootstrapped(_slowest_over_fastest, iterations).open_above())
+        of("highest train accuracy", highest_of(speed.train_accuracy[0, 0, 0], plan["samples"][0]), "%")
         at = at_frequencies(speed, iterations)
         if name == "logistic_regression":
             of_linear = at
@@ -319,89 +341,58 @@ def figure_2(effort: str, run: Run) -> Finding:
         against = bootstrapped(
             lambda one, two: _slowest_over_fastest(one) / _slowest_over_fastest(two), iterations, linear
         )
-        statistics[f"{key}_slowest_over_fastest_against_logistic_regression"] = against.open_above().named(
-            f"{title}: slowest over fastest, divided by that of logistic regression"
+        of(
+            "slowest over fastest, divided by that of logistic regression",
+            against.open_above(),
+            key=f"{keyed(name)}_slowest_over_fastest_against_logistic_regression",
         )
-        accuracy = learned(name, basis, effort, run).accuracy[0, 0, 0]
-        statistics[f"{key}_rank_correlation_of_speed_and_accuracy"] = bootstrapped(
-            spearman, -iterations, accuracy
-        ).named(f"{title}: rank correlation of speed and accuracy")
-    settings = {
-        **counted(plans),
-        **trained_by(effort, run, *(name for name in _LARGE if name in plans)),
-        "noise": 0.5,
-        "threshold": 0.01,
-    }
-    notes = (
+        accuracy = learned(name, basis, plan, run).accuracy[0, 0, 0]
+        of("rank correlation of speed and accuracy", bootstrapped(spearman, -iterations, accuracy))
+    tell.settings.update(precisions(plan.networks, run))
+    tell.note(
         "Slowest over fastest is the ratio of the 95th to the 5th percentile over frequencies. A sample of frequencies bounds it from "
         "below alone, so its interval is open above.",
         "The loss is that of a batch; the paper does not say how small a small loss is, 0.01 was chosen here.",
         SAMPLED,
     )
-    return Finding(statistics, arrays, settings, notes)
 
 
 def _slowest_over_fastest(iterations: np.ndarray) -> float:
     return float(np.quantile(iterations, 0.95) / np.quantile(iterations, 0.05))
 
 
-_UNPOOLED: dict[str, Samples] = {
-    "smoke": {"lenet": (4, 2)},
-    "laptop": {"lenet": (12, 2)},
-    "paper": {"lenet": (0, 2), "resnet18": (8, 2)},
-}
-
-
-@old_figure(
-    "3",
-    networks=_UNPOOLED,
-    title="Test accuracy along every frequency without pooling",
-    show=drawn_planes,
+UNPOOLED = planned(
+    smoke={"frequencies": {"lenet": 4}},
+    laptop={"frequencies": {"lenet": 12}},
+    paper={"frequencies": {"lenet": EVEN_FREQUENCIES, "resnet18": 8}},
     published={
-        **all_frequencies("lenet", "vgg11", "resnet18", "densenet121"),
-        **PUBLISHED,
+        "frequencies": dict.fromkeys(("lenet", "vgg11", "resnet18", "densenet121"), ALL_FREQUENCIES),
         "noise": 3.0,
-        "precision: ResNet-18": "float32",
     },
 )
-def figure_3(effort: str, run: Run) -> Finding:
+
+
+@figure("3", title="Test accuracy along every frequency without pooling", plan=UNPOOLED, show=drawn_planes)
+def figure_3(plan: Row, run: Run, tell: Tell) -> None:
     """Accuracy maps with the pooling layers removed and the linear layers resized."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    plans = chosen(_UNPOOLED[effort])
-    for name, sample in plans.items():
-        basis, title, key = frequencies(sample), TITLES[name], keyed(name)
-        without = learned(name, basis, effort, run, network={"pooling": "none"})
-        with_pooling = learned(name, basis, effort, run)
+    for name in plan.networks:
+        basis, of = frequencies(plan["frequencies"][name]), tell.about(TITLES[name])
+        without, with_pooling = (learned(name, basis, plan, run, network=how) for how in ({"pooling": "none"}, {}))
         accuracy, pooled = (100 * each.accuracy[0, 0, 0] for each in (without, with_pooling))
-        arrays[f"plane: {title} without pooling"] = plane_of(without, accuracy)
-        reach = over(accuracy, of="range", within=(0.0, 100.0), everything=len(accuracy) == ALL_FREQUENCIES)
-        deviation = ratio_of_deviations(accuracy, pooled)
-        gain = bootstrapped(np.mean, accuracy - pooled, within=(-100.0, 100.0))
-        statistics |= {
-            f"{key}_range_without_pooling": reach.named(f"{title}: range without pooling", "points"),
-            f"{key}_mean_accuracy_without_pooling": bootstrapped(np.mean, accuracy, within=(0.0, 100.0)).named(
-                f"{title}: mean accuracy without pooling", "%"
-            ),
-            f"{key}_train_accuracy_with_pooling": bootstrapped(
-                np.mean, 100 * with_pooling.train_accuracy[0, 0, 0], within=(0.0, 100.0)
-            ).named(f"{title}: mean train accuracy with pooling", "%"),
-            f"{key}_deviation_without_over_with_pooling": deviation.named(
-                f"{title}: deviation without over with pooling"
-            ),
-            f"{key}_gain_without_pooling": gain.named(f"{title}: gain without pooling", "points"),
-        }
-    settings = {
-        **counted(plans),
-        **trained_by(effort, run, *(name for name in _LARGE if name in plans)),
-        "noise": 3.0,
-    }
-    notes = (
+        tell.array(f"{TITLES[name]} without pooling", plane_of(without, accuracy), kind="plane")
+        everything = len(accuracy) == ALL_FREQUENCIES
+        of("range without pooling", over(accuracy, of="range", within=(0.0, 100.0), everything=everything), "points")
+        of("mean accuracy without pooling", bootstrapped(np.mean, accuracy, within=(0.0, 100.0)), "%")
+        train = bootstrapped(np.mean, 100 * with_pooling.train_accuracy[0, 0, 0], within=(0.0, 100.0))
+        of("mean train accuracy with pooling", train, "%", key=f"{keyed(name)}_train_accuracy_with_pooling")
+        of("deviation without over with pooling", ratio_of_deviations(accuracy, pooled))
+        of("gain without pooling", bootstrapped(np.mean, accuracy - pooled, within=(-100.0, 100.0)), "points")
+    tell.settings.update(precisions(plan.networks, run))
+    tell.note(
         "ResNet-18 without pooling drops its global average; the strides of its convolutions stay.",
         "A sample of frequencies bounds the range of all from below alone, so its interval is open above.",
         SAMPLED,
     )
-    return Finding(statistics, arrays, settings, notes)
 
 
 def _drawn_4(finding: Finding, dark: bool) -> Figure:
