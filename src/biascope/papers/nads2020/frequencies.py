@@ -118,7 +118,9 @@ def planned(
     rows = {"smoke": smoke, "laptop": laptop, "paper": paper}
     whole = {name: {**TRAINING, **published, **PROTOCOL[name], **ours, **row} for name, row in rows.items()}
     large = {"precision": dict.fromkeys((name for name in paper["frequencies"] if name in _LARGE), "float32")}
-    return Plan(**whole, published=PUBLISHED | large | published, titles=TITLES, by="frequencies", always=tuple(always))
+    return Plan(
+        **whole, published={**PUBLISHED, **large, **published}, titles=TITLES, by="frequencies", always=tuple(always)
+    )
 
 
 def learned(
