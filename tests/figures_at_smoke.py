@@ -1,8 +1,5 @@
 """What every figure of a paper keeps to at the smallest effort."""
 
-from unittest import mock
-
-from biascope.papers import selection
 from biascope.results.finding import FigureOfPaper, Finding
 from biascope.runs.run import Run
 
@@ -35,19 +32,14 @@ RUN_ELSEWHERE = {
 
 def checked(found: FigureOfPaper, run: Run) -> Finding:
     """The finding of a figure at smoke effort, from start to picture."""
-    wanted = mock.Mock(wraps=selection._wanted)
-    with mock.patch.object(selection, "_wanted", wanted):
-        finding = found("smoke", run)
-    assert bool(found.networks) == wanted.get.called, (
-        "a figure that can be restricted names its networks, and only such a one"
-    )
+    finding = found("smoke", run)
     assert finding.statistics
     assert finding.settings
     if found.paper == "geometry2025":  # a setting "epochs: ViT" stands for all networks that this effort leaves out
         known = {name.partition(":")[0] for name in finding.settings} | {"normalising layers"}  # LeNet has none
         assert {name.partition(":")[0] for name in found.published} <= known, "compared by name with the published ones"
     for dark in (False, True):
-        assert found.draw(finding, dark).axes
+        assert found.show(finding, dark).axes
     decided = {claim.statistic for claim in found.claims} & set(finding.statistics)
     assert decided or found.number == "5", "at smoke at least one claim has its number"
     return finding

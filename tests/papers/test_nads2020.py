@@ -19,8 +19,8 @@ from biascope.papers import reproduce as reproduction
 from biascope.papers.nads2020 import along_directions, directions, frequencies, images, shared, theory
 from biascope.papers.reproduce import RESULTS
 from biascope.papers.selection import only
-from biascope.results.finding import Finding
 from biascope.results.estimate import Estimate, bootstrapped
+from biascope.results.finding import Finding
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.probe import Probe

@@ -21,8 +21,8 @@ from biascope.cli import reproduce as reproduce_commands
 from biascope.papers import reproduce as reproduction
 from biascope.results import paper_page as reproduction_page
 from biascope.results import store
-from biascope.results.claim import DOCUMENT
 from biascope.results.estimate import Estimate
+from biascope.results.record import DOCUMENT
 from biascope.runs.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,17 +33,12 @@ import numpy as np
 import torch
 from pathlib import Path
 
-from biascope.results.claim import Claim, Dropped, Finding, Statement, Trained, figure
 from biascope.results.estimate import Estimate
+from biascope.results.finding import figure
+from biascope.results.plan import Plan
 from biascope.runs.trials import Trials
 
 PAPER = "Nobody (2024). Two figures."
-STATEMENTS = (
-    Statement("half", "1", "Half of them."),
-    Statement("parts", "2", "Few parts."),
-    Statement("silence", "3", "Nothing tests this."),
-)
-DROPPED = (Dropped("2", "A claim of the past.", "reproduced", "The paper does not say it."),)
 STATE = {"share": 50.0, "fail_at": None, "fail": False, "draw": True, "parts": True}
 CALLS = []
 EVIL = THE_EVIL
@@ -59,34 +54,83 @@ def draw_two(finding, dark):
     return drawn
 
 
-@figure("2", title="Shares", draw=draw_two, published={"seeds": [0, 1, 2], "epochs": 9}, claims=[
-    Claim("About fifty.", "share", "about", 50.0, 5.0, of="half", kind="paper", trained=(Trained("share", 0, 100),)),
-    Claim("Many seeds.", "seeds", "at least", EVIL, 3.0, minimum_effort="smoke"),
-    Claim("Parts.", "parts", "at most", 1.0, 2.0, of="parts", kind="paper"),
-])
-def figure_2(effort, run):
-    trials = Trials("work", run, code=(), figure="2", effort=effort)
+SEEDS = {"seeds": (0, 1, 2)}
+
+
+@figure("2", title="Shares", plan=Plan(SEEDS, SEEDS, SEEDS, published={**SEEDS, "epochs": 9}), show=draw_two)
+def figure_2(plan, run, tell):
+    trials = Trials("work", run, code=(), figure="2", effort=plan.effort)
 
     def work(key):
         if key == STATE["fail_at"]:
             raise RuntimeError("the machine stops")
-        CALLS.append((effort, key))
+        CALLS.append((plan.effort, key))
         return {"share": torch.tensor(STATE["share"])}
 
     shares = [float(outcome["share"]) for outcome in trials.outcomes(["a", "b", "c"], work)]
     share = Estimate(shares[0], 1.0, shares[0] - 2, shares[0] + 2)
-    statistics = {"share": share.named("share of " + EVIL, "%"), "seeds": Estimate.exact(3).named("seeds")}
-    if effort != "smoke" and STATE["parts"]:
-        statistics["parts"] = Estimate(1.0).named("parts")
-    return Finding(statistics, {"curve": np.array(shares)}, {"seeds": (0, 1, 2)}, ("a note " + EVIL,))
+    tell("share of " + EVIL, share, "%", key="share")
+    tell("seeds", Estimate.exact(3))
+    if plan.effort != "smoke" and STATE["parts"]:
+        tell("parts", Estimate(1.0))
+    tell.array("curve", np.array(shares))
+    tell.note("a note " + EVIL)
 
 
-@figure("S21-S22", title="Fails at times", draw=draw_two, claims=[Claim("One.", "one", "about", 1, 0)])
-def figure_s21(effort, run):
+@figure("S21-S22", title="Fails at times", plan=Plan({}, {}, {}), show=draw_two)
+def figure_s21(plan, run, tell):
     if STATE["fail"]:
         raise RuntimeError("no luck")
-    return Finding({"one": Estimate.exact(1).named("one")}, {"curve": np.arange(3)}, {"run": run.folder})
+    tell("one", Estimate.exact(1))
+    tell.array("curve", np.arange(3))
+    tell.settings["run"] = run.folder
 '''.replace("THE_EVIL", repr(EVIL))
+SHEET = """
+[statement.half]
+says = "Half of them."
+where = "1: 'one half'"
+[statement.parts]
+says = "Few parts."
+where = "2"
+[statement.silence]
+says = "Nothing tests this."
+where = "3"
+
+[[figure]]
+number = "2"
+[[figure.claim]]
+of = "half"
+says = "About fifty."
+number = "share"
+paper = { about = 50, within = 5 }
+gate = ["share"]
+trained = [0, 100]
+[[figure.claim]]
+says = "Many seeds."
+reads = THE_EVIL
+number = "seeds"
+ours = { at_least = 3 }
+effort = "smoke"
+[[figure.claim]]
+of = "parts"
+says = "Parts."
+number = "parts"
+paper = { at_most = 2 }
+printed = 1
+
+[[figure]]
+number = "S21-S22"
+[[figure.claim]]
+says = "One."
+number = "one"
+ours = { about = 1, within = 0 }
+
+[[withdrawn]]
+figure = "2"
+says = "A claim of the past."
+verdict = "reproduced"
+reason = "The paper does not say it."
+""".replace("THE_EVIL", json.dumps(EVIL))
 
 
 @pytest.fixture
@@ -95,6 +139,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
     folder = tmp_path / "register"
     folder.mkdir()
     (folder / "fake2024.py").write_text(PAPER)
+    (folder / "claims.toml").write_text(SHEET)
     (folder / "support.py").write_text("raise RuntimeError('a file without a year is not a paper')")
     monkeypatch.setattr(papers, "__path__", [str(folder)])
     monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "committed")
@@ -272,9 +317,7 @@ def status(results: Path | None = None) -> list[dict[str, Any]]:
 
 def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
     rows = status()
-    keys = (
-        "paper figure claim statistic effort device published measured tolerance verdict reason kind post_hoc statement"
-    )
+    keys = "paper figure claim statistic effort device published where measured tolerance verdict reason kind post_hoc statement"
     assert [" ".join(row) for row in rows] == [keys] * 4
     assert {row["verdict"] for row in rows} == {"not run"}
     assert (

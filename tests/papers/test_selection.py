@@ -15,17 +15,17 @@ from biascope import papers
 from biascope.papers import reproduce as reproduction
 from biascope.papers import selection
 from biascope.results import store
-from biascope.results.claim import DOCUMENT, Record
 from biascope.results.estimate import Estimate
+from biascope.results.record import DOCUMENT, Record
 from biascope.runs.run import Run
 
 PAPER = '''
 """A paper that exists only in tests."""
 import numpy as np
 
-from biascope.papers.selection import chosen
-from biascope.results.claim import Claim, Finding, Trained, figure
 from biascope.results.estimate import Estimate
+from biascope.results.finding import figure
+from biascope.results.plan import Plan
 
 STATE = {"share": 50.0, "epochs": 9}
 
@@ -38,21 +38,48 @@ def draw(finding, dark):
     return drawn
 
 
-@figure("2", title="Compared", draw=draw, claims=[Claim("One.", "one", "about", 1, 0)])
-def figure_2(effort, run):
-    return Finding({"one": Estimate.exact(1).named("one")}, {"curve": np.arange(3)}, {})
+@figure("2", title="Compared", plan=Plan({}, {}, {}), show=draw)
+def figure_2(plan, run, tell):
+    tell("one", Estimate.exact(1))
+    tell.array("curve", np.arange(3))
 
 
-@figure("3", networks={"laptop": ("linear", "lenet", "mlp")}, title="By network", draw=draw, claims=[
-    Claim("LeNet.", "lenet", "about", 50.0, 5.0, trained=(Trained("lenet", 0, 100),)),
-    Claim("MLP.", "mlp", "about", 50.0, 5.0),
-])
-def figure_3(effort, run):
-    plans = chosen({"linear": 1, "lenet": 2, "mlp": 3}, always=("linear",))
-    share = Estimate(STATE["share"], 1.0, STATE["share"] - 2, STATE["share"] + 2)
-    settings = {"epochs": STATE["epochs"], **{f"seeds: {name}": plan for name, plan in plans.items()}}
-    return Finding({name: share.named(name) for name in plans}, {"curve": np.arange(3)}, settings, ("a note",))
+NAMES = ("linear", "lenet", "mlp")
+SEEDS = Plan(
+    {"seeds": {}}, {"seeds": {"linear": 1, "lenet": 2, "mlp": 3}}, {"seeds": {}},
+    titles=dict(zip(NAMES, NAMES)), by="seeds", always=("linear",),
+)
+
+
+@figure("3", title="By network", plan=SEEDS, show=draw)
+def figure_3(plan, run, tell):
+    for name in plan.networks:
+        tell(name, Estimate(STATE["share"], 1.0, STATE["share"] - 2, STATE["share"] + 2))
+    tell.array("curve", np.arange(3))
+    tell.settings["epochs"] = STATE["epochs"]
+    tell.note("a note")
 '''
+SHEET = """
+[[figure]]
+number = "2"
+[[figure.claim]]
+says = "One."
+number = "one"
+ours = { about = 1, within = 0 }
+
+[[figure]]
+number = "3"
+[[figure.claim]]
+says = "LeNet."
+number = "lenet"
+ours = { about = 50, within = 5 }
+gate = ["lenet"]
+trained = [0, 100]
+[[figure.claim]]
+says = "MLP."
+number = "mlp"
+ours = { about = 50, within = 5 }
+"""
 
 
 @pytest.fixture
@@ -61,6 +88,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
     folder = tmp_path / "register"
     folder.mkdir()
     (folder / "fake2023.py").write_text(PAPER)
+    (folder / "claims.toml").write_text(SHEET)
     monkeypatch.setattr(papers, "__path__", [str(folder)])
     monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "committed")
     monkeypatch.chdir(tmp_path)

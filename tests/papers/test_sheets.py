@@ -1,5 +1,6 @@
 """The sheets of claims: each statement and claim says where in the paper it comes from, and a reader finds it there."""
 
+import functools
 import os
 import re
 import unicodedata
@@ -18,6 +19,8 @@ TEXTS = {  # the start of the names of a paper's texts
     "geometry2025": ("geometric_invariance_hypothesis_2025",),
     "patterns2021": ("pattern_statistics_inductive_bias_2021",),
 }
+
+RUN = 10  # so many words in a row are a copy
 
 
 def folded(text: str) -> str:
@@ -42,15 +45,31 @@ def test_everything_says_where_it_comes_from(paper: str) -> None:
     assert not lacking
 
 
-@pytest.mark.parametrize("paper", papers.names())
-def test_the_words_are_in_the_paper(paper: str) -> None:
+@functools.cache
+def text_of(paper: str) -> str:
+    """The folded text of a paper; skips where it is not at hand."""
     if not (folder := os.environ.get("BIASCOPE_PAPERS")):
         pytest.skip("the papers' texts are not in the repository: set BIASCOPE_PAPERS to a folder that has them")
     texts = [each for start in TEXTS[paper] for each in sorted(Path(folder).glob(f"{start}*.txt"))]
     assert texts, "the folder has the texts"
-    whole = folded("\n".join(each.read_text(encoding="utf-8") for each in texts))
-    absent = {name: place.words for name, place in places(paper).items() if folded(place.words) not in whole}
+    return folded("\n".join(each.read_text(encoding="utf-8") for each in texts))
+
+
+@pytest.mark.parametrize("paper", papers.names())
+def test_the_words_are_in_the_paper(paper: str) -> None:
+    absent = {name: place.words for name, place in places(paper).items() if folded(place.words) not in text_of(paper)}
     assert not absent
+
+
+@pytest.mark.parametrize("paper", papers.names())
+def test_no_sentence_of_the_paper_is_copied(paper: str) -> None:
+    found = papers.find(paper)
+    claims = [claim for figure in found.figures for claim in figure.claims]
+    texts = [each for claim in claims for each in (claim.statement, claim.reads)] + [
+        each.text for each in found.statements
+    ]
+    runs = {" ".join(words[at : at + RUN]) for words in map(str.split, texts) for at in range(len(words) - RUN + 1)}
+    assert not [run for run in sorted(runs) if folded(run) in text_of(paper)]
 
 
 def test_folding() -> None:

@@ -7,7 +7,7 @@ import pytest
 from biascope import papers
 from biascope.papers import reproduce as reproduction
 from biascope.papers.reproduce import Outcome, Standing
-from biascope.results.claim import KINDS, Statement
+from biascope.results.claim import KINDS, Place, Statement
 
 PAPERS = papers.names()
 
@@ -48,7 +48,7 @@ def standing(verdict: str) -> Standing:
 
 
 def test_not_reproduced_needs_an_experiment_that_rules_our_settings_out() -> None:
-    statement = Statement("it_falls", "1", "It falls.")
+    statement = Statement("it_falls", Place("1"), "It falls.")
     without = Outcome("nads2020", statement, (standing("reproduced"), standing("not reproduced")))
     assert without.verdict == "inconclusive"
     assert "no experiment" in without.remark

@@ -1,4 +1,4 @@
-"""Verdicts, findings, figures and the record that is kept of them."""
+"""Verdicts, what a figure tells, and the record that is kept of it."""
 
 import dataclasses
 import json
@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from biascope.results import store
-from biascope.results.claim import DOCUMENT, EFFORTS, VERDICTS, Claim, Finding, Record, Statement, Trained, figure
+from biascope.results.claim import EFFORTS, VERDICTS, Claim, Place, Statement, Trained
 from biascope.results.estimate import Estimate, Number, over
+from biascope.results.finding import FigureOfPaper, Finding, Tell, figure
+from biascope.results.plan import Plan, Row
+from biascope.results.record import DOCUMENT, Record
 from biascope.runs.run import Run
 
 ABOUT = Claim("About fifty.", "share", "about", 50.0, 5.0)
-AT_LEAST = Claim("Nearly all.", "share", "at least", "near 100 %", 90.0)
+AT_LEAST = Claim("Nearly all.", "share", "at least", None, 90.0, reads="near 100 %")
 AT_MOST = Claim("Hardly any.", "share", "at most", 8, 10.0)
 
 
@@ -109,7 +112,7 @@ def test_terms_in_words() -> None:
     ("terms", "message"),
     [
         ({"comparator": "near"}, "comparator must be one of 'about', 'at least', 'at most', got 'near'"),
-        ({"published": "half"}, "published must be a number for the comparator 'about', got 'half'"),
+        ({"published": None}, "published must be a number for the comparator 'about', got none"),
         ({"tolerance": -1.0}, "tolerance must be a distance of 0 or more"),
         ({"tolerance": math.nan}, "tolerance must be a finite number"),
         ({"minimum_effort": "none"}, "effort must be one of"),
@@ -149,32 +152,31 @@ def no_picture(finding: Finding, dark: bool) -> Any:
 
 
 def test_a_decorated_function_is_a_figure() -> None:
-    @figure("S21, S22", title="Both", claims=[ABOUT, AT_LEAST], draw=no_picture)
-    def both(effort: str, run: Run) -> Finding:
-        return Finding({"share": Estimate.exact(len(effort)).named("a share")}, {}, {"device": run.device})
+    @figure("S21, S22", title="Both", plan=Plan({"size": 1}, {"size": 2}, {"size": 5}, {"size": 9}), show=no_picture)
+    def both(plan: Row, run: Run, tell: Tell) -> None:
+        tell("a share", Estimate.exact(plan["size"]), key="share")
+        tell.settings["device"] = run.device
+        tell.note("Once.", "Once.")
 
     assert both.file_name == "S21-S22"
-    assert both.claims == (ABOUT, AT_LEAST)
-    assert both("paper", Run(device="cpu")).statistics["share"].value == 5
-    assert both("paper", Run(device="cpu")).settings == {"device": "cpu"}
+    found = both("paper", Run(device="cpu"))
+    assert (found.statistics["share"].value, found.notes) == (5, ("Once.",))
+    assert found.settings == {"size": 5, "device": "cpu"}
+    assert both.published == {"size": 9}
     with pytest.raises(ValueError, match="effort must be"):
         both("little", Run())
 
 
-def test_a_figure_has_claims_that_differ() -> None:
-    for claims in ([], [ABOUT, ABOUT]):
-        with pytest.raises(ValueError, match="at least one and all different"):
-            figure("1", title="", claims=claims, draw=no_picture)
-
-
-def test_a_figure_that_returns_something_else_says_so() -> None:
-    wrong = figure("1", title="", claims=[ABOUT], draw=no_picture)(lambda effort, run: 3)  # type: ignore[arg-type,return-value]
-    with pytest.raises(TypeError, match="must return a Finding, got int"):
-        wrong("smoke", Run())
+def test_a_number_is_told_once() -> None:
+    tell = Tell()
+    tell.about("LeNet")("mean accuracy", Estimate(1.0), "%")
+    with pytest.raises(ValueError, match="must have different keys, got 'lenet_mean_accuracy' twice"):
+        tell("LeNet: mean accuracy", Estimate(1.0))
 
 
 def example() -> Record:
-    both = figure("6", title="Six", claims=[ABOUT, dataclasses.replace(AT_LEAST, statistic="absent")], draw=no_picture)
+    claims = (ABOUT, dataclasses.replace(AT_LEAST, statistic="absent", place=Place("2", "nearly all")))
+    both = FigureOfPaper("made2024", "6", "Six", claims, Plan({}, {}, {}), lambda plan, run, tell: None, no_picture)
     statistics = {
         "share": between(46, 54).named("LeNet: share", "%"),
         "unknown": Estimate(1 / 3).named("unknown"),
@@ -190,7 +192,7 @@ def example() -> Record:
         "date": "2026-01-02 03:04:05 UTC",
         "versions": {"biascope": "0"},
     }
-    return Record.of(both(lambda effort, run: finding), finding, "laptop", circumstances)
+    return Record.of(both, finding, "laptop", circumstances)
 
 
 def written(record: dict[str, Any], folder: Path) -> bytes:
@@ -350,7 +352,7 @@ def test_what_is_inconclusive_says_why_and_whether_it_was_judged() -> None:
     [
         (lambda: dataclasses.replace(ABOUT, kind="theirs"), "kind must be one of"),
         (lambda: dataclasses.replace(ABOUT, kind="paper"), "must name the paper's statement"),
-        (lambda: Statement("Two words", "1", "Text."), "snake_case"),
+        (lambda: Statement("Two words", Place("1"), "Text."), "snake_case"),
         (lambda: Trained("accuracy", 50.0, 50.0), "two different numbers"),
         (lambda: Trained("An accuracy", 50.0, 100.0), "snake_case"),
     ],

@@ -23,9 +23,12 @@ from biascope.measures.average_geometry import average_geometry
 from biascope.measures.covariance.compare import side_by_side
 from biascope.measures.mean_gradient import mean_gradient
 from biascope.results import draw, store
-from biascope.results.claim import DOCUMENT, Claim, FigureOfPaper, Finding, Record
+from biascope.results.claim import Claim
 from biascope.results.estimate import Estimate
+from biascope.results.finding import FigureOfPaper, Finding
 from biascope.results.paper_page import picture, write_page
+from biascope.results.plan import Plan
+from biascope.results.record import DOCUMENT, Record
 from biascope.results.registry import find, names
 from biascope.results.report import MOST_STATEMENTS, write_report
 from biascope.results.result import Result, now, software
@@ -107,7 +110,7 @@ def reproduction(folder: Path) -> Path:
     claims = (
         Claim("Half of them.", "share", "about", 50.0, 5.0),
         Claim("None of them.", "share", "at most", 0.0, 5.0),
-        Claim("It takes long.", "seconds", "at least", "long", 3.0, minimum_effort="paper"),
+        Claim("It takes long.", "seconds", "at least", None, 3.0, reads="long", minimum_effort="paper"),
         Claim("Not run.", "other", "at least", 1.0, 1.0),
     )
     numbers = {
@@ -117,7 +120,9 @@ def reproduction(folder: Path) -> Path:
     how = {"device": "cpu", "precision": "float32", "seconds": 1.0, "date": now(), "versions": software()}
     finding = Finding(numbers, {"curve": np.arange(3.0)}, {"seed": 0}, ("A note.",))
     for number in ("1", "table 2"):
-        figure = FigureOfPaper("nads2020", number, "Shares", claims, lambda effort, run: finding, drawn)
+        figure = FigureOfPaper(
+            "nads2020", number, "Shares", claims, Plan({}, {}, {}), lambda plan, run, tell: None, drawn
+        )
         place = store.write(
             folder / f"figure-{figure.file_name}",
             {"record": Record.of(figure, finding, "laptop", how).as_json()},

@@ -185,7 +185,7 @@ def figure(number: str, *, title: str, plan: Plan, show: Show) -> Callable[[Work
         ... def figure_1(plan, run, tell):
         ...     tell("share of heads", Estimate.exact(1 / plan["tosses"]))
         >>> figure_1("smoke", None).statistics, figure_1("smoke", None).settings
-        ({'share_of_heads': 0.5 (exact)}, {'tosses': 2})
+        ({'share_of_heads': 0.5}, {'tosses': 2})
     """
 
     def register(function: Work) -> FigureOfPaper:
