@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from biascope import papers
-from biascope.papers import reproduce as reproduction
+from biascope.papers import verdicts
 from biascope.results.claim import VERDICTS
 from biascope.results.finding import FigureOfPaper
 from biascope.results.record import Record
@@ -32,10 +32,8 @@ def page(*, gallery: Path = GALLERY, results: Path | None = None) -> str:
     """The page in Markdown: per figure its picture, claims, verdicts, numbers and where they were measured."""
     parts = [HEAD]
     for paper in map(papers.find, papers.names()):
-        runs = {figure.number: reproduction.committed(figure, results=results) for figure in paper.figures}
-        standings = [
-            each for figure in paper.figures for each in reproduction.judged(figure, runs[figure.number].values())
-        ]
+        runs = {figure.number: verdicts.committed(figure, results=results) for figure in paper.figures}
+        standings = [each for figure in paper.figures for each in verdicts.judged(figure, runs[figure.number].values())]
         counted = Counter(each.verdict for each in standings)
         counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
         parts.append(f"## {paper.name}\n\n{_cell(paper.title)}\n\nClaims: {counts}.\n")
@@ -61,7 +59,7 @@ def _section(figure: FigureOfPaper, records: list[Record], gallery: Path) -> str
         "|---|---|---|---|---|---|---|---|",
     ]
     notes: dict[str, None] = {}
-    for standing in reproduction.judged(figure, records):
+    for standing in verdicts.judged(figure, records):
         claim, why = standing.claim, standing.judgement.reason
         bound = _KINDS[claim.kind] + (", post hoc" if claim.post_hoc else "")
         row = {
@@ -133,8 +131,8 @@ remark names the experiment. Without one it is *inconclusive*. It is *not run* i
 
 def statements_page(*, results: Path | None = None) -> str:
     """The page in Markdown: per paper its statements with verdicts, and the claims that were withdrawn."""
-    standings = reproduction.standings(results=results)
-    outcomes = reproduction.outcomes(standings)
+    standings = verdicts.standings(results=results)
+    outcomes = verdicts.outcomes(standings)
     parts = [STATEMENTS_HEAD]
     for paper in map(papers.find, papers.names()):
         own = [each for each in outcomes if each.paper == paper.name]
@@ -162,8 +160,8 @@ def statements_page(*, results: Path | None = None) -> str:
 
 def standing_table(paper: str, *, results: Path | None = None) -> str:
     """How many statements of a paper are reproduced, as a table in Markdown; other claims apart."""
-    standings = [each for each in reproduction.standings(results=results) if each.figure.paper == paper]
-    (row,) = reproduction.summary(standings, reproduction.outcomes(standings))
+    standings = [each for each in verdicts.standings(results=results) if each.figure.paper == paper]
+    (row,) = verdicts.summary(standings, verdicts.outcomes(standings))
     lines = ["| | " + " | ".join(VERDICTS) + " |", "|---" * (len(VERDICTS) + 1) + "|"]
     groups: list[tuple[str, dict[str, int]]] = [(f"the paper's {row.statements} statements", row.verdicts)]
     groups += [

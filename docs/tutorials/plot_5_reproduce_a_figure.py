@@ -22,7 +22,8 @@ from collections import Counter
 import matplotlib.pyplot as plt
 
 from biascope import Run, papers
-from biascope.papers.reproduce import committed, judged, reproduce, standings
+from biascope.papers.reproduce import reproduce
+from biascope.papers.verdicts import committed, judged, standings
 
 figure = papers.figure("nads2020", "4")
 print(figure.title, "\n")

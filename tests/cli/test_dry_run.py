@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from biascope.cli import app
 from biascope.papers import reproduce as reproduction
-from biascope.papers.reproduce import committed
+from biascope.papers.verdicts import committed
 from biascope.results.result import KEY
 
 # They print what is there, or wait for others: a download cannot be rehearsed.

@@ -10,7 +10,7 @@ import pytest
 
 from biascope import papers
 from biascope.papers.dictionaries2022 import energy, meta
-from biascope.papers.reproduce import RESULTS
+from biascope.papers.verdicts import RESULTS
 from biascope.results.estimate import spearman
 from biascope.runs.run import Run
 

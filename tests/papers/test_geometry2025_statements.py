@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from biascope import papers
-from biascope.papers import reproduce as reproduction
+from biascope.papers import verdicts
 from biascope.papers.geometry2025 import circles, learning, motion, samples, shared
 from biascope.papers.geometry2025.shared import least
 from biascope.results.estimate import Estimate, over
@@ -228,7 +228,7 @@ def test_the_migration_withdraws_runs_by_another_recipe_and_is_done(tmp_path: Pa
 def test_no_committed_run_has_another_recipe() -> None:
     follows = migration().follows
     for figure in PAPER.figures:
-        for record in reproduction.committed(figure).values():
+        for record in verdicts.committed(figure).values():
             assert figure.number in migration().UNTRAINED or follows(record.settings, figure.published)
 
 
@@ -298,7 +298,7 @@ def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:
 
 
 def test_a_statement_whose_claims_differ_says_how() -> None:
-    found = {each.statement.key: each for each in reproduction.outcomes(reproduction.standings())}
+    found = {each.statement.key: each for each in verdicts.outcomes(verdicts.standings())}
     outcome = found["mlp_learns_circles"]
     assert outcome.verdict == "inconclusive"
     assert "radii" in outcome.remark

@@ -23,7 +23,7 @@ from biascope.papers.geometry2025.models import (
     pooled_convolution_evolution,
 )
 from biascope.papers.geometry2025.shared import family_of
-from biascope.papers.reproduce import committed
+from biascope.papers.verdicts import committed
 from biascope.results.estimate import Estimate
 from biascope.results.store import plain
 from biascope.runs.run import Run

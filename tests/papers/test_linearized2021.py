@@ -16,7 +16,7 @@ from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
 from biascope.measures.kernel_rotation import KernelRotation
 from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
-from biascope.papers.reproduce import RESULTS
+from biascope.papers.verdicts import RESULTS
 from biascope.results.estimate import Estimate, over_ratios
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays

@@ -15,10 +15,10 @@ import torch
 from biascope import papers
 from biascope.derivatives.spectrum import subspace_similarity
 from biascope.measures.anisotropy_directions import anisotropy_directions
-from biascope.papers import reproduce as reproduction
+from biascope.papers import verdicts
 from biascope.papers.nads2020 import along_directions, directions, frequencies, images, shared, theory
-from biascope.papers.reproduce import RESULTS
 from biascope.papers.selection import only
+from biascope.papers.verdicts import RESULTS
 from biascope.results.estimate import Estimate, bootstrapped
 from biascope.results.finding import Finding
 from biascope.runs.run import Run
@@ -448,7 +448,7 @@ def test_training_accuracy_is_evidence_in_s10() -> None:
 
 def test_two_statements_are_not_decided_by_our_experiments() -> None:
     outcomes = {
-        each.statement.key: each for each in reproduction.outcomes(reproduction.standings()) if each.paper == "nads2020"
+        each.statement.key: each for each in verdicts.outcomes(verdicts.standings()) if each.paper == "nads2020"
     }
     for key in ("mixed_is_noisier", "mlp_everywhere"):
         assert outcomes[key].verdict == "inconclusive"

@@ -10,7 +10,7 @@ import pytest
 
 from biascope import papers
 from biascope.papers.patterns2021 import theory, two_points
-from biascope.papers.reproduce import RESULTS
+from biascope.papers.verdicts import RESULTS
 
 PAPER = papers.find("patterns2021")
 MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_patterns2021.py"

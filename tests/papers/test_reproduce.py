@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from biascope import papers
 from biascope.cli import reproduce as reproduce_commands
+from biascope.papers import merging, verdicts
 from biascope.papers import reproduce as reproduction
 from biascope.results import paper_page as reproduction_page
 from biascope.results import store
@@ -142,7 +143,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
     (folder / "claims.toml").write_text(SHEET)
     (folder / "support.py").write_text("raise RuntimeError('a file without a year is not a paper')")
     monkeypatch.setattr(papers, "__path__", [str(folder)])
-    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "committed")
+    monkeypatch.setattr(verdicts, "RESULTS", tmp_path / "committed")
     monkeypatch.chdir(tmp_path)
     yield importlib.import_module("biascope.papers.fake2024")
     del sys.modules["biascope.papers.fake2024"], papers.fake2024
@@ -152,7 +153,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source checkout with documentation; its results are those of the fixture above."""
     (tmp_path / "checkout" / "docs").mkdir(parents=True)
-    monkeypatch.setattr(reproduction, "checkout", lambda: tmp_path / "checkout")
+    monkeypatch.setattr(merging, "checkout", lambda: tmp_path / "checkout")
     return tmp_path / "checkout"
 
 
@@ -184,7 +185,7 @@ def dated(done: reproduction.Reproduction, date: str) -> None:
 
 
 def outcomes(source: Path | str) -> list[str]:
-    return [each.outcome for each in reproduction.merge(source)]
+    return [each.outcome for each in merging.merge(source)]
 
 
 # The register
@@ -312,7 +313,7 @@ def test_the_page_shows_every_finding_and_escapes_every_string(paper: ModuleType
 
 
 def status(results: Path | None = None) -> list[dict[str, Any]]:
-    return [standing.row() for standing in reproduction.standings(results=results)]
+    return [standing.row() for standing in verdicts.standings(results=results)]
 
 
 def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
@@ -351,8 +352,8 @@ def test_the_verdict_is_never_taken_from_the_file(paper: ModuleType, checkout: P
     rewrite_claim(done, 0, tolerance=1.0, verdict="inconclusive")  # as a stricter claim would have said
     claims = record_in(done.folder)["claims"]
     rewrite(done, claims=[claims[0], claims[2]])
-    reproduction.merge("runs")
-    share, seeds, parts, _ = reproduction.standings()
+    merging.merge("runs")
+    share, seeds, parts, _ = verdicts.standings()
     assert share.verdict == "reproduced"
     assert share.changes() == [
         "tolerance was 1.0 when it was measured",
@@ -364,16 +365,16 @@ def test_the_verdict_is_never_taken_from_the_file(paper: ModuleType, checkout: P
 
 def test_a_reworded_claim_is_joined_to_its_number_and_told(paper: ModuleType, checkout: Path) -> None:
     rewrite_claim(run_figure(), 0, statement="Nearly fifty.")
-    reproduction.merge("runs")
-    share, seeds, _, _ = reproduction.standings()
+    merging.merge("runs")
+    share, seeds, _, _ = verdicts.standings()
     assert share.changes() == ["statement was 'Nearly fifty.' when it was measured"]
     assert seeds.changes() == []
 
 
 def test_another_comparison_of_the_same_number_is_a_new_claim(paper: ModuleType, checkout: Path) -> None:
     rewrite_claim(run_figure(), 0, comparator="at least")
-    reproduction.merge("runs")
-    assert reproduction.standings()[0].changes() == ["the claim was written after its number was measured"]
+    merging.merge("runs")
+    assert verdicts.standings()[0].changes() == ["the claim was written after its number was measured"]
 
 
 def test_of_two_claims_on_one_number_each_is_compared_with_its_own(paper: ModuleType) -> None:
@@ -382,11 +383,11 @@ def test_of_two_claims_on_one_number_each_is_compared_with_its_own(paper: Module
     strict = dataclasses.replace(figure.claims[0], statement="Nearly fifty.", tolerance=3.0)
     both = dataclasses.replace(record, claims=((strict, "reproduced"), *record.claims))
     for claim in (figure.claims[0], strict):
-        assert reproduction.Standing(figure, claim, both).changes() == []
+        assert verdicts.Standing(figure, claim, both).changes() == []
 
 
 def test_a_damaged_committed_file_is_named(paper: ModuleType) -> None:
-    path = reproduction.RESULTS / "fake2024" / "2.json"
+    path = verdicts.RESULTS / "fake2024" / "2.json"
     path.parent.mkdir(parents=True)
     for text in ("{", "[]", '{"efforts": {"smoke": {}}}'):
         path.write_text(text)
@@ -411,15 +412,15 @@ def test_merge_writes_numbers_and_pictures_but_no_arrays(paper: ModuleType, chec
 def test_a_newer_run_of_one_effort_replaces_an_older_and_says_so(paper: ModuleType, checkout: Path) -> None:
     done = run_figure()
     dated(done, "2026-01-02 00:00:00 UTC")
-    reproduction.merge("runs")
+    merging.merge("runs")
     paper.STATE["parts"] = False
     done = run_figure()
     dated(done, "2026-01-01 00:00:00 UTC")
-    (kept,) = reproduction.merge("runs")
+    (kept,) = merging.merge("runs")
     assert kept.outcome == "kept"
     assert "one of 2026-01-02 00:00:00 UTC, no older, is committed" in kept.words
     dated(done, "2026-01-03 00:00:00 UTC")
-    (replaced,) = reproduction.merge("runs")
+    (replaced,) = merging.merge("runs")
     assert replaced.outcome == "replaced"
     assert "2026-01-03 00:00:00 UTC" in replaced.words
     assert "for one of 2026-01-02" in replaced.words
@@ -429,13 +430,13 @@ def test_a_newer_run_of_one_effort_replaces_an_older_and_says_so(paper: ModuleTy
 
 def test_a_smaller_effort_replaces_neither_the_greater_nor_its_picture(paper: ModuleType, checkout: Path) -> None:
     run_figure(effort="laptop", folder="first")
-    reproduction.merge("first")
+    merging.merge("first")
     picture = checkout / "docs/gallery/fake2024-2.png"
     picture.write_bytes(b"of laptop effort")
     run_figure(effort="smoke", folder="second")
     assert outcomes("second") == ["new"]
     assert picture.read_bytes() == b"of laptop effort"
-    records = reproduction.committed(papers.figure("fake2024", "2"))
+    records = verdicts.committed(papers.figure("fake2024", "2"))
     assert list(records) == ["smoke", "laptop"]
     assert status()[0]["effort"] == "laptop"
     run_figure(effort="paper", folder="third")
@@ -473,7 +474,7 @@ def test_damaged_and_foreign_files_are_named_and_the_others_merged(paper: Module
         path.write_text(text)
     store.write(Path("runs/c"), {"record": record_in(done.folder) | {"paper": "other2020"}}, {}, name=DOCUMENT)
     Path("runs/e", arrays).write_bytes((done.folder / arrays).read_bytes()[:-30])
-    told = {each.source: each for each in reproduction.merge("runs")}
+    told = {each.source: each for each in merging.merge("runs")}
     for name in "abcdef":
         assert told[f"runs/{name}/finding.json"].outcome == "refused"
     assert "runs/a/finding.json must be a saved result" in told["runs/a/finding.json"].words
@@ -498,10 +499,10 @@ def test_a_finding_made_before_0_2_is_merged_under_keys(paper: ModuleType, check
     np.savez_compressed(old / "arrays.npz", **done.finding.arrays)
     assert outcomes("old") == ["new"]
     assert (checkout / "docs/gallery/fake2024-2.png").exists()
-    share, seeds, parts, _ = reproduction.standings()
+    share, seeds, parts, _ = verdicts.standings()
     assert (share.verdict, seeds.verdict, parts.verdict) == ("reproduced", "reproduced", "not run")
     assert share.changes() == seeds.changes() == []
-    committed = json.loads((reproduction.RESULTS / "fake2024" / "2.json").read_text())["efforts"]["laptop"]
+    committed = json.loads((verdicts.RESULTS / "fake2024" / "2.json").read_text())["efforts"]["laptop"]
     assert committed["format"] == 2
     assert list(committed["statistics"]) == ["share", "seeds"]
     assert committed["statistics"]["share"]["label"] == "Share"
@@ -510,34 +511,34 @@ def test_a_finding_made_before_0_2_is_merged_under_keys(paper: ModuleType, check
 def test_a_picture_that_cannot_be_drawn_is_refused_with_its_numbers(paper: ModuleType, checkout: Path) -> None:
     run_figure()
     paper.STATE["draw"] = False
-    (told,) = reproduction.merge("runs")
+    (told,) = merging.merge("runs")
     assert (told.outcome, told.words) == ("refused", "RuntimeError: no ink")
-    assert not reproduction.RESULTS.exists()
+    assert not verdicts.RESULTS.exists()
 
 
 def test_merge_needs_findings_and_a_place(paper: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("empty").mkdir()
     Path("broken.tar.gz").write_bytes(b"\x1f\x8b no archive")
-    monkeypatch.setattr(reproduction, "checkout", lambda: None)
+    monkeypatch.setattr(merging, "checkout", lambda: None)
     with pytest.raises(ValueError, match=r"installed without one\. Pass --results FOLDER"):
-        reproduction.merge("empty")
+        merging.merge("empty")
     for source, told in {
         "broken.tar.gz": "must be a folder of findings or a whole",
         "absent": "does not exist. Check the path",
     }.items():
         with pytest.raises(ValueError, match=f"{source} {told}"):
-            reproduction.merge(source, results=tmp_path / "mine")
+            merging.merge(source, results=tmp_path / "mine")
     with pytest.raises(ValueError, match=r"empty must hold findings, and has no finding\.json"):
-        reproduction.merge("empty", results=tmp_path / "mine")
+        merging.merge("empty", results=tmp_path / "mine")
     run_figure()
-    assert [each.outcome for each in reproduction.merge("runs", results=tmp_path / "mine")] == ["new"]
+    assert [each.outcome for each in merging.merge("runs", results=tmp_path / "mine")] == ["new"]
     assert status(results=tmp_path / "mine")[0]["verdict"] == "reproduced"
     assert status()[0]["verdict"] == "not run"
 
 
 def test_this_package_knows_its_checkout() -> None:
-    assert reproduction.checkout() == ROOT
-    assert ROOT / "src/biascope/papers/results" == reproduction.RESULTS
+    assert merging.checkout() == ROOT
+    assert ROOT / "src/biascope/papers/results" == verdicts.RESULTS
 
 
 # Command
@@ -608,7 +609,7 @@ def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
 
 def test_status_shows_what_changed(paper: ModuleType, checkout: Path) -> None:
     rewrite_claim(run_figure(), 0, tolerance=1.0)
-    reproduction.merge("runs")
+    merging.merge("runs")
     assert "Changed: tolerance was 1.0 when it was measured" in call("--status", "--all")[1]
 
 
@@ -641,7 +642,7 @@ def run_device() -> str:
 def test_a_place_or_device_that_is_not_there_is_told_before_any_work(
     paper: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduction, "checkout", lambda: None)
+    monkeypatch.setattr(merging, "checkout", lambda: None)
     for words in (("--keep",), ("--device", "abacus"), ("--precision", "float3"), ("--effort", "all")):
         _, _, _, error = call("fake2024", *words)
         assert isinstance(error, ValueError), words
@@ -664,7 +665,7 @@ def make_gallery() -> ModuleType:
 def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: Path, make_gallery: ModuleType) -> None:
     gallery = checkout / "docs/gallery"
     run_figure()
-    reproduction.merge("runs")
+    merging.merge("runs")
     text = make_gallery.page(gallery=gallery)
     assert "### Figure 2: Shares" in text
     assert "![Shares](fake2024-2.png)" in text
@@ -682,7 +683,7 @@ def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: P
     (gallery.parent / "statements.md").write_text(make_gallery.statements_page(), encoding="utf-8")
     assert make_gallery.is_up_to_date(gallery=gallery)
     run_figure("S21-S22")
-    reproduction.merge("runs")
+    merging.merge("runs")
     assert not make_gallery.is_up_to_date(gallery=gallery)
 
 
@@ -696,16 +697,16 @@ def test_the_gallery_names_networks_that_did_not_run_once(make_gallery: ModuleTy
 
 def test_statements_are_the_denominator(paper: ModuleType, checkout: Path, make_gallery: ModuleType) -> None:
     run_figure()
-    reproduction.merge("runs")
-    found = reproduction.standings()
-    outcomes = reproduction.outcomes(found)
-    verdicts = [(each.statement.key, each.verdict, each.judged) for each in outcomes]
-    assert verdicts == [("half", "reproduced", True), ("parts", "inconclusive", True), ("silence", "not run", False)]
-    (row,) = reproduction.summary(found, outcomes)
+    merging.merge("runs")
+    found = verdicts.standings()
+    outcomes = verdicts.outcomes(found)
+    told = [(each.statement.key, each.verdict, each.judged) for each in outcomes]
+    assert told == [("half", "reproduced", True), ("parts", "inconclusive", True), ("silence", "not run", False)]
+    (row,) = verdicts.summary(found, outcomes)
     assert (row.statements, row.judged) == (3, 2)
     assert row.apart["ours"] == {"reproduced": 1, "not run": 1}
-    told = "\n".join(reproduction.summary_lines(found, outcomes))
-    assert "2 of 3 statements were judged (67 %)." in told
+    lines = "\n".join(verdicts.summary_lines(found, outcomes))
+    assert "2 of 3 statements were judged (67 %)." in lines
     page = make_gallery.statements_page()
     assert "| 3 | Nothing tests this. | not run | — |" in page
     assert "| 2 | A claim of the past. | reproduced | The paper does not say it. |" in page
@@ -716,16 +717,16 @@ def test_statements_are_the_denominator(paper: ModuleType, checkout: Path, make_
 def test_networks_that_did_not_train_decide_nothing(paper: ModuleType, checkout: Path) -> None:
     paper.STATE["share"] = 15.0
     run_figure()
-    reproduction.merge("runs")
-    (half,) = [each for each in reproduction.standings() if each.claim.of == "half"]
+    merging.merge("runs")
+    (half,) = [each for each in verdicts.standings() if each.claim.of == "half"]
     assert half.verdict == "inconclusive"
     assert half.judgement.reason.startswith("did not train: share of")
-    assert not reproduction.outcomes([half])[0].judged
+    assert not verdicts.outcomes([half])[0].judged
 
 
 def test_the_committed_gallery_is_up_to_date(make_gallery: ModuleType) -> None:
     assert make_gallery.is_up_to_date(), "run: python docs/make_gallery.py"
     for name in papers.names():
         for figure in papers.find(name).figures:
-            if reproduction.committed(figure):
+            if verdicts.committed(figure):
                 assert (make_gallery.GALLERY / f"{figure.paper}-{figure.file_name}.png").exists(), figure.number

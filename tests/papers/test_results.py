@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from biascope import papers
-from biascope.papers import reproduce as reproduction
-from biascope.papers.reproduce import RESULTS
+from biascope.papers import verdicts
+from biascope.papers.verdicts import RESULTS
 from biascope.results.estimate import Number
 from biascope.results.result import KEY
 
@@ -48,7 +48,7 @@ def test_no_committed_interval_has_no_width_but_that_of_an_exact_number(path: Pa
 
 def test_repeats_that_agree_are_k_of_k_in_the_committed_results() -> None:
     def number(paper: str, figure: str, key: str) -> Number:
-        return reproduction.committed(papers.figure(paper, figure))["paper"].statistics[key]
+        return verdicts.committed(papers.figure(paper, figure))["paper"].statistics[key]
 
     digits = number("patterns2021", "2", "m_1000_test_accuracy")
     assert (digits.low, digits.high) == (pytest.approx(100 * 0.025 ** (1 / 40)), 100.0)
@@ -67,9 +67,9 @@ def test_the_rule_for_repeats_is_applied_and_changes_nothing_more(tmp_path: Path
 @pytest.mark.parametrize("paper", papers.names())
 def test_every_claim_finds_the_number_that_once_decided_it(paper: str) -> None:
     for figure in papers.find(paper).figures:
-        records = reproduction.committed(figure).values()
+        records = verdicts.committed(figure).values()
         decided = {claim.statement for record in records for claim, verdict in record.claims if verdict != "not run"}
-        for standing in reproduction.judged(figure, records):
+        for standing in verdicts.judged(figure, records):
             if standing.claim.statement in decided:
                 assert standing.record is not None, f"{paper} {figure.number}: {standing.claim.statistic}"
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from biascope import papers
+from biascope.papers import merging, selection, verdicts
 from biascope.papers import reproduce as reproduction
-from biascope.papers import selection
 from biascope.results import store
 from biascope.results.estimate import Estimate
 from biascope.results.record import DOCUMENT, Record
@@ -90,7 +90,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
     (folder / "fake2023.py").write_text(PAPER)
     (folder / "claims.toml").write_text(SHEET)
     monkeypatch.setattr(papers, "__path__", [str(folder)])
-    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "committed")
+    monkeypatch.setattr(verdicts, "RESULTS", tmp_path / "committed")
     monkeypatch.chdir(tmp_path)
     yield importlib.import_module("biascope.papers.fake2023")
     del sys.modules["biascope.papers.fake2023"], papers.fake2023
@@ -100,12 +100,12 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source checkout with documentation; its results are those of the fixture above."""
     (tmp_path / "checkout" / "docs").mkdir(parents=True)
-    monkeypatch.setattr(reproduction, "checkout", lambda: tmp_path / "checkout")
+    monkeypatch.setattr(merging, "checkout", lambda: tmp_path / "checkout")
     return tmp_path / "checkout"
 
 
 def outcomes(source: str) -> list[str]:
-    return [each.outcome for each in reproduction.merge(source)]
+    return [each.outcome for each in merging.merge(source)]
 
 
 def rewrite(done: reproduction.Reproduction, **changes: object) -> None:
@@ -127,17 +127,17 @@ def test_a_run_for_one_network_is_added_to_the_numbers_of_the_others(paper: Modu
     dated(by_network("mlp", folder="first"), "2026-01-01 00:00:00 UTC")
     assert outcomes("first") == ["new"]
     figure = papers.figure("fake2023", "3")
-    (first,) = reproduction.committed(figure).values()
+    (first,) = verdicts.committed(figure).values()
     assert first.settings == {"epochs": 9, "seeds: linear": 1, "seeds: mlp": 3}, "the restriction is not a setting"
     picture = checkout / "docs/gallery/fake2023-3.png"
     height = png_height(picture)
     paper.STATE["share"] = 60.0
     second = by_network("lenet", folder="second")
     dated(second, "2026-01-02 00:00:00 UTC")
-    (added,) = reproduction.merge("second")
+    (added,) = merging.merge("second")
     assert added.outcome == "added"
     assert "lenet, to one of 2026-01-01" in added.words
-    (both,) = reproduction.committed(figure).values()
+    (both,) = verdicts.committed(figure).values()
     assert {name: number.value for name, number in both.statistics.items()} == {"linear": 60, "mlp": 50, "lenet": 60}
     assert both.settings == {"epochs": 9, "seeds: linear": 1, "seeds: mlp": 3, "seeds: lenet": 2}
     assert both.notes[0] == "a note"
@@ -177,7 +177,7 @@ def test_runs_for_one_network_each_are_added_whichever_ended_first(
         with tarfile.open("runs.tar.gz", "w:gz") as archive:
             archive.add("runs")
     assert sorted(outcomes("runs.tar.gz" if packed else "runs")) == ["added", "new"]
-    (both,) = reproduction.committed(papers.figure("fake2023", "3")).values()
+    (both,) = verdicts.committed(papers.figure("fake2023", "3")).values()
     assert set(both.statistics) == {"linear", "lenet", "mlp"}
     assert both.date == second
 
@@ -195,10 +195,10 @@ def test_settings_of_a_network_change_only_with_all_of_its_numbers(paper: Module
         "mlp", keys=("mlp_gap", "mlp_lead"), date="1", **{"runs: MLP": 2, "networks": ["MLP"], "by": {"mlp": 1}}
     )
     two = {"runs: LeNet": 3, "networks": ["LeNet"], "by": {"lenet": 2}}
-    both = reproduction.united(figure, old, record("lenet", keys=("lenet_gap",), date="2", **two))
+    both = merging.united(figure, old, record("lenet", keys=("lenet_gap",), date="2", **two))
     assert both.settings["networks"] == ["MLP", "LeNet"]
     assert both.settings["by"] == {"mlp": 1, "lenet": 2}
-    again = reproduction.united(
+    again = merging.united(
         figure, old, record("mlp", keys=("mlp_gap", "mlp_lead", "mlp_new"), date="2", **{"runs: MLP": 5})
     )
     assert again.settings["runs: MLP"] == 5
@@ -209,13 +209,13 @@ def test_settings_of_a_network_change_only_with_all_of_its_numbers(paper: Module
         date="2",
         **{"networks": ["MLP", "LeNet"], "clip": 0.5},
     )
-    assert reproduction.united(figure, dataclasses.replace(old, settings={"clip": 1.0}), whole).settings == {
+    assert merging.united(figure, dataclasses.replace(old, settings={"clip": 1.0}), whole).settings == {
         "networks": ["MLP", "LeNet"],
         "clip": 0.5,
     }
     for changed in ({"runs: MLP": 5}, {"by": {"mlp": 4}}):
         with pytest.raises(ValueError, match=f"but {next(iter(changed))} is"):
-            reproduction.united(figure, old, record("mlp", keys=("mlp_gap",), date="2", **changed))
+            merging.united(figure, old, record("mlp", keys=("mlp_gap",), date="2", **changed))
 
 
 @pytest.mark.parametrize("change", ["epochs", "device"])
@@ -223,15 +223,15 @@ def test_a_run_for_one_network_is_not_added_to_one_of_other_settings(
     paper: ModuleType, checkout: Path, change: str
 ) -> None:
     dated(by_network("mlp", folder="first"), "2026-01-01 00:00:00 UTC")
-    reproduction.merge("first")
+    merging.merge("first")
     paper.STATE["epochs"] = 3 if change == "epochs" else 9
     done = by_network("lenet", folder="second")
     if change == "device":
         rewrite(done, device="cuda (a GPU)")
-    (refused,) = reproduction.merge("second")
+    (refused,) = merging.merge("second")
     assert refused.outcome == "refused"
     assert f"must have the settings of the committed one, but {change} is" in refused.words
-    assert "lenet" not in reproduction.committed(papers.figure("fake2023", "3"))["laptop"].statistics
+    assert "lenet" not in verdicts.committed(papers.figure("fake2023", "3"))["laptop"].statistics
 
 
 def test_a_figure_that_compares_its_networks_is_run_as_a_whole(paper: ModuleType) -> None:

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from biascope import papers
-from biascope.papers import reproduce as reproduction
-from biascope.papers.reproduce import Outcome, Standing
+from biascope.papers import verdicts
+from biascope.papers.verdicts import Outcome, Standing
 from biascope.results.claim import KINDS, Place, Statement
 
 PAPERS = papers.names()
@@ -14,7 +14,7 @@ PAPERS = papers.names()
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
-    return reproduction.outcomes(reproduction.standings())
+    return verdicts.outcomes(verdicts.standings())
 
 
 @pytest.mark.parametrize("paper", ["geometry2025", "linearized2021", "nads2020"])
@@ -44,7 +44,7 @@ def test_remarks_are_sentences(paper: str, outcomes: list[Outcome]) -> None:
 
 
 def standing(verdict: str) -> Standing:
-    return next(each for each in reproduction.standings() if each.verdict == verdict)
+    return next(each for each in verdicts.standings() if each.verdict == verdict)
 
 
 def test_not_reproduced_needs_an_experiment_that_rules_our_settings_out() -> None:

@@ -15,8 +15,8 @@ from biascope import papers
 from biascope.editing.tuning import TUNINGS
 from biascope.measures.task_addition import TaskAddition
 from biascope.papers import selection
-from biascope.papers.reproduce import RESULTS
 from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, rates, sizes, tasks
+from biascope.papers.verdicts import RESULTS
 from biascope.results.estimate import Number, proportion
 from biascope.runs.run import Run
 

@@ -20,7 +20,9 @@ from biascope.cli.options import Work, with_groups
 from biascope.cli.printing import print_json
 
 if TYPE_CHECKING:
-    from biascope.papers.reproduce import Merged, Reproduction, Standing
+    from biascope.papers.merging import Merged
+    from biascope.papers.reproduce import Reproduction
+    from biascope.papers.verdicts import Standing
     from biascope.results.finding import FigureOfPaper
 
 
@@ -96,6 +98,7 @@ def _reproduce(
     networks: Sequence[str] = (),
 ) -> None:
     from biascope import papers
+    from biascope.papers import merging
     from biascope.papers import reproduce as reproduction
     from biascope.results.claim import effort_rank
     from biascope.runs.rehearsal import counted
@@ -108,7 +111,7 @@ def _reproduce(
     figures = (papers.figure(paper, number),) if number else papers.find(paper).figures
     run = work.run(work.out)
     if keep:  # a destination that is not there is told before any work
-        reproduction.destination(results)
+        merging.destination(results)
     if work.dry_run:
         _print_expected(figures, effort, results, work)
         return
@@ -151,7 +154,7 @@ def _reproduce(
 
 def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path | None, work: Work) -> None:
     """Print the times of committed runs of the same effort; a single figure without a run on this device is rehearsed."""
-    from biascope.papers.reproduce import committed
+    from biascope.papers.verdicts import committed
     from biascope.results.wording import duration
     from biascope.runs.rehearsal import Expectation, Stage
 
@@ -212,13 +215,13 @@ def _print_claim(standing: Standing, *remarks: str) -> None:
 
 def _print_status(paper: str, number: str, results: Path | None, every: bool, as_json: bool) -> None:
     from biascope import papers
-    from biascope.papers import reproduce as reproduction
+    from biascope.papers import verdicts
 
-    standings = reproduction.standings(results=results)
+    standings = verdicts.standings(results=results)
     if paper:
         name = papers.find(paper).name
         standings = [each for each in standings if each.figure.paper == name]
-    outcomes = reproduction.outcomes(standings)
+    outcomes = verdicts.outcomes(standings)
     if number:
         wanted = papers.figure(paper, number).number
         standings = [each for each in standings if each.figure.number == wanted]
@@ -226,12 +229,12 @@ def _print_status(paper: str, number: str, results: Path | None, every: bool, as
         outcomes = [each for each in outcomes if each.statement.key in tested]
     if as_json:
         print_json(
-            summary=[each.row() for each in reproduction.summary(standings, outcomes)],
+            summary=[each.row() for each in verdicts.summary(standings, outcomes)],
             statements=[each.row() for each in outcomes],
             rows=[each.row() for each in standings],
         )
         return
-    for line in reproduction.summary_lines(standings, outcomes):
+    for line in verdicts.summary_lines(standings, outcomes):
         typer.echo(line)
     if not (every or number):
         typer.echo("\nAdd --all for every claim, or name a paper and a figure.")
@@ -255,7 +258,7 @@ def _counts(standings: Iterable[Standing]) -> str:
 
 def _print_papers(results: Path | None, as_json: bool) -> None:
     from biascope import papers
-    from biascope.papers import reproduce as reproduction
+    from biascope.papers import verdicts
     from biascope.results.wording import duration
 
     found = list(map(papers.find, papers.names()))
@@ -267,14 +270,14 @@ def _print_papers(results: Path | None, as_json: bool) -> None:
         ]
         print_json(figures=rows)
         return
-    standings = reproduction.standings(results=results)
+    standings = verdicts.standings(results=results)
     for paper in found:
         typer.echo(f"\n{paper.name}  {paper.title}")
         for figure in paper.figures:
             own = [each for each in standings if each.figure is figure]
             typer.echo(f"  {figure.number:9} {figure.title}")
             typer.echo(f"  {'':9} claims: {_counts(own)}")
-            for record in reproduction.committed(figure, results=results).values():
+            for record in verdicts.committed(figure, results=results).values():
                 typer.echo(f"  {'':9} {record.effort} effort took {duration(record.seconds)} on {record.device}")
     typer.echo(
         "\nTo run a figure: biascope reproduce PAPER FIGURE [--effort smoke|laptop|paper]. Without FIGURE, all figures are run."
@@ -283,9 +286,9 @@ def _print_papers(results: Path | None, as_json: bool) -> None:
 
 def _merged(source: Path, results: Path | None, as_json: bool) -> list[Merged]:
     """Merge the findings of a folder and print the outcomes; refusals are always printed."""
-    from biascope.papers import reproduce as reproduction
+    from biascope.papers import merging
 
-    outcomes = reproduction.merge(source, results=results)
+    outcomes = merging.merge(source, results=results)
     for each in outcomes:
         if each.outcome == "refused":
             typer.echo(f"  refused  {each.source}: {each.words}", err=True)
