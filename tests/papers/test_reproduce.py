@@ -318,7 +318,7 @@ def status(results: Path | None = None) -> list[dict[str, Any]]:
 
 def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
     rows = status()
-    keys = "paper figure claim statistic effort device published where measured tolerance verdict reason kind post_hoc statement"
+    keys = "paper figure claim statistic effort device published where measured tolerance verdict reason kind post_hoc level differences statement"
     assert [" ".join(row) for row in rows] == [keys] * 4
     assert {row["verdict"] for row in rows} == {"not run"}
     assert (
@@ -590,7 +590,7 @@ def test_keep_status_and_list(paper: ModuleType, checkout: Path) -> None:
     document = json.loads(out)
     assert document["version"] == 1
     assert document["rows"] == status()
-    assert [row["verdict"] for row in document["statements"]] == ["reproduced", "inconclusive", "not run"]
+    assert [row["verdict"] for row in document["statements"]] == ["reduced", "inconclusive", "not run"]
     assert document["summary"][0]["judged"] == 2
     assert [row["verdict"] for row in status()] == ["reproduced", "reproduced", "inconclusive", "not run"]
     code, out, _, _ = call("--status")
@@ -701,7 +701,7 @@ def test_statements_are_the_denominator(paper: ModuleType, checkout: Path, make_
     found = verdicts.standings()
     outcomes = verdicts.outcomes(found)
     told = [(each.statement.key, each.verdict, each.judged) for each in outcomes]
-    assert told == [("half", "reproduced", True), ("parts", "inconclusive", True), ("silence", "not run", False)]
+    assert told == [("half", "reduced", True), ("parts", "inconclusive", True), ("silence", "not run", False)]
     (row,) = verdicts.summary(found, outcomes)
     assert (row.statements, row.judged) == (3, 2)
     assert row.apart["ours"] == {"reproduced": 1, "not run": 1}

@@ -169,6 +169,8 @@ def _merge_one(
     whole = before is not None and record.statistics.keys() >= before.statistics.keys()
     if added:
         record = united(figure, before, record)
+    if before is not None:
+        record = _remembering(figure, before, record)
     entries[record.effort] = record
     ordered = {effort: entries[effort].as_json() for effort in sorted(entries, key=effort_rank)}
     path = committed_file(figure, results)
@@ -185,6 +187,22 @@ def _merge_one(
     lost = ", ".join(sorted(before.statistics.keys() - record.statistics.keys()))
     remark = f"; no longer measured: {lost}" if lost else ""
     return "replaced", f"{words}, for one of {before.date} on {before.device}{remark}"
+
+
+def _remembering(figure: FigureOfPaper, before: Record, record: Record) -> Record:
+    """The record with claims marked whose number, of the same seeds, had been seen before they were written.
+
+    A run that is repeated would otherwise make them look as if they had been written before it.
+    """
+    seeds = {key for key in before.settings.keys() | record.settings.keys() if key.startswith("seed")}
+    if any(before.settings.get(key) != record.settings.get(key) for key in seeds):
+        return record
+    seen = {each.claim.statement for each in verdicts.judged(figure, [before]) if each.fitted}
+    marked = (
+        (dataclasses.replace(claim, post_hoc=claim.statement in seen or claim.post_hoc), verdict)
+        for claim, verdict in record.claims
+    )
+    return dataclasses.replace(record, claims=tuple(marked))
 
 
 def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Record:

@@ -1,4 +1,4 @@
-"""Where the papers stand: claims and statements judged today on the committed numbers."""
+"""Where the papers stand: claims and statements judged today on the committed numbers, each with the level of its run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from biascope import papers
+from biascope.papers.levels import LEVELS, level
 from biascope.results.claim import VERDICTS, Claim, Judgement, Statement, effort_rank
 from biascope.results.estimate import Number
 from biascope.results.finding import FigureOfPaper
@@ -18,6 +19,10 @@ from biascope.results.record import Record
 from biascope.results.wording import snake
 
 RESULTS = Path(__file__).parent / "results"
+_MOST = 3  # differences of a run that a remark tells
+FITTED, PART = "fitted after the fact", "in part"
+#: Where a statement can stand. What holds is told by its level (:mod:`biascope.papers.levels`).
+STANDINGS = (*LEVELS, FITTED, PART, "not reproduced", "inconclusive", "not run")
 
 
 @dataclass(frozen=True)
@@ -51,16 +56,44 @@ class Standing:
         """The verdict alone."""
         return self.judgement.verdict
 
+    @property
+    def level(self) -> tuple[str, tuple[str, ...]]:
+        """How near the run came to the published experiment, and what differs; of a claim that was not run, nothing."""
+        return ("", ()) if self.record is None else level(self.figure, self.claim, self.record)
+
+    @property
+    def _before(self) -> tuple[Claim, str] | None:
+        """The claim as it stood when its number was measured, and its verdict then."""
+        terms = (self.claim.statistic, self.claim.comparator)
+        stored = (
+            [pair for pair in self.record.claims if (pair[0].statistic, pair[0].comparator) == terms]
+            if self.record
+            else []
+        )
+        return min(stored, key=lambda pair: pair[0].statement != self.claim.statement, default=None)  # of two, its own
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the claim or its bound was written after its number had been seen."""
+        if self.claim.post_hoc or self.record is None:
+            return self.claim.post_hoc
+        if self._before is None:
+            return True
+        before = self._before[0]
+        return before.post_hoc or before.tolerance != self.claim.tolerance
+
+    @property
+    def decides(self) -> bool:
+        """Whether the claim decides about its statement: by the paper's own bound, fixed before its number was seen."""
+        return self.claim.kind == "paper" and not self.fitted
+
     def changes(self) -> list[str]:
         """What differs from the claim as it stood when its number was measured, in words."""
         if self.record is None:
             return []
-        terms = (self.claim.statistic, self.claim.comparator)
-        stored = [pair for pair in self.record.claims if (pair[0].statistic, pair[0].comparator) == terms]
-        if not stored:
+        if self._before is None:
             return ["the claim was written after its number was measured"]
-        stored.sort(key=lambda pair: pair[0].statement != self.claim.statement)  # of two on one number, its own
-        before = {**dataclasses.asdict(stored[0][0]), "verdict": stored[0][1]}
+        before = {**dataclasses.asdict(self._before[0]), "verdict": self._before[1]}
         now = {**dataclasses.asdict(self.claim), "verdict": self.verdict}
         return [
             f"{name.replace('_', ' ')} was {before[name]!r} when it was measured"
@@ -84,7 +117,9 @@ class Standing:
             "verdict": self.verdict,
             "reason": self.judgement.reason,
             "kind": self.claim.kind,
-            "post_hoc": self.claim.post_hoc,
+            "post_hoc": self.fitted,
+            "level": self.level[0],
+            "differences": list(self.level[1]),
             "statement": self.claim.of,
         }
 
@@ -93,36 +128,56 @@ class Standing:
 class Outcome:
     """Where a statement of a paper stands: what its claims say together.
 
-    Claims with a bound of ours and claims written after the fact do not count.
-
     Attributes:
         paper: Id of the paper.
         statement: What the paper says.
-        claims: The claims that test it by the paper's own bound.
+        claims: The claims that decide (:attr:`Standing.decides`).
+        seen: The paper's claims that were written after their numbers had been seen.
     """
 
     paper: str
     statement: Statement
     claims: tuple[Standing, ...]
+    seen: tuple[Standing, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """*Not reproduced* if one claim is, else *inconclusive* if one claim is, else *reproduced* if one claim is.
+        """One of :data:`STANDINGS`.
 
-        What is not reproduced stays *inconclusive* until an experiment rules our settings out as the reason.
+        =======================  ==========================================================================================
+        *not reproduced*         one claim is not, and an experiment rules our settings out as the reason
+        *inconclusive*           one claim is, or is not reproduced without such an experiment
+        a level                  all claims hold; the level is that of the weakest run
+        *in part*                some claims hold, and others were not run
+        *fitted after the fact*  no claim decides, and all that were written after their numbers were seen hold
+        *not run*                otherwise
+        =======================  ==========================================================================================
         """
         found = {each.verdict for each in self.claims}
         if "not reproduced" in found:
             return "not reproduced" if self.statement.ruled_out else "inconclusive"
-        return next((verdict for verdict in ("inconclusive", "reproduced") if verdict in found), "not run")
+        if "inconclusive" in found:
+            return "inconclusive"
+        if found == {"reproduced"}:
+            return max((each.level[0] for each in self.claims), key=LEVELS.index)
+        if "reproduced" in found:
+            return PART
+        fitted = {each.verdict for each in self.seen}
+        return FITTED if not self.claims and fitted == {"reproduced"} else "not run"
 
     @property
     def remark(self) -> str:
-        """Why it is untested, or what explains that it or one of its claims is not reproduced; empty if nothing is to explain."""
+        """What explains the verdict: the experiment, what is not shown, how far the runs went. Empty if nothing is to explain."""
         if self.verdict == "not reproduced":
             return self.statement.ruled_out
         if any(each.verdict == "not reproduced" for each in self.claims):
             return self.statement.undecided or "A claim is not reproduced, and no experiment rules our settings out."
+        if self.verdict == PART:
+            return f"Of {len(self.claims)} claims {self.counted['reproduced']} hold; the others were not run."
+        if self.verdict in ("reduced", "transferred"):
+            weakest = (each.level[1] for each in self.claims if each.level[0] == self.verdict)
+            words = list(dict.fromkeys(phrase for each in weakest for phrase in each))
+            return f"With {'; '.join(words[:_MOST])}{f'; {len(words) - _MOST} more' if len(words) > _MOST else ''}."
         return "" if self.claims else self.statement.untested
 
     @property
@@ -164,10 +219,15 @@ def outcomes(found: Sequence[Standing]) -> list[Outcome]:
     testing: dict[tuple[str, str], list[Standing]] = {}
     known = dict.fromkeys(each.figure.paper for each in found)
     for each in found:
-        if each.claim.kind == "paper" and not each.claim.post_hoc:
+        if each.claim.kind == "paper":
             testing.setdefault((each.figure.paper, each.claim.of), []).append(each)
     return [
-        Outcome(paper, statement, tuple(testing.get((paper, statement.key), ())))
+        Outcome(
+            paper,
+            statement,
+            claims=tuple(each for each in testing.get((paper, statement.key), ()) if each.decides),
+            seen=tuple(each for each in testing.get((paper, statement.key), ()) if not each.decides),
+        )
         for paper in known
         for statement in papers.find(paper).statements
     ]
@@ -209,27 +269,34 @@ def summary(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[Su
         own = [each for each in statements if each.paper == paper]
         apart: dict[str, Counter[str]] = {"ours": Counter(), "post_hoc": Counter(), "check": Counter()}
         for each in found:
-            if each.figure.paper != paper or (each.claim.kind == "paper" and not each.claim.post_hoc):
+            if each.figure.paper != paper or each.decides:
                 continue
-            kind = "post_hoc" if each.claim.post_hoc and each.claim.kind != "check" else each.claim.kind
+            kind = "post_hoc" if each.fitted and each.claim.kind != "check" else each.claim.kind
             apart[kind][each.verdict] += 1
         verdicts = Counter(each.verdict for each in own)
         ordered = {
             group: {name: counted[name] for name in VERDICTS if counted[name]} for group, counted in apart.items()
         }
-        counts = {name: verdicts[name] for name in VERDICTS}
+        counts = {name: verdicts[name] for name in STANDINGS}
         rows.append(Summary(paper, len(own), counts, sum(each.judged for each in own), ordered))
     return rows
 
 
 def summary_lines(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[str]:
-    """The summary as a table for a terminal, and what its columns mean."""
+    """The summary as a table for a terminal, a column per paper."""
     rows = summary(found, statements)
+    table = [["", *(row.paper for row in rows)], ["statements", *(str(row.statements) for row in rows)]]
+    table += [[name, *(str(row.verdicts[name] or "·") for row in rows)] for name in STANDINGS]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["Statements of the papers, in each paper's own terms:", ""]
-    lines.append(f"  {'paper':20} {'statements':>10} {'judged':>7} " + " ".join(f"{name:>14}" for name in VERDICTS))
-    for row in rows:
-        counts = " ".join(f"{row.verdicts[name]:14}" for name in VERDICTS)
-        lines.append(f"  {row.paper:20} {row.statements:10} {row.judged:7} {counts}")
+    lines += [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in table
+    ]
     total, judged = sum(row.statements for row in rows), sum(row.judged for row in rows)
     if total:
         lines += ["", f"{judged} of {total} statements were judged ({100 * judged / total:.0f} %)."]

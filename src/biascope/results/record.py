@@ -147,20 +147,21 @@ class Record:
         """
         return [
             Difference(
-                name, _in_words(value), _in_words(self.settings[name]) if name in self.settings else "not recorded"
+                name, in_words(value), in_words(self.settings[name]) if name in self.settings else "not recorded"
             )
             for name, value in figure.published.items()
             if name not in self.settings or self.settings[name] != value
         ]
 
 
-def _in_words(value: Any) -> str:
+def in_words(value: Any) -> str:
+    """A setting as it is printed."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, list):
-        return ", ".join(map(_in_words, value))
+        return ", ".join(map(in_words, value))
     return str(value)
 
 
