@@ -61,6 +61,7 @@ html_theme = "furo"
 html_title = f"Biascope {version}"
 html_static_path = ["_static"]
 html_css_files = ["biascope.css"]
+html_js_files = ["filter.js"]
 html_copy_source = False
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 import tarfile
@@ -22,6 +23,7 @@ from biascope.papers import merging, verdicts
 from biascope.papers import reproduce as reproduction
 from biascope.results import paper_page as reproduction_page
 from biascope.results import store
+from biascope.results.claim import Claim
 from biascope.results.estimate import Estimate
 from biascope.results.record import DOCUMENT
 from biascope.runs.run import Run
@@ -318,7 +320,10 @@ def status(results: Path | None = None) -> list[dict[str, Any]]:
 
 def test_status_has_one_row_per_claim_with_exactly_its_keys(paper: ModuleType) -> None:
     rows = status()
-    keys = "paper figure claim statistic effort device published where measured tolerance verdict reason kind post_hoc level differences statement"
+    keys = (
+        "paper figure claim statistic effort device published where measured tolerance verdict reason kind post_hoc level "
+        "differences statement"
+    )
     assert [" ".join(row) for row in rows] == [keys] * 4
     assert {row["verdict"] for row in rows} == {"not run"}
     assert (
@@ -649,12 +654,12 @@ def test_a_place_or_device_that_is_not_there_is_told_before_any_work(
     assert paper.CALLS == []
 
 
-# Gallery
+# Pages
 
 
 @pytest.fixture(scope="module")
-def make_gallery() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("make_gallery", ROOT / "docs" / "make_gallery.py")
+def make_papers() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("make_papers", ROOT / "docs" / "make_papers.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -662,40 +667,40 @@ def make_gallery() -> ModuleType:
     return module
 
 
-def test_the_gallery_page_shows_what_is_committed(paper: ModuleType, checkout: Path, make_gallery: ModuleType) -> None:
-    gallery = checkout / "docs/gallery"
+def test_the_pages_show_what_is_committed(paper: ModuleType, checkout: Path, make_papers: ModuleType) -> None:
+    docs = checkout / "docs"
+    (docs / "papers").mkdir()
+    page = docs / "papers" / "fake2024.md"
+    page.write_text("# Two figures\n\n<!-- standing -->\n<!-- end -->\n\nBy hand.\n\n<!-- claims -->\n<!-- end -->\n")
     run_figure()
     merging.merge("runs")
-    text = make_gallery.page(gallery=gallery)
-    assert "### Figure 2: Shares" in text
-    assert "![Shares](fake2024-2.png)" in text
+    assert set(make_papers.stale(docs)) == {"statements.md", "README.md", "fake2024.md"}
+    for path, text in make_papers.pages(docs):
+        path.write_text(text, encoding="utf-8")
+    assert make_papers.stale(docs) == []
+    text = page.read_text(encoding="utf-8")
+    assert "By hand." in text
+    assert "**3 statements: 1 reduced, 1 inconclusive and 1 not run.**" in text
     assert (
-        "| About fifty. | the paper's | 50 | 50 ± 1.0 % (95 % CI 48.0 to 52.0) | ± 5 | reproduced | laptop | cpu ("
-        in text
+        "| 2 | About fifty. | 1: “one half” | 50 ± 5 | 50 ± 1.0 % (95 % CI 48.0 to 52.0) | reproduced | reduced; epochs not recorded "
+        "| biascope reproduce fake2024 2 --effort laptop, " in text
     )
-    assert "| 1 (spread unknown) | at most 2 | inconclusive: the spread is unknown" in text
-    assert "Not recorded: epochs." in text
-    assert "- Figure S21-S22: Fails at times" in text
-    assert "3 not run" not in text
-    assert "<script" not in text.replace("\\<", "")
-    assert not make_gallery.is_up_to_date(gallery=gallery)
-    (gallery / "README.md").write_text(text, encoding="utf-8")
-    (gallery.parent / "statements.md").write_text(make_gallery.statements_page(), encoding="utf-8")
-    assert make_gallery.is_up_to_date(gallery=gallery)
+    assert "| 1 (spread unknown) | inconclusive: the spread is unknown" in text
+    assert "| S21-S22 | One. (bound of ours) | — | 1 ± 0 | — | not run | — | — |" in text
+    gallery = (docs / "gallery" / "README.md").read_text(encoding="utf-8")
+    assert "### Figure 2: Shares" in gallery
+    assert "![Shares](fake2024-2.png)" in gallery
+    for each in (text, gallery):
+        assert "<script" not in each.replace("\\<", "")
+    statements = (docs / "statements.md").read_text(encoding="utf-8")
+    assert "| fake2024 | 3 | Nothing tests this. | not run | — |" in statements
+    assert "| fake2024 | 2 | A claim of the past. | reproduced | The paper does not say it. |" in statements
     run_figure("S21-S22")
     merging.merge("runs")
-    assert not make_gallery.is_up_to_date(gallery=gallery)
+    assert "fake2024.md" in make_papers.stale(docs)
 
 
-def test_the_gallery_names_networks_that_did_not_run_once(make_gallery: ModuleType) -> None:
-    published = {f"{setting}: {name}": 1 for setting in ("epochs", "runs") for name in ("LeNet", "MLP", "ResNet-18")}
-    figure = SimpleNamespace(published=published)
-    numbers = {"lenet_gap": Estimate.exact(1).named("LeNet: gap")}
-    record = SimpleNamespace(settings={"epochs: MLP": 1}, statistics=numbers)
-    assert make_gallery._not_run(figure, record) == ["ResNet-18"], "LeNet has a number and the MLP a setting"
-
-
-def test_statements_are_the_denominator(paper: ModuleType, checkout: Path, make_gallery: ModuleType) -> None:
+def test_statements_are_the_denominator(paper: ModuleType, checkout: Path) -> None:
     run_figure()
     merging.merge("runs")
     found = verdicts.standings()
@@ -707,11 +712,24 @@ def test_statements_are_the_denominator(paper: ModuleType, checkout: Path, make_
     assert row.apart["ours"] == {"reproduced": 1, "not run": 1}
     lines = "\n".join(verdicts.summary_lines(found, outcomes))
     assert "2 of 3 statements were judged (67 %)." in lines
-    page = make_gallery.statements_page()
-    assert "| 3 | Nothing tests this. | not run | — |" in page
-    assert "| 2 | A claim of the past. | reproduced | The paper does not say it. |" in page
-    block = "<!-- verdicts of fake2024: made by make_gallery.py -->\nold\n<!-- end of verdicts -->"
-    assert "| the paper's 3 statements | 1 | 0 | 1 | 1 |" in make_gallery.with_tables(block)
+
+
+@pytest.mark.parametrize(
+    ("claim", "number", "ends"),
+    [
+        (Claim("At least.", "n", "at least", None, 2.0), Estimate(3.0, 0.5, 2.5, 6.0), (0.125, 0.25, 1.0)),
+        (Claim("At least.", "n", "at least", None, 2.0), Estimate(1.0, 0.5, -2.0, 3.0), (-1.0, -0.25, 0.25)),
+        (Claim("At most.", "n", "at most", None, 2.0), Estimate(1.0, 0.5, -math.inf, 1.5), (0.5, 1.0, 1.0)),
+        (Claim("About.", "n", "about", 50.0, 5.0), Estimate(51.0, 1.0, 49.0, 53.0), (0.4, 0.8, 1.0)),
+        (Claim("About.", "n", "about", 50.0, 5.0), Estimate(60.0, 1.0, 58.0, 62.0), (-1.0, -1.0, -0.6)),
+        (Claim("At least.", "n", "at least", None, 2.0), Estimate(3.0), (1.0, 1.0, 1.0)),
+    ],
+)
+def test_the_forest_plot_shows_on_which_side_of_its_bound_a_number_lies(
+    make_papers: ModuleType, claim: Claim, number: Estimate, ends: tuple[float, float, float]
+) -> None:
+    standing = SimpleNamespace(claim=claim, measured=number.named("n"))
+    assert make_papers.agreement(standing) == pytest.approx(ends)
 
 
 def test_networks_that_did_not_train_decide_nothing(paper: ModuleType, checkout: Path) -> None:
@@ -724,9 +742,9 @@ def test_networks_that_did_not_train_decide_nothing(paper: ModuleType, checkout:
     assert not verdicts.outcomes([half])[0].judged
 
 
-def test_the_committed_gallery_is_up_to_date(make_gallery: ModuleType) -> None:
-    assert make_gallery.is_up_to_date(), "run: python docs/make_gallery.py"
+def test_the_committed_pages_are_up_to_date(make_papers: ModuleType) -> None:
+    assert make_papers.stale() == [], "run: python docs/make_papers.py"
     for name in papers.names():
         for figure in papers.find(name).figures:
             if verdicts.committed(figure):
-                assert (make_gallery.GALLERY / f"{figure.paper}-{figure.file_name}.png").exists(), figure.number
+                assert (make_papers.DOCS / "gallery" / f"{figure.paper}-{figure.file_name}.png").exists(), figure.number
