@@ -36,15 +36,18 @@ _KINDS = {"paper": "", "ours": " (bound of ours)", "check": " (check of our own 
 
 def standing_block(paper: papers.Paper, outcomes: Sequence[Outcome], records: Sequence[Record]) -> str:
     """Where a paper stands: how many statements at which level, what it took, and a forest plot."""
-    counts = {name: sum(each.verdict == name for each in outcomes) for name in STANDINGS}
-    told = listed([f"{count} {name}" for name, count in counts.items() if count])
     return f"""
 {_cell(paper.title)}
 
-**{len(outcomes)} statements: {told}.** {_effort(records)} [What the words mean](../reproduce.md#what-the-verdicts-mean).
+**{len(outcomes)} statements: {_counted(outcomes)}.** {_effort(records)} [What the words mean](../reproduce.md#what-the-verdicts-mean).
 
 ![Each statement's numbers against the bound that the paper sets](../gallery/{paper.name}.png)
 """
+
+
+def _counted(outcomes: Sequence[Outcome]) -> str:
+    counts = {name: sum(each.verdict == name for each in outcomes) for name in STANDINGS}
+    return listed([f"{count} {name}" for name, count in counts.items() if count])
 
 
 def _effort(records: Sequence[Record]) -> str:
@@ -250,6 +253,11 @@ def pages(docs: Path, results: Path | None = None) -> Iterator[tuple[Path, str]]
     runs = {(each.paper, each.number): list(verdicts.committed(each, results=results).values()) for each in figures}
     yield docs / "statements.md", statements_page(outcomes)
     yield docs / "gallery" / "README.md", gallery_page(docs / "gallery", figures, runs)
+    readme = docs.parent / "README.md"
+    if readme.exists():
+        counted = _counted(outcomes).replace(" ", " are ", 1)
+        told = f"Of {len(outcomes)} statements in six papers, {counted}."
+        yield readme, _BLOCK.sub(lambda part: f"{part[1]}{told}\n{part[3]}", readme.read_text(encoding="utf-8"))
     for paper in found:
         path = docs / "papers" / f"{paper.name}.md"
         own = [each for each in outcomes if each.paper == paper.name]

@@ -18,6 +18,9 @@ EXAMPLES = dict(
         r"```python\n# (src/biascope/\S+\.py)\n(.*?)```", (ROOT / "docs/extending.md").read_text("utf-8"), re.DOTALL
     )
 )
+SHEET, CLAIMS = re.search(  # added to the sheet of the paper
+    r"```toml\n# (src/biascope/\S+\.toml)\n(.*?)```", (ROOT / "docs/extending.md").read_text("utf-8"), re.DOTALL
+).groups()  # type: ignore[union-attr]
 # What a user types in the copy, all in one process: Python and torch start once.
 COMMANDS = {
     "measure": "measure gradient_norm logistic_regression --draws 8 --json",
@@ -65,6 +68,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Python:
     for path, content in EXAMPLES.items():
         assert not (copy / path).exists(), f"{path} is there already"
         (copy / path).write_text(content, "utf-8")
+    (copy / SHEET).write_text((copy / SHEET).read_text("utf-8") + CLAIMS, "utf-8")
     (copy / "data" / "semeion").mkdir(parents=True)
     (copy / "data" / "semeion" / "semeion.data").write_text(DIGITS)
     environment = {"PYTHONPATH": str(copy / "src"), "BIASCOPE_DATA": str(copy / "data"), "OMP_NUM_THREADS": "1"}

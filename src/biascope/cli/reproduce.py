@@ -56,7 +56,7 @@ def reproduce(
     ] = [],  # noqa: B006 - typer copies it
     keep: Annotated[bool, typer.Option("--keep", help="Merge the findings into the committed results.")] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Print how many statements of each paper are reproduced, and stop.")
+        bool, typer.Option("--status", help="Print where the statements of each paper stand, and stop.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="With --status, also print the verdict on every claim.")] = False,
     merge: Annotated[

@@ -15,6 +15,7 @@ from biascope.results.wording import snake
 #: published experiment behind it; a part of the published sizes, or another setting; another model or data.
 LEVELS = ("reproduced", "derived", "reduced", "transferred")
 _MODELS = ("networks", "encoders", "data", "tasks", "texts", "control task")  # settings that name models and data
+_LONG = 60  # letters of two values that are told side by side
 _REPEATS = ("runs", "seeds", "draws")  # settings that begin so: more than published is no difference
 
 
@@ -74,4 +75,5 @@ def _is_more(ours: Any, published: Any) -> bool:
 def _phrase(setting: str, ours: Any, published: Any) -> str:
     if isinstance(ours, int) and isinstance(published, int) and ours < published:
         return f"{in_words(ours)} of {in_words(published)} {setting}"
-    return f"{setting} {in_words(ours)} instead of {in_words(published)}"
+    told, theirs = in_words(ours), in_words(published)
+    return f"{setting} {told} instead of {theirs}" if len(told + theirs) < _LONG else f"other {setting}"
