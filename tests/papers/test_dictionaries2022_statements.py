@@ -1,21 +1,14 @@
-"""Chapter 5: statements of the thesis against our claims, the evidence of training, and the migration of its results."""
-
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+"""Chapter 5: statements of the thesis against our claims, and the evidence of training."""
 
 import numpy as np
 import pytest
 
 from biascope import papers
 from biascope.papers.dictionaries2022 import energy, meta
-from biascope.papers.verdicts import RESULTS
 from biascope.results.estimate import spearman
 from biascope.runs.run import Run
 
 PAPER = papers.find("dictionaries2022")
-MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_dictionaries2022.py"
 WITHOUT_TRAINING = {"5.2", "5.6", "Section 5.2", "Theorem 5.1", "Equation 5.7"}
 
 
@@ -77,12 +70,3 @@ def test_intervals_of_rank_correlations_hold_other_initial_weights() -> None:
     assert (spread.low, spread.high) == pytest.approx((-1, 1))
     alone = energy.resampled_draws_and_images(spearman, [each[:1] for each in steady], [each[:1] for each in tables])
     assert np.isnan(alone.standard_error)
-
-
-def test_the_migration_of_results_is_done_and_changes_nothing_more(tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(RESULTS / PAPER.name, tmp_path / PAPER.name))
-    done = subprocess.run(
-        [sys.executable, MIGRATION, tmp_path], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.strip() == "0 files rewritten"
-    assert all(path.read_bytes() == (RESULTS / PAPER.name / path.name).read_bytes() for path in copy.glob("*.json"))

@@ -1,9 +1,6 @@
-"""The 2025 paper: its statements and claims, evidence of training, spreads of single trainings, and the migration of its numbers."""
+"""The 2025 paper: its statements and claims, evidence of training, and spreads of single trainings."""
 
-import importlib.util
-import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +20,6 @@ from biascope.tasks.task import Arrays
 
 PAPER = papers.find("geometry2025")
 CLAIMS = [(figure, claim) for figure in PAPER.figures for claim in figure.claims]
-MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "withdrawn_runs_geometry2025.py"
 CPU = Run(device="cpu", progress=False)
 OF_UNTRAINED_NETWORKS = {
     "3.1",
@@ -198,38 +194,6 @@ def test_claims_on_tables_take_the_worst_cell() -> None:
     short = samples.of_all_cells("lenet", "LeNet", (30, 50), accuracies((1.0, 1.0)), test=10_000, epochs=20)
     assert not any("published" in key for key in short), "shorter trainings are not compared with the paper's"
     assert samples.of_all_cells("vit", "ViT", (33,), accuracies((1.0, 1.0)), test=10_000, epochs=50) == {}
-
-
-def migration() -> Any:
-    spec = importlib.util.spec_from_file_location("withdrawn_runs", MIGRATION)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-def test_the_migration_withdraws_runs_by_another_recipe_and_is_done(tmp_path: Path) -> None:
-    folder, gallery = tmp_path / "geometry2025", tmp_path / "gallery"
-    folder.mkdir()
-    gallery.mkdir()
-    settings = json.loads(json.dumps(motion.settings_3("laptop")))
-    kept, old = {"settings": settings}, {"settings": {**settings, "clip": "none"}}
-    for name, efforts in (("3", {"laptop": kept, "paper": old}), ("12", {"paper": old}), ("9", {"paper": old})):
-        (folder / f"{name}.json").write_text(json.dumps({"efforts": efforts}), encoding="utf-8")
-        (gallery / f"geometry2025-{name}.png").write_bytes(b"picture")
-    assert migration().main(tmp_path, gallery) == 2
-    assert json.loads((folder / "3.json").read_text(encoding="utf-8")) == {"efforts": {"laptop": kept}}
-    assert not (folder / "12.json").exists()
-    assert {path.stem for path in gallery.iterdir()} == {"geometry2025-3", "geometry2025-9"}
-    assert migration().main(tmp_path, gallery) == 0
-
-
-def test_no_committed_run_has_another_recipe() -> None:
-    follows = migration().follows
-    for figure in PAPER.figures:
-        for record in verdicts.committed(figure).values():
-            assert figure.number in migration().UNTRAINED or follows(record.settings, figure.published)
 
 
 def test_pruning_is_within_classes_and_random_subsets_differ_by_run() -> None:

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import importlib.util
 import math
-from pathlib import Path
 from typing import Any
 
 import closed_forms_geometry as forms
@@ -23,9 +21,6 @@ from biascope.papers.geometry2025.models import (
     pooled_convolution_evolution,
 )
 from biascope.papers.geometry2025.shared import family_of
-from biascope.papers.verdicts import committed
-from biascope.results.estimate import Estimate
-from biascope.results.store import plain
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.velocity import gradient_velocity, weight_velocity
@@ -220,21 +215,3 @@ def test_shares_and_reported_correlations_end_where_they_can_lie() -> None:
     assert plain.high > 1.0, "noise carries it there"
     assert theory.possible_corr(groups, torch.eye(4)).high == 1.0
     assert theory.possible_corr(groups, torch.eye(4)).low == plain.low
-
-
-def test_committed_shares_and_correlations_are_possible_and_stay_so() -> None:
-    path = Path(__file__).parents[2] / "migrations" / "possible_intervals_geometry2025.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    beyond = Estimate(0.99, 0.1, 0.78, 1.2).named("a share").as_dict()
-    key = "lenet_trained_squared_share_of_norm_deltat_norm_2_within_50_directions"
-    found = module.corrected("conjecture 2", {key: beyond, f"{key}_of_gsg_minus_s": beyond})
-    assert (found[key]["low"], found[key]["high"]) == (0.78, 1.0)
-    assert found[f"{key}_of_gsg_minus_s"] == beyond, "a difference can be larger"
-    for each in papers.find("geometry2025").figures:
-        for record in committed(each).values():
-            numbers = {name: plain(number.as_dict()) for name, number in record.statistics.items()}
-            assert module.corrected(each.number, numbers) == numbers

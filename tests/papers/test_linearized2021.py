@@ -1,8 +1,6 @@
-"""Chapter 4: statements and claims, the recipe of the released code, spreads over seeds, and the migration of old numbers."""
+"""Chapter 4: statements and claims, the recipe of the released code, and spreads over seeds."""
 
 import dataclasses
-import importlib.util
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
 from biascope.measures.kernel_rotation import KernelRotation
 from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
-from biascope.papers.verdicts import RESULTS
-from biascope.results.estimate import Estimate, over_ratios
+from biascope.results.estimate import over_ratios
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
@@ -179,64 +176,6 @@ def test_the_best_training_accuracy_is_recorded_and_divergence_is_no_accuracy() 
     assert evidence.passes(numbers[evidence.statistic])
 
 
-def _migration(name: str = "withdrawn_runs") -> Any:
-    path = Path(__file__).resolve().parents[2] / "migrations" / f"{name}_linearized2021.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_no_committed_run_has_other_initial_weights() -> None:
-    migration = _migration()
-    for path in (RESULTS / "linearized2021").glob("*.json"):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if not path.stem.startswith(migration.THEORY):
-            assert migration.kept(document) == document
-            assert all(run["settings"]["initial weights"] == "flax" for run in document["efforts"].values())
-
-
-def test_runs_that_do_not_record_their_initial_weights_are_withdrawn(tmp_path: Path) -> None:
-    folder, gallery = tmp_path / "results" / "linearized2021", tmp_path / "gallery"
-    folder.mkdir(parents=True)
-    gallery.mkdir()
-    old, new = {"settings": {"seed": 0}}, {"settings": {"initial weights": "flax"}}
-    files = {"4.2": {"laptop": old}, "4.4": {"laptop": old, "paper": new}, "theorem-4.1": {"laptop": old}}
-    for name, efforts in files.items():
-        (folder / f"{name}.json").write_text(json.dumps({"efforts": efforts}))
-        (gallery / f"linearized2021-{name}.png").touch()
-    migration = _migration()
-    assert migration.main(tmp_path / "results", gallery) == 2
-    assert migration.main(tmp_path / "results", gallery) == 0
-    left = {path.stem: json.loads(path.read_text())["efforts"] for path in folder.glob("*.json")}
-    assert left == {"4.4": {"paper": new}, "theorem-4.1": {"laptop": old}}
-    assert {path.stem for path in gallery.iterdir()} == {"linearized2021-4.4", "linearized2021-theorem-4.1"}
-
-
-def test_committed_numbers_have_no_interval_of_no_width() -> None:
-    corrected = _migration("agreeing_seeds").corrected
-    for path in (RESULTS / "linearized2021").glob("*.json"):
-        for record in json.loads(path.read_text(encoding="utf-8"))["efforts"].values():
-            assert {key: corrected(entry) for key, entry in record["statistics"].items()} == record["statistics"]
-
-
-def test_seeds_that_agree_lose_their_interval_and_exact_numbers_keep_theirs(tmp_path: Path) -> None:
-    agreed = {"value": 1.0, "standard_error": 0.0, "low": 1.0, "high": 1.0, "confidence": 0.95}
-    numbers = {"lenet_share_of_the_others_that_grew": agreed, "exact": {**agreed, "confidence": 1.0}}
-    claims = [{"statistic": key} for key in numbers]
-    path = tmp_path / "4.8.json"
-    path.write_text(json.dumps({"efforts": {"paper": {"statistics": numbers, "claims": claims}}}))
-    migration = _migration("agreeing_seeds")
-    assert migration.migrated(path)
-    assert not migration.migrated(path)
-    record = json.loads(path.read_text())["efforts"]["paper"]
-    assert record["statistics"]["exact"] == numbers["exact"]
-    assert record["statistics"]["lenet_share_of_the_others_that_grew"]["low"] is None
-    assert record["claims"] == [{"statistic": "exact"}]
-
-
 def test_figure_412_asks_whether_the_linear_models_of_its_claims_trained() -> None:
     wanted = {"first_kernel_taken_training_accuracy", "second_kernel_taken_training_accuracy"}
     for claim in linear_models.figure_412.claims:
@@ -380,55 +319,6 @@ def test_few_points_have_students_interval() -> None:
     found = shared.Learned(values / 100, values / 100, empty, empty, empty, empty, empty)
     mean = shared.fall_and_mean("LeNet", found, np.arange(5.0))["lenet_mean_accuracy"]
     assert (mean.low, mean.high) == pytest.approx((few.low, min(few.high, 100)))
-
-
-def test_committed_means_of_few_points_are_wide_enough() -> None:
-    migration, seen = _migration("few_points"), 0
-    for path in (RESULTS / "linearized2021").glob("*.json"):
-        for record in json.loads(path.read_text(encoding="utf-8"))["efforts"].values():
-            for key, entry in record["statistics"].items():
-                assert migration.corrected(key, entry, record["settings"]) == entry, key
-                seen += migration.points_of(key, entry["value"], record["settings"]) is not None
-    assert seen > 30
-
-
-def test_means_of_few_points_are_widened_once(tmp_path: Path) -> None:
-    def entry(value: float, error: float = 2.0) -> dict[str, Any]:
-        return Estimate(value, error, value - 1.8 * error, value + 1.8 * error).named("mean", "%").as_dict()
-
-    numbers = {
-        "lenet_mean_accuracy": entry(70.0),
-        "linearised_lenet_mean_accuracy": entry(97.0),
-        "lenet_lead_of_the_linearisation": entry(27.0),
-        "lenet_smaller_lead_of_the_linearisation_before_and_after_500": entry(10.01 / 4),
-        "lenet_rank_correlation_of_accuracy_and_index": entry(-0.9, 0.01),
-        "mlp_lead_of_the_linearisation": entry(20.0),
-    }
-    settings = {
-        "learned: LeNet": [1, 20, 100, 300, 600, 1000],
-        "test samples: LeNet": 10_000,
-        "learned: MLP": list(range(15)),
-        "test samples: MLP": 10_000,
-    }
-    path = tmp_path / "4.2.json"
-    path.write_text(json.dumps({"efforts": {"paper": {"statistics": numbers, "settings": settings}}}))
-    migration = _migration("few_points")
-    assert migration.migrated(path)
-    assert not migration.migrated(path)
-    found = json.loads(path.read_text())["efforts"]["paper"]["statistics"]
-    for key in ("lenet_rank_correlation_of_accuracy_and_index", "mlp_lead_of_the_linearisation"):
-        assert found[key] == numbers[key]
-    error = 2.0 * math.sqrt(6 / 5)
-    assert found["lenet_mean_accuracy"]["standard_error"] == pytest.approx(error)
-    assert found["lenet_mean_accuracy"]["low"] == pytest.approx(70 - 2.571 * error, abs=1e-2)
-    assert found["linearised_lenet_mean_accuracy"]["high"] == pytest.approx(100.6), "no interval gets narrower"
-    assert found["linearised_lenet_mean_accuracy"]["low"] == pytest.approx(97 - 2.571 * error, abs=1e-2)
-    side = found["lenet_smaller_lead_of_the_linearisation_before_and_after_500"]
-    assert side["high"] - side["value"] == pytest.approx(3.182 * 2.0 * math.sqrt(4 / 3), abs=1e-2), "four of them"
-    for key, old in numbers.items():
-        assert found[key]["value"] == old["value"]
-        assert found[key]["low"] <= old["low"]
-        assert found[key]["high"] >= old["high"]
 
 
 def test_claims_on_resnet18_ask_for_the_median_training_accuracy() -> None:

@@ -1,6 +1,5 @@
-"""The 2020 paper: statements and claims, samples of frequencies, errors of seeds and samples, printed formulas, the migration."""
+"""The 2020 paper: statements and claims, samples of frequencies, errors of seeds and samples, printed formulas."""
 
-import importlib.util
 import json
 import math
 from collections import Counter
@@ -136,76 +135,6 @@ def test_points_are_separable_where_a_hyperplane_exists() -> None:
     inside[0] = True
     points[0] = points[1:].mean(0)
     assert not theory._separable(points, inside)
-
-
-def migration(name: str = "single_runs_nads2020") -> Any:
-    path = Path(__file__).parents[2] / "migrations" / f"{name}.py"
-    if not path.exists():
-        pytest.skip("migrations are part of the source checkout")
-    spec = importlib.util.spec_from_file_location("migration", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_migration_states_clipping_and_pixels_by_network() -> None:
-    by_network = migration("recipes_by_network_nads2020").by_network
-    before = {"batch": 128, "pixels": "from 0 to 1", "epochs: LeNet": 5, "epochs: MLP": 2}
-    after = by_network(before)
-    assert after == {
-        **{key: value for key, value in before.items() if key != "pixels"},
-        **{"clip: LeNet": None, "pixels: LeNet": "from 0 to 1", "clip: MLP": None, "pixels: MLP": "from 0 to 1"},
-    }
-    assert by_network(after) == after
-    assert by_network({**before, "clip": 0.5})["clip: MLP"] == 0.5
-
-
-def test_the_migration_takes_back_spreads_and_unfair_samples() -> None:
-    number = {
-        "value": 60.0,
-        "standard_error": 1.0,
-        "low": 58.0,
-        "high": 62.0,
-        "confidence": 0.95,
-        "label": "x",
-        "unit": "",
-    }
-    corrected = migration().corrected
-    found = corrected("S11", {"resnet_18_lead_at_sigma_1": number, "lenet_lowest_accuracy_at_sigma_0": number})
-    assert list(found) == ["lenet_lowest_accuracy_at_sigma_0"]
-    assert found["lenet_lowest_accuracy_at_sigma_0"]["low"] is None
-    assert corrected("S11", {"lenet_mean_accuracy_at_sigma_0": number}) == {"lenet_mean_accuracy_at_sigma_0": number}
-    assert list(corrected("7", {"accuracy_on_clean_images": number})) == ["lenet_accuracy_on_clean_images"]
-    key = "rank_correlation_of_effective_rank_and_drop"
-    assert (corrected("6", {key: number})[key]["low"], corrected("6", {key: number})[key]["high"]) == (-1.0, 1.0)
-
-
-def test_the_migration_adds_differences_of_committed_numbers() -> None:
-    number = {
-        "value": 0.8,
-        "standard_error": 0.3,
-        "low": 0.2,
-        "high": 1.4,
-        "confidence": 0.95,
-        "label": "x",
-        "unit": "",
-    }
-    other = {**number, "value": 0.5, "standard_error": 0.4}
-    found = migration().corrected("5", {"resnet_18_energy_on_a_comb": number, "vgg11_energy_on_a_comb": other})
-    gap = found["resnet_18_energy_on_a_comb_minus_others"]
-    assert gap["value"] == pytest.approx(0.3)
-    assert gap["standard_error"] == pytest.approx(0.5)
-    assert gap["low"] == pytest.approx(0.3 - 1.96 * 0.5)
-
-
-def test_the_committed_results_are_migrated(tmp_path: Path) -> None:
-    module = migration()
-    for source in (RESULTS / "nads2020").glob("*.json"):
-        copy = tmp_path / source.name
-        copy.write_bytes(source.read_bytes())
-        assert not module.migrated(copy), f"{source.name} has numbers of single runs with a spread"
 
 
 def test_no_committed_number_of_a_single_run_is_exact() -> None:

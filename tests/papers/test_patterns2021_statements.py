@@ -1,19 +1,13 @@
-"""Pattern statistics: statements of the paper against our claims, the evidence of training, and the migration of the results."""
+"""Pattern statistics: statements of the paper against our claims, and the evidence of training."""
 
 import math
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from biascope import papers
 from biascope.papers.patterns2021 import theory, two_points
-from biascope.papers.verdicts import RESULTS
 
 PAPER = papers.find("patterns2021")
-MIGRATION = Path(__file__).resolve().parents[2] / "migrations" / "single_runs_patterns2021.py"
 ABOUT_TRAINING = {  # claims whose own number tells whether networks trained
     "runs_that_did_not_converge",
     "least_train_accuracy",
@@ -62,12 +56,3 @@ def test_terms_of_a_group_of_claims_are_those_of_each() -> None:
 def test_the_printed_probability_is_that_of_the_smallest_inputs() -> None:
     smallest = 2 * min(size for plan in two_points._SWEEP.values() for size in plan[2])
     assert pytest.approx(100 * (1 - 9 / smallest**7 - 8 * math.exp(-8))) == two_points._PRINTED
-
-
-def test_the_migration_of_results_is_done_and_changes_nothing_more(tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(RESULTS / PAPER.name, tmp_path / PAPER.name))
-    done = subprocess.run(
-        [sys.executable, MIGRATION, tmp_path], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.strip() == "0 files rewritten"
-    assert all(path.read_bytes() == (RESULTS / PAPER.name / path.name).read_bytes() for path in copy.glob("*.json"))

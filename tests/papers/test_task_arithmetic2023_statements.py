@@ -1,10 +1,8 @@
-"""Chapter 6: statements of the thesis against our claims, the evidence of fine-tuning, and the migration of its results."""
+"""Chapter 6: statements of the thesis against our claims, and the evidence of fine-tuning."""
 
 import dataclasses
 import json
 import math
-import runpy
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +19,6 @@ from biascope.results.estimate import Number, proportion
 from biascope.runs.run import Run
 
 PAPER = papers.find("task_arithmetic2023")
-WITHDRAWAL = Path(__file__).resolve().parents[2] / "migrations" / "withdrawn_runs_task_arithmetic2023.py"
-UNEDITED = WITHDRAWAL.with_name("unedited_gains_task_arithmetic2023.py")
 WITHOUT_TUNING = ("6.9", "propositions 6.1 and 6.2", "section 6.5")
 
 
@@ -117,21 +113,6 @@ def test_a_gain_is_compared_only_where_something_was_merged(found: tasks.Study) 
     assert np.isnan(editing._gained(nothing, "non-linear").value)
     something = dataclasses.replace(result, chosen=np.ones_like(result.chosen))
     assert editing._gained(something, "non-linear") == editing._gain(result, "non-linear")
-
-
-def test_runs_by_another_recipe_are_withdrawn_and_others_stay(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / PAPER.name
-    folder.mkdir(parents=True)
-    old, new = {"settings": {"weight decay": 0.1}}, {"settings": {"weight decay pulls to": "pre-trained weights"}}
-    for name, efforts in {"6.2": {"paper": old}, "6.4": {"paper": old, "laptop": new}, "6.9": {"paper": old}}.items():
-        (folder / f"{name}.json").write_text(json.dumps({"efforts": efforts}))
-    withdrawn = runpy.run_path(str(WITHDRAWAL))["main"]
-    assert withdrawn(tmp_path / "results", tmp_path) == 2
-    assert withdrawn(tmp_path / "results", tmp_path) == 0
-    assert sorted(path.stem for path in folder.iterdir()) == ["6.4", "6.9"]
-    assert list(json.loads((folder / "6.4.json").read_text())["efforts"]) == ["laptop"]
-    shutil.copytree(RESULTS / PAPER.name, tmp_path / "committed" / PAPER.name)
-    assert withdrawn(tmp_path / "committed", tmp_path) == 0  # it was run on the committed results
 
 
 def test_all_methods_and_encoders_have_one_learning_rate() -> None:
@@ -320,23 +301,6 @@ def test_a_gain_without_an_edit_has_no_interval() -> None:
     edited = rates._gain_and_coefficient("encoder", "with heads", added_to(0.5))["encoder_gain_with_heads"]
     assert edited.value == pytest.approx(5.0)
     assert edited.label == "encoder: gain with heads, points"
-
-
-def test_committed_gains_without_an_edit_have_no_interval(tmp_path: Path) -> None:
-    main = runpy.run_path(str(UNEDITED))["main"]
-    shutil.copytree(RESULTS / PAPER.name, tmp_path / PAPER.name)
-    assert main(tmp_path) == 0  # it was run
-    path = tmp_path / PAPER.name / "section-6.4-settings.json"
-    document = json.loads(path.read_text())
-    numbers = document["efforts"]["paper"]["statistics"]
-    before = json.loads(json.dumps(numbers))
-    gain, coefficient = (f"small_vit_{words}_with_heads_from_all_samples" for words in ("gain", "coefficient"))
-    assert numbers[gain]["low"] is None
-    numbers[gain] |= {"standard_error": 0.0, "low": 0.0, "high": 0.0, "label": numbers[gain]["label"].partition(";")[0]}
-    numbers[coefficient]["low"] = -0.01
-    path.write_text(json.dumps(document))
-    assert main(tmp_path) == 1
-    assert json.loads(path.read_text())["efforts"]["paper"]["statistics"] == before
 
 
 def test_texts_on_a_laptop_have_the_recipe_of_images() -> None:
