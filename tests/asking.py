@@ -9,8 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from biascope import cli
+
+
+def said(app: typer.Typer, *words: str) -> str:
+    """What a command prints that succeeds."""
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(app: typer.Typer, folder: Path, message: str, *words: str) -> None:
+    """A command raises one sentence, and writes nothing."""
+
+    def files() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+    before = files()
+    done = CliRunner().invoke(app, list(words))
+    assert isinstance(done.exception, ValueError), done.output
+    assert re.search(message, str(done.exception)), done.exception
+    assert "\n" not in str(done.exception)
+    assert files() == before
 
 
 @dataclass(frozen=True)

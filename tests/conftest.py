@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from clocks import Clock
 from markupsafe import Markup
 
 # A script's background job ignores interrupts, and so would the commands that tests interrupt.
@@ -69,6 +70,16 @@ def data_root() -> Path:
     if not os.environ.get("BIASCOPE_DATA"):
         pytest.skip("BIASCOPE_DATA is not set: no real data to test against")
     return Path(os.environ["BIASCOPE_DATA"])
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time by which the fastest way is chosen."""
+    from biascope.runs import autotune
+
+    clock = Clock()
+    monkeypatch.setattr(autotune, "time", clock)
+    return clock
 
 
 @pytest.fixture(scope="module")

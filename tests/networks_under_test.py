@@ -50,6 +50,16 @@ def smooth_mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
+def tanh_network(outputs: int = 1) -> nn.Module:
+    """A smooth network on vectors of 4."""
+    return nn.Sequential(nn.Linear(4, 10), nn.Tanh(), nn.Linear(10, outputs))
+
+
+def normalised_network() -> nn.Module:
+    """A smooth network with BatchNorm, on images of 1 × 4 × 4."""
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 1))
+
+
 def relu_convnet() -> nn.Module:
     """A piecewise linear network on images of 1 × 8 × 8."""
     return nn.Sequential(

@@ -23,17 +23,9 @@ from biascope.measures.pooling_theory import models as pooling
 
 AGREES, DISAGREES = 5.0, 20.0
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 Params = tuple[Tensor, ...]
 Model = Callable[[Params, Tensor], Tensor]  # (weights of one network, one input) -> scalar
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small matrices, often on a busy machine: a second thread would only wait for the first."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def normals(seed: int) -> Callable[..., Tensor]:

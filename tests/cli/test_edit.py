@@ -1,11 +1,13 @@
 """`biascope edit`: what a user types, what is printed and written, what merging then gives, and what is refused."""
 
 import csv
+import functools
 import json
 import re
 import shlex
 from pathlib import Path
 
+import asking
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,7 @@ SMALL = (*QUICK, "--weights", "tiny.safetensors", "--data-root", ".")
 CURVES = ("--points", "20", "--grid", "3")
 app = typer.Typer()
 app.command()(edit)
+said, refused = functools.partial(asking.said, app), functools.partial(asking.refused, app)
 
 
 def save_task(name: str, seed: int) -> None:
@@ -57,23 +60,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         network = Network.of(headless_vit(**TINY))
     save_vit(Encoder(network, vit_input(16), "tiny", "image"), "tiny.safetensors", settings=TINY)
     return tmp_path
-
-
-def said(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def refused(folder: Path, message: str, *words: str) -> None:
-    """One sentence, and nothing written."""
-    before = sorted(folder.rglob("*"))
-    done = CliRunner().invoke(app, list(words))
-    assert isinstance(done.exception, ValueError), done.output
-    with pytest.raises(ValueError, match=message):
-        raise done.exception
-    assert "\n" not in str(done.exception)
-    assert sorted(folder.rglob("*")) == before
 
 
 def test_all_four_measurements_in_one_report(folder: Path) -> None:

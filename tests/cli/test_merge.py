@@ -1,14 +1,16 @@
 """`biascope merge apply` and `merge diff`: what a user types, what is printed and written, and what is refused."""
 
 import csv
+import functools
 import json
-import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
 
+import asking
 import pytest
 import torch
+from checkpoint_files import Trap
 from networks_under_test import normal
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
@@ -20,6 +22,8 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import checkpoint_writer
 from biascope.families.checkpoint import Checkpoint
 
+said, refused = functools.partial(asking.said, app), functools.partial(asking.refused, app)
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -30,23 +34,6 @@ def folder(tmp_path, monkeypatch):
         near = {key: tensor + 0.1 * seed * normal(*tensor.shape, seed=9 + seed) for key, tensor in base.items()}
         save_file({key: tensor.float() for key, tensor in near.items()}, tmp_path / f"{name}.safetensors")
     return tmp_path
-
-
-def said(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def refused(folder: Path, message: str, *words: str) -> None:
-    """One sentence, and nothing written."""
-    before = sorted(folder.rglob("*"))
-    done = CliRunner().invoke(app, list(words))
-    assert isinstance(done.exception, ValueError), done.output
-    with pytest.raises(ValueError, match=message):
-        raise done.exception
-    assert "\n" not in str(done.exception)
-    assert sorted(folder.rglob("*")) == before
 
 
 def test_models_are_added_with_weights_of_their_own_or_one_for_all(folder):
@@ -116,14 +103,6 @@ def test_paths_with_an_equals_sign(folder):
     said("apply", "base.safetensors", "lr=0.1.safetensors", "--weight", "1", "--out", "two.safetensors")
     prints = {Checkpoint.open(name).fingerprint() for name in ("one.safetensors", "two.safetensors", "a.safetensors")}
     assert len(prints) == 1
-
-
-class Trap:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
 
 
 def test_bad_input_is_one_sentence_and_nothing_is_written(folder, monkeypatch):

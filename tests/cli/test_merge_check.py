@@ -1,14 +1,16 @@
 """`biascope merge check`: what a user types, what is printed and written, and what is refused."""
 
 import csv
+import functools
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
+import asking
 import numpy as np
 import pytest
 import torch
+from checkpoint_files import Trap
 from networks_under_test import CPU, normal
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -93,24 +95,11 @@ CHECK = (
     "0.502:0.3",
 )
 QUICK = ("--grid", "4", "--device", "cpu")
+said = functools.partial(asking.said, app)
 
 
-def said(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def refused(folder: Path, message: str, *words: str) -> None:
-    """One sentence, and nothing written."""
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if "__pycache__" not in path.parts}
-    done = CliRunner().invoke(app, [words[0], *QUICK, *words[1:]])
-    assert isinstance(done.exception, ValueError), done.output
-    with pytest.raises(ValueError, match=message):
-        raise done.exception
-    assert "\n" not in str(done.exception)
-    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if "__pycache__" not in path.parts}
-    assert after == before
+def refused(folder: Path, message: str, command: str, *words: str) -> None:
+    asking.refused(app, folder, message, command, *QUICK, *words)
 
 
 def only(output: str) -> dict:
@@ -442,14 +431,6 @@ def test_batchnorm_statistics_of_an_encoder_are_told(folder):
     )
     assert found.head == "_fc"
     assert found.notes[1].startswith("The BatchNorm statistics of a differ from the base's")
-
-
-class Trap:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
 
 
 def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):

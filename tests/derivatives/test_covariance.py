@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from closed_forms import marchenko_pastur_edges
+from networks_under_test import CPU
 from torch import nn
 
 from biascope.derivatives import covariance as sampling
@@ -21,8 +22,6 @@ from biascope.kernels.selftest import selftest
 from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
-
-CPU = Run(device="cpu")
 
 
 def small_cnn() -> nn.Module:

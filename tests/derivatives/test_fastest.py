@@ -2,32 +2,15 @@
 
 import pytest
 import torch
+from clocks import Clock
 from networks_under_test import CPU64, normal, smooth_mlp
 from torch import Tensor
 
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_gradient
 from biascope.families.family import Family, Network
-from biascope.runs import autotune
 
 CPU_DEVICE = torch.device("cpu")
-
-
-class Clock:
-    """A clock that only the ways move forward."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(autotune, "time", clock)
-    return clock
 
 
 class Counted:

@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
+from networks_under_test import normal
 
 from biascope.derivatives import matrices
 from biascope.derivatives.matrices import DrawnMatrix, GramOfRows, correlation, data_covariance, flip, seen_through
 from biascope.derivatives.operators import Matrix
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_the_covariance_of_data_is_summed_in_parts() -> None:

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from networks_under_test import CPU
 from torch import nn
 
 from biascope.derivatives.covariance import GradientSampler
@@ -15,8 +16,6 @@ from biascope.kernels.gram import tangent_gram
 from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
-
-CPU = Run(device="cpu")
 
 
 class Flawed(nn.Module):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_files import saved
 from networks_under_test import normal
 from torch import Tensor
 
@@ -39,11 +40,6 @@ def peft(folder: Path, name: str, pairs: dict[str, tuple[Tensor, Tensor]], more=
     tensors |= {f"base_model.model.{layer}.lora_B.weight": up.float() for layer, (_, up) in pairs.items()}
     weights.save(tensors | (more or {}), folder / name / "adapter_model.safetensors")
     return Checkpoint.open(folder / name)
-
-
-def saved(folder: Path, name: str, params: weights.Params) -> Checkpoint:
-    weights.save(params, folder / f"{name}.safetensors")
-    return Checkpoint.open(folder / f"{name}.safetensors")
 
 
 def base_params() -> weights.Params:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from checkpoint_files import same_bits, saved
 from networks_under_test import batchnorm_convnet, normal
 
 from biascope.editing.merge import differences, merge
@@ -14,8 +15,6 @@ from biascope.families import weights
 from biascope.families.checkpoint import SLICE, Checkpoint
 from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng
-
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def model(seed: int, dtype: torch.dtype = torch.float32) -> weights.Params:
@@ -33,18 +32,8 @@ def model(seed: int, dtype: torch.dtype = torch.float32) -> weights.Params:
     }
 
 
-def saved(folder, name: str, params: weights.Params) -> Checkpoint:
-    weights.save(params, folder / f"{name}.safetensors")
-    return Checkpoint.open(folder / f"{name}.safetensors")
-
-
 def family(folder, dtype: torch.dtype = torch.float32) -> list[Checkpoint]:
     return [saved(folder, name, model(seed, dtype)) for seed, name in enumerate(("base", "a", "b"))]
-
-
-def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    one, two = (each.contiguous().view(BITS[each.element_size()]) for each in (first, second))
-    return first.dtype == second.dtype and torch.equal(one, two)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -1,10 +1,10 @@
 """Task vectors: exact where they must be, linear to rounding, and refused where they do not belong."""
 
 import itertools
-import os
 
 import pytest
 import torch
+from checkpoint_files import BITS, Trap, same_bits
 from networks_under_test import batchnorm_convnet, normal
 from torch import nn
 
@@ -13,12 +13,6 @@ from biascope.families import weights
 from biascope.runs.randomness import forked_rng
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    one, two = (each.contiguous().view(BITS[each.element_size()]) for each in (first, second))
-    return first.dtype == second.dtype and torch.equal(one, two)
 
 
 def extremes(dtype: torch.dtype) -> torch.Tensor:
@@ -218,14 +212,6 @@ def test_types_without_arithmetic_are_refused(dtype):
     state = {"w": torch.zeros(2, dtype=dtype)}
     with pytest.raises(ValueError, match=r"must be float32, float64, float16 or bfloat16 to be edited, but w is"):
         TaskVector.between(state, state)
-
-
-class Trap:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
 
 
 def test_files_of_other_kinds_are_refused_and_code_never_runs(tmp_path):

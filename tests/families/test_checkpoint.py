@@ -2,13 +2,13 @@
 
 import json
 import math
-import os
 import shutil
 from collections import namedtuple
 
 import pytest
 import safetensors
 import torch
+from checkpoint_files import Trap
 from networks_under_test import batchnorm_convnet, normal
 from safetensors.torch import load_file, save_file
 
@@ -176,14 +176,6 @@ def test_a_file_without_tensors_is_refused(tmp_path):
     (tmp_path / "w.safetensors").write_bytes(header_of({}))
     with pytest.raises(ValueError, match="must hold tensors by name, but holds none"):
         Checkpoint.open(tmp_path / "w.safetensors")
-
-
-class Trap:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

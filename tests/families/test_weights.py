@@ -1,9 +1,8 @@
 """Named weights: counted, moved, hashed, and read from disk without running foreign code."""
 
-import os
-
 import pytest
 import torch
+from checkpoint_files import Trap
 from networks_under_test import batchnorm_convnet, normal
 from torch import nn
 
@@ -85,16 +84,6 @@ def test_a_damaged_file_is_a_sentence(tmp_path, name):
     (tmp_path / name).write_bytes(b"not weights at all")
     with pytest.raises(ValueError, match=r"must be a safetensors file or a torch file of plain tensors.*Save the"):
         weights.load(tmp_path / name)
-
-
-class Trap:
-    """Would make a folder when unpickled."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
 
 
 def test_code_in_a_weights_file_is_never_run(tmp_path):

@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU
 from torch import Tensor, nn
 
 from biascope.families.family import Family
 from biascope.measures.aliasing import aliasing, amplitudes, tone_signal
 from biascope.networks.siren import siren
-from biascope.runs.run import Run
-
-CPU = Run(device="cpu")
 
 
 class Tones(nn.Module):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU
 from torch import nn
 
 from biascope import measure
@@ -20,7 +21,6 @@ from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.training.sweep import Trial, windows
 
-CPU = Run(device="cpu")
 directional_bias = functools.partial(measure, "directional_bias")
 SMALL = {"noise": (0.5,), "samples": (200,), "test": 400, "epochs": 4, "batch": 20}
 

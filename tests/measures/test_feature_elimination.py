@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU64, normal
 from torch import Tensor, nn
 
 from biascope.derivatives.matrices import data_covariance
@@ -18,7 +19,6 @@ from biascope.measures.feature_elimination import (
 )
 from biascope.results.estimate import over
 from biascope.runs.randomness import seed_of
-from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.task import Arrays
 from biascope.training.evaluation import evaluation
@@ -26,21 +26,16 @@ from biascope.training.fit import fit
 from biascope.training.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CPU64 = Run(device="cpu", precision="float64")
 SIZE = 8
 
 
-def inputs(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def positive(seed: int, rank: int = SIZE) -> Tensor:
-    factor = inputs(SIZE, rank, seed=seed)
+    factor = normal(SIZE, rank, seed=seed)
     return factor @ factor.T
 
 
 def data_of(train: int = 60, test: int = 40) -> Arrays:
-    x = inputs(train + test, SIZE) * torch.linspace(0.3, 3.0, SIZE)
+    x = normal(train + test, SIZE) * torch.linspace(0.3, 3.0, SIZE)
     y = (x[:, :2].sum(1) > 0).long()
     return Arrays({"train": (x[:train], y[:train]), "test": (x[train:], y[train:])}, torch.float64)
 
@@ -80,19 +75,19 @@ def test_singular_matrices_still_give_a_whole_orthonormal_basis() -> None:
 
 
 def test_what_is_removed_is_gone_and_the_rest_is_as_it_was() -> None:
-    columns = torch.linalg.qr(inputs(SIZE, SIZE)).Q
+    columns = torch.linalg.qr(normal(SIZE, SIZE)).Q
     left = without(DATA, columns[:, :3])
     for split, (x, y) in DATA.splits.items():
         torch.testing.assert_close(left.splits[split][0] @ columns[:, :3], torch.zeros(len(x), 3, dtype=torch.float64))
         torch.testing.assert_close(left.splits[split][0] @ columns[:, 3:], x @ columns[:, 3:])
         assert torch.equal(left.splits[split][1], y)
-    images = Arrays({"train": (inputs(5, 2, 2, 2), torch.zeros(5))}, torch.float64)
+    images = Arrays({"train": (normal(5, 2, 2, 2), torch.zeros(5))}, torch.float64)
     assert without(images, columns[:, :3]).shape == (2, 2, 2)
     assert torch.equal(without(DATA, columns[:, :0]).splits["train"][0], DATA.splits["train"][0])
 
 
 def test_random_directions_take_as_much_variance_as_nearly_as_whole_directions_can() -> None:
-    x = inputs(400, 60) * torch.linspace(0.5, 1.5, 60)
+    x = normal(400, 60) * torch.linspace(0.5, 1.5, 60)
     data = Arrays({split: (x, torch.arange(400) % 2) for split in ("train", "test")}, torch.float64)
     family = Family.initialised(lambda: nn.Linear(60, 2), name="linear")
     result = feature_elimination(
@@ -144,7 +139,7 @@ def test_a_direction_that_the_network_cannot_see_is_not_missed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(x[:, :4] + x[:, 4:])
 
-    common, apart = inputs(300, 4), 5 * inputs(300, 4, seed=1)
+    common, apart = normal(300, 4), 5 * normal(300, 4, seed=1)
     x, y = torch.cat([common + apart, common - apart], 1), (common[:, 0] > 0).long()
     data = Arrays({"train": (x[:200], y[:200]), "test": (x[200:], y[200:])}, torch.float64)
     family = Family.initialised(Sum, name="sum")
@@ -196,7 +191,7 @@ def test_one_run_compares_nothing() -> None:
 
 
 def test_classes_can_be_set_against_the_rest() -> None:
-    x, y = inputs(60, SIZE), torch.arange(60) % 5
+    x, y = normal(60, SIZE), torch.arange(60) % 5
     data = Arrays(dict.fromkeys(("train", "test"), (x, y)), torch.float64)
     single = Family.initialised(lambda: nn.Linear(SIZE, 1), name="one output")
     result = feature_elimination(single, data, positive=(1, 3), **QUICK)

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU64
 from torch import nn
 
 from biascope.derivatives.matrices import correlation, data_covariance
@@ -16,7 +17,6 @@ from biascope.tasks.task import Arrays
 from biascope.training.fit import fit
 from biascope.training.recipe import Recipe
 
-CPU64 = Run(device="cpu", precision="float64")
 LINEAR = Family.initialised(lambda: nn.Linear(5, 1, bias=False), name="linear")
 
 

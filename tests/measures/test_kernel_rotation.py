@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU64, normal, normalised_network, tanh_network
 from torch import Tensor, nn
 
 from biascope.derivatives.gradients import weight_jacobian
@@ -14,31 +15,17 @@ from biascope.families.family import Family, Network
 from biascope.kernels.products import alignment
 from biascope.measures.kernel_rotation import KernelRotation, kernel_rotation
 from biascope.runs.randomness import seed_of
-from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.fit import fit
 from biascope.training.recipe import Recipe
 
-CPU64 = Run(device="cpu", precision="float64")
 TRAIN, TEST = 30, 18
 
 
-def inputs(count: int, *shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def data_of(*shape: int, classes: int = 2) -> Arrays:
-    x = inputs(TRAIN + TEST, *shape)
+    x = normal(TRAIN + TEST, *shape)
     y = (x.flatten(1)[:, :2].prod(1) > 0).long() if classes == 2 else torch.arange(len(x)) % classes
     return Arrays({"train": (x[:TRAIN], y[:TRAIN]), "test": (x[TRAIN:], y[TRAIN:])}, torch.float64)
-
-
-def tanh_network(outputs: int = 1) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 10), nn.Tanh(), nn.Linear(10, outputs))
-
-
-def normalised_network() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 1))
 
 
 FAMILY = Family.initialised(tanh_network, name="tanh")
@@ -108,7 +95,7 @@ def test_all_eigenvectors_hold_all_of_the_target() -> None:
 
 
 def test_a_larger_tolerance_gives_nearly_the_same_alignments() -> None:
-    x = inputs(1100, 4)  # so many that eigenfunctions are iterated for
+    x = normal(1100, 4)  # so many that eigenfunctions are iterated for
     data = Arrays({"train": (x[:1000], torch.zeros(1000)), "test": (x[1000:], torch.zeros(100))}, torch.float64)
     settings = {**SMALL, "epochs": 1, "batch": 250, "checkpoints": 2, "target": 3}
     exact, rough = (kernel_rotation(FAMILY, data, tolerance=tolerance, **settings) for tolerance in (1e-9, 1e-3))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU64, normal, normalised_network, tanh_network
 from scipy.linalg import hadamard
 from torch import Tensor, nn
 
@@ -21,22 +22,13 @@ from biascope.tasks.task import Arrays
 from biascope.training.fit import fit
 from biascope.training.recipe import Recipe
 
-CPU64 = Run(device="cpu", precision="float64")
 TRAIN, TEST = 40, 24
 
 
 def data_of(*shape: int, classes: int = 2) -> Arrays:
-    x = torch.randn(TRAIN + TEST, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(TRAIN + TEST, *shape)
     y = (x.flatten(1)[:, 0] > 0).long() if classes == 2 else torch.arange(len(x)) % classes
     return Arrays({"train": (x[:TRAIN], y[:TRAIN]), "test": (x[TRAIN:], y[TRAIN:])}, torch.float64)
-
-
-def tanh_network(outputs: int = 1) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 10), nn.Tanh(), nn.Linear(10, outputs))
-
-
-def normalised_network() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 1))
 
 
 FAMILY = Family.initialised(tanh_network, name="tanh")

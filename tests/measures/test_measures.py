@@ -10,6 +10,7 @@ import closed_forms_pooling as pooling_forms
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU
 from torch import nn
 
 from biascope.families.family import Family
@@ -21,8 +22,6 @@ from biascope.results.estimate import Estimate
 from biascope.results.registry import load
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
-
-CPU = Run(device="cpu")
 
 
 def gaussian_weights(module: nn.Module, stds: dict[str, float]) -> nn.Module:

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from networks_under_test import CPU64, normal
 
 from biascope.measures.pattern_statistics.lookup import (
     Orders,
@@ -17,13 +18,8 @@ from biascope.runs.run import Run
 from biascope.tasks.patterns import PatternDistribution, PatternSamples
 from biascope.training.recipe import loss_of
 
-CPU64 = Run(device="cpu", precision="float64")
 LAW = PatternDistribution("uniform", per_input=5, patterns=9)
 WAYS = ("alone", "stack")
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def dense(table: torch.Tensor, vectors: torch.Tensor, beside: torch.Tensor, per_input: int) -> torch.nn.Module:

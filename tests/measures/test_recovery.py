@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU
 from torch import nn
 
 from biascope.families.family import Family
 from biascope.measures.recovery import odd_frequencies, recovery
 from biascope.networks.coordinate_mlp import coordinate_mlp
 from biascope.networks.siren import siren
-from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, coordinate_grid
 
-CPU = Run(device="cpu")
 SMALL = {"steps": 30, "rate": 1e-3, "run": CPU}
 
 

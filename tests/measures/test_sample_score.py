@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from networks_under_test import CPU64, normal
+from torch import nn
 
 from biascope.families.family import Family
 from biascope.measures import sample_score as module
@@ -14,13 +15,11 @@ from biascope.measures.average_geometry import average_geometry
 from biascope.measures.sample_score import kept_samples, sample_score
 from biascope.papers.geometry2025.samples import COLUMNS, PUBLISHED, Pruned, Subsets, table_1, table_2
 from biascope.results.estimate import spearman
-from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unrendered_pictures")
-CPU64 = Run(device="cpu", precision="float64")
 SHAPE = (2, 4, 4)
 
 
@@ -32,12 +31,8 @@ FAMILY = Family.initialised(network, name="small")
 LINEAR = Family.initialised(lambda: nn.Linear(6, 1, bias=False), name="linear")
 
 
-def inputs(count: int, *shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def data_of(count: int = 30, test: int = 12) -> Arrays:
-    x = inputs(count + test, *SHAPE)
+    x = normal(count + test, *SHAPE)
     y = torch.arange(count + test) % 3
     return Arrays({"train": (x[:count], y[:count]), "test": (x[count:], y[count:])}, torch.float64)
 
@@ -81,7 +76,7 @@ def test_the_length_of_a_sample_and_the_scale_of_the_network_do_not_matter() -> 
 
 
 def test_an_isotropic_network_gives_everybody_one_within_the_errors() -> None:
-    data = Arrays({"train": (inputs(200, 6), torch.arange(200) % 2)}, torch.float64)
+    data = Arrays({"train": (normal(200, 6), torch.arange(200) % 2)}, torch.float64)
     few, many = (sample_score(LINEAR, data, draws=draws, run=CPU64) for draws in (640, 10_240))
     for result in (few, many):
         off = (result.scores - 1) / result.errors
@@ -91,7 +86,7 @@ def test_an_isotropic_network_gives_everybody_one_within_the_errors() -> None:
 
 
 def test_a_sample_of_zeros_scores_zero() -> None:
-    x = inputs(3, 6)
+    x = normal(3, 6)
     x[1] = 0
     result = sample_score(LINEAR, Arrays({"train": (x, torch.zeros(3).long())}, torch.float64), draws=20, run=CPU64)
     assert result.scores[1] == 0
@@ -120,7 +115,7 @@ def test_more_draws_agree_better() -> None:
 
 
 def test_samples_that_are_alike_have_no_ranks_and_no_classes() -> None:
-    x = inputs(1, 6).expand(8, 6)
+    x = normal(1, 6).expand(8, 6)
     result = sample_score(LINEAR, Arrays({"train": (x, torch.zeros(8).long())}, torch.float64), draws=20, run=CPU64)
     assert set(result.headline()) == {"mean_score", "spread"}
     assert "halves" not in result.sentence()
@@ -147,7 +142,7 @@ def test_draws_are_kept_in_the_run_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("channels", "pictures"), [(1, 3), (3, 3), (2, 3)])
 def test_images_of_any_channels_are_drawn(channels: int, pictures: int) -> None:
     family = Family.initialised(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16 * channels, 1)), name="flat")
-    data = Arrays({"train": (inputs(9, channels, 4, 4), torch.arange(9) % 2)}, torch.float64)
+    data = Arrays({"train": (normal(9, channels, 4, 4), torch.arange(9) % 2)}, torch.float64)
     found = sample_score(family, data, draws=20, run=CPU64).plots()
     assert len(found) == pictures
     assert len(next(iter(found.values())).axes) == 12

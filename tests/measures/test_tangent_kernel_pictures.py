@@ -1,10 +1,10 @@
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from pictures_under_test import assert_whole
 
 from biascope.measures.tangent_kernel.pictures import (
     ends,
@@ -39,15 +39,7 @@ PICTURES: dict[str, tuple[Callable[[bool], Figure], int]] = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_whole_figures_in_both_themes(name: str) -> None:
-    make, panels = PICTURES[name]
-    light, dark = make(False), make(True)
-    assert len(light.axes) == panels
-    assert light.get_size_inches()[0] == draw.WIDTH, "as wide as a phone"
-    assert light.get_label().endswith("."), "a figure carries a sentence on how to read it"
-    one, two = draw.svg(light), draw.svg(dark)
-    assert draw.PALETTE[False].ink in one
-    assert draw.PALETTE[True].ink in two
-    ElementTree.fromstring(one)
+    assert_whole(*PICTURES[name])
 
 
 def test_the_ends_of_a_function_come_in_the_order_of_its_values() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from networks_under_test import normal
 
 from biascope.networks import builder
 from biascope.networks.pattern_cnn import pattern_cnn
@@ -11,10 +12,6 @@ from biascope.runs.randomness import forked_rng
 def built(seed: int = 0, **settings: object) -> torch.nn.Module:
     with forked_rng(seed):
         return pattern_cnn(**settings).double()
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_outputs_are_those_of_equation_1() -> None:

@@ -8,7 +8,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from pictures_under_test import words_of
 from PIL import Image
 
 from biascope.results import draw
@@ -80,14 +80,14 @@ def test_spectrum_of_few_directions_needs_the_trace() -> None:
     few = tuple(part[:5] for part in CURVE)
     without = draw.spectrum({"net": few}, draws=200, size=36)  # type: ignore[dict-item]
     given = draw.spectrum({"net": few}, draws=200, size=36, traces={"net": float(CURVE[0].sum())})  # type: ignore[dict-item]
-    assert "isotropic" not in _words(without)
-    assert "isotropic" in _words(given)
+    assert "isotropic" not in words_of(without)
+    assert "isotropic" in words_of(given)
 
 
 def test_spectrum_says_where_the_draws_end() -> None:
     eigenvalues = np.where(np.arange(36) < 20, 1.0, 1e-18)
     figure = draw.spectrum({"net": (eigenvalues, 0.1 * eigenvalues, np.ones(36))}, draws=20, size=36)
-    assert "draws end here" in _words(figure)
+    assert "draws end here" in words_of(figure)
     low, _ = figure.axes[0].get_ylim()
     assert low > 1e-3, "rounding errors of zero are not drawn"
 
@@ -105,12 +105,12 @@ def test_isotropic_reference_is_what_isotropic_draws_give() -> None:
 def test_unknown_numbers_are_left_out() -> None:
     unknown = np.full(36, np.nan)
     figure = draw.spectrum({"net": (CURVE[0], unknown, unknown)}, draws=3, size=36)
-    assert "one half" not in _words(figure)
+    assert "one half" not in words_of(figure)
     nothing = draw.similarity(np.array([1, 2]), np.array([np.nan, np.nan]), 36)
-    assert "too few draws" in _words(nothing)
+    assert "too few draws" in words_of(nothing)
     table = draw.overlap(np.array([[1.0, np.nan], [0.25, 1.0]]), ["a", "b"])
-    assert "–" in _words(table)
-    assert "0.25" in _words(table)
+    assert "–" in words_of(table)
+    assert "0.25" in words_of(table)
     curve = draw.along(np.array([1.0, 2.0]), np.array([np.nan, 0.1]), ["0", "1"])
     for drawn in (figure, nothing, table, curve):
         draw.svg(drawn)
@@ -210,8 +210,3 @@ print(json.dumps({"early": early, "late": late, "same": before == matplotlib.rcP
 """
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(answer.stdout) == {"early": False, "late": False, "same": True}
-
-
-def _words(figure: Figure) -> str:
-    """All text of a figure."""
-    return " ".join(part.get_text() for part in figure.findobj(Text) if isinstance(part, Text))

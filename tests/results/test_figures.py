@@ -1,10 +1,9 @@
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from pictures_under_test import assert_whole, words_of
 
 from biascope.results import draw
 from biascope.results.figures import (
@@ -42,15 +41,7 @@ PICTURES: dict[str, tuple[Callable[[bool], Figure], int]] = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_whole_figures_in_both_themes(name: str) -> None:
-    make, panels = PICTURES[name]
-    light, dark = make(False), make(True)
-    assert len(light.axes) == panels
-    assert light.get_size_inches()[0] == draw.WIDTH, "as wide as a phone"
-    assert light.get_label().endswith("."), "a figure carries a sentence on how to read it"
-    one, two = draw.svg(light), draw.svg(dark)
-    assert draw.PALETTE[False].ink in one
-    assert draw.PALETTE[True].ink in two
-    ElementTree.fromstring(one)
+    assert_whole(*PICTURES[name])
 
 
 def test_a_value_belongs_to_a_frequency_and_to_its_conjugate() -> None:
@@ -137,8 +128,8 @@ def test_planes_of_one_unit_share_their_colours() -> None:
 
 def test_the_colour_bar_carries_the_unit_and_points_where_values_lie_beyond() -> None:
     beyond = Plane(np.array([[40.0, 90.0], [60.0, 70.0]]), "%", 50.0, 100.0)
-    assert "%" in _words(plane_figure({"accuracy": beyond}))
-    assert "iterations" in _words(plane_figure({"speed": GAPS}))
+    assert "%" in words_of(plane_figure({"accuracy": beyond}))
+    assert "iterations" in words_of(plane_figure({"speed": GAPS}))
     bar = plane_figure({"accuracy": beyond}).axes[0].get_images()[0].colorbar
     assert bar is not None
     assert bar.extend == "min"
@@ -199,8 +190,3 @@ def test_names_and_units_are_shown_as_they_stand() -> None:
         assert "<i>" not in text
         assert "$x$ &amp; &lt;i&gt;" in text
         assert "$ &lt;b&gt;" in text
-
-
-def _words(figure: Figure) -> str:
-    """All text of a figure."""
-    return " ".join(part.get_text() for part in figure.findobj(Text) if isinstance(part, Text))

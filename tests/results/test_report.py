@@ -23,28 +23,26 @@ from biascope.results.result import Result
 EVIL = '</script><b>x</b><img src=x onerror="window.broken=1">'
 
 
-@pytest.fixture(scope="module")
-def anisotropy() -> CovarianceResult:
-    measurement = find("anisotropy_directions")
+def example_of(name: str) -> CovarianceResult:
+    measurement = find(name)
     inputs, settings = measurement.example()
     result: CovarianceResult = measurement(*inputs, **settings)
     return result
+
+
+@pytest.fixture(scope="module")
+def anisotropy() -> CovarianceResult:
+    return example_of("anisotropy_directions")
 
 
 @pytest.fixture(scope="module")
 def geometry() -> CovarianceResult:
-    measurement = find("average_geometry")
-    inputs, settings = measurement.example()
-    result: CovarianceResult = measurement(*inputs, **settings)
-    return result
+    return example_of("average_geometry")
 
 
 @pytest.fixture(scope="module")
 def mean() -> CovarianceResult:
-    measurement = find("mean_gradient")
-    inputs, settings = measurement.example()
-    result: CovarianceResult = measurement(*inputs, **settings)
-    return result
+    return example_of("mean_gradient")
 
 
 def renamed(result: CovarianceResult, name: str, law: str = "initialised", **settings: Any) -> CovarianceResult:

@@ -5,29 +5,7 @@ import math
 import pytest
 import torch
 
-from biascope.runs import autotune
 from biascope.runs.autotune import Timings
-
-
-class Clock:
-    """A clock that only the work moves forward."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def work(self, seconds: float) -> str:
-        self.now += seconds
-        return "done"
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(autotune, "time", clock)
-    return clock
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from networks_under_test import CPU64, normal
 from torch import nn
 
 from biascope.derivatives.matrices import DrawnMatrix, data_covariance
@@ -15,12 +16,6 @@ from biascope.papers.geometry2025.models import mlp_evolution
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.velocity import gradient_velocity, weight_velocity
-
-CPU64 = Run(device="cpu", precision="float64")
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def small_network(outputs: int = 1) -> nn.Module:
