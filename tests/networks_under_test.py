@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -88,6 +89,15 @@ class AttentionNetwork(nn.Module):
         query, key, value = self.to_all(x).chunk(3, dim=-1)
         weights = (query @ key.transpose(1, 2) / 2).softmax(-1)
         return self.head(self.norm(x + weights @ value).mean(1))
+
+
+SHAPES = {
+    smooth_mlp: (6,),
+    relu_convnet: (1, 8, 8),
+    batchnorm_convnet: (1, 6, 6),
+    AttentionNetwork: (5, 4),
+}  # of an input
+every_network = pytest.mark.parametrize("build", SHAPES, ids=lambda build: build.__name__)
 
 
 class TwoInputs(nn.Module):

@@ -11,8 +11,9 @@ from biascope.data import data_root
 from biascope.data.text import text_set
 from biascope.editing.encoder_source import encoder_of
 from biascope.editing.encoders.encoder import Encoder
-from biascope.editing.tasks import IMAGE_TASKS, TEXT_TASKS, task_of, tasks_of
+from biascope.editing.tasks import TEXT_TASKS, task_of, tasks_of
 
+IMAGE_TASKS = ("cifar10", "mnist", "fashion-mnist", "kmnist", "usps", "gtsrb", "cars20", "dtd10")
 PLACES = {"cifar10": "cifar-10-batches-bin", "mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
 
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from networks_under_test import (
     CPU64,
-    AttentionNetwork,
+    SHAPES,
     TwoInputs,
     batchnorm_convnet,
+    every_network,
     network_of,
     normal,
     relu_convnet,
@@ -29,8 +30,6 @@ from biascope.derivatives.gradients import (
 from biascope.families.family import Family, Network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SHAPES = {smooth_mlp: (6,), relu_convnet: (1, 8, 8), batchnorm_convnet: (1, 6, 6), AttentionNetwork: (5, 4)}
-every_network = pytest.mark.parametrize("build", SHAPES, ids=lambda build: build.__name__)
 
 
 def explicit_difference(network: Network, x: Tensor, step: float) -> Tensor:

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from networks_under_test import (
     CPU,
     CPU64,
+    SHAPES,
     AttentionNetwork,
     TwoInputs,
     batchnorm_convnet,
+    every_network,
     global_states,
     network_of,
     normal,
@@ -38,8 +40,6 @@ from biascope.training.fit import fit
 from biascope.training.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SHAPES = {smooth_mlp: (6,), relu_convnet: (1, 8, 8), batchnorm_convnet: (1, 6, 6), AttentionNetwork: (5, 4)}
-every_network = pytest.mark.parametrize("build", SHAPES, ids=lambda build: build.__name__)
 
 
 def direction_of(network: Network, seed: int = 5) -> dict[str, Tensor]:

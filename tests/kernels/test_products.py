@@ -12,7 +12,6 @@ import torch
 from networks_under_test import (
     CPU,
     CPU64,
-    AttentionNetwork,
     TwoInputs,
     batchnorm_convnet,
     global_states,
@@ -21,6 +20,7 @@ from networks_under_test import (
     relu_convnet,
     smooth_mlp,
 )
+from networks_under_test import SHAPES as UNDER_TEST
 from torch import Tensor, nn
 from torch.func import jacrev
 from typer.testing import CliRunner
@@ -52,13 +52,7 @@ class FusedAttention(nn.Module):
         return self.scale * self.attention(x, x, x, need_weights=False)[0].mean((1, 2))
 
 
-SHAPES: dict[Callable[[], nn.Module], tuple[int, ...]] = {
-    smooth_mlp: (6,),
-    relu_convnet: (1, 8, 8),
-    batchnorm_convnet: (1, 6, 6),
-    AttentionNetwork: (5, 4),
-    FusedAttention: (5, 4),
-}
+SHAPES = {**UNDER_TEST, FusedAttention: (5, 4)}
 every_network = pytest.mark.parametrize("build", SHAPES, ids=lambda build: build.__name__)
 
 

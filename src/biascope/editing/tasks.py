@@ -15,7 +15,6 @@ from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import seed_of
 from biascope.tasks.task import Arrays
 
-IMAGE_TASKS = ("cifar10", "mnist", "fashion-mnist", "kmnist", "usps", "gtsrb", "cars20", "dtd10")
 TEXT_TASKS = ("sst2", "trec", "agnews")
 SIZES = (5000, 1000, 2000)  # training, validation and test samples
 _VALIDATION_SHARE = 5  # at most one in so many training samples is held out
