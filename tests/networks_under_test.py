@@ -16,6 +16,7 @@ from biascope.families.family import Network
 from biascope.networks import builder
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
+from biascope.tasks.task import Arrays
 
 CPU = Run(device="cpu")
 CPU64 = Run(device="cpu", precision="float64")
@@ -38,6 +39,12 @@ def input_shape(name: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
     known = {key: parameter.default for key, parameter in inspect.signature(builder(name)).parameters.items()}
     known |= settings
     return (known["coordinates"],) if "coordinates" in known else (known["channels"], *[known["image_size"]] * 2)
+
+
+def in_three_splits(x: Tensor, y: Tensor) -> Arrays:
+    """160 labelled samples for training, validation and test."""
+    parts = {"train": slice(0, 80), "validation": slice(80, 120), "test": slice(120, 160)}
+    return Arrays({split: (x[part], y[part]) for split, part in parts.items()}, torch.float64)
 
 
 def global_states() -> tuple[object, ...]:

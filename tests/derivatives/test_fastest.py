@@ -128,19 +128,12 @@ def test_paired_inputs_go_with_their_members(clock):
     assert found.flatten().tolist() == [10.0 * k * k for k in range(30)]
 
 
-def test_a_way_that_does_not_fit_is_dropped(clock):
-    loop, stack = Counted(clock, 0.0, 1.0), Counted(clock, 0.0, 0.01, fits=10)
-    fastest = Fastest([Way("one at a time", 1, loop), Way("stack", 64, stack, most=512)], CPU_DEVICE)
-    assert mapped(fastest, 300) == list(range(300))
-    assert fastest.chosen == "one at a time"
-    assert fastest.settled
-
-
-def test_growth_stops_where_memory_ends(clock):
-    loop, stack = Counted(clock, 0.0, 1.0), Counted(clock, 0.0, 0.01, fits=100)
-    fastest = Fastest([Way("one at a time", 1, loop), Way("stack", 8, stack, most=512)], CPU_DEVICE)
+@pytest.mark.parametrize(("first", "fits", "chosen"), [(64, 10, "one at a time"), (8, 100, "stack of 64")])
+def test_a_way_that_does_not_fit_is_dropped_and_growth_stops_where_memory_ends(clock, first, fits, chosen):
+    loop, stack = Counted(clock, 0.0, 1.0), Counted(clock, 0.0, 0.01, fits=fits)
+    fastest = Fastest([Way("one at a time", 1, loop), Way("stack", first, stack, most=512)], CPU_DEVICE)
     assert mapped(fastest, 1000) == list(range(1000))
-    assert fastest.chosen == "stack of 64"
+    assert fastest.chosen == chosen
     assert fastest.settled
 
 

@@ -340,15 +340,6 @@ def test_selftest_fails():
     assert "members differ in weights alone" in failed
 
 
-def test_a_module_that_was_called_before_is_refused_where_a_weight_has_no_influence_left():
-    module = PartlyFused()
-    module(torch.ones(1, SIZE))
-    with pytest.raises(
-        ValueError, match=r"first\.weight has no influence on the outputs, while memory\['weight'\] is kept"
-    ):
-        measured(module)
-
-
 class KeptEndToEnd(Plain):
     """Two weights of three are kept as one."""
 
@@ -363,12 +354,12 @@ class KeptEndToEnd(Plain):
         return self.last(torch.relu(one) * other)
 
 
-def test_weights_that_were_kept_end_to_end_are_recognised():
-    module = KeptEndToEnd()
+@pytest.mark.parametrize(("build", "kept"), [(PartlyFused, "weight"), (KeptEndToEnd, "both")])
+def test_a_module_that_was_called_before_is_refused_where_a_weight_has_no_influence_left(build, kept):
+    module = build()
     module(torch.ones(1, SIZE))
-    with pytest.raises(
-        ValueError, match=r"first\.weight has no influence on the outputs, while memory\['both'\] is kept"
-    ):
+    message = rf"first\.weight has no influence on the outputs, while memory\['{kept}'\] is kept"
+    with pytest.raises(ValueError, match=message):
         measured(module)
 
 

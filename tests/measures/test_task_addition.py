@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from networks_under_test import CPU64, network_of, normal
+from networks_under_test import CPU64, in_three_splits, network_of, normal
 from torch import Tensor, nn
 
 from biascope.derivatives.linearize import linearize
@@ -23,10 +23,7 @@ ENCODER = network_of(lambda: nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linea
 
 def task_of(shift: float, seed: int) -> Arrays:
     x = normal(160, 4, seed=seed)
-    y = (x[:, 0] * x[:, 1] > 0).long()
-    x = x + shift
-    parts = {"train": slice(0, 80), "validation": slice(80, 120), "test": slice(120, 160)}
-    return Arrays({split: (x[part], y[part]) for split, part in parts.items()}, torch.float64)
+    return in_three_splits(x + shift, (x[:, 0] * x[:, 1] > 0).long())
 
 
 TASKS = {"up": task_of(2.0, 1), "down": task_of(-2.0, 2), "here": task_of(0.0, 3)}
