@@ -11,13 +11,13 @@ import pytest
 
 from biascope import papers
 from biascope.papers import verdicts
-from biascope.papers.linearized2021.shared import FEW
 from biascope.papers.verdicts import RESULTS
 from biascope.results.estimate import Estimate, Number, wide_enough_for_ranks
 from biascope.results.result import KEY
 from biascope.results.wording import snake
 
 FILES = sorted(RESULTS.rglob("*.json"))
+FEW = 15  # points: resampling understates the spread of fewer
 
 DIFFERENCES = "minus|lead|gain|lost|loss|difference|change|slope|over_"
 #: Where numbers can lie: a part of their keys, and the ends in their own unit.
