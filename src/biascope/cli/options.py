@@ -71,9 +71,7 @@ Step = Annotated[float, typer.Option("--step", help="Half width h of the finite 
 _INPUTS = typer.Option("--inputs", help="Number of inputs to measure each network on.")
 Inputs = Annotated[int, _INPUTS]
 MaybeInputs = Annotated[int | None, _INPUTS]
-_SCALE = typer.Option("--scale", help="Standard deviation of the Gaussian inputs.")
-Scale = Annotated[float, _SCALE]
-MaybeScale = Annotated[float | None, _SCALE]
+MaybeScale = Annotated[float | None, typer.Option("--scale", help="Standard deviation of the Gaussian inputs.")]
 Positive = Annotated[
     str,
     typer.Option(
@@ -93,9 +91,7 @@ _SAMPLES = typer.Option(
 )
 Samples = Annotated[str, _SAMPLES]
 MaybeSamples = Annotated[str | None, _SAMPLES]
-_SPLIT = typer.Option("--split", help="Split of the data set to take samples from.")
-Split = Annotated[str, _SPLIT]
-MaybeSplit = Annotated[str | None, _SPLIT]
+MaybeSplit = Annotated[str | None, typer.Option("--split", help="Split of the data set to take samples from.")]
 DataRoot = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder of data sets. Default: BIASCOPE_DATA, or else ~/.cache/biascope."),
