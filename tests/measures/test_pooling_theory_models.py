@@ -12,6 +12,7 @@ import closed_forms_pooling as forms
 import numpy as np
 import pytest
 import torch
+from networks_under_test import normal
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 from torch.nn import functional
@@ -24,10 +25,6 @@ from biascope.training.recipe import Recipe
 
 CPU = Run(device="cpu", precision="float64")
 PREFILTERS = ("box", "triangle", "gaussian", "ideal", "none")
-
-
-def normals(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def standard_errors_away(samples: Tensor, expected: float) -> float:
@@ -43,13 +40,13 @@ def test_a_prefilter_is_a_real_filter_that_passes_constants(name, size, stride):
     response = pooling.prefilter_response(name, size, stride)
     assert response[0] == pytest.approx(1.0)
     np.testing.assert_allclose(response, np.conj(response[-np.arange(size)]), atol=1e-12)
-    signal = normals(1, size).numpy()
+    signal = normal(size, seed=1).numpy()
     filtered = np.fft.ifft(response * np.fft.fft(signal))[::stride]
     np.testing.assert_allclose(pooling.pooling_operator(response, stride) @ signal, filtered, atol=1e-12)
 
 
 def test_box_triangle_and_none_are_what_they_are_in_pixels():
-    signals = normals(2, 3, 24)
+    signals = normal(3, 24, seed=2)
     operators = {name: pooling.pooling_operator(pooling.prefilter_response(name, 24, 4), 4) for name in PREFILTERS}
     pooled = {name: signals @ torch.as_tensor(operator).T for name, operator in operators.items()}
     torch.testing.assert_close(pooled["box"], functional.avg_pool1d(signals[:, None], 4)[:, 0])
@@ -82,8 +79,8 @@ def pooled_samples(response: np.ndarray, stride: int, frequency: int, part: str)
     angle = 2 * math.pi * frequency * np.arange(size) / size
     direction = np.cos(angle) if part == "re" else np.sin(angle)
     direction /= np.linalg.norm(direction)
-    noise = 2.0 * normals(3, draws, size).numpy()
-    labels = np.sign(normals(4, draws).numpy())
+    noise = 2.0 * normal(draws, size, seed=3).numpy()
+    labels = np.sign(normal(draws, seed=4).numpy())
     signals = noise + np.outer(labels - noise @ direction, direction)
     return np.fft.ifft(response * np.fft.fft(signals), axis=1).real[:, ::stride], labels
 
@@ -106,7 +103,7 @@ def test_the_bayes_rule_reaches_the_bayes_accuracy_and_no_other_rule_exceeds_it(
     hits = torch.tensor(np.sign(pooled @ rule) == labels, dtype=torch.float64)
     assert standard_errors_away(hits, wanted) < 5
     margin = 5 * math.sqrt(0.25 / len(labels))
-    for other in normals(5, 20, 8).numpy():
+    for other in normal(20, 8, seed=5).numpy():
         tilted = rule / np.linalg.norm(rule) + 0.3 * other
         assert np.mean(np.sign(pooled @ tilted) == labels) < wanted + margin
 
@@ -139,7 +136,7 @@ def test_signal_curvature_ratio_is_that_of_sampled_curvatures():
     """ζ from ∂f/∂φ of the model by autodiff: signal and noise apart, at every ℓ, the same whatever the prefactor."""
     prefilter = torch.tensor([1.0, 0.8, -0.5, 0.3, 0.9, -0.2], dtype=torch.float64)
     folding = torch.eye(2, dtype=torch.float64).repeat(1, 3) / math.sqrt(3)
-    theta, noise = 0.7 * normals(6, 40_000, 2), 0.6 * normals(7, 40_000, 6)
+    theta, noise = 0.7 * normal(40_000, 2, seed=6), 0.6 * normal(40_000, 6, seed=7)
 
     def model(phi: Tensor, theta: Tensor, x: Tensor) -> Tensor:
         return theta @ folding @ (prefilter * phi * x)
@@ -158,7 +155,7 @@ def test_linear_mixed_gram():
     def model(theta: Tensor, x: Tensor) -> Tensor:
         return theta @ x
 
-    mixed = jacrev(grad(model, argnums=1), argnums=0)(normals(8, 5), normals(9, 5))
+    mixed = jacrev(grad(model, argnums=1), argnums=0)(normal(5, seed=8), normal(5, seed=9))
     np.testing.assert_array_equal(mixed.T @ mixed, forms.linear_mixed_gram(5))
 
 
@@ -176,7 +173,7 @@ def relu_layer_values(theta: Tensor, phi: Tensor):
 
 def test_mean_dipole_metric_is_the_quadratic_form_of_the_gradient_covariance():
     direction = np.array([0.4, -1.1, 0.7])
-    theta = (0.6 * normals(10, 40_000, 3)).numpy()
+    theta = (0.6 * normal(40_000, 3, seed=10)).numpy()
     metric = forms.dipole_metric(lambda x: theta @ x, np.array([3.0, 1.0, -2.0]), direction)
     wanted = direction @ forms.linear_gradient_covariance(3, weight_std=0.6) @ direction
     assert standard_errors_away(torch.tensor(metric), wanted) < 5
@@ -185,7 +182,7 @@ def test_mean_dipole_metric_is_the_quadratic_form_of_the_gradient_covariance():
 
 
 def test_the_dipole_metric_of_a_network_with_kinks_is_so_for_short_dipoles_only():
-    theta, phi = 0.7 * normals(11, 40_000, 6), 1.4 * normals(12, 40_000, 6, 3)
+    theta, phi = 0.7 * normal(40_000, 6, seed=11), 1.4 * normal(40_000, 6, 3, seed=12)
     point, direction = np.array([0.5, -0.3, 0.2]), np.array([0.6, 0.0, -0.8])
     wanted = direction @ forms.relu_layer_gradient_covariance(3, 6, theta_std=0.7, phi_std=1.4) @ direction
     values = relu_layer_values(theta, phi)
@@ -201,7 +198,7 @@ def pooling_speeds(alpha: float, beta: float, direction: Tensor) -> tuple[Tensor
     """‖∇_{θ,φ} q(v)‖ by autodiff for g(t) = α t²/2 + β t, and the powers from the closed forms."""
     prefilter = torch.tensor([1.0, 0.8, -0.5, 0.3, 0.9, -0.2], dtype=torch.float64)
     folding = torch.eye(2, dtype=torch.float64).repeat(1, 3) / math.sqrt(3)
-    weights = 0.7 * normals(13, 20_000, 2), 1.4 * normals(14, 20_000, 6)
+    weights = 0.7 * normal(20_000, 2, seed=13), 1.4 * normal(20_000, 6, seed=14)
 
     def metric(params: tuple[Tensor, Tensor]) -> Tensor:
         def model(x: Tensor) -> Tensor:
@@ -219,14 +216,14 @@ def pooling_speeds(alpha: float, beta: float, direction: Tensor) -> tuple[Tensor
 
 @pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (0.1, 0.0), (0.0, 1.0), (0.3, 0.5)])
 def test_dipole_speed_bound_from_closed_forms_holds_and_is_not_idle(alpha, beta):
-    for direction in (torch.eye(6, dtype=torch.float64)[1], normals(15, 6) / 2):
+    for direction in (torch.eye(6, dtype=torch.float64)[1], normal(6, seed=15) / 2):
         speeds, powers = pooling_speeds(alpha, beta, direction)
         bound = forms.dipole_speed_bound(**powers, alpha=alpha, beta=beta)
         assert 0.5 * bound < float(speeds.mean()) < bound
 
 
 def test_dipole_volume_bound():
-    theta = (0.6 * normals(16, 100_000, 3)).numpy()
+    theta = (0.6 * normal(100_000, 3, seed=16)).numpy()
     direction = np.array([0.4, -1.1, 0.7])
     covariance = forms.linear_gradient_covariance(3, weight_std=0.6)
     metric = forms.dipole_metric(lambda x: theta @ x, np.zeros(3), direction)
@@ -270,7 +267,7 @@ def test_sampled_accuracies_are_the_closed_forms_and_spread_like_binomials(name)
 
 
 def test_pooling_in_fourier_space_is_the_operator():
-    signals = normals(17, 5, 30).numpy()
+    signals = normal(5, 30, seed=17).numpy()
     response = pooling.prefilter_response("box", 30, 3)
     direct = signals @ pooling.pooling_operator(response, 3).T
     np.testing.assert_allclose(simulation.pooled(signals, response, 3), direct, atol=1e-12)
@@ -279,7 +276,7 @@ def test_pooling_in_fourier_space_is_the_operator():
 def test_the_trained_model_is_the_one_of_the_closed_forms():
     magnitude = np.abs(pooling.prefilter_response("box", 12, 3))
     model = simulation.LinearPooling(magnitude, 3, weight_std=0.5, seed=1).double()
-    inputs = normals(18, 4, 12)
+    inputs = normal(4, 12, seed=18)
     folding = torch.as_tensor(pooling.aliasing_matrix(12, 3))
     written = (torch.as_tensor(magnitude).float().double() * model.phi * inputs) @ folding.T @ model.theta
     torch.testing.assert_close(model(inputs), written)

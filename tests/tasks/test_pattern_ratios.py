@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from networks_under_test import normal
 
 from biascope.tasks.pattern_ratios import (
     Detection,
@@ -21,10 +22,6 @@ from biascope.tasks.pattern_ratios import (
 )
 
 INF, NAN = math.inf, math.nan
-
-
-def normals(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def defined_masses(responses, own):
@@ -64,7 +61,7 @@ def test_statistics_are_defined_sums_and_count_a_repeated_pattern_once() -> None
 
 @pytest.mark.parametrize("seed", range(5))
 def test_masses_are_those_of_the_definition(seed) -> None:
-    responses = normals(seed, 3, 8, 5)
+    responses = normal(3, 8, 5, seed=seed)
     found = detection(responses)
     for run in range(3):
         plus, minus = (defined_masses(responses[run], own) for own in (0, 1))
@@ -86,7 +83,7 @@ def test_the_first_of_equal_patterns_is_detected_and_silence_is_nobody() -> None
 
 
 def test_other_output_weights_are_scales_of_the_responses() -> None:
-    responses, output = normals(0, 5, 6), torch.tensor([2.0, -0.5, 0.0, 3.0, -1.0])
+    responses, output = normal(5, 6, seed=0), torch.tensor([2.0, -0.5, 0.0, 3.0, -1.0])
     places = torch.cat(every_input(6, 3))
     scaled = torch.cat(
         [responses[[0, 3]] * torch.tensor([[2.0], [3.0]]), responses[[1, 4]] * torch.tensor([[0.5], [1.0]])]
@@ -98,7 +95,7 @@ def test_other_output_weights_are_scales_of_the_responses() -> None:
 
 
 def test_outputs_are_those_of_the_definition() -> None:
-    responses, places = normals(1, 2, 6, 5), torch.cat(every_input(5, 3))
+    responses, places = normal(2, 6, 5, seed=1), torch.cat(every_input(5, 3))
     found = network_outputs(responses, places)
     expected = [[defined_output(each, row) for row in places.tolist()] for each in responses]
     assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64))
@@ -107,7 +104,7 @@ def test_outputs_are_those_of_the_definition() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_equation_3_bounds_every_input_and_certified_networks_err_nowhere(seed) -> None:
     patterns, size = 6, 3
-    responses = normals(seed, 400, 6, patterns)
+    responses = normal(400, 6, patterns, seed=seed)
     # Half of the networks lean to the ideal one, so that some of them can be certified.
     responses[::2, :3, 0] += 4
     responses[::2, 3:, 1] += 4
@@ -170,7 +167,7 @@ def test_leanings_without_a_class() -> None:
 
 @pytest.mark.parametrize("slope", [1.0, 2.0, 3.5])
 def test_the_constant_is_the_smallest_with_which_psi_holds(slope) -> None:
-    responses, statistics, samples = normals(3, 20, 100, 6), 0.3 * normals(4, 20, 6), 50
+    responses, statistics, samples = normal(20, 100, 6, seed=3), 0.3 * normal(20, 6, seed=4), 50
     statistics[:, 0], statistics[:, 1] = 0.4, -0.6
     ratios = detection_ratios(detection(responses))
     found = smallest_constant(ratios, statistics, samples, slope=slope)
