@@ -36,10 +36,10 @@ from biascope.results.estimate import (
     proportion,
     spearman,
 )
-from biascope.results.figures import completed, lines_figure, plane_figure
+from biascope.results.figures import completed, lines_figure
 from biascope.results.finding import Finding, Tell, figure
 from biascope.results.plan import Plan, Row
-from biascope.results.result import Plane
+from biascope.results.shows import planes
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.bases import Basis
@@ -184,14 +184,6 @@ def at_frequencies(result: DirectionalBias, values: np.ndarray) -> dict[tuple[in
     }
 
 
-def drawn_planes(
-    finding: Finding, dark: bool, unit: str = "%", low: float | None = 50.0, high: float | None = 100.0
-) -> Figure:
-    """Every array ``plane: NAME`` of a finding as a plane."""
-    planes = {name: Plane(array, unit, low, high) for name, array in finding.arrays_of("plane").items()}
-    return plane_figure(planes, dark=dark)
-
-
 MAPS: dict[str, Samples] = {
     "smoke": {"logistic_regression": (4, 2), "lenet": (4, 2)},
     "laptop": {"logistic_regression": (0, 2), "lenet": (34, 2)},
@@ -209,7 +201,7 @@ _MULTIPLES = ("neither_coordinate", "one_coordinate", "both_coordinates")
 @old_figure(
     "1",
     title="Test accuracy along every frequency (σ = 3, ε = 1)",
-    show=drawn_planes,
+    show=planes(),
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
@@ -322,7 +314,7 @@ SPEED = planned(
     "2",
     title="Iterations to a small training loss along every frequency (σ = 0.5)",
     plan=SPEED,
-    show=lambda finding, dark: drawn_planes(finding, dark, "iterations", None, None),
+    show=planes("iterations", None, None),
 )
 def figure_2(plan: Row, run: Run, tell: Tell) -> None:
     """Speed maps, set against the accuracy maps of figure 1 on the same frequencies."""
@@ -374,7 +366,7 @@ UNPOOLED = planned(
 )
 
 
-@figure("3", title="Test accuracy along every frequency without pooling", plan=UNPOOLED, show=drawn_planes)
+@figure("3", title="Test accuracy along every frequency without pooling", plan=UNPOOLED, show=planes())
 def figure_3(plan: Row, run: Run, tell: Tell) -> None:
     """Accuracy maps with the pooling layers removed and the linear layers resized."""
     for name in plan.networks:
@@ -475,7 +467,7 @@ def _ratios_and_iterations(results: Sequence[PoolingTheory]) -> tuple[np.ndarray
 @old_figure(
     "S10",
     title="Test accuracy along the sines",
-    show=drawn_planes,
+    show=planes(),
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
@@ -533,7 +525,7 @@ def _least_difference(
     "S11",
     networks=_NOISY,
     title="Test accuracy along frequencies at σ = 0, 1, 3",
-    show=drawn_planes,
+    show=planes(),
     published={
         **all_frequencies(*COLUMNS),
         **PUBLISHED,
