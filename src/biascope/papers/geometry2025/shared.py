@@ -18,6 +18,7 @@ from biascope.derivatives.covariance import gaussian_sampler, gradient_covarianc
 from biascope.families.family import Family
 from biascope.networks import builder
 from biascope.results.estimate import Estimate, proportion
+from biascope.results.plan import Plan
 from biascope.runs.run import Run
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays
@@ -180,6 +181,72 @@ def geometry_settings(draws: Mapping[str, int], probes: int, spreads: Mapping[st
 def published_geometry(names: Sequence[str], spread: float) -> dict[str, Any]:
     """How the authors' code estimates G; the text has 10,000 draws."""
     return geometry_settings(dict.fromkeys(names, 100_000), 128, dict.fromkeys(names, spread))
+
+
+def by_setting(settings: Sequence[str], networks: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
+    """A table with a line for each network, as a plan has it: by setting, then by network.
+
+    Example:
+        >>> by_setting(("epochs", "runs"), {"lenet": (50, 5), "vit": (30, 3)})
+        {'epochs': {'lenet': 50, 'vit': 30}, 'runs': {'lenet': 5, 'vit': 3}}
+    """
+    columns = zip(*networks.values(), strict=True)
+    return {name: dict(zip(networks, column, strict=True)) for name, column in zip(settings, columns, strict=True)}
+
+
+def released(names: Iterable[str], activation: str, spread: float, *, plain: bool = False) -> dict[str, Any]:
+    """What the authors' code says of its networks and of the inputs for G, as a plan has it; the text has 10,000 draws of G.
+
+    Args:
+        names: Networks.
+        activation: Of all of them except ResNet-18, whose blocks have ReLU in all of their experiments.
+        spread: Of the inputs for G.
+        plain: Whether BatchNorm and LayerNorm are left out.
+    """
+    listed = list(names)
+    return {
+        "networks": titles(listed),
+        "activation": {name: "ReLU" if name == "resnet18" else activation for name in listed},
+        "normalising layers": {name: "none" for name in listed if plain and name in PLAIN},
+        "draws of G": dict.fromkeys(listed, 100_000),
+        "inputs per draw of G": 128,
+        "spread of the inputs for G": dict.fromkeys(listed, spread),
+    }
+
+
+def planned(
+    activation: str,
+    spread: float,
+    *,
+    smoke: Mapping[str, Any],
+    laptop: Mapping[str, Any],
+    paper: Mapping[str, Any],
+    published: Mapping[str, Any],
+    both: Mapping[str, Any] | None = None,
+    ours: Mapping[str, Any] | None = None,
+    plain: bool = False,
+) -> Plan:
+    """The plan of a figure that trains networks on data of their geometry; each row has the epochs of every network.
+
+    Args:
+        activation: As in :func:`released`.
+        spread: Likewise.
+        smoke: What only this row has.
+        laptop: Likewise.
+        paper: Likewise.
+        published: Likewise, of the authors.
+        both: What is the same at each effort and at the authors'.
+        ours: What is the same at each effort.
+        plain: As in :func:`released`.
+    """
+
+    def row(own: Mapping[str, Any]) -> dict[str, Any]:
+        return released(own["epochs"], activation, spread, plain=plain) | dict(both or {})
+
+    rows = (
+        row(own) | {"inputs per draw of G": PROBES, "seed": 0, **(ours or {}), **own} for own in (smoke, laptop, paper)
+    )
+    return Plan(*rows, {**row(published), **published}, titles=TITLES, by="epochs")
 
 
 def error_of_test_samples(accuracy: float, samples: int) -> float:
