@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,7 @@ from torch import Tensor
 
 from biascope.families.family import Network
 from biascope.papers.geometry2025.learning import (
-    DRAWS,
     ONE_EACH,
-    PROTOCOL,
     RECIPE,
     Along,
     accuracies,
@@ -26,30 +24,28 @@ from biascope.papers.geometry2025.learning import (
     difference,
     drawn_along,
     places_of,
-    shape_of,
 )
 from biascope.papers.geometry2025.pictures import Boundary, boundaries_figure
 from biascope.papers.geometry2025.shared import (
     PROBES,
     PUBLISHED_LOOP,
     TITLES,
+    by_setting,
     error_of_test_samples,
-    for_each,
-    geometry_settings,
     inputs_of,
     least,
     loop_of,
+    planned,
     precisions,
-    published_geometry,
-    released_activations,
+    released,
     released_family,
     run_of,
     titles,
 )
-from biascope.papers.selection import chosen, old_figure
-from biascope.results.estimate import Estimate, Number, over, proportion
+from biascope.results.estimate import Estimate, over, proportion
 from biascope.results.figures import lines_figure
-from biascope.results.finding import Finding
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -65,87 +61,129 @@ SPREAD = 1e-4  # σ_P of the authors' script for circles
 _NARROW, _WIDE = (1.5, 0.25), (3.0, 0.25)
 GENERALISES = 90.0  # percent of test samples
 
+_SMALL = {"training samples": 128, "test samples": 64, "side of the images": 16}
+_PUBLISHED_SIZES = {"training samples": 10_000, "test samples": 2000}
+_FULL = {**_PUBLISHED_SIZES, "side of the images": 32}
 
-@dataclass(frozen=True)
-class _Circles:
-    """Circles of figure 1: network, places of u₂ (that of u₁ is one before the first), radii, repeats, epochs.
 
-    Without places, each repeat has a plane of its own, chosen at random. With shares, it is spanned by the first place and one late
-    eigenvector each, at these shares of the spectrum. Blocks of ResNet-18 have another activation than ReLU if one is given.
+def _published(*names: str) -> dict[str, Any]:
+    """What the authors' code says of circles."""
+    return {
+        **_PUBLISHED_SIZES,
+        **PUBLISHED_LOOP,
+        "noise": 1.0,
+        "epochs": {name: 50 if name == "lenet" else 20 for name in names},
+        "radii": {name: _WIDE if name == "resnet18" else _NARROW for name in names},
+        "eigenvectors of the circles": {name: (5, 6) if name == "resnet18" else (15, 16) for name in names},
+    }
+
+
+_CIRCLES = ("MLP", "LeNet", "MLP wide", "LeNet wide", "LeNet in random planes", "LeNet in late planes")
+_OF_RESNET = ("ResNet-18 wide", "ResNet-18 in random planes", "ResNet-18 in late planes", "ResNet-18 with GELU")
+CASES = {snake(title): title for title in (*_CIRCLES, *_OF_RESNET)}  # of figure 1, which can be run one by one
+
+
+def _network(case: str) -> str:
+    return "resnet18" if case.startswith("resnet_18") else case.partition("_")[0]
+
+
+def _row(sizes: Mapping[str, int], draws: Mapping[str, int], cases: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """A row of figure 1.
+
+    Args:
+        sizes: Of the data, and points of the grid along each direction of a plane.
+        draws: Draws of G by network.
+        cases: Epochs, runs, radii, and the places of u₁ and of a late u₂. With a list of late places, each run has another one. Without
+            places, each run has a plane of its own, chosen at random.
     """
-
-    name: str
-    places: tuple[int, ...]
-    radii: tuple[float, float]
-    repeats: int
-    epochs: int
-    shares: tuple[float, ...] = ()
-    blocks: str = ""
-
-    @property
-    def network(self) -> dict[str, Any]:
-        """Settings of the network that differ from the released ones."""
-        return {"blocks": self.blocks} if self.blocks else {}
-
-    def late(self, size: int) -> list[int]:
-        """The places of late eigenvectors among so many."""
-        return [int(share * size) for share in self.shares]
+    settings = by_setting(("epochs", "runs", "radii", "places"), cases)
+    places = {case: pair for case, pair in settings.pop("places").items() if pair}
+    return {
+        **loop_of(RECIPE),
+        **sizes,
+        **settings,
+        "eigenvectors of the circles": {
+            case: (first, "a late one" if isinstance(late, list) else first + 1)
+            for case, (first, late) in places.items()
+        },
+        "late u₂": {case: late for case, (_, late) in places.items()},
+        "activation": {case: "GELU in all layers" for case in cases if case == "resnet_18_with_gelu"},
+        "draws of G": {case: draws[_network(case)] for case in cases},
+        "inputs per draw of G": PROBES,
+        "noise": 1.0,
+        "seed": 0,
+    }
 
 
 # Late eigenvectors by a rule: every twentieth of the spectrum from 55 to 90 %. The last ones are nearly single pixels at the border.
-LATE = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-_CIRCLES: dict[str, dict[str, _Circles]] = {  # by title
-    "smoke": {
-        "LeNet": _Circles("lenet", (16, 255), _NARROW, 2, 1),
-        "LeNet in random planes": _Circles("lenet", (), _NARROW, 2, 1),
-        "LeNet in late planes": _Circles("lenet", (16,), _NARROW, 2, 1, (0.6, 0.9)),
-    },
-    "laptop": {
-        "MLP": _Circles("mlp", (16, 1023), _NARROW, 3, 20),
-        "MLP wide": _Circles("mlp", (16, 1023), _WIDE, 3, 20),
-    },
-    "paper": {
-        "MLP": _Circles("mlp", (16, 1023), _NARROW, 5, 20),
-        "LeNet": _Circles("lenet", (16, 1023), _NARROW, 5, 50),
-        "MLP wide": _Circles("mlp", (16, 1023), _WIDE, 5, 20),
-        "LeNet wide": _Circles("lenet", (16, 1023), _WIDE, 5, 50),
-        "ResNet-18 wide": _Circles("resnet18", (6, 1023), _WIDE, 3, 20),
-        # With eight planes, one on which it generalises does not leave the question open.
-        "ResNet-18 in random planes": _Circles("resnet18", (), _WIDE, 8, 20),
-        # One training for each u₂: which eigenvector it is may matter more than the weights.
-        "ResNet-18 in late planes": _Circles("resnet18", (6,), _WIDE, len(LATE), 20, LATE),
-        # The scripts ask for GELU, but their blocks have ReLU. With GELU in all layers, G is far more periodic, as figure 9 shows it.
-        "ResNet-18 with GELU": _Circles("resnet18", (6, 1023), _WIDE, 3, 20, blocks="gelu"),
-    },
-}
+LATE = [1024 * percent // 100 for percent in range(55, 95, 5)]
+CIRCLES = Plan(
+    smoke=_row(
+        {**_SMALL, "grid": 11},
+        {"lenet": 8},
+        {
+            "lenet": (1, 2, _NARROW, (15, 255)),
+            "lenet_in_random_planes": (1, 2, _NARROW, ()),
+            "lenet_in_late_planes": (1, 2, _NARROW, (15, [153, 230])),
+        },
+    ),
+    laptop=_row(
+        {**_FULL, "grid": 61},
+        {"mlp": 2000},
+        {"mlp": (20, 3, _NARROW, (15, 1023)), "mlp_wide": (20, 3, _WIDE, (15, 1023))},
+    ),
+    paper=_row(
+        {**_FULL, "grid": 61},
+        {"mlp": 10_000, "lenet": 10_000, "resnet18": 4000},
+        {
+            "mlp": (20, 5, _NARROW, (15, 1023)),
+            "lenet": (50, 5, _NARROW, (15, 1023)),
+            "mlp_wide": (20, 5, _WIDE, (15, 1023)),
+            "lenet_wide": (50, 5, _WIDE, (15, 1023)),
+            "resnet_18_wide": (20, 3, _WIDE, (5, 1023)),
+            # With eight planes, one on which it generalises does not leave the question open.
+            "resnet_18_in_random_planes": (20, 8, _WIDE, ()),
+            # One training for each u₂: which eigenvector it is may matter more than the weights.
+            "resnet_18_in_late_planes": (20, len(LATE), _WIDE, (5, LATE)),
+            # The scripts ask for GELU, but their blocks have ReLU. With GELU in all layers, G is far more periodic: see figure 9.
+            "resnet_18_with_gelu": (20, 3, _WIDE, (5, 1023)),
+        },
+    ),
+    published={**released(("mlp", "resnet18"), "GELU", SPREAD), **_published("mlp", "resnet18")},
+    # ResNet-18's circles in a plane of eigenvectors are the wide ones, as in the authors' code.
+    titles={**TITLES, **CASES, "resnet_18_wide": "ResNet-18"},
+    by="epochs",
+)
 
 
-def _planes(plan: _Circles, basis: Tensor) -> Tensor:
+def _planes(case: str, plan: Row, basis: Tensor) -> Tensor:
     """Two orthonormal rows for each network."""
-    if not plan.places:
+    runs, late = plan["runs"][case], plan["late u₂"].get(case)
+    if late is None:
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn(plan.repeats, basis.shape[1], 2, generator=generator, dtype=torch.float64)
+        drawn = torch.randn(runs, basis.shape[1], 2, generator=generator, dtype=torch.float64)
         random: Tensor = torch.linalg.qr(drawn).Q.mT
         return random.float().contiguous()
-    if plan.shares:
-        return torch.stack([basis[[plan.places[0] - 1, each]] for each in plan.late(len(basis))])
-    return torch.stack([basis[[plan.places[0] - 1, each]] for each in plan.places for _ in range(plan.repeats)])
+    first, second = plan["eigenvectors of the circles"][case]
+    places = late if isinstance(late, list) else [second] * runs + [late] * runs
+    return torch.stack([basis[[first, place]] for place in places])
 
 
-def _on_circles(title: str, effort: str, run: Run) -> Outcome:
+def _on_circles(case: str, plan: Row, run: Run) -> Outcome:
     """Networks trained on circles in planes, and their outputs in these planes."""
-    plan, shape = _CIRCLES[effort][title], shape_of(effort)
-    basis = basis_of(plan.name, DRAWS[effort][plan.name], run, shape=shape, scale=SPREAD, **plan.network)
-    family = released_family(plan.name, shape, "gelu", **plan.network)
-    recipe = dataclasses.replace(RECIPE, epochs=plan.epochs)
-    chosen, sizes = run_of(family, run, "bfloat16"), PROTOCOL[effort]
-    grid = torch.linspace(-1.3 * max(plan.radii), 1.3 * max(plan.radii), 11 if effort == "smoke" else 61)
+    name, radii, runs, side = _network(case), plan["radii"][case], plan["runs"][case], plan["side of the images"]
+    shape, network = (1, side, side), {"blocks": "gelu"} if case in plan["activation"] else {}
+    basis = basis_of(name, plan["draws of G"][case], run, shape=shape, scale=SPREAD, **network)
+    family = released_family(name, shape, "gelu", **network)
+    recipe = dataclasses.replace(RECIPE, epochs=plan["epochs"][case])
+    chosen, sizes = run_of(family, run, "bfloat16"), {"train": plan["training samples"], "test": plan["test samples"]}
+    grid = torch.linspace(-1.3 * max(radii), 1.3 * max(radii), plan["grid"])
+    planes = _planes(case, plan, basis)
     # The same initial weights for all planes of eigenvectors, so that repeats are pairs.
-    members = [*range(plan.repeats)] * max(1, 0 if plan.shares else len(plan.places))
-    planes = _planes(plan, basis)
+    members = [*range(runs)] * (len(planes) // runs)
 
     def work(key: str) -> Outcome:
-        task = circles(planes, shape, radii=plan.radii, seed=0, run=chosen, **sizes)
+        task = circles(planes, shape, radii=radii, seed=0, run=chosen, **sizes)
         start = family.draws(seed=0, run=dataclasses.replace(chosen, precision="float32")).pick(members)
         networks = fit(start, task, recipe, seed=0, run=chosen).networks
         accuracy = {split: evaluation(networks, task, split, run=chosen).accuracy for split in ("test", "train")}
@@ -154,18 +192,8 @@ def _on_circles(title: str, effort: str, run: Run) -> Outcome:
         return {**accuracy, **{key: each[:400].cpu() for key, each in samples.items()}, "values": values, "grid": grid}
 
     kept = dataclasses.replace(run.shared, precision=chosen.precision)
-    trials = Trials(
-        "circles",
-        kept,
-        code=(work, _on_grid),
-        at=shape,
-        family=family,
-        planes=planes,
-        grid=grid,
-        radii=plan.radii,
-        recipe=recipe,
-        **sizes,
-    )
+    parts = {"family": family, "planes": planes, "grid": grid, "radii": radii, "recipe": recipe, **sizes}
+    trials = Trials("circles", kept, code=(work, _on_grid), at=shape, **parts)
     return {**next(trials.outcomes(["all planes"], work)), "planes": planes}
 
 
@@ -211,126 +239,75 @@ def _without_the_second_axis(radii: tuple[float, float]) -> float:
     return 100 * (1 - math.asin(small / large) / math.pi)
 
 
-def _published_circles(names: Sequence[str]) -> dict[str, Any]:
-    """The authors' settings for circles."""
-    return {
-        "networks": titles(names),
-        **for_each("epochs", {name: 50 if name == "lenet" else 20 for name in names}),
-        "training samples": 10_000,
-        "test samples": 2000,
-        "noise": 1.0,
-        **for_each("radii", {name: list(_WIDE if name == "resnet18" else _NARROW) for name in names}),
-        **for_each("eigenvectors of the circles", {name: [5, 6] if name == "resnet18" else [15, 16] for name in names}),
-        **PUBLISHED_LOOP,
-        **released_activations(names, "GELU"),
-        **published_geometry(names, SPREAD),
-    }
+def _tell_accuracies(of: Tell, test: np.ndarray, train: np.ndarray) -> None:
+    of("accuracy", over(test, within=(0.0, 100.0)), "%")
+    of("train accuracy", over(train, within=(0.0, 100.0)), "%")
 
 
-def _settings_of_circles(names: Sequence[str], effort: str) -> dict[str, Any]:
-    """What figures 1 and 5 share of them in a run."""
-    draws, spreads = {name: DRAWS[effort][name] for name in names}, dict.fromkeys(names, SPREAD)
-    sizes = {"training samples": PROTOCOL[effort]["train"], "test samples": PROTOCOL[effort]["test"]}
-    return {
-        "networks": titles(names),
-        **sizes,
-        "noise": 1.0,
-        **loop_of(RECIPE),
-        **released_activations(names, "GELU"),
-        **geometry_settings(draws, PROBES, spreads),
-        "seed": 0,
-    }
+def _tell_late(of: Tell, case: str, plan: Row, planes: Tensor, test: np.ndarray) -> None:
+    """Accuracies with one late u₂ each, and over how many inputs each is spread."""
+    sees = proportion(float((test > _without_the_second_axis(plan["radii"][case])).mean()), len(test))
+    of("late eigenvectors that it sees", sees.map_linear(100.0), "%", key=f"{case}_share_that_sees_u2")
+    for place, accuracy, plane in zip(plan["late u₂"][case], test, planes, strict=True):
+        of(f"accuracy, u₂ = {place}", Estimate(float(accuracy)), "%")
+        of(f"inputs that u₂ = {place} is spread over", inputs_of(plane[1]))
 
 
-def _by_key(effort: str) -> dict[str, tuple[str, _Circles]]:
-    """Circles of figure 1 with their titles, under the names by which one of them can be run alone."""
-    return {snake(title): (title, plan) for title, plan in _CIRCLES[effort].items()}
+def _tell_two_planes(of: Tell, case: str, plan: Row, found: Outcome, test: np.ndarray, train: np.ndarray) -> None:
+    """Accuracies and boundaries in the plane of two early eigenvectors, and in that of an early and a late one."""
+    runs, title, both = plan["runs"][case], CASES[case], []
+    places = {"early": plan["eigenvectors of the circles"][case][1], "late": plan["late u₂"][case]}
+    for index, (word, place) in enumerate(places.items()):
+        part = slice(index * runs, (index + 1) * runs)
+        # All repeats have the same test samples.
+        shared = error_of_test_samples(float(test[part].mean()), plan["test samples"])
+        both.append(over(test[part], shared=shared, within=(0.0, 100.0)))
+        of(f"accuracy, u₂ {word}", both[-1], "%")
+        of(f"train accuracy, u₂ {word}", over(train[part], within=(0.0, 100.0)), "%")
+        of(f"inputs that u₂ {word} is spread over", inputs_of(found["planes"][part.start, 1]))
+        of.array(f"{title}, u₂ = {place}", found["values"][part].float().numpy(), kind="values")
+        of.array(f"{title}, u₂ = {place}", test[part], kind="accuracy")
+    for kind in ("grid", "samples", "labels"):
+        of.array(title, found[kind].numpy(), kind=kind)
+    of("lower accuracy of the two planes", least(both), "%")
+    # Repeats of both planes start from the same weights.
+    of("accuracy, u₂ early minus late", difference(test[:runs], test[runs:], plan["test samples"]), "points")
 
 
-def settings_1(effort: str) -> dict[str, Any]:
-    """Settings of figure 1 at an effort."""
-    plans = dict(chosen(_by_key(effort)).values())
-    settings = _settings_of_circles(list(dict.fromkeys(plan.name for plan in plans.values())), effort)
-    if len(plans) < len(_CIRCLES[effort]):  # planes of a network that earlier runs list
-        del settings["networks"]
-    for title, plan in plans.items():
-        # ResNet-18's circles in a plane of eigenvectors are the wide ones, as in the authors' code.
-        own = TITLES[plan.name] if title in (TITLES[plan.name], "ResNet-18 wide") else title
-        settings |= {f"epochs: {own}": plan.epochs, f"radii: {own}": list(plan.radii), f"runs: {own}": plan.repeats}
-        if plan.blocks:
-            settings[f"activation: {own}"] = f"{plan.blocks.upper()} in all layers"
-        if plan.shares:
-            size = math.prod(shape_of(effort))
-            settings |= {f"eigenvectors of the circles: {own}": [plan.places[0] - 1, "a late one"]}
-            settings |= {f"late u₂: {own}": plan.late(size)}
-        elif plan.places:
-            settings |= {f"eigenvectors of the circles: {own}": [plan.places[0] - 1, plan.places[0]]}
-            settings |= {f"late u₂: {own}": plan.places[1]}
-    return settings
-
-
-@old_figure(
+@figure(
     "1",
-    networks={effort: _by_key(effort) for effort in _CIRCLES},
     title="Two concentric circles in a plane that is aligned with the average geometry, and in one that is not",
+    plan=CIRCLES,
     show=_drawn_circles,
-    published=_published_circles(("mlp", "resnet18")),
 )
-def figure_1(effort: str, run: Run) -> Finding:
+def figure_1(plan: Row, run: Run, tell: Tell) -> None:
     """Accuracy and decision boundaries for u₂ among the first and among the last eigenvectors of G."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    settings: dict[str, Any] = {}
-    for key, (title, plan) in chosen(_by_key(effort)).items():
-        found = _on_circles(title, effort, run)
-        quick = precisions([released_family(plan.name, shape_of(effort), "gelu")], run, "bfloat16")
-        settings |= {f"precision: {title}": precision for precision in quick.values()}
+    if plan.networks == CIRCLES.networks(plan.effort):  # a run of some planes is added to one that lists all networks
+        tell.settings["networks"] = titles(map(_network, plan.networks))
+    for case in plan.networks:
+        title, name, found = CASES[case], _network(case), _on_circles(case, plan, run)
+        own = {
+            f"activation: {TITLES[name]}": released([name], "GELU", SPREAD)["activation"][name],
+            f"draws of G: {TITLES[name]}": plan["draws of G"][case],
+            f"spread of the inputs for G: {TITLES[name]}": SPREAD,
+        }
+        family = released_family(name, (1, plan["side of the images"], plan["side of the images"]), "gelu")
+        precision = {f"precision: {title}": each for each in precisions([family], run, "bfloat16").values()}
+        tell.settings.update(own | precision)
+        of = tell.about(title)
         test, train = (100 * found[split].double().numpy() for split in ("test", "train"))
-        if plan.shares:
-            ends = [found["planes"][place, 1] for place in range(len(test))]
-            spread = {place: inputs_of(end) for place, end in zip(plan.late(ends[0].numel()), ends, strict=True)}
-            statistics |= _in_late_planes(title, plan, test, train, spread)
-            arrays[f"plane: {title}"] = np.stack([np.array(list(spread), float), test])
-            continue
-        if not plan.places:
-            arrays[f"plane: {title}"] = np.stack([np.arange(1.0, len(test) + 1), test])
+        if case not in plan["late u₂"]:
             share = proportion(float((test >= GENERALISES).mean()), len(test)).map_linear(100.0)
-            statistics |= {
-                f"{key}_share_that_generalises": share.named(f"{title}: planes on which it generalises", "%"),
-                f"{key}_accuracy": over(test, within=(0.0, 100.0)).named(f"{title}: accuracy", "%"),
-                f"{key}_train_accuracy": over(train, within=(0.0, 100.0)).named(f"{title}: train accuracy", "%"),
-            }
-            continue
-        for index, (word, place) in enumerate(zip(("early", "late"), plan.places, strict=True)):
-            part = slice(index * plan.repeats, (index + 1) * plan.repeats)
-            accuracy = test[part]
-            # All repeats have the same test samples.
-            shared = error_of_test_samples(float(accuracy.mean()), PROTOCOL[effort]["test"])
-            statistics |= {
-                f"{key}_accuracy_u2_{word}": over(accuracy, shared=shared, within=(0.0, 100.0)).named(
-                    f"{title}: accuracy, u₂ {word}", "%"
-                ),
-                f"{key}_train_accuracy_u2_{word}": over(train[part], within=(0.0, 100.0)).named(
-                    f"{title}: train accuracy, u₂ {word}", "%"
-                ),
-                f"{key}_inputs_that_u2_{word}_is_spread_over": inputs_of(found["planes"][part.start, 1]).named(
-                    f"{title}: inputs that u₂ {word} is spread over"
-                ),
-            }
-            arrays[f"values: {title}, u₂ = {place}"] = found["values"][part].float().numpy()
-            arrays[f"accuracy: {title}, u₂ = {place}"] = accuracy
-        for part_name in ("grid", "samples", "labels"):
-            arrays[f"{part_name}: {title}"] = found[part_name].numpy()
-        both = [statistics[f"{key}_accuracy_u2_{word}"] for word in ("early", "late")]
-        statistics[f"{key}_lower_accuracy_of_the_two_planes"] = least(both).named(
-            f"{title}: lower accuracy of the two planes", "%"
-        )
-        # Repeats of both planes start from the same weights.
-        contrast = difference(test[: plan.repeats], test[plan.repeats :], PROTOCOL[effort]["test"])
-        statistics[f"{key}_accuracy_u2_early_minus_late"] = contrast.named(
-            f"{title}: accuracy, u₂ early minus late", "points"
-        )
-    notes = (
+            of("planes on which it generalises", share, "%", key=f"{case}_share_that_generalises")
+            _tell_accuracies(of, test, train)
+            tell.array(title, np.stack([np.arange(1.0, len(test) + 1), test]), kind="plane")
+        elif isinstance(plan["late u₂"][case], list):
+            _tell_accuracies(of, test, train)
+            _tell_late(of, case, plan, found["planes"], test)
+            tell.array(title, np.array([plan["late u₂"][case], test]), kind="plane")
+        else:
+            _tell_two_planes(of, case, plan, found, test, train)
+    tell.note(
         "The paper prints no radii for this figure; the authors' code has, in figure 5, circles of radii 1.5 and 0.25, and for "
         "ResNet-18 of 3 and 0.25 ('wide'), in the planes used here.",
         "MLP and LeNet on wide circles were added after the MLP had been seen to memorise the others without generalising.",
@@ -342,31 +319,6 @@ def figure_1(effort: str, run: Run) -> Finding:
         "GELU, ResNet-18 with ReLU, as in the authors' code; the text has ReLU for the MLP. LeNet is ours. Repeats differ by "
         "initial weights.",
     )
-    return Finding(statistics, arrays, settings_1(effort) | settings, notes)
-
-
-def _in_late_planes(
-    title: str, plan: _Circles, test: np.ndarray, train: np.ndarray, spread: dict[int, Estimate]
-) -> dict[str, Number]:
-    """Accuracies with one late u₂ each, over the eigenvectors, and over how many inputs each is spread."""
-    key, blind = snake(title), _without_the_second_axis(plan.radii)
-    sees = proportion(float((test > blind).mean()), len(test)).map_linear(100.0)
-    within = (0.0, 100.0)
-    return {
-        f"{key}_accuracy": over(test, within=within).named(f"{title}: accuracy", "%"),
-        f"{key}_train_accuracy": over(train, within=within).named(f"{title}: train accuracy", "%"),
-        f"{key}_share_that_sees_u2": sees.named(f"{title}: late eigenvectors that it sees", "%"),
-        **{
-            f"{key}_accuracy_u2_{place}": Estimate(float(accuracy)).named(f"{title}: accuracy, u₂ = {place}", "%")
-            for place, accuracy in zip(spread, test, strict=True)
-        },
-        **{
-            f"{key}_inputs_that_u2_{place}_is_spread_over": inputs.named(
-                f"{title}: inputs that u₂ = {place} is spread over"
-            )
-            for place, inputs in spread.items()
-        },
-    }
 
 
 @dataclass(frozen=True)
@@ -389,98 +341,84 @@ class _Simplicity(Along):
         return ("test", "train", "test, linear only", "test, circles only")
 
 
-# Figure 5: places of u₁, epochs, places of u₂ and u₃, radii, repeats, as in the authors' code.
-_COMPONENTS: dict[str, dict[str, tuple[list[int], int, tuple[int, int], tuple[float, float], int]]] = {
-    "smoke": {"lenet": ([0, 255], 1, (15, 16), _NARROW, 1)},
-    "laptop": {
-        "mlp": ([0, 100, 1023], 20, (15, 16), _NARROW, 3),
-        "lenet": ([0, 1023], 30, (15, 16), _NARROW, 3),
-    },
-    "paper": {
-        "mlp": (places_of(8), 20, (15, 16), _NARROW, 3),
-        # Along the last direction some trainings do not fit their samples, so that three do not show what the others rely on.
-        "lenet": ([place for place in places_of(12) if place not in (15, 16)], 50, (15, 16), _NARROW, 10),
-        # Its last eigenvector is nearly one pixel: the late one is at 75 % of the spectrum, the middle of those of figure 1.
-        "resnet18": ([0, 768], 20, (5, 6), _WIDE, 3),
-        "vit": ([0, 1023], 20, (15, 16), _NARROW, 3),
-    },
-}
-
-
 _FOUR = ("mlp", "lenet", "resnet18", "vit")
-
-
-def settings_5(effort: str) -> dict[str, Any]:
-    """Settings of figure 5 at an effort."""
-    plans = chosen(_COMPONENTS[effort])
-    settings = _settings_of_circles(list(plans), effort)
-    settings |= {
-        **for_each("runs", {name: plan[4] for name, plan in plans.items()}),
-        "distance of the classes along u₁": 1.0,
-    }
-    settings |= for_each("places of u₁", {name: plan[0] for name, plan in plans.items()})
-    settings |= for_each("epochs", {name: plan[1] for name, plan in plans.items()})
-    settings |= for_each("eigenvectors of the circles", {name: list(plan[2]) for name, plan in plans.items()})
-    settings |= for_each("radii", {name: list(plan[3]) for name, plan in plans.items()})
-    return settings
-
-
-@old_figure(
-    "5",
-    networks=_COMPONENTS,
-    title="Accuracy on the linear and on the circular component alone, against the index of the linear direction u₁",
-    show=drawn_along,
+_COLUMNS = ("places of u₁", "epochs", "eigenvectors of the circles", "radii", "runs", "draws of G")
+COMPONENTS = planned(
+    "GELU",
+    SPREAD,
+    smoke={**_SMALL, **by_setting(_COLUMNS, {"lenet": ([0, 255], 1, (15, 16), _NARROW, 1, 8)})},
+    laptop=_FULL
+    | by_setting(
+        _COLUMNS,
+        {
+            "mlp": ([0, 100, 1023], 20, (15, 16), _NARROW, 3, 2000),
+            "lenet": ([0, 1023], 30, (15, 16), _NARROW, 3, 4000),
+        },
+    ),
+    paper=_FULL
+    | by_setting(
+        _COLUMNS,
+        {
+            "mlp": (places_of(8), 20, (15, 16), _NARROW, 3, 10_000),
+            # Along the last direction some trainings do not fit their samples, so three do not show what the others rely on.
+            "lenet": ([place for place in places_of(12) if place not in (15, 16)], 50, (15, 16), _NARROW, 10, 10_000),
+            # Its last eigenvector is nearly one pixel: the late one is at 75 % of the spectrum, the middle of those of figure 1.
+            "resnet18": ([0, 768], 20, (5, 6), _WIDE, 3, 4000),
+            "vit": ([0, 1023], 20, (15, 16), _NARROW, 3, 4000),
+        },
+    ),
     published={
-        **_published_circles(_FOUR),
-        **for_each("runs", dict.fromkeys(_FOUR, 5)),
-        "distance of the classes along u₁": 1.0,
-        **for_each("places of u₁", dict.fromkeys(_FOUR, "every 10th")),
+        **_published(*_FOUR),
+        "runs": dict.fromkeys(_FOUR, 5),
+        "places of u₁": dict.fromkeys(_FOUR, "every 10th"),
     },
+    both={"noise": 1.0, "distance of the classes along u₁": 1.0},
+    ours=loop_of(RECIPE),
 )
-def figure_5(effort: str, run: Run) -> Finding:
+
+
+def _over(accuracy: np.ndarray, tests: int) -> Estimate:
+    """Over repeats, each with so many test samples of its own."""
+    return over(accuracy, samples=error_of_test_samples(float(accuracy.mean()), tests), within=(0.0, 100.0))
+
+
+@figure(
+    "5",
+    title="Accuracy on the linear and on the circular component alone, against the index of the linear direction u₁",
+    plan=COMPONENTS,
+    show=drawn_along,
+)
+def figure_5(plan: Row, run: Run, tell: Tell) -> None:
     """Networks trained on both components, tested with either taken away."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    settings: dict[str, Any] = {}
-    shape = shape_of(effort)
-    for name, (places, epochs, plane, radii, repeats) in chosen(_COMPONENTS[effort]).items():
-        title, key = TITLES[name], snake(TITLES[name])
-        basis = basis_of(name, DRAWS[effort][name], run, shape=shape, scale=SPREAD)
-        course = _Simplicity(basis, **PROTOCOL[effort], epochs=epochs, shape=shape, plane=plane, radii=radii)
-        family = released_family(name, shape, "gelu")
-        settings |= precisions([family], run, "bfloat16")
-        found = accuracies(family, course, places, run, labellings=("both",), repeats=repeats)
-        alone = {part: found["both", RECIPE.rate, f"test, {part} only"] for part in ("linear", "circles")}
-        for part, table in alone.items():
-            arrays[f"{title}, {part} alone"] = np.stack([np.array(places, float), table.mean(0)])
-            for word, index in (("first", 0), ("last", -1)):
-                # Each training has its own test samples.
-                own = error_of_test_samples(float(table[:, index].mean()), course.test)
-                value = over(table[:, index], samples=own, within=(0.0, 100.0))
-                statistics[f"{key}_{part}_alone_{word}_u1"] = value.named(f"{title}: {part} alone, {word} u₁", "%")
-        last = difference(alone["circles"][:, -1], alone["linear"][:, -1], own=course.test)
-        both, fitted = (found["both", RECIPE.rate, split] for split in ("test", "train"))
-        lowest, of_both = (
-            over(
-                table[:, table.mean(0).argmin()],
-                samples=error_of_test_samples(float(table.mean(0).min()), course.test),
-                within=(0.0, 100.0),
-            ).open_below()  # over the places that were run
-            for table in (alone["linear"], both)
+    shape = (1, plan["side of the images"], plan["side of the images"])
+    tell.settings["networks"] = titles(plan.networks)
+    for name in plan.networks:
+        of, places, family = tell.about(TITLES[name]), plan["places of u₁"][name], released_family(name, shape, "gelu")
+        course = _Simplicity(
+            basis_of(name, plan["draws of G"][name], run, shape=shape, scale=SPREAD),
+            train=plan["training samples"],
+            test=plan["test samples"],
+            epochs=plan["epochs"][name],
+            shape=shape,
+            plane=plan["eigenvectors of the circles"][name],
+            radii=plan["radii"][name],
         )
-        for word, index in (("first", 0), ("last", -1)):
-            statistics[f"{key}_training_accuracy_{word}_u1"] = over(fitted[:, index], within=(0.0, 100.0)).named(
-                f"{title}: training accuracy, {word} u₁", "%"
-            )
-        statistics |= {
-            f"{key}_circles_minus_linear_last_u1": last.named(f"{title}: circles minus linear, last u₁", "points"),
-            f"{key}_lowest_accuracy_on_the_linear_component_alone": lowest.named(
-                f"{title}: lowest accuracy on the linear component alone", "%"
-            ),
-            f"{key}_lowest_accuracy_on_both": of_both.named(f"{title}: lowest accuracy on both", "%"),
-        }
-    notes = (
+        tell.settings.update(precisions([family], run, "bfloat16"))
+        repeats = plan["runs"][name]
+        found = accuracies(family, course, places, run, labellings=("both",), repeats=repeats)
+        both, fitted, linear, on_circles = (found["both", RECIPE.rate, split] for split in course.splits)
+        for part, accuracy in (("linear", linear), ("circles", on_circles)):
+            tell.array(f"{TITLES[name]}, {part} alone", np.stack([np.array(places, float), accuracy.mean(0)]))
+            for word, place in (("first", 0), ("last", -1)):
+                of(f"{part} alone, {word} u₁", _over(accuracy[:, place], course.test), "%")
+        for word, place in (("first", 0), ("last", -1)):
+            of(f"training accuracy, {word} u₁", over(fitted[:, place], within=(0.0, 100.0)), "%")
+        last = difference(on_circles[:, -1], linear[:, -1], own=course.test)
+        of("circles minus linear, last u₁", last, "points")
+        for words, accuracy in (("the linear component alone", linear), ("both", both)):
+            lowest = _over(accuracy[:, accuracy.mean(0).argmin()], course.test)
+            of(f"lowest accuracy on {words}", lowest.open_below(), "%")  # over the places that were run
+    tell.note(
         ONE_EACH,
         "The text prints neither ε nor radii; those of the authors' code, where ±ε/2 with ε = 1 is used.",
     )
-    return Finding(statistics, arrays, settings_5(effort) | settings, notes)

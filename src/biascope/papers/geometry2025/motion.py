@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,28 +13,24 @@ from biascope.derivatives.matrices import flip
 from biascope.families.family import Family
 from biascope.measures.geometry_motion import GeometryMotion, geometry_motion
 from biascope.papers.geometry2025.shared import (
-    PROBES,
-    PUBLISHED_LOOP,
     SPREAD,
     TITLES,
+    by_setting,
     cifar_2,
     error_of_a_difference,
-    for_each,
     geometry_of,
-    geometry_settings,
     halved,
     loop_of,
-    published_geometry,
-    released_activations,
+    planned,
     released_family,
     run_of,
     titles,
-    without_normalisation,
 )
-from biascope.papers.selection import chosen, old_figure
-from biascope.results.estimate import Estimate, Number, jackknife, over
+from biascope.results.estimate import Estimate, jackknife, over
 from biascope.results.figures import lines_figure
-from biascope.results.finding import Finding
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
+from biascope.results.shows import curves
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -47,68 +42,117 @@ from biascope.training.recipe import Recipe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Table = Mapping[str, Sequence[Any]]  # a line for each network
+
 LOSSES = {"cross-entropy": None, "squared loss": "squared"}
 EARLY = 10  # epochs
 DESCENT = Recipe("gd", rate=0.1, schedule="linear", momentum=0.9, clip=5.0, weight_decay=5e-4)
 ADAM = Recipe("adam", rate=1e-3, schedule="constant", clip=5.0, batch=20_000)  # all samples
+_COLUMNS = ("images of each class", "test images", "runs", "epochs", "draws of G", "inputs per draw of G")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Images of each class and test images, runs, epochs, networks that G is estimated from, inputs of each network."""
+def _moving(
+    recipe: Recipe,
+    labels: str,
+    losses: Sequence[str],
+    *,
+    laptop: Table,
+    paper: Table,
+    epochs: Mapping[str, int],
+    rates: Mapping[str, float],
+) -> Plan:
+    """The plan of figure 2 or 8: lines of columns, and what the authors have; their text has no weight decay."""
 
-    each: int
-    test: int
-    runs: int
-    epochs: int
-    draws: int
-    probes: int = 4
+    def row(table: Table, losses: Sequence[str] = losses, side: int = 32) -> dict[str, Any]:
+        rate = {name: rates[name] for name in table}
+        return {**by_setting(_COLUMNS, table), "rate": rate, "losses": losses, "side of the images": side}
+
+    loop = {key: value for key, value in loop_of(recipe).items() if key != "momentum" or recipe.optimiser == "gd"}
+    return planned(
+        "ReLU",
+        1.0,
+        plain=True,
+        smoke=row({"lenet": (12, 12, 2, 3, 16, 2)}, losses[:1], side=16),
+        laptop=row(laptop),
+        paper=row(paper),
+        published={
+            "images of each class": dict.fromkeys(epochs, 5000),
+            "runs": dict.fromkeys(epochs, 25),
+            "epochs": epochs,
+            "rate": rates,
+            "inputs per draw of G": dict.fromkeys(epochs, 128),
+        },
+        both={**loop, "batch": "all samples", "outputs": 2},
+        ours={"labels": labels},
+    )
 
 
-# Figure 2 by effort and network. Full batches must fit on a device: large networks have fewer images.
-MOVING: dict[str, dict[str, Plan]] = {
-    "smoke": {"lenet": Plan(12, 12, 2, 3, 16, 2)},
-    "laptop": {"mlp": Plan(1000, 1000, 8, 100, 10_000), "lenet": Plan(1000, 1000, 5, 100, 10_000)},
-    "paper": {
-        "mlp": Plan(5000, 2000, 25, 100, 10_000, 16),
-        "lenet": Plan(5000, 2000, 25, 100, 10_000, 16),
-        "resnet18": Plan(1000, 1000, 4, 100, 8000),
-        "vit": Plan(1000, 1000, 4, 100, 8000),
+# Full batches must fit on a device: large networks have fewer images.
+MOVING = _moving(
+    DESCENT,
+    "true",
+    tuple(LOSSES),
+    laptop={"mlp": (1000, 1000, 8, 100, 10_000, 4), "lenet": (1000, 1000, 5, 100, 10_000, 4)},
+    paper={
+        "mlp": (5000, 2000, 25, 100, 10_000, 16),
+        "lenet": (5000, 2000, 25, 100, 10_000, 16),
+        "resnet18": (1000, 1000, 4, 100, 8000, 4),
+        "vit": (1000, 1000, 4, 100, 8000, 4),
     },
-}
-RANDOM: dict[str, dict[str, Plan]] = {  # figure 8
-    "smoke": MOVING["smoke"],
-    "laptop": {"mlp": Plan(1000, 1000, 8, 200, 10_000), "lenet": Plan(250, 1000, 5, 300, 10_000)},
-    "paper": {
-        "mlp": Plan(5000, 2000, 25, 200, 10_000, 16),
+    epochs=dict.fromkeys(("mlp", "lenet", "resnet18", "vit"), 100),
+    rates={"mlp": 0.01, "lenet": 0.1, "resnet18": 0.1, "vit": 0.1},
+)
+RANDOM = _moving(
+    ADAM,
+    "random",
+    ("cross-entropy",),
+    laptop={"mlp": (1000, 1000, 8, 200, 10_000, 4), "lenet": (250, 1000, 5, 300, 10_000, 4)},
+    paper={
+        "mlp": (5000, 2000, 25, 200, 10_000, 16),
         # 500 steps on all of 10,000 images, 25 times, would be a minute of a whole H200: two fifths of the published number.
-        "lenet": Plan(2000, 2000, 25, 500, 10_000, 16),
-        "vgg11": Plan(1000, 1000, 4, 200, 8000),
-        "resnet18": Plan(1000, 1000, 4, 200, 8000),
+        "lenet": (2000, 2000, 25, 500, 10_000, 16),
+        "vgg11": (1000, 1000, 4, 200, 8000, 4),
+        "resnet18": (1000, 1000, 4, 200, 8000, 4),
     },
-}
+    epochs={"mlp": 200, "lenet": 500, "vgg11": 200, "resnet18": 200},
+    rates={"mlp": 1e-3, "lenet": 1e-3, "vgg11": 1e-3, "resnet18": 1e-4},
+)
 
 
-def _rate(name: str, optimiser: str) -> float:
-    """The authors' rates."""
-    if optimiser == "adam":
-        return 1e-4 if name in ("resnet18", "vit") else 1e-3
-    return 0.01 if name == "mlp" else 0.1
+def _images(name: str, plan: Row, run: Run) -> Arrays:
+    """CIFAR-2, with labels shuffled for figure 8."""
+    data = cifar_2(plan["images of each class"][name], plan["test images"][name], run)
+    data = halved(data) if plan["side of the images"] < data.shape[-1] else data
+    if plan["labels"] == "true":
+        return data
+    x, y = data.splits["train"]
+    random = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]  # as many of each class
+    return dataclasses.replace(data, splits={**data.splits, "train": (x, random)})
 
 
-def _moved(name: str, plan: Plan, data: Arrays, run: Run, recipe: Recipe) -> tuple[GeometryMotion, float]:
+def _recipe(name: str, plan: Row, loss: str) -> Recipe:
+    """That of the plan; the squared loss is that of theory, without decay of weights, and diverges at the published rate."""
+    base = {each.optimiser: each for each in (DESCENT, ADAM)}[plan["optimiser"]]
+    if loss == "squared loss":
+        base, rate = dataclasses.replace(base, weight_decay=0.0), 1e-3
+    else:
+        rate = plan["rate"][name]
+    return dataclasses.replace(base, epochs=plan["epochs"][name], loss=LOSSES[loss], rate=rate)
+
+
+def _moved(name: str, plan: Row, data: Arrays, run: Run, recipe: Recipe) -> tuple[GeometryMotion, float]:
     """Training at the rate, or at the first of its tenths at which it stays finite; and that rate."""
     family = released_family(name, data.shape, "relu", plain=True)
     try:
-        found = geometry_motion(
+        motion = geometry_motion(
             family,
             data,
-            runs=plan.runs,
+            runs=plan["runs"][name],
             recipe=recipe,
             checkpoints=10,
-            probes=plan.probes,
-            scale=1.0,  # as published for this figure
-            geometry_draws=plan.draws,
+            probes=plan["inputs per draw of G"][name],
+            scale=plan["spread of the inputs for G"][name],
+            geometry_draws=plan["draws of G"][name],
             readout="first",
             seed=0,
             run=run_of(family, run),
@@ -117,7 +161,7 @@ def _moved(name: str, plan: Plan, data: Arrays, run: Run, recipe: Recipe) -> tup
         if recipe.rate < 1e-5:
             raise
         return _moved(name, plan, data, run, dataclasses.replace(recipe, rate=recipe.rate / 10))
-    return found, recipe.rate
+    return motion, recipe.rate
 
 
 def _early(motion: GeometryMotion) -> int:
@@ -126,59 +170,38 @@ def _early(motion: GeometryMotion) -> int:
 
 
 def _drawn(finding: Finding, dark: bool) -> Figure:
-    curves = {name: each for name, each in finding.curves_of("curve").items() if "squared" not in name}
-    return lines_figure(curves, x="epoch", y="correlation", dark=dark)
+    published = {name: curve for name, curve in finding.curves_of("curve").items() if "squared" not in name}
+    return lines_figure(published, x="epoch", y="correlation", dark=dark)
 
 
-def _motion_finding(plans: dict[str, Plan], effort: str, run: Run, losses: tuple[str, ...], *, chance: bool) -> Finding:
-    base = ADAM if chance else DESCENT
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    words: dict[str, str] = {}
-    reached: dict[str, float] = {}
-    for name, plan in plans.items():
-        data = cifar_2(plan.each, plan.test, run)
-        data = halved(data) if effort == "smoke" else data
-        if chance:
-            x, y = data.splits["train"]
-            random = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]  # as many of each class
-            data = dataclasses.replace(data, splits={**data.splits, "train": (x, random)})
-        words[name] = data.name
-        for label in losses:
-            # The squared loss is that of theory, without decay of weights; at the published rate it diverges.
-            terms: dict[str, Any] = {"rate": _rate(name, base.optimiser)}
-            terms |= {"rate": 1e-3, "weight_decay": 0.0} if label == "squared loss" else {}
-            recipe = dataclasses.replace(base, epochs=plan.epochs, loss=LOSSES[label], **terms)
-            motion, taken = _moved(name, plan, data, run, recipe)
-            if label == "cross-entropy":
-                reached[name] = taken
-            title, early = f"{TITLES[name]}, {label}", _early(motion)
-            key, growth = snake(title), "growth of the correlation with GSG"
-            accuracy = over(100 * motion.train_accuracy[-1], within=(0, 100))
-            statistics |= {
-                f"{key}_rate": Estimate.exact(taken).named(f"{title}: rate"),
-                f"{key}_first_growth_of_the_correlation_with_gsg": motion.change("GSG", 1).named(
-                    f"{title}: first {growth}"
-                ),
-                f"{key}_early_growth_of_the_correlation_with_gsg": motion.change("GSG", early).named(
-                    f"{title}: early {growth}"
-                ),
-                f"{key}_early_correlation_with_gsg": motion.level("GSG", early).named(
-                    f"{title}: early correlation with GSG"
-                ),
-                f"{key}_lead_of_gsg_over_s": motion.lead(early).named(f"{title}: lead of GSG over S"),
-                # GSG is known from random draws.
-                f"{key}_correlation_of_the_identity_with_gsg": Estimate(float(motion.chance[0])).named(
-                    f"{title}: correlation of the identity with GSG"
-                ),
-                f"{key}_training_accuracy_percent": accuracy.named(f"{title}: training accuracy", "%"),
-            }
-            for place, reference in ((0, "GSG"), (1, "S")):
-                rows = np.stack([motion.epochs.astype(float), motion.plain[:, place]])
-                arrays[f"curve: {TITLES[name]} with {reference}{'' if label == 'cross-entropy' else ', ' + label}"] = (
-                    rows
-                )
-    notes = (
+def _tell_percent(of: Tell, label: str, number: Estimate) -> None:
+    """Tell a number whose key ends in its unit."""
+    of(label, number, "%", key=snake(f"{of.subject}: {label}, %"))
+
+
+def images_move(plan: Row, run: Run, tell: Tell) -> None:
+    """Full-batch training, with true labels by cross-entropy as published and by squared loss as in theory."""
+    tell.settings["networks"] = titles(plan.networks)
+    for name in plan.networks:
+        data = _images(name, plan, run)
+        tell.settings[f"samples: {TITLES[name]}"] = data.name
+        for loss in plan["losses"]:
+            motion, rate = _moved(name, plan, data, run, _recipe(name, plan, loss))
+            published = loss == "cross-entropy"
+            if published:
+                tell.settings[f"rate: {TITLES[name]}"] = rate
+            of, early = tell.about(f"{TITLES[name]}, {loss}"), _early(motion)
+            of("rate", Estimate.exact(rate))
+            of("first growth of the correlation with GSG", motion.change("GSG", 1))
+            of("early growth of the correlation with GSG", motion.change("GSG", early))
+            of("early correlation with GSG", motion.level("GSG", early))
+            of("lead of GSG over S", motion.lead(early))
+            of("correlation of the identity with GSG", Estimate(float(motion.chance[0])))  # GSG is of random draws
+            _tell_percent(of, "training accuracy", over(100 * motion.train_accuracy[-1], within=(0, 100)))
+            for place, reference in enumerate(("GSG", "S")):
+                curve = np.stack([motion.epochs.astype(float), motion.plain[:, place]])
+                tell.array(f"{TITLES[name]} with {reference}{'' if published else f', {loss}'}", curve, kind="curve")
+    tell.note(
         "Correlations as published, of the mean over runs; errors by leaving out one run at a time.",
         "Positive matrices always correlate: the correlation of the identity with GSG is what chance gives, not 0.02.",
         "G is estimated from so many draws. Fewer than the inputs' 3,072 numbers would make GSG differ from S by noise alone.",
@@ -186,117 +209,74 @@ def _motion_finding(plans: dict[str, Plan], effort: str, run: Run, losses: tuple
         "Where training diverges at a rate, a tenth of it is taken, and so on: the rate stands among the numbers.",
         f"About epoch {EARLY} is the checkpoint nearest to it: epoch 7 of 200, epoch 10 of 100 and of 500.",
     )
-    settings = _moving_settings(plans, base, reached) | for_each("samples", words)
-    return Finding(statistics, arrays, settings, notes)
 
 
-def _moving_settings(plans: dict[str, Plan], recipe: Recipe, rates: dict[str, float]) -> dict[str, Any]:
-    """Settings of figures 2 and 8."""
-    shared = {"schedule": recipe.schedule, "clip": recipe.clip, "weight decay": recipe.weight_decay}
-    settings: dict[str, Any] = {"networks": titles(plans), "optimiser": recipe.optimiser, **shared}
-    settings |= {"batch": "all samples", "outputs": 2, "seed": 0}
-    settings |= {"momentum": recipe.momentum} if recipe.optimiser == "gd" else {}
-    settings |= for_each("rate", rates)
-    for setting, field in (("images of each class", "each"), ("runs", "runs"), ("epochs", "epochs")):
-        settings |= for_each(setting, {name: getattr(plan, field) for name, plan in plans.items()})
-    settings |= released_activations(plans, "ReLU") | without_normalisation(plans)
-    settings |= for_each("draws of G", {name: plan.draws for name, plan in plans.items()})
-    settings |= for_each("inputs per draw of G", {name: plan.probes for name, plan in plans.items()})
-    settings |= for_each("spread of the inputs for G", dict.fromkeys(plans, 1.0))
-    return settings
+figure_2 = figure(
+    "2", title="Correlation of the geometry in training with GSG and with S (CIFAR-2)", plan=MOVING, show=_drawn
+)(images_move)
+figure_8 = figure("8", title="The same with random labels", plan=RANDOM, show=_drawn)(images_move)
 
-
-def _published_motion(names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
-    """The authors' settings for figures 2 and 8; the text has no weight decay."""
-    return {
-        "networks": titles(names),
-        "clip": 5.0,
-        "batch": "all samples",
-        "outputs": 2,
-        **for_each("images of each class", dict.fromkeys(names, 5000)),
-        **for_each("runs", dict.fromkeys(names, 25)),
-        **released_activations(names, "ReLU"),
-        **without_normalisation(names),
-        **for_each("draws of G", dict.fromkeys(names, 100_000)),
-        **for_each("inputs per draw of G", dict.fromkeys(names, 128)),
-        **for_each("spread of the inputs for G", dict.fromkeys(names, 1.0)),
-        **settings,
-    }
-
-
-_MOVED, _MOVED_AT_RANDOM = ("mlp", "lenet", "resnet18", "vit"), ("mlp", "lenet", "vgg11", "resnet18")
-
-
-@old_figure(
-    "2",
-    networks=MOVING,
-    title="Correlation of the geometry in training with GSG and with S (CIFAR-2)",
-    show=_drawn,
-    published=_published_motion(
-        _MOVED,
-        {
-            "optimiser": "gd",
-            "schedule": "linear",
-            "weight decay": 5e-4,
-            "momentum": 0.9,
-            **for_each("rate", {name: _rate(name, "gd") for name in _MOVED}),
-            **for_each("epochs", dict.fromkeys(_MOVED, 100)),
-        },
-    ),
-)
-def figure_2(effort: str, run: Run) -> Finding:
-    """Full-batch gradient descent on true labels, by cross-entropy as published and by squared loss as in theory."""
-    losses = ("cross-entropy",) if effort == "smoke" else tuple(LOSSES)
-    return _motion_finding(chosen(MOVING[effort]), effort, run, losses, chance=False)
-
-
-@old_figure(
-    "8",
-    networks=RANDOM,
-    title="The same with random labels",
-    show=_drawn,
-    published=_published_motion(
-        _MOVED_AT_RANDOM,
-        {
-            "optimiser": "adam",
-            "schedule": "constant",
-            "weight decay": 0.0,
-            **for_each("rate", {name: _rate(name, "adam") for name in _MOVED_AT_RANDOM}),
-            **for_each("epochs", {name: 500 if name == "lenet" else 200 for name in _MOVED_AT_RANDOM}),
-        },
-    ),
-)
-def figure_8(effort: str, run: Run) -> Finding:
-    """Adam on random labels."""
-    return _motion_finding(chosen(RANDOM[effort]), effort, run, ("cross-entropy",), chance=True)
-
-
-@dataclass(frozen=True)
-class OnCovariance:
-    """Training samples, runs, epochs, networks that G is estimated from, checkpoints after the start, side of the images."""
-
-    samples: int
-    runs: int
-    epochs: int
-    draws: int
-    checkpoints: int
-    side: int = 32
-    batch: int = 128
-
-
-_COVARIANCES: dict[str, dict[str, OnCovariance]] = {
-    "smoke": {"lenet": OnCovariance(64, 2, 2, 16, 2, side=16)},
-    "laptop": {"mlp": OnCovariance(10_000, 3, 50, 4000, 5), "lenet": OnCovariance(10_000, 3, 50, 4000, 5)},
-    "paper": {
-        "mlp": OnCovariance(10_000, 5, 50, 10_000, 50),
-        "lenet": OnCovariance(10_000, 25, 100, 10_000, 100),
-        "resnet18": OnCovariance(10_000, 2, 50, 4000, 10),
-        "vit": OnCovariance(10_000, 2, 50, 4000, 10),
-    },
-}
 ALIVE = 1e-3  # size of the geometry after training, relative to the start, below which units have died
 PROBED = 16  # inputs from N(0, I) of each network for G^t; the authors' code has 128
 COMMON = Recipe("sgd", rate=0.1, schedule="linear", momentum=0.9, clip=0.5, batch=128)
+
+
+def _velocity(epochs: int) -> str:
+    """Between which checkpoints it is taken, in words."""
+    return "between consecutive epochs" if epochs == 1 else f"over about {epochs} epochs"
+
+
+_TRAINED = ("samples", "runs", "epochs", "draws of G", "checkpoints")  # checkpoints after the start
+
+
+def _on_gaussian_data(
+    names: Sequence[str],
+    samples: int | list[int],
+    *,
+    smoke: Table,
+    laptop: Table,
+    paper: Table,
+    batches: Callable[[Any], list[int]] | None = None,
+) -> Plan:
+    """The plan of a figure of random labels on Gaussian data: lines of columns.
+
+    Args:
+        names: Networks of the authors.
+        samples: Training samples of the authors.
+        smoke: By network.
+        laptop: Likewise.
+        paper: Likewise.
+        batches: Batches for several numbers of samples; the usual one if there is only one.
+    """
+
+    def with_batches(settings: dict[str, Any]) -> dict[str, Any]:
+        if batches:
+            settings["batch"] = {name: batches(sizes) for name, sizes in settings["samples"].items()}
+        return settings
+
+    def row(table: Table, side: int = 32) -> dict[str, Any]:
+        settings = by_setting(_TRAINED, table)
+        steps = {name: settings["epochs"][name] // count for name, count in settings["checkpoints"].items()}
+        velocity = {name: _velocity(epochs) for name, epochs in steps.items()}
+        return with_batches(settings) | {"velocity": velocity, "side of the images": side}
+
+    published = {
+        "samples": dict.fromkeys(names, samples),
+        "runs": dict.fromkeys(names, 25),
+        "epochs": {name: 100 if name == "lenet" else 50 for name in names},
+        "velocity": dict.fromkeys(names, _velocity(1)),
+    }
+    return planned(
+        "ReLU",
+        SPREAD,
+        plain=True,
+        smoke=row(smoke, side=16),
+        laptop=row(laptop),
+        paper=row(paper),
+        published=with_batches(published),
+        both={**loop_of(COMMON), "outputs": 2, "labels": "half 0, half 1"},
+        ours={"data": "the same for all runs"},
+    )
 
 
 def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws: int, samples: int, run: Run) -> Arrays:
@@ -325,18 +305,17 @@ def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws:
     return Arrays({"train": (found["x"], found["y"])})
 
 
-def _on_covariances(name: str, plan: OnCovariance, run: Run) -> dict[str, GeometryMotion]:
+def _on_both(name: str, plan: Row, samples: int, batch: int, run: Run) -> dict[str, GeometryMotion]:
     """A network trained on random labels of data made of its own geometry, and of the same turned over."""
-    shape = (1, plan.side, plan.side)
+    shape = (1, plan["side of the images"], plan["side of the images"])
     family = released_family(name, shape, "relu", plain=True)
-    found = {}
-    for kind in ("G", "flip(G)"):
-        found[kind] = geometry_motion(
+    return {
+        kind: geometry_motion(
             family,
-            gaussian_data(family, shape, kind, plan.draws, plan.samples, run),
-            runs=plan.runs,
-            recipe=dataclasses.replace(COMMON, epochs=plan.epochs, batch=plan.batch),
-            checkpoints=plan.checkpoints + 1,
+            gaussian_data(family, shape, kind, plan["draws of G"][name], samples, run),
+            runs=plan["runs"][name],
+            recipe=dataclasses.replace(COMMON, epochs=plan["epochs"][name], batch=batch),
+            checkpoints=plan["checkpoints"][name] + 1,
             even=True,
             probes=PROBED,
             scale=1.0,
@@ -345,226 +324,121 @@ def _on_covariances(name: str, plan: OnCovariance, run: Run) -> dict[str, Geomet
             seed=0,
             run=run_of(family, run),
         )
-    return found
-
-
-def _velocity(epochs: int) -> str:
-    """Between which checkpoints it is taken, in words."""
-    return "between consecutive epochs" if epochs == 1 else f"over about {epochs} epochs"
-
-
-def _published_covariances(names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
-    """The authors' settings for random labels on Gaussian data."""
-    return {
-        "networks": titles(names),
-        **for_each("epochs", {name: 100 if name == "lenet" else 50 for name in names}),
-        **for_each("runs", dict.fromkeys(names, 25)),
-        **{name: value for name, value in PUBLISHED_LOOP.items() if name != "batch"},
-        "weight decay": 0.0,
-        "outputs": 2,
-        "labels": "half 0, half 1",
-        **for_each("velocity", dict.fromkeys(names, _velocity(1))),
-        **released_activations(names, "ReLU"),
-        **without_normalisation(names),
-        **published_geometry(names, SPREAD),
-        **settings,
+        for kind in ("G", "flip(G)")
     }
 
 
-def _settings_on_covariances(plans: dict[str, OnCovariance], settings: dict[str, Any]) -> dict[str, Any]:
-    """The same of a run."""
-    return {
-        "networks": titles(plans),
-        **for_each("epochs", {name: plan.epochs for name, plan in plans.items()}),
-        **for_each("runs", {name: plan.runs for name, plan in plans.items()}),
-        **{name: value for name, value in loop_of(COMMON).items() if name != "batch"},
-        "outputs": 2,
-        "labels": "half 0, half 1",
-        **for_each("velocity", {name: _velocity(plan.epochs // plan.checkpoints) for name, plan in plans.items()}),
-        "data": "the same for all runs",
-        **released_activations(plans, "ReLU"),
-        **without_normalisation(plans),
-        **geometry_settings({name: plan.draws for name, plan in plans.items()}, PROBES, dict.fromkeys(plans, SPREAD)),
-        **settings,
-        "seed": 0,
-    }
-
-
-def _drawn_velocity(finding: Finding, dark: bool) -> Figure:
-    return lines_figure(finding.curves_of("accuracy", 100), x="epoch", y="training accuracy, %", dark=dark)
-
-
-def settings_3(effort: str) -> dict[str, Any]:
-    """Settings of figure 3 at an effort."""
-    plans = chosen(_COVARIANCES[effort])
-    samples = for_each("samples", {name: plan.samples for name, plan in plans.items()})
-    return _settings_on_covariances(plans, {**samples, "batch": 128})
-
-
-@old_figure(
-    "3",
-    networks=_COVARIANCES,
-    title="Velocity of the geometry and training accuracy on data of covariance G and of flip(G), random labels",
-    show=_drawn_velocity,
-    published=_published_covariances(_MOVED, {**for_each("samples", dict.fromkeys(_MOVED, 10_000)), "batch": 128}),
-)
-def figure_3(effort: str, run: Run) -> Finding:
-    """Random labels on Gaussian data of two covariances."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    for name, plan in chosen(_COVARIANCES[effort]).items():
-        found, title = _on_covariances(name, plan, run), TITLES[name]
-        statistics |= _compared(title, found, plan.samples)
-        for kind, motion in found.items():
-            arrays[f"accuracy: {title}, {kind}"] = np.stack(
-                [motion.epochs.astype(float), motion.train_accuracy.mean(1)]
-            )
-            arrays[f"velocity: {title}, {kind}"] = np.stack([motion.epochs[1:].astype(float), motion.velocity])
-    notes = (
-        "Gᵗ is averaged over runs before velocities are taken, at fixed inputs from N(0, I). The authors' code has new inputs in "
-        "every epoch, whose noise adds to the velocity.",
-    )
-    return Finding(statistics, arrays, settings_3(effort), notes)
-
-
-def _velocity_ratio(found: dict[str, GeometryMotion]) -> Estimate:
+def _velocity_ratio(on: dict[str, GeometryMotion]) -> Estimate:
     """The mean velocity on G over that on flip(G), with the jackknife's error over runs, which start from the same weights."""
 
     def ratio(one: np.ndarray, two: np.ndarray) -> np.ndarray:
         return np.asarray(one.mean(0) / np.maximum(two.mean(0), 1e-12))
 
-    one, two = found["G"], found["flip(G)"]
+    one, two = on["G"], on["flip(G)"]
     value = float(ratio(one.velocity, two.velocity))
     error = jackknife(value, ratio(one.velocity_left_out, two.velocity_left_out).tolist()).standard_error
     return Estimate.from_error(value, error, one.runs)
 
 
-def _compared(title: str, found: dict[str, GeometryMotion], samples: int) -> dict[str, Number]:
+def _gap(on: dict[str, GeometryMotion]) -> np.ndarray:
+    """How much higher training accuracy is on G than on flip(G), in points, by run."""
+    return np.asarray(100 * (on["G"].train_accuracy[-1] - on["flip(G)"].train_accuracy[-1]))
+
+
+def _tell_both(of: Tell, on: dict[str, GeometryMotion], samples: int) -> None:
     """The two kinds of data side by side, each of so many samples."""
-    key, last = snake(title), {kind: 100 * motion.train_accuracy[-1] for kind, motion in found.items()}
-    gap = 100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1])
-    own = error_of_a_difference(float(last["G"].mean()), float(last["flip(G)"].mean()), samples)
+    last = {kind: 100 * motion.train_accuracy[-1] for kind, motion in on.items()}
+    of("velocity on G over flip(G)", _velocity_ratio(on))
     # With one answer for all samples, accuracy is the share of a class: a half.
     answers = 100.0 * ~np.isclose(last["flip(G)"], 50.0, rtol=0, atol=1e-4)
-    responds = 100.0 * (found["flip(G)"].size[-1] > ALIVE)
-    return {
-        f"{key}_velocity_on_g_over_flip_g": _velocity_ratio(found).named(f"{title}: velocity on G over flip(G)"),
-        f"{key}_runs_on_flip_g_with_more_than_one_answer_percent": Estimate(float(answers.mean())).named(
-            f"{title}: runs on flip(G) with more than one answer", "%"
-        ),
-        f"{key}_networks_on_flip_g_respond_to_inputs_percent": Estimate(float(responds)).named(
-            f"{title}: networks on flip(G) respond to inputs", "%"
-        ),
-        **{
-            f"{key}_training_accuracy_on_{snake(kind)}_percent": over(accuracy, within=(0, 100)).named(
-                f"{title}: training accuracy on {kind}", "%"
-            )
-            for kind, accuracy in last.items()
+    _tell_percent(of, "runs on flip(G) with more than one answer", Estimate(float(answers.mean())))
+    responds = Estimate(float(100.0 * (on["flip(G)"].size[-1] > ALIVE)))
+    _tell_percent(of, "networks on flip(G) respond to inputs", responds)
+    for kind, accuracy in last.items():
+        _tell_percent(of, f"training accuracy on {kind}", over(accuracy, within=(0, 100)))
+    own = error_of_a_difference(float(last["G"].mean()), float(last["flip(G)"].mean()), samples)
+    of("training accuracy on G minus flip(G)", over(_gap(on), samples=own, within=(-100.0, 100.0)), "points")
+
+
+@figure(
+    "3",
+    title="Velocity of the geometry and training accuracy on data of covariance G and of flip(G), random labels",
+    plan=_on_gaussian_data(
+        ("mlp", "lenet", "resnet18", "vit"),
+        10_000,
+        smoke={"lenet": (64, 2, 2, 16, 2)},
+        laptop={"mlp": (10_000, 3, 50, 4000, 5), "lenet": (10_000, 3, 50, 4000, 5)},
+        paper={
+            "mlp": (10_000, 5, 50, 10_000, 50),
+            "lenet": (10_000, 25, 100, 10_000, 100),
+            "resnet18": (10_000, 2, 50, 4000, 10),
+            "vit": (10_000, 2, 50, 4000, 10),
         },
-        f"{key}_training_accuracy_on_g_minus_flip_g": over(gap, samples=own, within=(-100.0, 100.0)).named(
-            f"{title}: training accuracy on G minus flip(G)", "points"
-        ),
-    }
-
-
-_Growing = tuple[tuple[int, ...], OnCovariance]  # training sizes, and the plan of the smallest
-# Figures 12 and 13. Those of 10,000 samples are the trainings of figure 3, LeNet's with fewer runs.
-_GROWING: dict[str, dict[str, _Growing]] = {
-    "smoke": {"lenet": ((32, 64), OnCovariance(32, 2, 1, 16, 1, side=16))},
-    "laptop": {"lenet": ((2500, 10_000), OnCovariance(2500, 3, 50, 10_000, 1))},
-    "paper": {
-        "lenet": ((10_000, 20_000), OnCovariance(10_000, 5, 100, 10_000, 1)),
-        "resnet18": ((10_000, 20_000), OnCovariance(10_000, 2, 50, 4000, 1)),
-    },
-}
-
-
-def _plan_of(size: int, growing: _Growing, growing_batch: bool) -> OnCovariance:
-    sizes, plan = growing
-    batch = plan.batch * size // sizes[0] if growing_batch else plan.batch
-    return dataclasses.replace(plan, samples=size, batch=batch)
-
-
-def _gap_by_size(plans: dict[str, _Growing], run: Run, *, growing_batch: bool) -> Finding:
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    for name, growing in plans.items():
-        title, key = TITLES[name], snake(TITLES[name])
-        gaps, accuracies, reached = [], [], []
-        for size in growing[0]:
-            found = _on_covariances(name, _plan_of(size, growing, growing_batch), run)
-            statistics |= _compared(f"{title}, {size:,} samples", found, size)
-            gaps.append(100 * (found["G"].train_accuracy[-1] - found["flip(G)"].train_accuracy[-1]))
-            accuracies.append([found[kind].train_accuracy[-1].mean() for kind in ("G", "flip(G)")])
-            reached.append(over(100 * found["G"].train_accuracy[-1], within=(0, 100)))
-        statistics |= {
-            f"{key}_gap_at_the_largest_size_minus_gap_at_the_smallest": over(
-                gaps[-1] - gaps[0], within=(-200.0, 200.0)
-            ).named(f"{title}: gap at the largest size minus gap at the smallest", "points"),
-            f"{key}_gap_at_the_largest_size": over(gaps[-1], within=(-100.0, 100.0)).named(
-                f"{title}: gap at the largest size", "points"
-            ),
-            f"{key}_training_accuracy_on_g_at_the_smallest_size": reached[0].named(
-                f"{title}: training accuracy on G at the smallest size", "%"
-            ),
-            f"{key}_training_accuracy_on_g_at_the_largest_size": reached[-1].named(
-                f"{title}: training accuracy on G at the largest size", "%"
-            ),
-        }
-        for column, kind in enumerate(("G", "flip(G)")):
-            arrays[f"accuracy: {title}, {kind}"] = np.stack(
-                [np.array(growing[0], float), np.array(accuracies)[:, column]]
-            )
-    notes = (
-        "The paper shows ResNet-18. LeNet is ours: it has 60,000 weights, so that more samples are harder to fit on G too.",
-    )
-    return Finding(statistics, arrays, settings_by_size(plans, growing_batch), notes)
-
-
-def settings_by_size(plans: dict[str, _Growing], growing_batch: bool) -> dict[str, Any]:
-    """Settings of figures 12 and 13."""
-    batches = {
-        name: [_plan_of(size, growing, growing_batch).batch for size in growing[0]] for name, growing in plans.items()
-    }
-    sizes = {name: list(growing[0]) for name, growing in plans.items()}
-    return _settings_on_covariances(
-        {name: growing[1] for name, growing in plans.items()}, for_each("samples", sizes) | for_each("batch", batches)
-    )
-
-
-_SIZES = [10_000, 20_000, 40_000, 60_000, 80_000, 100_000]
-
-
-def _drawn_sizes(finding: Finding, dark: bool) -> Figure:
-    return lines_figure(
-        finding.curves_of("accuracy", 100), x="training samples", y="training accuracy, %", log_x=True, dark=dark
-    )
-
-
-@old_figure(
-    "12",
-    networks=_GROWING,
-    title="Training accuracy on covariances G and flip(G) for more and more samples, fixed batches",
-    show=_drawn_sizes,
-    published=_published_covariances(
-        ("resnet18",), {"samples: ResNet-18": _SIZES, "batch: ResNet-18": [128] * len(_SIZES)}
     ),
+    show=curves("accuracy", x="epoch", y="training accuracy, %", scale=100),
 )
-def figure_12(effort: str, run: Run) -> Finding:
-    """More samples, hence more iterations."""
-    return _gap_by_size(chosen(_GROWING[effort]), run, growing_batch=False)
+def figure_3(plan: Row, run: Run, tell: Tell) -> None:
+    """Random labels on Gaussian data of two covariances."""
+    tell.settings["networks"] = titles(plan.networks)
+    for name in plan.networks:
+        on, samples = _on_both(name, plan, plan["samples"][name], plan["batch"], run), plan["samples"][name]
+        _tell_both(tell.about(TITLES[name]), on, samples)
+        for kind, motion in on.items():
+            epochs, subject = motion.epochs.astype(float), f"{TITLES[name]}, {kind}"
+            tell.array(subject, np.stack([epochs, motion.train_accuracy.mean(1)]), kind="accuracy")
+            tell.array(subject, np.stack([epochs[1:], motion.velocity]), kind="velocity")
+    tell.note(
+        "Gᵗ is averaged over runs before velocities are taken, at fixed inputs from N(0, I). The authors' code has new inputs in "
+        "every epoch, whose noise adds to the velocity.",
+    )
 
 
-@old_figure(
-    "13",
-    networks=_GROWING,
-    title="The same with batches that grow with the data",
-    show=_drawn_sizes,
-    published=_published_covariances(
+def _by_size(batches: Callable[[Any], list[int]]) -> Plan:
+    """The plan of figure 12 or 13. Those of 10,000 samples are the trainings of figure 3, LeNet's with fewer runs."""
+    return _on_gaussian_data(
         ("resnet18",),
-        {"samples: ResNet-18": _SIZES, "batch: ResNet-18": [128 * size // 10_000 for size in _SIZES]},
-    ),
-)
-def figure_13(effort: str, run: Run) -> Finding:
-    """As many iterations for every size."""
-    return _gap_by_size(chosen(_GROWING[effort]), run, growing_batch=True)
+        [10_000, 20_000, 40_000, 60_000, 80_000, 100_000],
+        smoke={"lenet": ([32, 64], 2, 1, 16, 1)},
+        laptop={"lenet": ([2500, 10_000], 3, 50, 10_000, 1)},
+        paper={"lenet": ([10_000, 20_000], 5, 100, 10_000, 1), "resnet18": ([10_000, 20_000], 2, 50, 4000, 1)},
+        batches=batches,
+    )
+
+
+def gap_by_size(plan: Row, run: Run, tell: Tell) -> None:
+    """Random labels on more and more samples: with fixed batches more iterations, with growing ones as many for every size."""
+    tell.settings["networks"] = titles(plan.networks)
+    for name in plan.networks:
+        title, sizes = TITLES[name], plan["samples"][name]
+        trained = []
+        for size, batch in zip(sizes, plan["batch"][name], strict=True):
+            trained.append(_on_both(name, plan, size, batch, run))
+            _tell_both(tell.about(f"{title}, {size:,} samples"), trained[-1], size)
+        of, gaps = tell.about(title), [_gap(on) for on in trained]
+        growth = over(gaps[-1] - gaps[0], within=(-200.0, 200.0))
+        of("gap at the largest size minus gap at the smallest", growth, "points")
+        of("gap at the largest size", over(gaps[-1], within=(-100.0, 100.0)), "points")
+        for word, on in (("smallest", trained[0]), ("largest", trained[-1])):
+            accuracy = over(100 * on["G"].train_accuracy[-1], within=(0, 100))
+            of(f"training accuracy on G at the {word} size", accuracy, "%")
+        for kind in ("G", "flip(G)"):
+            means = [on[kind].train_accuracy[-1].mean() for on in trained]
+            tell.array(f"{title}, {kind}", np.array([sizes, means], float), kind="accuracy")
+    tell.note(
+        "The paper shows ResNet-18. LeNet is ours: it has 60,000 weights, so that more samples are harder to fit on G too."
+    )
+
+
+_SIZES = curves("accuracy", x="training samples", y="training accuracy, %", scale=100, log_x=True)
+figure_12 = figure(
+    "12",
+    title="Training accuracy on covariances G and flip(G) for more and more samples, fixed batches",
+    plan=_by_size(lambda sizes: [COMMON.batch for _ in sizes]),
+    show=_SIZES,
+)(gap_by_size)
+figure_13 = figure(
+    "13",
+    title="The same with batches that grow with the data",
+    plan=_by_size(lambda sizes: [COMMON.batch * size // sizes[0] for size in sizes]),
+    show=_SIZES,
+)(gap_by_size)

@@ -4,27 +4,35 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.papers.geometry2025.learning import shape_of
-from biascope.papers.geometry2025.shared import SPREAD, TITLES, released_activations, released_family, run_of
-from biascope.papers.geometry2025.small_models import geometry_groups
-from biascope.papers.geometry2025.theory import curves_figure
-from biascope.papers.selection import old_figure
-from biascope.results.estimate import Estimate, Number, jackknife
-from biascope.results.finding import Finding
+from biascope.papers.geometry2025.shared import SPREAD, TITLES, released_family
+from biascope.papers.geometry2025.theory import curves_figure, geometries
+from biascope.results.estimate import Estimate, jackknife
+from biascope.results.finding import Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
 
-SPREADS = (1e-5, 1e-4, SPREAD, 1e-2, 0.1, 1.0)
-# Draws by network, and spreads that are looked at.
-_PLANS: dict[str, tuple[dict[str, int], tuple[float, ...]]] = {
-    "smoke": ({"lenet": 64}, (SPREAD, 1.0)),
-    "laptop": ({"mlp": 4000, "lenet": 4000}, (1e-5, SPREAD, 1.0)),
-    "paper": ({"mlp": 20_000, "lenet": 20_000, "vit": 4000}, SPREADS),
-}
+
+def _row(draws: Mapping[str, int], spreads: Sequence[float], side: int = 32) -> dict[str, Any]:
+    """Draws by network, and spreads of the inputs."""
+    activations = {f"activation: {TITLES[name]}": "GELU" for name in draws}
+    return {
+        "draws": draws,
+        "spreads": spreads,
+        "inputs per draw": 1,
+        "side of the images": side,
+        **activations,
+        "seed": 0,
+    }
 
 
 def noise_of(groups: Tensor, kept: Tensor) -> float:
@@ -51,34 +59,33 @@ def _noise_ratio(one: Tensor, two: Tensor) -> Estimate:
     return jackknife(ratio(every), [ratio(every[every != group]) for group in every.tolist()])
 
 
-@old_figure(
+@figure(
     "A.12.1",
     title="Noise of the average geometry of networks with GELU against the spread of the inputs",
-    show=lambda finding, dark: curves_figure(
-        finding, dark, "spread of the inputs", "relative variance of one draw", log_y=True
+    plan=Plan(
+        smoke=_row({"lenet": 64}, (SPREAD, 1.0), side=16),
+        laptop=_row({"mlp": 4000, "lenet": 4000}, (1e-5, SPREAD, 1.0)),
+        paper=_row({"mlp": 20_000, "lenet": 20_000, "vit": 4000}, (1e-5, 1e-4, SPREAD, 1e-2, 0.1, 1.0)),
     ),
+    show=functools.partial(curves_figure, x="spread of the inputs", y="relative variance of one draw", log_y=True),
 )
-def figure_a12_1(effort: str, run: Run) -> Finding:
+def figure_a12_1(plan: Row, run: Run, tell: Tell) -> None:
     """The same networks at one input each, of several spreads."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    plans, spreads = _PLANS[effort]
-    shape = shape_of(effort)
-    for name, draws in plans.items():
-        title, key = TITLES[name], snake(TITLES[name])
-        family = released_family(name, shape, "gelu")
+    shape = (1, plan["side of the images"], plan["side of the images"])
+    for name, draws in plan["draws"].items():
+        title, family = TITLES[name], released_family(name, shape, "gelu")
         groups = {
-            spread: geometry_groups(family, shape, draws, run_of(family, run), scale=spread) for spread in spreads
+            spread: geometries(
+                family, Probe.gaussian(shape, std=spread, fresh=True, seed=0), draws, run, readout="first"
+            )
+            for spread in plan["spreads"]
         }
+        ratio, key = _noise_ratio(groups[1.0], groups[SPREAD]), f"{snake(title)}_noise_at_1_over_noise_at_0_001"
+        tell(f"{title}: variance of G at a spread of 1 over that at 0.001", ratio, key=key)
         each = draws / len(groups[SPREAD])
         noises = [each * noise_of(part, torch.arange(len(part))) for part in groups.values()]
-        arrays[title] = np.stack([np.array(spreads), np.array(noises)])
-        statistics[f"{key}_noise_at_1_over_noise_at_0_001"] = _noise_ratio(groups[1.0], groups[SPREAD]).named(
-            f"{title}: variance of G at a spread of 1 over that at 0.001"
-        )
-    settings = {"draws": plans, "spreads": list(spreads), "inputs per draw": 1, **released_activations(plans, "GELU")}
-    notes = (
+        tell.array(title, np.array([plan["spreads"], noises]))
+    tell.note(
         "The variance is that of all entries of G together, relative to the squared norm of G, for one network at one input.",
         "Whether small spreads predict generalisation best, which the paper also says, is not tested.",
     )
-    return Finding(statistics, arrays, settings | {"seed": 0}, notes)

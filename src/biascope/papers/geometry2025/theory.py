@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,24 +21,27 @@ from biascope.derivatives.matrices import DrawnMatrix, data_covariance
 from biascope.families.family import Family, Network
 from biascope.families.weights import Params
 from biascope.measures.geometry_evolution import geometry_evolution
-from biascope.papers.geometry2025 import models as geometry_models
+from biascope.papers.geometry2025.models import (
+    mean_tap_matrix,
+    mlp_alignment,
+    mlp_evolution,
+    pooled_convolution_alignment,
+    pooled_convolution_evolution,
+)
 from biascope.papers.geometry2025.shared import (
     PROBES,
     TITLES,
-    activations,
     cifar_2,
     family_of,
-    geometry_settings,
     probe_scale,
-    published_geometry,
     released_family,
     run_of,
 )
-from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel, plain
-from biascope.results.estimate import Estimate, Number, jackknife
+from biascope.results.estimate import Estimate, jackknife
 from biascope.results.figures import lines_figure
-from biascope.results.finding import Finding
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -224,14 +227,10 @@ def evolutions(family: Family, shape: Sequence[int], velocity: Velocity, draws: 
 
 @dataclasses.dataclass(frozen=True)
 class Theorem:
-    """A model of figure 7: its networks by width, how they move, and its Δ and abs Corr(Δ, target) by closed forms.
-
-    What is said of it is in words, and as the part of a key.
-    """
+    """A model of figure 7: what is said of it, networks by width, how they move, and Δ and abs Corr(Δ, target) by closed forms."""
 
     title: str
     said: str
-    key: str
     build: Callable[[Sequence[int], int], nn.Module]
     velocity: Velocity
     target: np.ndarray
@@ -248,12 +247,16 @@ class Theorem:
         family = Family.initialised(functools.partial(self.build, shape, width), name=f"{self.title} of width {width}")
         groups = evolutions(family, shape, self.velocity, draws, run)
         found = corr(groups, torch.from_numpy(self.target)).map_linear(-1.0)
-        apart = [abs(found.value - 1 + self.gap(width)) / found.standard_error]
         exact = torch.from_numpy(self.evolution(width, weight_std=1.0, readout_std=1.0)).to(groups)
-        for against in (torch.from_numpy(self.target).to(groups), torch.eye(len(exact)).to(groups)):
-            along = ((groups - exact) * against).sum((1, 2))
-            apart.append(float(along.mean().abs() / along.std()) * GROUPS**0.5)
-        return found, max(apart)
+        target = torch.from_numpy(self.target).to(groups)
+        apart = errors_apart(groups, exact, target, torch.eye(len(exact)).to(groups))
+        return found, max(apart, abs(found.value - 1 + self.gap(width)) / found.standard_error)
+
+
+def errors_apart(groups: Tensor, exact: Tensor, *directions: Tensor) -> float:
+    """How far independent estimates of a matrix are from it along matrices, in standard errors at most."""
+    along = torch.stack([((groups - exact) * against).sum((1, 2)) for against in directions])  # (directions, g)
+    return float((along.mean(1).abs() / along.std(1)).max()) * len(groups) ** 0.5
 
 
 def slope_of(widths: Sequence[float], values: Sequence[float], errors: Sequence[float] | None = None) -> Estimate:
@@ -266,13 +269,24 @@ def slope_of(widths: Sequence[float], values: Sequence[float], errors: Sequence[
     return Estimate.from_error(float(weights @ y), float(np.linalg.norm(weights * relative)), GROUPS)
 
 
+_MLP, _CNN = "draws of the MLP by width", "draws of the CNN by width"
 _NARROW, _CHANNELS = (4, 16, 64, 256), (1, 2, 4, 8, 16, 32)
-# Side of the images, samples of each class, samples of an instant, draws by width of the MLP and of the CNN.
-_EVOLVED: dict[str, tuple[int, int, int, dict[int, int], dict[int, int]]] = {
-    "smoke": (8, 100, 8, {2: 320, 8: 320}, {1: 640, 4: 640}),
-    "laptop": (8, 2000, 32, {**dict.fromkeys(_NARROW, 16_000), 1024: 6400}, dict.fromkeys(_CHANNELS, 192_000)),
-    "paper": (32, 5000, 32, {**dict.fromkeys(_NARROW, 64_000), 1024: 32_000}, dict.fromkeys((*_CHANNELS, 64), 960_000)),
-}
+
+
+def _evolved(side: int, train: int, samples: int, mlp: Mapping[int, int], cnn: Mapping[int, int]) -> dict[str, Any]:
+    """A row of figure 7."""
+    sizes = {"side of the images": side, "training samples": train, "samples of an instant": samples}
+    return {**sizes, _MLP: mlp, _CNN: cnn, "kernel": 3, "variances": 1.0, "seed": 0}
+
+
+EVOLVED = Plan(
+    smoke=_evolved(8, 200, 8, {2: 320, 8: 320}, {1: 640, 4: 640}),
+    laptop=_evolved(8, 4000, 32, {**dict.fromkeys(_NARROW, 16_000), 1024: 6400}, dict.fromkeys(_CHANNELS, 192_000)),
+    paper=_evolved(
+        32, 10_000, 32, {**dict.fromkeys(_NARROW, 64_000), 1024: 32_000}, dict.fromkeys((*_CHANNELS, 64), 960_000)
+    ),
+    published={"side of the images": 32, "training samples": 10_000},
+)
 _FAR, _HUGE = (256, 1024, 4096), (2**14, 2**17, 2**20)  # widths at which only the closed form is looked at
 
 
@@ -283,90 +297,82 @@ def curves_figure(finding: Finding, dark: bool, x: str, y: str, log_y: bool = Fa
     return lines_figure(curves, x=x, y=y, log_x=True, log_y=log_y, bands=bands, dark=dark)
 
 
-@old_figure(
+def theorems(data: Arrays, samples: int, run: Run) -> tuple[Theorem, Theorem]:
+    """The MLP of theorem 3.1 and the linear CNN of theorem 3.2 on data; the MLP moves by so many samples at an instant."""
+    covariance = data_covariance(data.to(run).whole("train")[0]) / data.sizes["train"]
+    s, taps = covariance.cpu().numpy(), mean_tap_matrix(data.shape[1:], 3, channels=data.shape[0])
+    q = taps @ taps.T
+    mlp = Theorem(
+        "MLP",
+        "abs Corr(Δ, S)",
+        perceptron,
+        velocity_on_some(data, samples, run),
+        s,
+        functools.partial(mlp_evolution, s),
+        functools.partial(mlp_alignment, s),
+        math.prod(data.shape),
+    )
+    cnn = Theorem(
+        "CNN",
+        "abs Corr(Δ, GSG)",
+        pooled_convolution,
+        velocity_of_linear(covariance, data.shape),
+        q @ s @ q,
+        functools.partial(pooled_convolution_evolution, s, taps),
+        functools.partial(pooled_convolution_alignment, s, taps),
+        taps.shape[1],
+    )
+    return mlp, cnn
+
+
+def _tell_widths(of: Tell, model: Theorem, shape: Sequence[int], draws: Mapping[int, int], run: Run) -> None:
+    """How a model approaches its limit as it grows, measured from draws by width beside the closed form."""
+    measured, apart, slope = [], [], "slope of 1 − abs Corr"
+    for width, number in draws.items():
+        alignment, away = model.measured(shape, width, number, run)
+        measured.append(alignment)
+        apart.append(away)
+        words = f"{model.said} at width {width}"
+        of(words, alignment)
+        of(f"{words}, exact", Estimate.exact(1 - model.gap(width)))
+        scaled = model.alignment(width, weight_std=model.fan_in**-0.5, readout_std=width**-0.5)
+        of(f"{words}, exact for variances 1/fan-in", Estimate.exact(scaled))
+    of(f"{model.said} at the largest width", measured[-1])
+    of(f"rise of {model.said}", difference(measured[-1], measured[0]))
+    # A test statistic: its bound allows for the draws.
+    of("standard errors from the exact expression at most", Estimate.exact(max(apart)))
+    gaps = [(width, 1 - each.value, each.standard_error) for width, each in zip(draws, measured, strict=True)]
+    clear = [row for row in gaps if row[1] > 4 * row[2]][-3:]  # where noise does not bend it
+    if len(clear) == 3:
+        of(f"{slope}, measured", slope_of(*zip(*clear, strict=True)))
+        of(f"{slope}, exact, there", slope_of([row[0] for row in clear], [model.gap(row[0]) for row in clear]))
+    widths = 2.0 ** np.arange(13)
+    of.array(f"{model.title}, exact", np.stack([widths, [model.gap(width) for width in widths]]))
+    rows = [[width, 1 - each.value, 1 - each.high, 1 - each.low] for width, each in zip(draws, measured, strict=True)]
+    of.array(f"{model.title}, measured", np.array(rows, float).T)
+
+
+@figure(
     "7",
     title="Correlation of Δ with S and with GSG against width: an MLP and a linear CNN with global average pooling, on CIFAR-2",
-    show=lambda finding, dark: curves_figure(finding, dark, "width", "1 − abs Corr", log_y=True),
-    published={"training samples": 10_000, "side of the images": 32},
+    plan=EVOLVED,
+    show=functools.partial(curves_figure, x="width", y="1 − abs Corr", log_y=True),
 )
-def figure_7(effort: str, run: Run) -> Finding:
+def figure_7(plan: Row, run: Run, tell: Tell) -> None:
     """Measured from draws beside the closed forms."""
-    side, each, samples, wide, deep = _EVOLVED[effort]
-    data = small_images(side, each, run)
-    covariance = data_covariance(data.to(run).whole("train")[0]) / data.sizes["train"]
-    s, size = covariance.cpu().numpy(), math.prod(data.shape)
-    taps = geometry_models.mean_tap_matrix(data.shape[1:], 3, channels=data.shape[0])
-    q = taps @ taps.T
-    forms = functools.partial(geometry_models.mlp_evolution, s), functools.partial(geometry_models.mlp_alignment, s)
-    moved = velocity_on_some(data, samples, run)
-    mlp = Theorem("MLP", "abs Corr(Δ, S)", "abs_corr_delta_s", perceptron, moved, s, *forms, size)
-    forms = (
-        functools.partial(geometry_models.pooled_convolution_evolution, s, taps),
-        functools.partial(geometry_models.pooled_convolution_alignment, s, taps),
-    )
-    moved = velocity_of_linear(covariance, data.shape)
-    cnn = Theorem(
-        "CNN", "abs Corr(Δ, GSG)", "abs_corr_delta_gsg", pooled_convolution, moved, q @ s @ q, *forms, taps.shape[1]
-    )
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    for model, plan in ((mlp, wide), (cnn, deep)):
-        found, apart, title, key = [], [], model.title, snake(model.title)
-        for width, draws in plan.items():
-            one, off = model.measured(data.shape, width, draws, run)
-            found.append(one)
-            apart.append(off)
-            words, stem = f"{title}: {model.said} at width {width}", f"{key}_{model.key}_at_width_{width}"
-            scaled = model.alignment(width, weight_std=model.fan_in**-0.5, readout_std=width**-0.5)
-            statistics |= {
-                stem: one.named(words),
-                f"{stem}_exact": Estimate.exact(1 - model.gap(width)).named(f"{words}, exact"),
-                f"{stem}_exact_for_variances_1_fan_in": Estimate.exact(scaled).named(
-                    f"{words}, exact for variances 1/fan-in"
-                ),
-            }
-        statistics |= {
-            f"{key}_{model.key}_at_the_largest_width": found[-1].named(f"{title}: {model.said} at the largest width"),
-            f"{key}_rise_of_{model.key}": difference(found[-1], found[0]).named(f"{title}: rise of {model.said}"),
-            # A test statistic: its bound allows for the draws.
-            f"{key}_standard_errors_from_the_exact_expression_at_most": Estimate.exact(max(apart)).named(
-                f"{title}: standard errors from the exact expression at most"
-            ),
-        }
-        told = [(n, 1 - a.value, a.standard_error) for n, a in zip(plan, found, strict=True)]
-        if len(told := [row for row in told if row[1] > 4 * row[2]][-3:]) == 3:  # where noise does not bend it
-            there = [row[0] for row in told]
-            statistics |= {
-                f"{key}_slope_of_1_minus_abs_corr_measured": slope_of(*zip(*told, strict=True)).named(
-                    f"{title}: slope of 1 − abs Corr, measured"
-                ),
-                f"{key}_slope_of_1_minus_abs_corr_exact_there": slope_of(there, [model.gap(n) for n in there]).named(
-                    f"{title}: slope of 1 − abs Corr, exact, there"
-                ),
-            }
-        lines = 2.0 ** np.arange(13)
-        arrays[f"{title}, exact"] = np.stack([lines, [model.gap(n) for n in lines]])
-        rows = [[n, 1 - a.value, 1 - a.high, 1 - a.low] for n, a in zip(plan, found, strict=True)]
-        arrays[f"{title}, measured"] = np.array(rows, float).T
-    gaps = [cnn.gap(n) for n in _FAR]
-    statistics |= {
-        "mlp_exact_abs_corr_delta_s_at_width_220": Estimate.exact(1 - mlp.gap(_HUGE[-1])).named(
-            "MLP: exact abs Corr(Δ, S) at width 2²⁰"
-        ),
-        "mlp_slope_of_1_minus_abs_corr_exact_widths_214_to_220": slope_of(_HUGE, [mlp.gap(n) for n in _HUGE]).named(
-            "MLP: slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰"
-        ),
-        "cnn_slope_of_1_minus_abs_corr_exact_to_width_4096": slope_of(_FAR, gaps).named(
-            "CNN: slope of 1 − abs Corr, exact, to width 4096"
-        ),
-        "cnn_slope_of_the_angle_exact_to_width_4096": slope_of(_FAR, [math.acos(1 - gap) for gap in gaps]).named(
-            "CNN: slope of the angle, exact, to width 4096"
-        ),
-    }
-    settings: dict[str, Any] = {"samples": data.name, "kernel": 3, "samples of an instant": samples, "seed": 0}
-    settings |= {"training samples": data.sizes["train"], "side of the images": side}
-    settings |= {"draws of the MLP by width": wide, "draws of the CNN by width": deep, "variances": 1.0}
-    notes = (
+    data = small_images(plan["side of the images"], plan["training samples"] // 2, run)
+    tell.settings.update({"samples": data.name, "training samples": data.sizes["train"]})
+    mlp, cnn = theorems(data, plan["samples of an instant"], run)
+    of_mlp, of_cnn = tell.about("MLP"), tell.about("CNN")
+    _tell_widths(of_mlp, mlp, data.shape, plan[_MLP], run)
+    _tell_widths(of_cnn, cnn, data.shape, plan[_CNN], run)
+    of_mlp("exact abs Corr(Δ, S) at width 2²⁰", Estimate.exact(1 - mlp.gap(_HUGE[-1])))
+    slope = slope_of(_HUGE, [mlp.gap(width) for width in _HUGE])
+    of_mlp("slope of 1 − abs Corr, exact, widths 2¹⁴ to 2²⁰", slope)
+    gaps = [cnn.gap(width) for width in _FAR]
+    of_cnn("slope of 1 − abs Corr, exact, to width 4096", slope_of(_FAR, gaps))
+    of_cnn("slope of the angle, exact, to width 4096", slope_of(_FAR, [math.acos(1 - gap) for gap in gaps]))
+    tell.note(
         "Corr itself is negative: under squared loss the geometry shrinks along S and GSG.",
         "The initial variances decide the figure, and the paper does not print them: here they are 1. What variances 1/fan-in give "
         "stands beside, by the closed form.",
@@ -375,48 +381,61 @@ def figure_7(effort: str, run: Run) -> Finding:
         "For the MLP a multiple of the identity stays at fixed D however large n is: the rate is O(1/√D) + O(1/n).",
         "Targets are 0, since the labels drop out on average (proposition A.1); G of the CNN is the exact one.",
     )
-    return Finding(statistics, arrays, settings, notes)
 
 
 # Figure 9 and A.12
 
-_DRAWS: dict[str, dict[str, int]] = {
-    "smoke": {"mlp": 8, "lenet": 8},
-    "laptop": {"mlp": 4000, "lenet": 4000},
-    "paper": {"mlp": 10_000, "lenet": 10_000, "resnet18": 2000, "vit": 2000},
-}
 BAND, PERIOD, OTHER = 5, 8, 7  # pixels: side of LeNet's kernels; of a patch, and product of ResNet's strides; a control
-_PUBLISHED_GEOMETRIES = published_geometry(list(_DRAWS["paper"]), 1e-3)
+_ACTIVATIONS = {"mlp": "ReLU", "lenet": "GELU", "resnet18": "GELU", "vit": "GELU"}  # of the text
 
 
-def _grey(effort: str) -> tuple[int, int, int]:
-    """The images of figures 9 and A.12; at smoke a quarter of the pixels."""
-    return (1, 16, 16) if effort == "smoke" else (1, 32, 32)
+def _at_start(
+    *, smoke: Mapping[str, int], laptop: Mapping[str, int], paper: Mapping[str, int], activations: Mapping[str, str]
+) -> Plan:
+    """The plan of a figure of grey images: draws of G by network at each effort."""
+
+    def row(draws: Mapping[str, int], side: int = 32) -> dict[str, Any]:
+        return {
+            "activation": {name: activations[name] for name in draws if name in activations},
+            "draws of G": draws,
+            "inputs per draw of G": PROBES,
+            "spread of the inputs for G": {name: probe_scale(name) for name in draws},
+            "side of the images": side,
+            "seed": 0,
+        }
+
+    published = {
+        "draws of G": dict.fromkeys(paper, 100_000),
+        "inputs per draw of G": 128,
+        "spread of the inputs for G": dict.fromkeys(paper, 1e-3),
+    }
+    return Plan(row(smoke, side=16), row(laptop), row(paper), published, titles=TITLES)
 
 
-def geometries(name: str, probe: Probe, draws: int, run: Run, *, shape: tuple[int, int, int], seed: int = 0) -> Tensor:
-    """Independent estimates ``(g, D, D)`` of the average geometry of one of the paper's networks, for grey images."""
-    return geometries_of(family_of(name, shape), probe, draws, run, seed=seed)
+GEOMETRIES = _at_start(
+    smoke={"mlp": 8, "lenet": 8},
+    laptop={"mlp": 4000, "lenet": 4000},
+    paper={"mlp": 10_000, "lenet": 10_000, "resnet18": 2000, "vit": 2000},
+    activations=_ACTIVATIONS,
+)
 
 
-def geometries_of(family: Family, probe: Probe, draws: int, run: Run, *, seed: int = 0) -> Tensor:
-    """The same of any network."""
-    how: dict[str, Any] = {"estimator": "exact", "step": 1.0, "readout": "mean", "seed": seed}
-    sampler = GradientSampler(family, probe, **how, run=run_of(family, run))
-    found = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
-    identity = torch.eye(found.size, dtype=torch.float64, device=found.device)
-    return torch.stack([group.second.matmul(identity) / group.draws for group in found.groups])
+def _grey(plan: Row) -> tuple[int, int, int]:
+    return 1, plan["side of the images"], plan["side of the images"]
+
+
+def geometries(family: Family, probe: Probe, draws: int, run: Run, *, readout: str = "mean", seed: int = 0) -> Tensor:
+    """Independent estimates ``(g, D, D)`` of the average geometry of a network."""
+    sampler = GradientSampler(
+        family, probe, estimator="exact", step=1.0, readout=readout, seed=seed, run=run_of(family, run)
+    )
+    covariance = gradient_covariance(sampler, draws=draws, seed=seed, label=f"{family.name}: geometry")
+    identity = torch.eye(covariance.size, dtype=torch.float64, device=covariance.device)
+    return torch.stack([group.second.matmul(identity) / group.draws for group in covariance.groups])
 
 
 def _gaussian_probe(scale: float, shape: tuple[int, int, int]) -> Probe:
     return Probe.gaussian(shape, num=PROBES, std=scale, fresh=True, seed=0)
-
-
-def settings_of_geometries(effort: str) -> dict[str, Any]:
-    """Settings of figures 9 and A.12 at an effort."""
-    draws = _DRAWS[effort]
-    spreads = {name: probe_scale(name) for name in draws}
-    return {**activations(draws), **geometry_settings(draws, PROBES, spreads), "seed": 0}
 
 
 def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
@@ -437,89 +456,44 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@old_figure(
+@figure(
     "9",
     title="The structure of the average geometry at initialisation: MLP, LeNet, ResNet-18 and ViT",
+    plan=GEOMETRIES,
     show=_drawn_geometries,
-    published=_PUBLISHED_GEOMETRIES,
 )
-def figure_9(effort: str, run: Run) -> Finding:
+def figure_9(plan: Row, run: Run, tell: Tell) -> None:
     """Identity, band and period, each as a number free of the bias of few draws."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    shape = _grey(effort)
-    side = shape[-1]
+    shape, side = _grey(plan), plan["side of the images"]
     middle = slice((side // 2 - 2) * side, (side // 2 + 2) * side)  # four rows of pixels
     place = torch.arange(math.prod(shape))
-    steps = [(axis[:, None] - axis).abs() for axis in (place // side, place % side)]
-    near = torch.maximum(*steps) <= BAND
-    for name, draws in _DRAWS[effort].items():
-        title, key = TITLES[name], snake(TITLES[name])
-        groups = geometries(name, _gaussian_probe(probe_scale(name), shape), draws, run, shape=shape)
-        identity = torch.eye(len(place))
+    near = torch.maximum(*((axis[:, None] - axis).abs() for axis in (place // side, place % side))) <= BAND
+    identity, likeness = torch.eye(len(place)), {}
+    for name, draws in plan["draws of G"].items():
+        title, of = TITLES[name], tell.about(TITLES[name])
+        groups = geometries(family_of(name, shape), _gaussian_probe(probe_scale(name), shape), draws, run)
+        likeness[name] = possible_corr(groups, identity)
+        of("Corr(G, I)", likeness[name])
+        of(f"share of ‖G‖² up to {BAND} pixels apart", share_within(groups, near))
+        of("share of ‖G‖² off the diagonal", share_within(groups, 1 - identity))
         one, two = (periodic_share(groups, shape, period) for period in (PERIOD, OTHER))
-        statistics |= {
-            f"{key}_corr_g_i": possible_corr(groups, identity).named(f"{title}: Corr(G, I)"),
-            f"{key}_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart": share_within(groups, near).named(
-                f"{title}: share of ‖G‖² up to {BAND} pixels apart"
-            ),
-            f"{key}_share_of_norm_g_norm_2_off_the_diagonal": share_within(groups, 1 - identity).named(
-                f"{title}: share of ‖G‖² off the diagonal"
-            ),
-            f"{key}_repeats_every_{PERIOD}_pixels": one.named(f"{title}: repeats every {PERIOD} pixels"),
-            f"{key}_repeats_every_{OTHER}_pixels": two.named(f"{title}: repeats every {OTHER} pixels"),
-            f"{key}_repeats_every_{PERIOD}_minus_every_{OTHER}_pixels": difference(one, two).named(
-                f"{title}: repeats every {PERIOD} minus every {OTHER} pixels"
-            ),
-        }
-        if name != "mlp" and "mlp_corr_g_i" in statistics:
-            below = difference(statistics["mlp_corr_g_i"], statistics[f"{key}_corr_g_i"])
-            statistics[f"{key}_corr_g_i_below_that_of_the_mlp"] = below.named(
-                f"{title}: Corr(G, I) of the MLP minus its own"
-            )
+        of(f"repeats every {PERIOD} pixels", one)
+        of(f"repeats every {OTHER} pixels", two)
+        of(f"repeats every {PERIOD} minus every {OTHER} pixels", difference(one, two))
+        if name != "mlp" and "mlp" in likeness:
+            key = f"{snake(title)}_corr_g_i_below_that_of_the_mlp"
+            of("Corr(G, I) of the MLP minus its own", difference(likeness["mlp"], likeness[name]), key=key)
         mean = groups.mean(0)
         values = torch.linalg.eigvalsh(mean).flip(0).clamp_min(1e-12)
-        arrays[f"eigenvalues: {title}"] = (values / values[0]).cpu().numpy()
-        arrays[f"matrix: {title}"] = (mean / mean.diagonal().mean())[middle, middle].float().cpu().numpy()
+        tell.array(title, (values / values[0]).cpu().numpy(), kind="eigenvalues")
+        tell.array(title, (mean / mean.diagonal().mean())[middle, middle].float().cpu().numpy(), kind="matrix")
     control = Estimate.exact(float(near.double().mean()))
-    statistics[f"a_constant_matrix_share_of_norm_g_norm_2_up_to_{BAND}_pixels_apart"] = control.named(
-        f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart"
-    )
-    settings = settings_of_geometries(effort)
-    notes = (
+    tell(f"a constant matrix: share of ‖G‖² up to {BAND} pixels apart", control)
+    tell.note(
         "Shares and correlations are from products of independent groups of draws, without the noise of so many draws. The drawn "
         "eigenvalues have it: those of the MLP would be equal.",
         "Periodicity leaves out the constant image. The control is a period that fits neither stride nor patch.",
     )
-    return Finding(statistics, arrays, settings, notes)
-
-
-_BLOCK_DRAWS = {"smoke": 16, "laptop": 400, "paper": 2000}  # of figure "9 blocks"
-
-
-@old_figure(
-    "9 blocks",
-    title="The geometry of ResNet-18 with the ReLU of the released blocks, and with GELU in all layers",
-    show=lambda finding, dark: dots_figure(finding, dark, "share of the geometry that repeats"),
-    published=published_geometry(("resnet18",), 1e-3),
-)
-def figure_9_blocks(effort: str, run: Run) -> Finding:
-    """The scripts ask for GELU, but their ResNet-18 does not pass it on to its blocks. Figure 9 follows the text, with GELU."""
-    draws, shape = _BLOCK_DRAWS[effort], _grey(effort)
-    statistics: dict[str, Number] = {}
-    for blocks, words in (("relu", "ReLU in the blocks"), ("gelu", "GELU in all layers")):
-        family = released_family("resnet18", shape, "gelu", blocks=blocks)
-        groups = geometries_of(family, _gaussian_probe(1e-3, shape), draws, run)
-        for period in (PERIOD, OTHER):
-            statistics[f"{blocks}_repeats_every_{period}_pixels"] = periodic_share(groups, shape, period).named(
-                f"{words}: repeats every {period} pixels"
-            )
-    settings = {
-        **geometry_settings({"resnet18": draws}, PROBES, {"resnet18": 1e-3}),
-        "seed": 0,
-        "drawn": list(statistics),
-    }
-    return Finding(statistics, {}, settings, ("Periodicity leaves out the constant image.",))
 
 
 def dots_figure(finding: Finding, dark: bool, x: str = "correlation") -> Figure:
@@ -537,86 +511,97 @@ def dots_figure(finding: Finding, dark: bool, x: str = "correlation") -> Figure:
     return picture
 
 
-@old_figure(
-    "A.12",
-    title="The average geometry at x = 0 against that at random inputs",
-    show=dots_figure,
-    published=_PUBLISHED_GEOMETRIES,
+@figure(
+    "9 blocks",
+    title="The geometry of ResNet-18 with the ReLU of the released blocks, and with GELU in all layers",
+    plan=_at_start(smoke={"resnet18": 16}, laptop={"resnet18": 400}, paper={"resnet18": 2000}, activations={}),
+    show=functools.partial(dots_figure, x="share of the geometry that repeats"),
 )
-def figure_a12(effort: str, run: Run) -> Finding:
+def figure_9_blocks(plan: Row, run: Run, tell: Tell) -> None:
+    """The scripts ask for GELU, but their ResNet-18 does not pass it on to its blocks. Figure 9 follows the text, with GELU."""
+    shape, ((name, draws),) = _grey(plan), plan["draws of G"].items()
+    for blocks, words in (("relu", "ReLU in the blocks"), ("gelu", "GELU in all layers")):
+        family = released_family(name, shape, "gelu", blocks=blocks)
+        groups = geometries(family, _gaussian_probe(probe_scale(name), shape), draws, run)
+        for period in (PERIOD, OTHER):
+            label = f"repeats every {period} pixels"
+            tell(f"{words}: {label}", periodic_share(groups, shape, period), key=snake(f"{blocks} {label}"))
+    tell.settings["drawn"] = list(tell.numbers)
+    tell.note("Periodicity leaves out the constant image.")
+
+
+@figure("A.12", title="The average geometry at x = 0 against that at random inputs", plan=GEOMETRIES, show=dots_figure)
+def figure_a12(plan: Row, run: Run, tell: Tell) -> None:
     """With σ_P as elsewhere, and for comparison with σ_P = 1."""
-    statistics: dict[str, Number] = {}
-    for name, draws in _DRAWS[effort].items():
-        title, key, scale = TITLES[name], snake(TITLES[name]), probe_scale(name)
-        shape = _grey(effort)
-        still = geometries(name, Probe.fixed(torch.zeros(1, *shape)), draws, run, shape=shape, seed=1)  # other networks
-        moving = geometries(name, _gaussian_probe(scale, shape), draws, run, shape=shape)
-        statistics |= {
-            f"{key}_corr_g_0_g": possible_corr(still, moving).named(f"{title}: Corr(G(0), G)"),
-            f"{key}_corr_i_g": possible_corr(moving, torch.eye(moving.shape[1])).named(f"{title}: Corr(I, G)"),
-        }
+    shape = _grey(plan)
+    for name, draws in plan["draws of G"].items():
+        family, scale, of = family_of(name, shape), probe_scale(name), tell.about(TITLES[name])
+        still = geometries(family, Probe.fixed(torch.zeros(1, *shape)), draws, run, seed=1)  # other networks
+        moving = geometries(family, _gaussian_probe(scale, shape), draws, run)
+        of("Corr(G(0), G)", possible_corr(still, moving))
+        of("Corr(I, G)", possible_corr(moving, torch.eye(moving.shape[1])))
         if scale < 1:
-            wide = geometries(name, _gaussian_probe(1.0, shape), draws, run, shape=shape)
-            statistics[f"{key}_corr_g_0_g_with_sigma_p_1"] = possible_corr(still, wide).named(
-                f"{title}: Corr(G(0), G) with σ_P = 1"
-            )
-    settings = {**settings_of_geometries(effort), "drawn": list(statistics)}
-    return Finding(statistics, {}, settings, ("G(0) and G are of different networks, so that they share no noise.",))
+            wide = geometries(family, _gaussian_probe(1.0, shape), draws, run)
+            of("Corr(G(0), G) with σ_P = 1", possible_corr(still, wide))
+    tell.settings["drawn"] = list(tell.numbers)
+    tell.note("G(0) and G are of different networks, so that they share no noise.")
 
 
 # A.4: proposition A.1
 
-# Side of the images, samples of each class, samples of an instant, draws, draws of G.
-_LABELLED: dict[str, tuple[int, int, int, int, int]] = {
-    "smoke": (8, 32, 16, 12, 32),
-    "laptop": (16, 1000, 256, 2000, 2000),
-    "paper": (32, 5000, 512, 12_000, 10_000),
-}
+
+def _labelled(side: int, images: int, samples: int, draws: int, draws_of_g: int, *names: str) -> dict[str, Any]:
+    """A row of A.4."""
+    return {
+        "side of the images": side,
+        "images of each class": images,
+        "samples of an instant": samples,
+        "draws": draws,
+        "draws of G": draws_of_g,
+        "spread of the inputs": {name: probe_scale(name) for name in names},
+        "outputs": 1,
+        "loss": "squared",
+        "seed": 0,
+    }
 
 
-@old_figure(
+@figure(
     "A.4",
     title="Δ at initialisation with true and with random labels, on CIFAR-2",
+    plan=Plan(
+        smoke=_labelled(8, 32, 16, 12, 32, *NAMES["smoke"]),
+        laptop=_labelled(16, 1000, 256, 2000, 2000, *NAMES["laptop"]),
+        paper=_labelled(32, 5000, 512, 12_000, 10_000, *NAMES["paper"]),
+        titles=TITLES,
+    ),
     show=dots_figure,
 )
-def figure_a4(effort: str, run: Run) -> Finding:
+def figure_a4(plan: Row, run: Run, tell: Tell) -> None:
     """The same networks on the same samples, with either labels, and with targets 0."""
-    side, each, samples, draws, geometry_draws = _LABELLED[effort]
-    data = small_images(side, each, run)
+    data = small_images(plan["side of the images"], plan["images of each class"], run)
     x, y = data.splits["train"]
     mixed = torch.randint(0, 2, (len(y),), generator=torch.Generator().manual_seed(1))
     other = dataclasses.replace(data, splits={"train": (x, mixed)})
-    statistics: dict[str, Number] = {}
-    for name in NAMES[effort]:
-        title, key = TITLES[name], snake(TITLES[name])
-        family = family_of(name, data.shape, outputs=1, images=True)
-        how: dict[str, Any] = {"draws": draws, "batch": samples, "probes": 1, "scale": probe_scale(name), "seed": 0}
-        how |= {"geometry_draws": geometry_draws, "run": run.shared}
+    for name, scale in plan["spread of the inputs"].items():
+        of, family = tell.about(TITLES[name]), family_of(name, data.shape, outputs=1, images=True)
+        how: dict[str, Any] = {"draws": plan["draws"], "batch": plan["samples of an instant"], "probes": 1}
+        how |= {"scale": scale, "geometry_draws": plan["draws of G"], "seed": 0, "run": run.shared}
         free = geometry_evolution(family, data, labels=False, **how)
         one, two = (geometry_evolution(family, part, **how).with_reference("GSG") for part in (data, other))
-        apart = difference(one, two)
-        statistics |= {
-            f"{key}_corr_delta_gsg_true_labels": one.named(f"{title}: Corr(Δ, GSG), true labels"),
-            f"{key}_corr_delta_gsg_random_labels": two.named(f"{title}: Corr(Δ, GSG), random labels"),
-            f"{key}_corr_delta_gsg_targets_0": free.with_reference("GSG").named(f"{title}: Corr(Δ, GSG), targets 0"),
-            f"{key}_corr_i_gsg": Estimate(float(free.chance[1])).named(f"{title}: Corr(I, GSG)"),  # G is drawn
-            f"{key}_corr_delta_gsg_with_true_minus_with_random_labels": apart.named(
-                f"{title}: Corr(Δ, GSG) with true minus with random labels"
-            ),
-        }
-        left = Estimate.exact(_left_of_mirrored(family, data, probe_scale(name), run))  # rounding: an identity
-        statistics[f"{key}_what_labels_add_left_of_a_network_and_its_mirror_image"] = left.named(
-            f"{title}: what labels add, left of a network and its mirror image"
-        )
-    settings = {"samples": data.name, "samples of an instant": samples, "draws": draws, "draws of G": geometry_draws}
-    settings |= {"outputs": 1, "loss": "squared", "seed": 0, "drawn": [key for key in statistics if "_gsg" in key]}
-    notes = (
+        of("Corr(Δ, GSG), true labels", one)
+        of("Corr(Δ, GSG), random labels", two)
+        of("Corr(Δ, GSG), targets 0", free.with_reference("GSG"))
+        of("Corr(I, GSG)", Estimate(float(free.chance[1])))  # G is drawn
+        of("Corr(Δ, GSG) with true minus with random labels", difference(one, two))
+        left = Estimate.exact(_left_of_mirrored(family, data, scale, run))  # rounding: an identity
+        of("what labels add, left of a network and its mirror image", left)
+    tell.settings.update({"samples": data.name, "drawn": [key for key in tell.numbers if "_gsg" in key]})
+    tell.note(
         "Both labels use the same networks; errors are added as if they did not, which makes them too large. Labels are most of the "
         "noise: so few draws may not tell Δ from it, and then there is no difference to judge.",
         "The labels' part of Δ changes its sign with the last layer, and a network is as likely as its mirror image (last layer times "
         "−1): the proposition holds exactly for any network whose last layer is symmetric about 0.",
     )
-    return Finding(statistics, {}, settings, notes)
 
 
 def _left_of_mirrored(family: Family, data: Arrays, scale: float, run: Run) -> float:
