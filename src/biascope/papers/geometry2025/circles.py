@@ -149,7 +149,7 @@ CIRCLES = Plan(
             "resnet_18_with_gelu": (20, 3, _WIDE, (5, 1023)),
         },
     ),
-    published={**released(("mlp", "resnet18"), "GELU", SPREAD), **_published("mlp", "resnet18")},
+    published={"networks": (), **_published("mlp", "resnet18"), **released(("mlp", "resnet18"), "GELU", SPREAD)},
     # ResNet-18's circles in a plane of eigenvectors are the wide ones, as in the authors' code.
     titles={**TITLES, **CASES, "resnet_18_wide": "ResNet-18"},
     by="epochs",
@@ -342,38 +342,32 @@ class _Simplicity(Along):
 
 
 _FOUR = ("mlp", "lenet", "resnet18", "vit")
-_COLUMNS = ("places of u₁", "epochs", "eigenvectors of the circles", "radii", "runs", "draws of G")
 COMPONENTS = planned(
+    ("places of u₁", "epochs", "eigenvectors of the circles", "radii", "runs", "draws of G"),
     "GELU",
     SPREAD,
-    smoke={**_SMALL, **by_setting(_COLUMNS, {"lenet": ([0, 255], 1, (15, 16), _NARROW, 1, 8)})},
-    laptop=_FULL
-    | by_setting(
-        _COLUMNS,
-        {
-            "mlp": ([0, 100, 1023], 20, (15, 16), _NARROW, 3, 2000),
-            "lenet": ([0, 1023], 30, (15, 16), _NARROW, 3, 4000),
-        },
-    ),
-    paper=_FULL
-    | by_setting(
-        _COLUMNS,
-        {
-            "mlp": (places_of(8), 20, (15, 16), _NARROW, 3, 10_000),
-            # Along the last direction some trainings do not fit their samples, so three do not show what the others rely on.
-            "lenet": ([place for place in places_of(12) if place not in (15, 16)], 50, (15, 16), _NARROW, 10, 10_000),
-            # Its last eigenvector is nearly one pixel: the late one is at 75 % of the spectrum, the middle of those of figure 1.
-            "resnet18": ([0, 768], 20, (5, 6), _WIDE, 3, 4000),
-            "vit": ([0, 1023], 20, (15, 16), _NARROW, 3, 4000),
-        },
-    ),
+    smoke={"lenet": ([0, 255], 1, (15, 16), _NARROW, 1, 8)},
+    laptop={
+        "mlp": ([0, 100, 1023], 20, (15, 16), _NARROW, 3, 2000),
+        "lenet": ([0, 1023], 30, (15, 16), _NARROW, 3, 4000),
+    },
+    paper={
+        "mlp": (places_of(8), 20, (15, 16), _NARROW, 3, 10_000),
+        # Along the last direction some trainings do not fit their samples, so three do not show what the others rely on.
+        "lenet": ([place for place in places_of(12) if place not in (15, 16)], 50, (15, 16), _NARROW, 10, 10_000),
+        # Its last eigenvector is nearly one pixel: the late one is at 75 % of the spectrum, the middle of those of figure 1.
+        "resnet18": ([0, 768], 20, (5, 6), _WIDE, 3, 4000),
+        "vit": ([0, 1023], 20, (15, 16), _NARROW, 3, 4000),
+    },
     published={
         **_published(*_FOUR),
         "runs": dict.fromkeys(_FOUR, 5),
         "places of u₁": dict.fromkeys(_FOUR, "every 10th"),
     },
     both={"noise": 1.0, "distance of the classes along u₁": 1.0},
-    ours=loop_of(RECIPE),
+    ours={**loop_of(RECIPE), **_FULL},
+    small=_SMALL,
+    first=("epochs", "radii", "eigenvectors of the circles"),
 )
 
 

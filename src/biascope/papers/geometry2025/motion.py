@@ -48,74 +48,69 @@ LOSSES = {"cross-entropy": None, "squared loss": "squared"}
 EARLY = 10  # epochs
 DESCENT = Recipe("gd", rate=0.1, schedule="linear", momentum=0.9, clip=5.0, weight_decay=5e-4)
 ADAM = Recipe("adam", rate=1e-3, schedule="constant", clip=5.0, batch=20_000)  # all samples
-_COLUMNS = ("images of each class", "test images", "runs", "epochs", "draws of G", "inputs per draw of G")
-
-
-def _moving(
-    recipe: Recipe,
-    labels: str,
-    losses: Sequence[str],
-    *,
-    laptop: Table,
-    paper: Table,
-    epochs: Mapping[str, int],
-    rates: Mapping[str, float],
-) -> Plan:
-    """The plan of figure 2 or 8: lines of columns, and what the authors have; their text has no weight decay."""
-
-    def row(table: Table, losses: Sequence[str] = losses, side: int = 32) -> dict[str, Any]:
-        rate = {name: rates[name] for name in table}
-        return {**by_setting(_COLUMNS, table), "rate": rate, "losses": losses, "side of the images": side}
-
-    loop = {key: value for key, value in loop_of(recipe).items() if key != "momentum" or recipe.optimiser == "gd"}
-    return planned(
-        "ReLU",
-        1.0,
-        plain=True,
-        smoke=row({"lenet": (12, 12, 2, 3, 16, 2)}, losses[:1], side=16),
-        laptop=row(laptop),
-        paper=row(paper),
-        published={
-            "images of each class": dict.fromkeys(epochs, 5000),
-            "runs": dict.fromkeys(epochs, 25),
-            "epochs": epochs,
-            "rate": rates,
-            "inputs per draw of G": dict.fromkeys(epochs, 128),
-        },
-        both={**loop, "batch": "all samples", "outputs": 2},
-        ours={"labels": labels},
-    )
-
 
 # Full batches must fit on a device: large networks have fewer images.
-MOVING = _moving(
-    DESCENT,
-    "true",
-    tuple(LOSSES),
-    laptop={"mlp": (1000, 1000, 8, 100, 10_000, 4), "lenet": (1000, 1000, 5, 100, 10_000, 4)},
+_COLUMNS = ("images of each class", "test images", "runs", "epochs", "rate", "draws of G", "inputs per draw of G")
+_PUBLISHED = (
+    "images of each class",
+    "runs",
+    "epochs",
+    "rate",
+    "inputs per draw of G",
+)  # their text has no weight decay
+MOVING = planned(
+    _COLUMNS,
+    "ReLU",
+    1.0,
+    plain=True,
+    smoke={"lenet": (12, 12, 2, 3, 0.1, 16, 2)},
+    laptop={"mlp": (1000, 1000, 8, 100, 0.01, 10_000, 4), "lenet": (1000, 1000, 5, 100, 0.1, 10_000, 4)},
     paper={
-        "mlp": (5000, 2000, 25, 100, 10_000, 16),
-        "lenet": (5000, 2000, 25, 100, 10_000, 16),
-        "resnet18": (1000, 1000, 4, 100, 8000, 4),
-        "vit": (1000, 1000, 4, 100, 8000, 4),
+        "mlp": (5000, 2000, 25, 100, 0.01, 10_000, 16),
+        "lenet": (5000, 2000, 25, 100, 0.1, 10_000, 16),
+        "resnet18": (1000, 1000, 4, 100, 0.1, 8000, 4),
+        "vit": (1000, 1000, 4, 100, 0.1, 8000, 4),
     },
-    epochs=dict.fromkeys(("mlp", "lenet", "resnet18", "vit"), 100),
-    rates={"mlp": 0.01, "lenet": 0.1, "resnet18": 0.1, "vit": 0.1},
+    published=by_setting(
+        _PUBLISHED,
+        {"mlp": (5000, 25, 100, 0.01, 128), **dict.fromkeys(("lenet", "resnet18", "vit"), (5000, 25, 100, 0.1, 128))},
+    ),
+    both={**loop_of(DESCENT), "outputs": 2},
+    ours={"labels": "true", "losses": tuple(LOSSES), "side of the images": 32},
+    small={"losses": ("cross-entropy",), "side of the images": 16},
+    first=("images of each class", "runs"),
 )
-RANDOM = _moving(
-    ADAM,
-    "random",
-    ("cross-entropy",),
-    laptop={"mlp": (1000, 1000, 8, 200, 10_000, 4), "lenet": (250, 1000, 5, 300, 10_000, 4)},
+RANDOM = planned(
+    _COLUMNS,
+    "ReLU",
+    1.0,
+    plain=True,
+    smoke={"lenet": (12, 12, 2, 3, 1e-3, 16, 2)},
+    laptop={"mlp": (1000, 1000, 8, 200, 1e-3, 10_000, 4), "lenet": (250, 1000, 5, 300, 1e-3, 10_000, 4)},
     paper={
-        "mlp": (5000, 2000, 25, 200, 10_000, 16),
+        "mlp": (5000, 2000, 25, 200, 1e-3, 10_000, 16),
         # 500 steps on all of 10,000 images, 25 times, would be a minute of a whole H200: two fifths of the published number.
-        "lenet": (2000, 2000, 25, 500, 10_000, 16),
-        "vgg11": (1000, 1000, 4, 200, 8000, 4),
-        "resnet18": (1000, 1000, 4, 200, 8000, 4),
+        "lenet": (2000, 2000, 25, 500, 1e-3, 10_000, 16),
+        "vgg11": (1000, 1000, 4, 200, 1e-3, 8000, 4),
+        "resnet18": (1000, 1000, 4, 200, 1e-4, 8000, 4),
     },
-    epochs={"mlp": 200, "lenet": 500, "vgg11": 200, "resnet18": 200},
-    rates={"mlp": 1e-3, "lenet": 1e-3, "vgg11": 1e-3, "resnet18": 1e-4},
+    published=by_setting(
+        _PUBLISHED,
+        {
+            "mlp": (5000, 25, 200, 1e-3, 128),
+            "lenet": (5000, 25, 500, 1e-3, 128),
+            "vgg11": (5000, 25, 200, 1e-3, 128),
+            "resnet18": (5000, 25, 200, 1e-4, 128),
+        },
+    ),
+    both={
+        **{key: value for key, value in loop_of(ADAM).items() if key != "momentum"},
+        "batch": "all samples",
+        "outputs": 2,
+    },
+    ours={"labels": "random", "losses": ("cross-entropy",), "side of the images": 32},
+    small={"side of the images": 16},
+    first=("images of each class", "runs"),
 )
 
 
@@ -221,64 +216,6 @@ PROBED = 16  # inputs from N(0, I) of each network for G^t; the authors' code ha
 COMMON = Recipe("sgd", rate=0.1, schedule="linear", momentum=0.9, clip=0.5, batch=128)
 
 
-def _velocity(epochs: int) -> str:
-    """Between which checkpoints it is taken, in words."""
-    return "between consecutive epochs" if epochs == 1 else f"over about {epochs} epochs"
-
-
-_TRAINED = ("samples", "runs", "epochs", "draws of G", "checkpoints")  # checkpoints after the start
-
-
-def _on_gaussian_data(
-    names: Sequence[str],
-    samples: int | list[int],
-    *,
-    smoke: Table,
-    laptop: Table,
-    paper: Table,
-    batches: Callable[[Any], list[int]] | None = None,
-) -> Plan:
-    """The plan of a figure of random labels on Gaussian data: lines of columns.
-
-    Args:
-        names: Networks of the authors.
-        samples: Training samples of the authors.
-        smoke: By network.
-        laptop: Likewise.
-        paper: Likewise.
-        batches: Batches for several numbers of samples; the usual one if there is only one.
-    """
-
-    def with_batches(settings: dict[str, Any]) -> dict[str, Any]:
-        if batches:
-            settings["batch"] = {name: batches(sizes) for name, sizes in settings["samples"].items()}
-        return settings
-
-    def row(table: Table, side: int = 32) -> dict[str, Any]:
-        settings = by_setting(_TRAINED, table)
-        steps = {name: settings["epochs"][name] // count for name, count in settings["checkpoints"].items()}
-        velocity = {name: _velocity(epochs) for name, epochs in steps.items()}
-        return with_batches(settings) | {"velocity": velocity, "side of the images": side}
-
-    published = {
-        "samples": dict.fromkeys(names, samples),
-        "runs": dict.fromkeys(names, 25),
-        "epochs": {name: 100 if name == "lenet" else 50 for name in names},
-        "velocity": dict.fromkeys(names, _velocity(1)),
-    }
-    return planned(
-        "ReLU",
-        SPREAD,
-        plain=True,
-        smoke=row(smoke, side=16),
-        laptop=row(laptop),
-        paper=row(paper),
-        published=with_batches(published),
-        both={**loop_of(COMMON), "outputs": 2, "labels": "half 0, half 1"},
-        ours={"data": "the same for all runs"},
-    )
-
-
 def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws: int, samples: int, run: Run) -> Arrays:
     """Data of covariance G or flip(G) with random labels; kept, since the rounding of eigenvectors is not the same in all processes.
 
@@ -305,8 +242,39 @@ def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws:
     return Arrays({"train": (found["x"], found["y"])})
 
 
-def _on_both(name: str, plan: Row, samples: int, batch: int, run: Run) -> dict[str, GeometryMotion]:
+_TRAINED = ("samples", "runs", "epochs", "draws of G", "checkpoints")  # checkpoints after the start
+
+
+def _velocity(epochs: int) -> str:
+    """Between which checkpoints it is taken, in words."""
+    return "between consecutive epochs" if epochs == 1 else f"over about {epochs} epochs"
+
+
+def _on_gaussian_data(names: Sequence[str], columns: Sequence[str], published: dict[str, Any], **rows: Table) -> Plan:
+    """The plan of a figure of random labels on Gaussian data: the authors' networks, and what not all of these figures share."""
+    settings = {
+        "runs": dict.fromkeys(names, 25),
+        "epochs": {name: 100 if name == "lenet" else 50 for name in names},
+        "velocity": dict.fromkeys(names, _velocity(1)),
+    }
+    return planned(
+        columns,
+        "ReLU",
+        SPREAD,
+        plain=True,
+        **rows,
+        published=settings | published,
+        both={**loop_of(COMMON), "outputs": 2, "labels": "half 0, half 1"},
+        ours={"data": "the same for all runs", "side of the images": 32},
+        small={"side of the images": 16},
+        first=("epochs", "runs", "velocity"),
+    )
+
+
+def _on_both(name: str, plan: Row, samples: int, batch: int, run: Run, tell: Tell) -> dict[str, GeometryMotion]:
     """A network trained on random labels of data made of its own geometry, and of the same turned over."""
+    epochs, checkpoints = plan["epochs"][name], plan["checkpoints"][name]
+    tell.settings[f"velocity: {TITLES[name]}"] = _velocity(epochs // checkpoints)
     shape = (1, plan["side of the images"], plan["side of the images"])
     family = released_family(name, shape, "relu", plain=True)
     return {
@@ -314,8 +282,8 @@ def _on_both(name: str, plan: Row, samples: int, batch: int, run: Run) -> dict[s
             family,
             gaussian_data(family, shape, kind, plan["draws of G"][name], samples, run),
             runs=plan["runs"][name],
-            recipe=dataclasses.replace(COMMON, epochs=plan["epochs"][name], batch=batch),
-            checkpoints=plan["checkpoints"][name] + 1,
+            recipe=dataclasses.replace(COMMON, epochs=epochs, batch=batch),
+            checkpoints=checkpoints + 1,
             even=True,
             probes=PROBED,
             scale=1.0,
@@ -365,7 +333,8 @@ def _tell_both(of: Tell, on: dict[str, GeometryMotion], samples: int) -> None:
     title="Velocity of the geometry and training accuracy on data of covariance G and of flip(G), random labels",
     plan=_on_gaussian_data(
         ("mlp", "lenet", "resnet18", "vit"),
-        10_000,
+        _TRAINED,
+        {"samples": dict.fromkeys(("mlp", "lenet", "resnet18", "vit"), 10_000)},
         smoke={"lenet": (64, 2, 2, 16, 2)},
         laptop={"mlp": (10_000, 3, 50, 4000, 5), "lenet": (10_000, 3, 50, 4000, 5)},
         paper={
@@ -381,7 +350,8 @@ def figure_3(plan: Row, run: Run, tell: Tell) -> None:
     """Random labels on Gaussian data of two covariances."""
     tell.settings["networks"] = titles(plan.networks)
     for name in plan.networks:
-        on, samples = _on_both(name, plan, plan["samples"][name], plan["batch"], run), plan["samples"][name]
+        samples = plan["samples"][name]
+        on = _on_both(name, plan, samples, plan["batch"], run, tell)
         _tell_both(tell.about(TITLES[name]), on, samples)
         for kind, motion in on.items():
             epochs, subject = motion.epochs.astype(float), f"{TITLES[name]}, {kind}"
@@ -393,15 +363,20 @@ def figure_3(plan: Row, run: Run, tell: Tell) -> None:
     )
 
 
-def _by_size(batches: Callable[[Any], list[int]]) -> Plan:
+def _by_size(batches: Callable[[list[int]], list[int]]) -> Plan:
     """The plan of figure 12 or 13. Those of 10,000 samples are the trainings of figure 3, LeNet's with fewer runs."""
+
+    def row(sizes: list[int], **networks: Sequence[int]) -> Table:
+        return {name: (sizes, batches(sizes), *line) for name, line in networks.items()}
+
+    published = [10_000, 20_000, 40_000, 60_000, 80_000, 100_000]
     return _on_gaussian_data(
         ("resnet18",),
-        [10_000, 20_000, 40_000, 60_000, 80_000, 100_000],
-        smoke={"lenet": ([32, 64], 2, 1, 16, 1)},
-        laptop={"lenet": ([2500, 10_000], 3, 50, 10_000, 1)},
-        paper={"lenet": ([10_000, 20_000], 5, 100, 10_000, 1), "resnet18": ([10_000, 20_000], 2, 50, 4000, 1)},
-        batches=batches,
+        ("samples", "batch", "runs", "epochs", "draws of G", "checkpoints"),
+        {"samples": {"resnet18": published}, "batch": {"resnet18": batches(published)}},
+        smoke=row([32, 64], lenet=(2, 1, 16, 1)),
+        laptop=row([2500, 10_000], lenet=(3, 50, 10_000, 1)),
+        paper=row([10_000, 20_000], lenet=(5, 100, 10_000, 1), resnet18=(2, 50, 4000, 1)),
     )
 
 
@@ -412,7 +387,7 @@ def gap_by_size(plan: Row, run: Run, tell: Tell) -> None:
         title, sizes = TITLES[name], plan["samples"][name]
         trained = []
         for size, batch in zip(sizes, plan["batch"][name], strict=True):
-            trained.append(_on_both(name, plan, size, batch, run))
+            trained.append(_on_both(name, plan, size, batch, run, tell))
             _tell_both(tell.about(f"{title}, {size:,} samples"), trained[-1], size)
         of, gaps = tell.about(title), [_gap(on) for on in trained]
         growth = over(gaps[-1] - gaps[0], within=(-200.0, 200.0))

@@ -215,38 +215,44 @@ def released(names: Iterable[str], activation: str, spread: float, *, plain: boo
 
 
 def planned(
+    columns: Sequence[str],
     activation: str,
     spread: float,
     *,
-    smoke: Mapping[str, Any],
-    laptop: Mapping[str, Any],
-    paper: Mapping[str, Any],
+    smoke: Mapping[str, Sequence[Any]],
+    laptop: Mapping[str, Sequence[Any]],
+    paper: Mapping[str, Sequence[Any]],
     published: Mapping[str, Any],
-    both: Mapping[str, Any] | None = None,
-    ours: Mapping[str, Any] | None = None,
+    both: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    small: Mapping[str, Any],
+    first: Sequence[str],
     plain: bool = False,
 ) -> Plan:
-    """The plan of a figure that trains networks on data of their geometry; each row has the epochs of every network.
+    """The plan of a figure that trains networks on data of their geometry.
 
     Args:
+        columns: The settings that a line of a network has; epochs are one of them.
         activation: As in :func:`released`.
         spread: Likewise.
-        smoke: What only this row has.
+        smoke: Lines by network.
         laptop: Likewise.
         paper: Likewise.
-        published: Likewise, of the authors.
+        published: What the authors have beside their networks and the geometry of these.
         both: What is the same at each effort and at the authors'.
-        ours: What is the same at each effort.
+        ours: What is the same at each effort, or at laptop and paper alone.
+        small: What only smoke has.
+        first: Settings whose differences from the authors are told before the others.
         plain: As in :func:`released`.
     """
 
-    def row(own: Mapping[str, Any]) -> dict[str, Any]:
-        return released(own["epochs"], activation, spread, plain=plain) | dict(both or {})
+    def row(table: Mapping[str, Sequence[Any]], more: Mapping[str, Any] = ours) -> dict[str, Any]:
+        networks = released(table, activation, spread, plain=plain) | {"inputs per draw of G": PROBES}
+        return {**networks, "seed": 0, **both, **more, **by_setting(columns, table)}
 
-    rows = (
-        row(own) | {"inputs per draw of G": PROBES, "seed": 0, **(ours or {}), **own} for own in (smoke, laptop, paper)
-    )
-    return Plan(*rows, {**row(published), **published}, titles=TITLES, by="epochs")
+    networks = released(published["epochs"], activation, spread, plain=plain)
+    theirs = {**dict.fromkeys(("networks", *first)), **networks, **published, **both, **published}
+    return Plan(row(smoke, {**ours, **small}), row(laptop), row(paper), theirs, titles=TITLES, by="epochs")
 
 
 def error_of_test_samples(accuracy: float, samples: int) -> float:
