@@ -13,7 +13,8 @@ from biascope import papers
 from biascope.papers import verdicts
 from biascope.papers.geometry2025 import circles, learning, motion, samples, shared
 from biascope.papers.geometry2025.shared import least
-from biascope.results.estimate import Estimate, over
+from biascope.results.estimate import Estimate, Number, over
+from biascope.results.finding import Tell
 from biascope.runs.run import Run
 from biascope.tasks.directions import labelled_along
 from biascope.tasks.task import Arrays
@@ -134,13 +135,19 @@ def moved(accuracy: list[float], size: float = 0.8) -> Any:
     )
 
 
+def told(on: dict[str, Any]) -> dict[str, Number]:
+    tell = Tell()
+    motion._tell_both(tell.about("LeNet"), on, 1000)
+    return tell.numbers
+
+
 @pytest.mark.parametrize(
     ("on_flipped", "expected"), [([0.5, 0.5, 0.5], 0.0), ([0.5, 0.53, 0.5], 100 / 3), ([0.51, 0.6, 0.9], 100)]
 )
 def test_a_network_with_one_answer_for_all_samples_is_found_by_its_accuracy(
     on_flipped: list[float], expected: float
 ) -> None:
-    found = motion._compared("LeNet", {"G": moved([0.9, 0.8, 0.7]), "flip(G)": moved(on_flipped)}, 1000)
+    found = told({"G": moved([0.9, 0.8, 0.7]), "flip(G)": moved(on_flipped)})
     assert found["lenet_runs_on_flip_g_with_more_than_one_answer_percent"].value == pytest.approx(expected)
     assert found["lenet_velocity_on_g_over_flip_g"].value == pytest.approx(1.0)
     assert math.isfinite(found["lenet_velocity_on_g_over_flip_g"].standard_error)
@@ -150,9 +157,9 @@ def test_a_network_with_one_answer_for_all_samples_is_found_by_its_accuracy(
 def test_one_answer_on_flipped_data_counts_unless_the_networks_died(size: float, verdict: str) -> None:
     claims = [each for each in motion.figure_3.claims if "lenet_training" in each.statistic]
     on_g, flipped = [0.99, 0.98, 0.99], [0.5, 0.5, 0.5]
-    found = motion._compared("LeNet", {"G": moved(on_g), "flip(G)": moved(flipped, size)}, 1000)
+    found = told({"G": moved(on_g), "flip(G)": moved(flipped, size)})
     assert [each.judge(found, "paper").verdict for each in claims] == [verdict]
-    untrained = motion._compared("LeNet", {"G": moved(flipped), "flip(G)": moved(flipped)}, 1000)
+    untrained = told({"G": moved(flipped), "flip(G)": moved(flipped)})
     assert "did not train" in claims[0].judge(untrained, "paper").reason
 
 
@@ -255,7 +262,7 @@ def test_images_are_learned_without_normalising_layers(monkeypatch: pytest.Monke
 
 
 def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:
-    planes = circles._planes(circles._CIRCLES["smoke"]["LeNet in random planes"], torch.eye(256))
+    planes = circles._planes("lenet_in_random_planes", circles.CIRCLES.row("smoke"), torch.eye(256))
     assert planes.shape == (2, 2, 256)
     torch.testing.assert_close(planes @ planes.mT, torch.eye(2).expand(2, 2, 2))
     assert float((planes[0] @ planes[1].T).abs().max()) < 0.5

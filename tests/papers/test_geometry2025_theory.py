@@ -18,6 +18,7 @@ from biascope.papers.geometry2025 import probes, small_models, theory
 from biascope.papers.geometry2025.models import (
     halfspace_probability_moments,
     mean_tap_matrix,
+    pooled_convolution_alignment,
     pooled_convolution_evolution,
 )
 from biascope.papers.geometry2025.shared import family_of
@@ -118,12 +119,11 @@ def test_a_model_that_is_not_its_closed_form_is_seen() -> None:
     right = theory.Theorem(
         "CNN",
         "",
-        "",
         theory.pooled_convolution,
         velocity,
         q @ covariance @ q,
         functools.partial(pooled_convolution_evolution, covariance, taps),
-        functools.partial(theory.geometry_models.pooled_convolution_alignment, covariance, taps),
+        functools.partial(pooled_convolution_alignment, covariance, taps),
         18,
     )
     wrong = dataclasses.replace(right, evolution=printed)
