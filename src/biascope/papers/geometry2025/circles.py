@@ -32,6 +32,7 @@ from biascope.papers.geometry2025.shared import (
     TITLES,
     by_setting,
     error_of_test_samples,
+    grey,
     inputs_of,
     least,
     loop_of,
@@ -87,16 +88,16 @@ def _network(case: str) -> str:
     return "resnet18" if case.startswith("resnet_18") else case.partition("_")[0]
 
 
-def _row(sizes: Mapping[str, int], draws: Mapping[str, int], cases: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def _row(cases: Mapping[str, Sequence[Any]], sizes: Mapping[str, int], grid: int) -> dict[str, Any]:
     """A row of figure 1.
 
     Args:
-        sizes: Of the data, and points of the grid along each direction of a plane.
-        draws: Draws of G by network.
-        cases: Epochs, runs, radii, and the places of u₁ and of a late u₂. With a list of late places, each run has another one. Without
-            places, each run has a plane of its own, chosen at random.
+        cases: Draws of G, epochs, runs, radii, and the places of u₁ and of a late u₂. With a list of late places, each run has another
+            one. Without places, each run has a plane of its own, chosen at random.
+        sizes: Of the data.
+        grid: Points along each direction of a plane.
     """
-    settings = by_setting(("epochs", "runs", "radii", "places"), cases)
+    settings = by_setting(("draws of G", "epochs", "runs", "radii", "places"), cases)
     places = {case: pair for case, pair in settings.pop("places").items() if pair}
     return {
         **loop_of(RECIPE),
@@ -108,8 +109,8 @@ def _row(sizes: Mapping[str, int], draws: Mapping[str, int], cases: Mapping[str,
         },
         "late u₂": {case: late for case, (_, late) in places.items()},
         "activation": {case: "GELU in all layers" for case in cases if case == "resnet_18_with_gelu"},
-        "draws of G": {case: draws[_network(case)] for case in cases},
         "inputs per draw of G": PROBES,
+        "grid": grid,
         "noise": 1.0,
         "seed": 0,
     }
@@ -119,35 +120,33 @@ def _row(sizes: Mapping[str, int], draws: Mapping[str, int], cases: Mapping[str,
 LATE = [1024 * percent // 100 for percent in range(55, 95, 5)]
 CIRCLES = Plan(
     smoke=_row(
-        {**_SMALL, "grid": 11},
-        {"lenet": 8},
         {
-            "lenet": (1, 2, _NARROW, (15, 255)),
-            "lenet_in_random_planes": (1, 2, _NARROW, ()),
-            "lenet_in_late_planes": (1, 2, _NARROW, (15, [153, 230])),
+            "lenet": (8, 1, 2, _NARROW, (15, 255)),
+            "lenet_in_random_planes": (8, 1, 2, _NARROW, ()),
+            "lenet_in_late_planes": (8, 1, 2, _NARROW, (15, [153, 230])),
         },
+        _SMALL,
+        grid=11,
     ),
     laptop=_row(
-        {**_FULL, "grid": 61},
-        {"mlp": 2000},
-        {"mlp": (20, 3, _NARROW, (15, 1023)), "mlp_wide": (20, 3, _WIDE, (15, 1023))},
+        {"mlp": (2000, 20, 3, _NARROW, (15, 1023)), "mlp_wide": (2000, 20, 3, _WIDE, (15, 1023))}, _FULL, grid=61
     ),
     paper=_row(
-        {**_FULL, "grid": 61},
-        {"mlp": 10_000, "lenet": 10_000, "resnet18": 4000},
         {
-            "mlp": (20, 5, _NARROW, (15, 1023)),
-            "lenet": (50, 5, _NARROW, (15, 1023)),
-            "mlp_wide": (20, 5, _WIDE, (15, 1023)),
-            "lenet_wide": (50, 5, _WIDE, (15, 1023)),
-            "resnet_18_wide": (20, 3, _WIDE, (5, 1023)),
+            "mlp": (10_000, 20, 5, _NARROW, (15, 1023)),
+            "lenet": (10_000, 50, 5, _NARROW, (15, 1023)),
+            "mlp_wide": (10_000, 20, 5, _WIDE, (15, 1023)),
+            "lenet_wide": (10_000, 50, 5, _WIDE, (15, 1023)),
+            "resnet_18_wide": (4000, 20, 3, _WIDE, (5, 1023)),
             # With eight planes, one on which it generalises does not leave the question open.
-            "resnet_18_in_random_planes": (20, 8, _WIDE, ()),
+            "resnet_18_in_random_planes": (4000, 20, 8, _WIDE, ()),
             # One training for each u₂: which eigenvector it is may matter more than the weights.
-            "resnet_18_in_late_planes": (20, len(LATE), _WIDE, (5, LATE)),
+            "resnet_18_in_late_planes": (4000, 20, len(LATE), _WIDE, (5, LATE)),
             # The scripts ask for GELU, but their blocks have ReLU. With GELU in all layers, G is far more periodic: see figure 9.
-            "resnet_18_with_gelu": (20, 3, _WIDE, (5, 1023)),
+            "resnet_18_with_gelu": (4000, 20, 3, _WIDE, (5, 1023)),
         },
+        _FULL,
+        grid=61,
     ),
     published={"networks": (), **_published("mlp", "resnet18"), **released(("mlp", "resnet18"), "GELU", SPREAD)},
     # ResNet-18's circles in a plane of eigenvectors are the wide ones, as in the authors' code.
@@ -169,14 +168,16 @@ def _planes(case: str, plan: Row, basis: Tensor) -> Tensor:
     return torch.stack([basis[[first, place]] for place in places])
 
 
-def _on_circles(case: str, plan: Row, run: Run) -> Outcome:
+def _on_circles(case: str, plan: Row, run: Run, tell: Tell) -> Outcome:
     """Networks trained on circles in planes, and their outputs in these planes."""
-    name, radii, runs, side = _network(case), plan["radii"][case], plan["runs"][case], plan["side of the images"]
-    shape, network = (1, side, side), {"blocks": "gelu"} if case in plan["activation"] else {}
+    name, shape, radii, runs = _network(case), grey(plan), plan["radii"][case], plan["runs"][case]
+    network: dict[str, Any] = {"blocks": "gelu"} if case in plan["activation"] else {}
     basis = basis_of(name, plan["draws of G"][case], run, shape=shape, scale=SPREAD, **network)
     family = released_family(name, shape, "gelu", **network)
     recipe = dataclasses.replace(RECIPE, epochs=plan["epochs"][case])
     chosen, sizes = run_of(family, run, "bfloat16"), {"train": plan["training samples"], "test": plan["test samples"]}
+    if chosen.precision != run.precision:
+        tell.settings[f"precision: {CASES[case]}"] = chosen.precision
     grid = torch.linspace(-1.3 * max(radii), 1.3 * max(radii), plan["grid"])
     planes = _planes(case, plan, basis)
     # The same initial weights for all planes of eigenvectors, so that repeats are pairs.
@@ -285,15 +286,10 @@ def figure_1(plan: Row, run: Run, tell: Tell) -> None:
     if plan.networks == CIRCLES.networks(plan.effort):  # a run of some planes is added to one that lists all networks
         tell.settings["networks"] = titles(map(_network, plan.networks))
     for case in plan.networks:
-        title, name, found = CASES[case], _network(case), _on_circles(case, plan, run)
-        own = {
-            f"activation: {TITLES[name]}": released([name], "GELU", SPREAD)["activation"][name],
-            f"draws of G: {TITLES[name]}": plan["draws of G"][case],
-            f"spread of the inputs for G: {TITLES[name]}": SPREAD,
-        }
-        family = released_family(name, (1, plan["side of the images"], plan["side of the images"]), "gelu")
-        precision = {f"precision: {title}": each for each in precisions([family], run, "bfloat16").values()}
-        tell.settings.update(own | precision)
+        title, name, found = CASES[case], _network(case), _on_circles(case, plan, run, tell)
+        tell.settings[f"activation: {TITLES[name]}"] = "ReLU" if name == "resnet18" else "GELU"
+        tell.settings[f"draws of G: {TITLES[name]}"] = plan["draws of G"][case]
+        tell.settings[f"spread of the inputs for G: {TITLES[name]}"] = SPREAD
         of = tell.about(title)
         test, train = (100 * found[split].double().numpy() for split in ("test", "train"))
         if case not in plan["late u₂"]:
@@ -384,7 +380,7 @@ def _over(accuracy: np.ndarray, tests: int) -> Estimate:
 )
 def figure_5(plan: Row, run: Run, tell: Tell) -> None:
     """Networks trained on both components, tested with either taken away."""
-    shape = (1, plan["side of the images"], plan["side of the images"])
+    shape = grey(plan)
     tell.settings["networks"] = titles(plan.networks)
     for name in plan.networks:
         of, places, family = tell.about(TITLES[name]), plan["places of u₁"][name], released_family(name, shape, "gelu")

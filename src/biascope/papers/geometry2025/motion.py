@@ -19,6 +19,7 @@ from biascope.papers.geometry2025.shared import (
     cifar_2,
     error_of_a_difference,
     geometry_of,
+    grey,
     halved,
     loop_of,
     planned,
@@ -275,7 +276,7 @@ def _on_both(name: str, plan: Row, samples: int, batch: int, run: Run, tell: Tel
     """A network trained on random labels of data made of its own geometry, and of the same turned over."""
     epochs, checkpoints = plan["epochs"][name], plan["checkpoints"][name]
     tell.settings[f"velocity: {TITLES[name]}"] = _velocity(epochs // checkpoints)
-    shape = (1, plan["side of the images"], plan["side of the images"])
+    shape = grey(plan)
     family = released_family(name, shape, "relu", plain=True)
     return {
         kind: geometry_motion(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.papers.geometry2025.shared import SPREAD, TITLES, released_family
+from biascope.papers.geometry2025.shared import SPREAD, TITLES, grey, released_family
 from biascope.papers.geometry2025.theory import curves_figure, geometries
 from biascope.results.estimate import Estimate, jackknife
 from biascope.results.finding import Tell, figure
@@ -71,7 +71,7 @@ def _noise_ratio(one: Tensor, two: Tensor) -> Estimate:
 )
 def figure_a12_1(plan: Row, run: Run, tell: Tell) -> None:
     """The same networks at one input each, of several spreads."""
-    shape = (1, plan["side of the images"], plan["side of the images"])
+    shape = grey(plan)
     for name, draws in plan["draws"].items():
         title, family = TITLES[name], released_family(name, shape, "gelu")
         groups = {

@@ -183,6 +183,11 @@ def published_geometry(names: Sequence[str], spread: float) -> dict[str, Any]:
     return geometry_settings(dict.fromkeys(names, 100_000), 128, dict.fromkeys(names, spread))
 
 
+def grey(plan: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The shape of the grey images of a plan."""
+    return 1, plan["side of the images"], plan["side of the images"]
+
+
 def by_setting(settings: Sequence[str], networks: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
     """A table with a line for each network, as a plan has it: by setting, then by network.
 

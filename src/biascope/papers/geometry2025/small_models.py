@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from biascope.papers.geometry2025.theory import (
     GROUPS,
     Velocity,
     curves_figure,
+    dense,
     dots_figure,
     errors_apart,
     evolutions,
@@ -36,6 +38,7 @@ from biascope.papers.geometry2025.theory import (
 from biascope.results.estimate import Estimate, over
 from biascope.results.finding import Tell, figure
 from biascope.results.plan import Plan, Row
+from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -45,12 +48,12 @@ _CPU = torch.device("cpu")
 _VALUES = functools.partial(dots_figure, x="value")
 
 
-def _planned(**settings: Any) -> Plan:
-    """The plan of a figure: draws at each effort, with what is the same at each."""
+def _planned(small: Mapping[str, Any] | None = None, **settings: Any) -> Plan:
+    """The plan of a figure: draws at each effort, what is the same at each, and what is not at smoke."""
     smoke, laptop, paper = (
         {"draws": draws, "groups": GROUPS, "seed": 0, **settings} for draws in (640, 64_000, 640_000)
     )
-    return Plan(smoke, laptop, paper)
+    return Plan({**smoke, **(small or {})}, laptop, paper)
 
 
 def _normal(*shape: int, of: str) -> Tensor:
@@ -93,9 +96,7 @@ def _data(run: Run) -> tuple[Tensor, Tensor]:
 def section_3_1(plan: Row, run: Run, tell: Tell) -> None:
     """Gaussian weights of variance 1, random labels."""
     (x, y), shape = _data(run), (_INPUTS,)
-    family = Family.initialised(
-        lambda: with_gaussian_weights(nn.Linear(_INPUTS, 1, bias=False)), name="linear regression"
-    )
+    family = Family.initialised(lambda: dense(_INPUTS, 1), name="linear regression")
     covariance = x.double().T @ x.double()
     geometry = _geometries(family, shape, plan["draws"], run)
     moved = evolutions(family, shape, _follows(x, y), plan["draws"], run)
@@ -116,12 +117,7 @@ def section_3_1(plan: Row, run: Run, tell: Tell) -> None:
 def proposition_a1(plan: Row, run: Run, tell: Tell) -> None:
     """The same networks on the same samples, with labels and with targets 0."""
     (x, y), shape = _data(run), (_INPUTS,)
-    family = Family.initialised(
-        lambda: with_gaussian_weights(
-            nn.Linear(_INPUTS, _WIDTH, bias=False), nn.GELU(), nn.Linear(_WIDTH, 1, bias=False)
-        ),
-        name="MLP",
-    )
+    family = Family.initialised(lambda: dense(_INPUTS, _WIDTH, 1, activation=nn.GELU), name="MLP")
     pulled, free = (evolutions(family, shape, _follows(x, each), plan["draws"], run) for each in (y, 0 * y))
     mean, added = free.mean(0), pulled - free
     along = _over_groups((added * mean).sum((1, 2)) / mean.square().sum())
@@ -151,19 +147,8 @@ def _unpooled(circular: bool) -> nn.Module:
     )
 
 
-def _dense_relu() -> nn.Module:
-    return with_gaussian_weights(
-        nn.Flatten(),
-        nn.Linear(_SIDE**2, 16, bias=False),
-        nn.ReLU(),
-        nn.Linear(16, 16, bias=False),
-        nn.ReLU(),
-        nn.Linear(16, 1, bias=False),
-    )
-
-
-_UNPOOLED = {
-    "mlp": ("MLP", _dense_relu),
+_UNPOOLED: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+    "mlp": ("MLP", functools.partial(dense, _SIDE**2, 16, 16, 1)),
     "cnn": ("CNN without padding", functools.partial(_unpooled, circular=False)),
     "circular_cnn": ("CNN with circular padding", functools.partial(_unpooled, circular=True)),
 }
@@ -173,7 +158,7 @@ _PATCH = np.geomspace(4.0, 0.25, 4)  # eigenvalues of the covariance of a patch
 @figure(
     "A.5",
     title="The structure of G at initialisation: theorem A.2, theorem A.3 and corollary A.4",
-    plan=_planned(side=_SIDE, channels=_CHANNELS, kernel=_TAPS, patch=_PATCH),
+    plan=_planned(side=_SIDE, channels=_CHANNELS, kernel=_TAPS, patch=_PATCH.tolist()),
     show=_VALUES,
 )
 def appendix_a5(plan: Row, run: Run, tell: Tell) -> None:
@@ -194,16 +179,13 @@ def appendix_a5(plan: Row, run: Run, tell: Tell) -> None:
     kernels = _normal(GROUPS, draws // GROUPS, len(values), of="kernels").square()
     moments = (kernels / (kernels @ values)[..., None]).mean(1)  # (g, d): E[θθᵀ/θᵀCθ] along the eigenvectors of C
     least, largest = moments[:, 0] * _PATCH[0], moments[:, -1] * _PATCH[-1]
-    for key, label, moment in (
-        ("largest_moment_over_the_printed_upper_bound", "largest eigenvalue over the printed upper bound", largest),
-        ("least_moment_over_the_printed_lower_bound", "least eigenvalue over the printed lower bound", least),
-        (
-            "least_moment_over_the_lower_bound_divided_by_d",
-            "least eigenvalue over the lower bound divided by d",
-            len(values) * least,
-        ),
+    of = tell.about("normalised kernel")
+    for words, moment in (
+        ("largest {} over the printed upper bound", largest),
+        ("least {} over the printed lower bound", least),
+        ("least {} over the lower bound divided by d", len(values) * least),
     ):
-        tell(f"normalised kernel: {label}", _over_groups(moment), key=key)
+        of(words.format("eigenvalue"), _over_groups(moment), key=snake(words.format("moment")))
     tell.settings["drawn"] = list(tell.numbers)
     tell.note(
         "Without padding, G of a CNN is diagonal, and an entry counts the paths that lead to its pixel: the border has fewer.",
@@ -242,11 +224,8 @@ def figure_15(plan: Row, run: Run, tell: Tell) -> None:
     tell("first over second eigenvalue", Estimate.exact(float(values[0] / values[1])))
     tell("third over first eigenvalue", Estimate.exact(float(values[2] / values[0])))
     tell("first entry of G, in units of σ²", Estimate.exact(float(geometry[0, 0])), key="first_entry")
-    tell(
-        "largest slope along the third eigenvector over weights, relative to the gradient",
-        Estimate.exact(along),
-        key="largest_slope_along_the_third_eigenvector",
-    )
+    words = "largest slope along the third eigenvector"
+    tell(f"{words} over weights, relative to the gradient", Estimate.exact(along), key=snake(words))
     tell.settings["drawn"] = list(tell.numbers)
     tell.note("Pooling over two positions halves the gradient, and so quarters G: the factor is σ²/4, not σ²/2.")
 
@@ -254,14 +233,12 @@ def figure_15(plan: Row, run: Run, tell: Tell) -> None:
 # A.11.1
 
 _PLANE = 16  # inputs of the Monte Carlo
-_LEMMAS = _planned(dimension=_PLANE)
-_SIZES = {"dimensions": (16, 64, 256, 1024)}  # of the first lemma
 
 
 @figure(
     "A.11",
     title="Lemmas A.5, A.6 and A.7: second moments of Gaussian vectors in half-spaces and on the sphere",
-    plan=Plan(_LEMMAS.smoke | {"dimensions": (8, 32)}, _LEMMAS.laptop | _SIZES, _LEMMAS.paper | _SIZES),
+    plan=_planned({"dimensions": (8, 32)}, dimensions=(16, 64, 256, 1024), dimension=_PLANE),
     show=functools.partial(curves_figure, x="dimension D", y="relative distance", log_y=True),
 )
 def appendix_a11(plan: Row, run: Run, tell: Tell) -> None:
@@ -273,12 +250,8 @@ def appendix_a11(plan: Row, run: Run, tell: Tell) -> None:
         multiple = np.trace(moment) / size * np.eye(size)
         distances.append(float(np.linalg.norm(moment - multiple) / np.linalg.norm(multiple)))
     tell.array("distance", np.array([plan["dimensions"], distances]))
-    slope = slope_of(plan["dimensions"], distances)
-    tell(
-        "slope of the distance from a multiple of the identity, against D",
-        slope,
-        key="slope_of_the_distance_from_a_multiple_of_the_identity",
-    )
+    words, slope = "slope of the distance from a multiple of the identity", slope_of(plan["dimensions"], distances)
+    tell(f"{words}, against D", slope, key=snake(words))
     each = plan["draws"] // GROUPS
     drawn, first = _normal(GROUPS, each, _PLANE, of="vectors"), _normal(_PLANE, of="first normal")
     second = _normal(_PLANE, of="second normal")

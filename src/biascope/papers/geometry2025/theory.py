@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from biascope.papers.geometry2025.shared import (
     TITLES,
     cifar_2,
     family_of,
+    grey,
     probe_scale,
     released_family,
     run_of,
@@ -151,8 +153,15 @@ def periodic_share(groups: Tensor, shape: Sequence[int], period: int) -> Estimat
 
 def perceptron(shape: Sequence[int], width: int) -> nn.Module:
     """One hidden ReLU layer without biases, all weights from N(0, 1), as in theorem 3.1."""
-    first = nn.Linear(math.prod(shape), width, bias=False)
-    return with_gaussian_weights(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, 1, bias=False))
+    return dense(math.prod(shape), width, 1)
+
+
+def dense(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
+    """Layers without biases from each width to the next, all weights from N(0, 1)."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inward, outward in itertools.pairwise(widths):
+        layers += [nn.Linear(inward, outward, bias=False), activation()]
+    return with_gaussian_weights(*layers[:-1])
 
 
 def pooled_convolution(shape: Sequence[int], width: int, kernel: int = 3) -> nn.Module:
@@ -256,7 +265,7 @@ class Theorem:
 def errors_apart(groups: Tensor, exact: Tensor, *directions: Tensor) -> float:
     """How far independent estimates of a matrix are from it along matrices, in standard errors at most."""
     along = torch.stack([((groups - exact) * against).sum((1, 2)) for against in directions])  # (directions, g)
-    return float((along.mean(1).abs() / along.std(1)).max()) * len(groups) ** 0.5
+    return float((along.mean(1).abs() / along.std(1)).max() * len(groups) ** 0.5)
 
 
 def slope_of(widths: Sequence[float], values: Sequence[float], errors: Sequence[float] | None = None) -> Estimate:
@@ -302,26 +311,15 @@ def theorems(data: Arrays, samples: int, run: Run) -> tuple[Theorem, Theorem]:
     covariance = data_covariance(data.to(run).whole("train")[0]) / data.sizes["train"]
     s, taps = covariance.cpu().numpy(), mean_tap_matrix(data.shape[1:], 3, channels=data.shape[0])
     q = taps @ taps.T
-    mlp = Theorem(
-        "MLP",
-        "abs Corr(Δ, S)",
-        perceptron,
-        velocity_on_some(data, samples, run),
-        s,
-        functools.partial(mlp_evolution, s),
-        functools.partial(mlp_alignment, s),
-        math.prod(data.shape),
-    )
-    cnn = Theorem(
-        "CNN",
-        "abs Corr(Δ, GSG)",
-        pooled_convolution,
-        velocity_of_linear(covariance, data.shape),
-        q @ s @ q,
+    forms = functools.partial(mlp_evolution, s), functools.partial(mlp_alignment, s)
+    velocity = velocity_on_some(data, samples, run)
+    mlp = Theorem("MLP", "abs Corr(Δ, S)", perceptron, velocity, s, *forms, math.prod(data.shape))
+    forms = (
         functools.partial(pooled_convolution_evolution, s, taps),
         functools.partial(pooled_convolution_alignment, s, taps),
-        taps.shape[1],
     )
+    velocity = velocity_of_linear(covariance, data.shape)
+    cnn = Theorem("CNN", "abs Corr(Δ, GSG)", pooled_convolution, velocity, q @ s @ q, *forms, taps.shape[1])
     return mlp, cnn
 
 
@@ -420,10 +418,6 @@ GEOMETRIES = _at_start(
 )
 
 
-def _grey(plan: Row) -> tuple[int, int, int]:
-    return 1, plan["side of the images"], plan["side of the images"]
-
-
 def geometries(family: Family, probe: Probe, draws: int, run: Run, *, readout: str = "mean", seed: int = 0) -> Tensor:
     """Independent estimates ``(g, D, D)`` of the average geometry of a network."""
     sampler = GradientSampler(
@@ -464,7 +458,7 @@ def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
 )
 def figure_9(plan: Row, run: Run, tell: Tell) -> None:
     """Identity, band and period, each as a number free of the bias of few draws."""
-    shape, side = _grey(plan), plan["side of the images"]
+    shape, side = grey(plan), plan["side of the images"]
     middle = slice((side // 2 - 2) * side, (side // 2 + 2) * side)  # four rows of pixels
     place = torch.arange(math.prod(shape))
     near = torch.maximum(*((axis[:, None] - axis).abs() for axis in (place // side, place % side))) <= BAND
@@ -519,7 +513,7 @@ def dots_figure(finding: Finding, dark: bool, x: str = "correlation") -> Figure:
 )
 def figure_9_blocks(plan: Row, run: Run, tell: Tell) -> None:
     """The scripts ask for GELU, but their ResNet-18 does not pass it on to its blocks. Figure 9 follows the text, with GELU."""
-    shape, ((name, draws),) = _grey(plan), plan["draws of G"].items()
+    shape, ((name, draws),) = grey(plan), plan["draws of G"].items()
     for blocks, words in (("relu", "ReLU in the blocks"), ("gelu", "GELU in all layers")):
         family = released_family(name, shape, "gelu", blocks=blocks)
         groups = geometries(family, _gaussian_probe(probe_scale(name), shape), draws, run)
@@ -533,7 +527,7 @@ def figure_9_blocks(plan: Row, run: Run, tell: Tell) -> None:
 @figure("A.12", title="The average geometry at x = 0 against that at random inputs", plan=GEOMETRIES, show=dots_figure)
 def figure_a12(plan: Row, run: Run, tell: Tell) -> None:
     """With σ_P as elsewhere, and for comparison with σ_P = 1."""
-    shape = _grey(plan)
+    shape = grey(plan)
     for name, draws in plan["draws of G"].items():
         family, scale, of = family_of(name, shape), probe_scale(name), tell.about(TITLES[name])
         still = geometries(family, Probe.fixed(torch.zeros(1, *shape)), draws, run, seed=1)  # other networks
