@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from biascope import papers
 from biascope.derivatives.matrices import correlation, data_covariance
 from biascope.families.family import Family
-from biascope.papers.geometry2025 import probes, small_models, theory
+from biascope.papers.geometry2025 import small_models, theory
 from biascope.papers.geometry2025.models import (
     halfspace_probability_moments,
     mean_tap_matrix,
@@ -202,7 +202,7 @@ def test_normalised_kernels_lie_between_the_bounds_only_with_the_factor_of_the_s
 def test_the_noise_of_groups_is_the_variance_of_their_mean() -> None:
     truth = 3 * torch.eye(4, dtype=torch.float64)
     groups = truth + normal(400, 4, 4)
-    assert probes.noise_of(groups, torch.arange(400)) == pytest.approx(16 / 36, rel=0.1)
+    assert theory.noise_of(groups, torch.arange(400)) == pytest.approx(16 / 36, rel=0.1)
 
 
 def test_shares_and_reported_correlations_end_where_they_can_lie() -> None:

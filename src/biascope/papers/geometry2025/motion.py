@@ -47,18 +47,13 @@ Table = Mapping[str, Sequence[Any]]  # a line for each network
 
 LOSSES = {"cross-entropy": None, "squared loss": "squared"}
 EARLY = 10  # epochs
+# Of the authors' code; their text has no weight decay.
 DESCENT = Recipe("gd", rate=0.1, schedule="linear", momentum=0.9, clip=5.0, weight_decay=5e-4)
 ADAM = Recipe("adam", rate=1e-3, schedule="constant", clip=5.0, batch=20_000)  # all samples
 
 # Full batches must fit on a device: large networks have fewer images.
 _COLUMNS = ("images of each class", "test images", "runs", "epochs", "rate", "draws of G", "inputs per draw of G")
-_PUBLISHED = (
-    "images of each class",
-    "runs",
-    "epochs",
-    "rate",
-    "inputs per draw of G",
-)  # their text has no weight decay
+_PUBLISHED = ("images of each class", "runs", "epochs", "rate", "inputs per draw of G")
 MOVING = planned(
     _COLUMNS,
     "ReLU",
@@ -104,11 +99,8 @@ RANDOM = planned(
             "resnet18": (5000, 25, 200, 1e-4, 128),
         },
     ),
-    both={
-        **{key: value for key, value in loop_of(ADAM).items() if key != "momentum"},
-        "batch": "all samples",
-        "outputs": 2,
-    },
+    both={"batch": "all samples", "outputs": 2}
+    | {key: loop_of(ADAM)[key] for key in ("optimiser", "schedule", "clip", "weight decay")},
     ours={"labels": "random", "losses": ("cross-entropy",), "side of the images": 32},
     small={"side of the images": 16},
     first=("images of each class", "runs"),
@@ -160,11 +152,6 @@ def _moved(name: str, plan: Row, data: Arrays, run: Run, recipe: Recipe) -> tupl
     return motion, recipe.rate
 
 
-def _early(motion: GeometryMotion) -> int:
-    """The checkpoint nearest to the epoch that counts as early, never the first."""
-    return max(1, int(np.abs(motion.epochs - EARLY).argmin()))
-
-
 def _drawn(finding: Finding, dark: bool) -> Figure:
     published = {name: curve for name, curve in finding.curves_of("curve").items() if "squared" not in name}
     return lines_figure(published, x="epoch", y="correlation", dark=dark)
@@ -186,7 +173,8 @@ def images_move(plan: Row, run: Run, tell: Tell) -> None:
             published = loss == "cross-entropy"
             if published:
                 tell.settings[f"rate: {TITLES[name]}"] = rate
-            of, early = tell.about(f"{TITLES[name]}, {loss}"), _early(motion)
+            of = tell.about(f"{TITLES[name]}, {loss}")
+            early = max(1, int(np.abs(motion.epochs - EARLY).argmin()))  # the nearest checkpoint, never the first
             of("rate", Estimate.exact(rate))
             of("first growth of the correlation with GSG", motion.change("GSG", 1))
             of("early growth of the correlation with GSG", motion.change("GSG", early))
@@ -229,16 +217,8 @@ def gaussian_data(family: Family, shape: tuple[int, int, int], kind: str, draws:
         data = random_labels(covariance, shape, train=samples, test=16, seed=0, run=run)
         return dict(zip(("x", "y"), (part.cpu() for part in data.splits["train"]), strict=True))
 
-    trials = Trials(
-        "Gaussian data",
-        run.shared,
-        code=(work, geometry_of),
-        at=shape,
-        family=family,
-        draws=draws,
-        samples=samples,
-        scale=SPREAD,
-    )
+    parts = {"family": family, "draws": draws, "samples": samples, "scale": SPREAD}
+    trials = Trials("Gaussian data", run.shared, code=(work, geometry_of), at=shape, **parts)
     found = next(trials.outcomes([kind], work))
     return Arrays({"train": (found["x"], found["y"])})
 

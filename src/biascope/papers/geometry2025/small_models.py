@@ -28,6 +28,7 @@ from biascope.papers.geometry2025.theory import (
     dots_figure,
     errors_apart,
     evolutions,
+    gaussian_probe,
     geometries,
     pooled_convolution,
     possible_corr,
@@ -41,7 +42,6 @@ from biascope.results.plan import Plan, Row
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
-from biascope.tasks.probe import Probe
 from biascope.training.velocity import weight_velocity
 
 _CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def _normal(*shape: int, of: str) -> Tensor:
 
 def _geometries(family: Family, shape: tuple[int, ...], draws: int, run: Run) -> Tensor:
     """Independent estimates ``(g, D, D)`` of the average geometry, at one N(0, I) input for each network."""
-    return geometries(family, Probe.gaussian(shape, fresh=True, seed=0), draws, run, readout="first")
+    return geometries(family, gaussian_probe(shape, num=1), draws, run, readout="first")
 
 
 def _over_groups(values: Tensor) -> Estimate:

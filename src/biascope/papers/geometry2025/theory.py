@@ -1,4 +1,4 @@
-"""Figures 7 and 9, and appendices A.4 and A.12: what theory says of the geometry at initialisation, and what it looks like."""
+"""Figures 7 and 9, and appendices A.4, A.12 and A.12.1: what theory says of the geometry at initialisation, and what it looks like."""
 
 # g groups of draws, or networks · D input size · n width
 
@@ -31,6 +31,7 @@ from biascope.papers.geometry2025.models import (
 )
 from biascope.papers.geometry2025.shared import (
     PROBES,
+    SPREAD,
     TITLES,
     cifar_2,
     family_of,
@@ -428,8 +429,9 @@ def geometries(family: Family, probe: Probe, draws: int, run: Run, *, readout: s
     return torch.stack([group.second.matmul(identity) / group.draws for group in covariance.groups])
 
 
-def _gaussian_probe(scale: float, shape: tuple[int, int, int]) -> Probe:
-    return Probe.gaussian(shape, num=PROBES, std=scale, fresh=True, seed=0)
+def gaussian_probe(shape: tuple[int, ...], scale: float = 1.0, *, num: int = PROBES) -> Probe:
+    """Inputs from N(0, σ²I) for each network."""
+    return Probe.gaussian(shape, num=num, std=scale, fresh=True, seed=0)
 
 
 def _drawn_geometries(finding: Finding, dark: bool) -> Figure:
@@ -465,7 +467,7 @@ def figure_9(plan: Row, run: Run, tell: Tell) -> None:
     identity, likeness = torch.eye(len(place)), {}
     for name, draws in plan["draws of G"].items():
         title, of = TITLES[name], tell.about(TITLES[name])
-        groups = geometries(family_of(name, shape), _gaussian_probe(probe_scale(name), shape), draws, run)
+        groups = geometries(family_of(name, shape), gaussian_probe(shape, probe_scale(name)), draws, run)
         likeness[name] = possible_corr(groups, identity)
         of("Corr(G, I)", likeness[name])
         of(f"share of ‖G‖² up to {BAND} pixels apart", share_within(groups, near))
@@ -516,7 +518,7 @@ def figure_9_blocks(plan: Row, run: Run, tell: Tell) -> None:
     shape, ((name, draws),) = grey(plan), plan["draws of G"].items()
     for blocks, words in (("relu", "ReLU in the blocks"), ("gelu", "GELU in all layers")):
         family = released_family(name, shape, "gelu", blocks=blocks)
-        groups = geometries(family, _gaussian_probe(probe_scale(name), shape), draws, run)
+        groups = geometries(family, gaussian_probe(shape, probe_scale(name)), draws, run)
         for period in (PERIOD, OTHER):
             label = f"repeats every {period} pixels"
             tell(f"{words}: {label}", periodic_share(groups, shape, period), key=snake(f"{blocks} {label}"))
@@ -531,14 +533,77 @@ def figure_a12(plan: Row, run: Run, tell: Tell) -> None:
     for name, draws in plan["draws of G"].items():
         family, scale, of = family_of(name, shape), probe_scale(name), tell.about(TITLES[name])
         still = geometries(family, Probe.fixed(torch.zeros(1, *shape)), draws, run, seed=1)  # other networks
-        moving = geometries(family, _gaussian_probe(scale, shape), draws, run)
+        moving = geometries(family, gaussian_probe(shape, scale), draws, run)
         of("Corr(G(0), G)", possible_corr(still, moving))
         of("Corr(I, G)", possible_corr(moving, torch.eye(moving.shape[1])))
         if scale < 1:
-            wide = geometries(family, _gaussian_probe(1.0, shape), draws, run)
+            wide = geometries(family, gaussian_probe(shape, 1.0), draws, run)
             of("Corr(G(0), G) with σ_P = 1", possible_corr(still, wide))
     tell.settings["drawn"] = list(tell.numbers)
     tell.note("G(0) and G are of different networks, so that they share no noise.")
+
+
+# A.12.1
+
+
+def noise_of(groups: Tensor, kept: Tensor) -> float:
+    """``E‖Ĝ − G‖²/‖G‖²`` of one group, from groups of equal size: what a square has beyond products of different groups.
+
+    Example:
+        >>> round(noise_of(torch.tensor([[[3.0]], [[1.0]]]), torch.arange(2)), 6)  # squares 9 and 1, product 3
+        0.666667
+    """
+    flat = groups[kept].flatten(1)
+    products = flat @ flat.T
+    count = len(kept)
+    across = (products.sum() - products.trace()) / (count * (count - 1))
+    return float(products.trace() / count / across - 1)
+
+
+def _noise_ratio(one: Tensor, two: Tensor) -> Estimate:
+    """The noise of one estimate over that of another from the same networks; jackknife over groups."""
+    every = torch.arange(len(one), device=one.device)
+
+    def ratio(kept: Tensor) -> float:
+        return noise_of(one, kept) / noise_of(two, kept)
+
+    return jackknife(ratio(every), [ratio(every[every != group]) for group in every.tolist()])
+
+
+def _noisy(draws: Mapping[str, int], spreads: Sequence[float], side: int = 32) -> dict[str, Any]:
+    """A row of A.12.1."""
+    settings = {"draws": draws, "spreads": spreads, "inputs per draw": 1, "side of the images": side, "seed": 0}
+    return settings | {f"activation: {TITLES[name]}": "GELU" for name in draws}
+
+
+@figure(
+    "A.12.1",
+    title="Noise of the average geometry of networks with GELU against the spread of the inputs",
+    plan=Plan(
+        smoke=_noisy({"lenet": 64}, (SPREAD, 1.0), side=16),
+        laptop=_noisy({"mlp": 4000, "lenet": 4000}, (1e-5, SPREAD, 1.0)),
+        paper=_noisy({"mlp": 20_000, "lenet": 20_000, "vit": 4000}, (1e-5, 1e-4, SPREAD, 1e-2, 0.1, 1.0)),
+    ),
+    show=functools.partial(curves_figure, x="spread of the inputs", y="relative variance of one draw", log_y=True),
+)
+def figure_a12_1(plan: Row, run: Run, tell: Tell) -> None:
+    """The same networks at one input each, of several spreads."""
+    shape = grey(plan)
+    for name, draws in plan["draws"].items():
+        title, family = TITLES[name], released_family(name, shape, "gelu")
+        groups = {
+            spread: geometries(family, gaussian_probe(shape, spread, num=1), draws, run, readout="first")
+            for spread in plan["spreads"]
+        }
+        ratio, key = _noise_ratio(groups[1.0], groups[SPREAD]), f"{snake(title)}_noise_at_1_over_noise_at_0_001"
+        tell(f"{title}: variance of G at a spread of 1 over that at 0.001", ratio, key=key)
+        each = draws / len(groups[SPREAD])
+        noises = [each * noise_of(part, torch.arange(len(part))) for part in groups.values()]
+        tell.array(title, np.array([plan["spreads"], noises]))
+    tell.note(
+        "The variance is that of all entries of G together, relative to the squared norm of G, for one network at one input.",
+        "Whether small spreads predict generalisation best, which the paper also says, is not tested.",
+    )
 
 
 # A.4: proposition A.1
@@ -563,9 +628,9 @@ def _labelled(side: int, images: int, samples: int, draws: int, draws_of_g: int,
     "A.4",
     title="Δ at initialisation with true and with random labels, on CIFAR-2",
     plan=Plan(
-        smoke=_labelled(8, 32, 16, 12, 32, *NAMES["smoke"]),
-        laptop=_labelled(16, 1000, 256, 2000, 2000, *NAMES["laptop"]),
-        paper=_labelled(32, 5000, 512, 12_000, 10_000, *NAMES["paper"]),
+        smoke=_labelled(8, 32, 16, 12, 32, "mlp"),
+        laptop=_labelled(16, 1000, 256, 2000, 2000, "mlp", "lenet"),
+        paper=_labelled(32, 5000, 512, 12_000, 10_000, "mlp", "lenet"),
         titles=TITLES,
     ),
     show=dots_figure,
