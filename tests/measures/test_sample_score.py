@@ -240,7 +240,7 @@ def test_tables_prune_the_lowest_scores_and_as_many_at_random() -> None:
 
 def test_every_number_of_the_published_tables_is_in_a_claim() -> None:
     for table, columns in ((table_1, COLUMNS["1"]), (table_2, COLUMNS["2"])):
-        printed = " ".join(str(claim.published) for claim in table.claims if claim.comparator == "at most")
+        printed = " ".join(claim.reads for claim in table.claims if claim.comparator == "at most")
         for row in PUBLISHED.values():
             assert "; ".join(f"{row[column][0]:g} and {row[column][1]:g}" for column in columns) in printed
         assert sum(claim.comparator == "at least" for claim in table.claims) == len(PUBLISHED)
