@@ -11,7 +11,7 @@ from torch import nn
 
 from biascope import papers
 from biascope.papers import verdicts
-from biascope.papers.geometry2025 import circles, learning, motion, samples, shared
+from biascope.papers.geometry2025 import along_eigenvectors, circles, learning, motion, samples, shared
 from biascope.papers.geometry2025.shared import least
 from biascope.results.estimate import Estimate, Number, over
 from biascope.results.finding import Tell
@@ -168,23 +168,30 @@ def test_the_best_possible_accuracy_is_that_of_noisy_labels() -> None:
     x = torch.randn(20_000, 2, 1, generator=generator, dtype=torch.float64) * torch.tensor([[2.0], [0.5]])
     given = Arrays({"train": (x, torch.zeros(len(x))), "test": (x[:5000], torch.zeros(5000))}, dtype=torch.float64)
     direction = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
-    task = labelled_along(given, direction, labelling="linear", label_noise=learning.LABEL_NOISE, seed=1)
+    task = labelled_along(given, direction, labelling="linear", label_noise=along_eigenvectors.LABEL_NOISE, seed=1)
     knowing = ((x[:5000].flatten(1) @ direction[0]) > 0) == (task.labels["test"][0] == 1)
-    best = learning.best_possible(given, direction, "linear")
+    best = along_eigenvectors.best_possible(given, direction, "linear")
     assert best[0] == pytest.approx(100 * float(knowing.double().mean()), abs=1.5)
     for labelling in learning.THREE:
-        assert 50 <= learning.best_possible(given, direction, labelling)[0] <= 100
+        assert 50 <= along_eigenvectors.best_possible(given, direction, labelling)[0] <= 100
 
 
 def accuracies(shifts: tuple[float, float]) -> dict[str, np.ndarray]:
     """Of three runs at 30 and 50 %: at random as published, by score so many points above that."""
     at_random = np.array([samples.PUBLISHED["lenet"][removed][0] for removed in (30, 50)])
     runs = np.array([[-0.1], [0.0], [0.1]])
-    return {"random": at_random + runs, "score": at_random + np.array(shifts) - runs}
+    return {"at random": at_random + runs, "by score": at_random + np.array(shifts) - runs}
+
+
+def of_all_cells(shifts: tuple[float, float], epochs: int) -> dict[str, Number]:
+    tell = Tell(subject="LeNet")
+    printed = samples.PUBLISHED["lenet"]
+    samples.tell_all_cells(tell, printed, (30, 50), accuracies(shifts), test=10_000, epochs=epochs)
+    return tell.numbers
 
 
 def test_claims_on_tables_take_the_worst_cell() -> None:
-    found = samples.of_all_cells("lenet", "LeNet", (30, 50), accuracies((1.0, -4.0)), test=10_000, epochs=50)
+    found = of_all_cells((1.0, -4.0), epochs=50)
     values = {key: number.value for key, number in found.items()}
     assert values["lenet_least_lead_of_the_score"] == pytest.approx(-4)
     assert values["lenet_largest_lead_of_the_score"] == pytest.approx(1)
@@ -198,9 +205,8 @@ def test_claims_on_tables_take_the_worst_cell() -> None:
     assert values["lenet_largest_distance_from_the_published_accuracies_at_random"] == pytest.approx(0, abs=1e-9)
     assert values["lenet_largest_distance_from_the_published_accuracies_by_score"] == pytest.approx(max(away))
     assert values["lenet_lowest_accuracy"] == pytest.approx(samples.PUBLISHED["lenet"][50][0] - 4)
-    short = samples.of_all_cells("lenet", "LeNet", (30, 50), accuracies((1.0, 1.0)), test=10_000, epochs=20)
+    short = of_all_cells((1.0, 1.0), epochs=20)
     assert not any("published" in key for key in short), "shorter trainings are not compared with the paper's"
-    assert samples.of_all_cells("vit", "ViT", (33,), accuracies((1.0, 1.0)), test=10_000, epochs=50) == {}
 
 
 def test_pruning_is_within_classes_and_random_subsets_differ_by_run() -> None:
@@ -242,8 +248,8 @@ class AskedError(Exception):
     """What a network was asked for."""
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit"])
-def test_images_are_learned_without_normalising_layers(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize("network", ["resnet18", "vit"])
+def test_images_are_learned_without_normalising_layers(monkeypatch: pytest.MonkeyPatch, network: str) -> None:
     """The captions of figure 6 and of both tables say so; with BatchNorm ResNet-18 is 10 points above the printed accuracies."""
 
     def asked(*given: object, plain: bool = False, **settings: object) -> None:
@@ -251,14 +257,14 @@ def test_images_are_learned_without_normalising_layers(monkeypatch: pytest.Monke
 
     images = Arrays({split: (torch.zeros(4, 3, 16, 16), torch.arange(4)) for split in ("train", "test")}, name="images")
     monkeypatch.setattr(samples, "released_family", asked)
-    monkeypatch.setattr(samples, "chosen", lambda plans: {name: plans["lenet"]})
-    monkeypatch.setattr(samples, "_two_classes", lambda *given: images)
+    monkeypatch.setattr(samples, "cifar_2", lambda *given: images)
     monkeypatch.setattr(samples, "_cifar", lambda *given: images)
-    for run_figure in (samples.figure_6, samples.table_1, samples.table_2):
-        with pytest.raises(AskedError) as found:
-            run_figure("smoke", Run(device="cpu"))
-        assert found.value.args == (True,)
-        assert run_figure.published[f"normalising layers: {shared.TITLES[name]}"] == "none"
+    for figure in (samples.figure_6, samples.table_1, samples.table_2):
+        if network in figure.plan.networks("paper"):
+            with pytest.raises(AskedError) as found:
+                figure("paper", Run(device="cpu"), [network])
+            assert found.value.args == (True,)
+        assert figure.published[f"normalising layers: {shared.TITLES[network]}"] == "none"
 
 
 def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:

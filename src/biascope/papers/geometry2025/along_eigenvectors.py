@@ -206,7 +206,7 @@ def best_possible(images: Arrays, vectors: Tensor, labelling: str) -> np.ndarray
 
 
 def _tell_images(
-    name: str, plan: Row, directions: Directions, run: Run, tell: Tell, part: str = "", **network: object
+    name: str, plan: Row, directions: Directions, run: Run, tell: Tell, part: str = "", **network: Any
 ) -> None:
     """Tell how a network learns images labelled along eigenvectors of its G S G."""
     sizes = (plan["training samples"], plan["test samples"])

@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +20,6 @@ from biascope.families.family import Network
 from biascope.families.weights import Params
 from biascope.papers.geometry2025.shared import TITLES, family_of, geometry_of, probe_scale
 from biascope.papers.geometry2025.theory import (
-    NAMES,
     as_possible,
     corr,
     curves_figure,
@@ -27,9 +29,9 @@ from biascope.papers.geometry2025.theory import (
     small_images,
     unbiased,
 )
-from biascope.papers.selection import old_figure
-from biascope.results.estimate import Estimate, Number, jackknife, over
-from biascope.results.finding import Finding
+from biascope.results.estimate import Estimate, jackknife, over
+from biascope.results.finding import Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.results.wording import snake
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -41,21 +43,43 @@ from biascope.training.fit import fit
 from biascope.training.recipe import Recipe, loss_of
 from biascope.training.velocity import gradient_velocity, weight_velocity
 
-# Side of the images, samples of each class, networks, epochs; draws of G, of Δ at the start; inputs for Δ, for the curvature.
-_TRAINED: dict[str, tuple[int, int, int, int, int, int, int, int]] = {
-    "smoke": (8, 32, 3, 1, 16, 12, 1, 1),
-    "laptop": (16, 1000, 24, 30, 2000, 1920, 8, 8),
-    "paper": (32, 5000, 24, 30, 10_000, 9600, 8, 16),
-}
 _RATES = {"squared": 0.02, "logistic": 0.05}
+_SIZES = ("side of the images", "images of each class", "runs", "epochs")
+_OF_DELTA = ("draws of G", "draws of Δ at the start", "inputs for Δ")
+
+
+def _row(columns: Sequence[str], *sizes: Any) -> dict[str, Any]:
+    """Sizes by column. Committed runs have them as one list."""
+    return {**dict(zip(columns, sizes, strict=True)), "plan": sizes, "seed": 0}
+
+
+def _trained(names: Sequence[str], *sizes: int) -> dict[str, Any]:
+    scales = {name: probe_scale(name) for name in names}
+    columns = (*_SIZES, *_OF_DELTA, "inputs for the curvature")
+    return _row(columns, *sizes) | {"rates": _RATES, "spread of the inputs": scales}
+
+
+TRAINED = Plan(
+    smoke=_trained(["mlp"], 8, 32, 3, 1, 16, 12, 1, 1),
+    laptop=_trained(["mlp", "lenet"], 16, 1000, 24, 30, 2000, 1920, 8, 8),
+    paper=_trained(["mlp", "lenet"], 32, 5000, 24, 30, 10_000, 9600, 8, 16),
+    titles=TITLES,
+)
 LEADING, WITHIN = 10, 50
 _WHEN = {"initialised": "squared", "trained, squared": "squared", "trained, logistic": "logistic"}
 
 
-def trained_networks(name: str, loss: str, effort: str, run: Run) -> tuple[Arrays, Network, Network, Estimate]:
-    """CIFAR-2, networks of one output before and after training on it, and their training accuracy; kept in the run folder."""
-    side, each, runs, epochs = _TRAINED[effort][:4]
-    data, recipe = small_images(side, each, run), Recipe(rate=_RATES[loss], momentum=0.9, epochs=epochs, loss=loss)
+def _images(plan: Row, run: Run) -> Arrays:
+    return small_images(plan["side of the images"], plan["images of each class"], run)
+
+
+def _recipe(plan: Row, loss: str) -> Recipe:
+    return Recipe(rate=_RATES[loss], momentum=0.9, epochs=plan["epochs"], loss=loss)
+
+
+def trained_networks(name: str, loss: str, plan: Row, run: Run) -> tuple[Network, Network, Estimate]:
+    """Networks of one output before and after training on CIFAR-2, and their training accuracy; kept in the run folder."""
+    data, runs, recipe = _images(plan, run), plan["runs"], _recipe(plan, loss)
     family, given = family_of(name, data.shape, outputs=1, images=True), data.to(run)
     start = family.draw(runs, seed=0, run=run)
 
@@ -68,7 +92,7 @@ def trained_networks(name: str, loss: str, effort: str, run: Run) -> tuple[Array
     )
     kept = dict(next(trials.outcomes(["networks"], work)))
     accuracy = over(100 * kept.pop("accuracy").numpy(), within=(0.0, 100.0))
-    return data, start, start.with_params({key: each.to(run.torch_device) for key, each in kept.items()}), accuracy
+    return start, start.with_params({key: each.to(run.torch_device) for key, each in kept.items()}), accuracy
 
 
 def _evolution_of(networks: Network, x: Tensor, y: Tensor, probe: Probe, loss: str, run: Run) -> DrawnMatrix:
@@ -99,69 +123,59 @@ def _energy_within(drawn: DrawnMatrix, basis: Tensor, groups: int) -> Estimate:
     return unbiased(top, whole, whole).within(0.0, 1.0)
 
 
-# Key and words of each number of conjecture 2; it exists for every network at every time, and by chance.
-_ENERGY = (f"share_of_norm_deltat_norm_2_within_{WITHIN}_directions", f"share of ‖Δᵗ‖² within {WITHIN} directions")
-_DIRECTIONS = (
-    f"share_of_the_{LEADING}_leading_directions_within_{WITHIN}",
-    f"share of the {LEADING} leading directions within {WITHIN}",
-)
-
-
-_LEAD = (f"{_ENERGY[0]}_of_gsg_minus_s", f"{_ENERGY[1]} of GSG minus those of S")
-
-
-@old_figure(
+@figure(
     "conjecture 2",
     title="How much of Δᵗ lies within the leading directions of GSG, before and after training on CIFAR-2",
+    plan=TRAINED,
     show=lambda finding, dark: curves_figure(
         finding, dark, f"leading directions of GSG that hold {LEADING} of Δᵗ", "share"
     ),
 )
-def conjecture_2(effort: str, run: Run) -> Finding:
+def conjecture_2(plan: Row, run: Run, tell: Tell) -> None:
     """G is that of initialisation throughout, Δᵗ that of the loss trained on; at the start with targets 0."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    draws, starts, probes = _TRAINED[effort][4:7]
-    for name in NAMES[effort]:
-        title, scale, data = TITLES[name], probe_scale(name), small_images(*_TRAINED[effort][:2], run)
-        family, (x, y) = family_of(name, data.shape, outputs=1, images=True), data.to(run).whole("train")
-        covariance, size = data_covariance(x), x[0].numel()
-        geometry = geometry_of(family, data.shape, draws, run, scale=scale)
-        order, plain_order = _leading(seen_through(geometry, covariance), size), _leading(covariance, WITHIN)
-        places = np.unique(np.geomspace(1, size, 40).round().astype(int))
+    data, runs = _images(plan, run), plan["runs"]
+    energy = f"share of ‖Δᵗ‖² within {WITHIN} directions"
+    directions = f"share of the {LEADING} leading directions within {WITHIN}"
+    (x, y), size = data.to(run).whole("train"), math.prod(data.shape)
+    places = np.unique(np.geomspace(1, size, 40).round().astype(int))
+    covariance = data_covariance(x)
+    of_data = _leading(covariance, WITHIN)
+    for name, scale in plan["spread of the inputs"].items():
+        family = family_of(name, data.shape, outputs=1, images=True)
+        geometry = geometry_of(family, data.shape, plan["draws of G"], run, scale=scale)
+        order = _leading(seen_through(geometry, covariance), size)
         for when, loss in _WHEN.items():
-            subject, key = f"{title}, {when}", f"{snake(title)}_{snake(when)}"
+            of = tell.about(f"{TITLES[name]}, {when}")
             if when == "initialised":  # many networks on few samples, without labels, which only add noise
-                networks, few, at = family.draw(starts, seed=1, run=run), x[: 4 * WITHIN], 1
+                networks, few, at = family.draw(plan["draws of Δ at the start"], seed=1, run=run), x[: 4 * WITHIN], 1
                 targets = few.new_zeros(len(few))
             else:
-                _, _, networks, accuracy = trained_networks(name, loss, effort, run)
-                few, targets, at = x, y, probes
-                statistics[f"{key}_training_accuracy_percent"] = accuracy.named(f"{subject}: training accuracy", "%")
+                _, networks, accuracy = trained_networks(name, loss, plan, run)
+                few, targets, at = x, y, plan["inputs for Δ"]
+                of("training accuracy", accuracy, "%", key=f"{snake(of.subject)}_training_accuracy_percent")
             probe = Probe.gaussian(data.shape, num=at, std=scale, fresh=True, seed=2)
-            drawn, groups = _evolution_of(networks, few, targets, probe, loss, run), _TRAINED[effort][2]
-            within, beside = (_energy_within(drawn, basis, groups) for basis in (order[:WITHIN], plain_order))
+            drawn = _evolution_of(networks, few, targets, probe, loss, run)
+            within, beside = (_energy_within(drawn, basis, runs) for basis in (order[:WITHIN], of_data))
+            of(energy, within)
+            of(f"{energy} of S", beside)
+            of(
+                f"{energy} of GSG minus those of S",
+                difference(within, beside, runs),
+                key=f"{snake(f'{of.subject} {energy}')}_of_gsg_minus_s",
+            )
             top = _leading(drawn.dense(), LEADING)
             shares = (order @ top.T).square().sum(1).cumsum(0).cpu().numpy() / LEADING
-            held = Estimate(float(shares[WITHIN - 1]))
-            statistics |= {
-                f"{key}_{_ENERGY[0]}": within.named(f"{subject}: {_ENERGY[1]}"),
-                f"{key}_{_ENERGY[0]}_of_s": beside.named(f"{subject}: {_ENERGY[1]} of S"),
-                f"{key}_{_LEAD[0]}": difference(within, beside, groups).named(f"{subject}: {_LEAD[1]}"),
-                f"{key}_{_DIRECTIONS[0]}": held.named(f"{subject}: {_DIRECTIONS[1]}"),
-            }
-            arrays[subject] = np.stack([places, shares[places - 1]])
-        arrays["by chance"] = np.stack([places, places / size])
-        statistics |= {
-            f"by_chance_{_DIRECTIONS[0]}": Estimate.exact(WITHIN / size).named(f"by chance: {_DIRECTIONS[1]}"),
-            f"by_chance_{_ENERGY[0]}": Estimate.exact((WITHIN / size) ** 2).named(f"by chance: {_ENERGY[1]}"),
-        }
-    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0}
-    notes = (
+            of(directions, Estimate(float(shares[WITHIN - 1])))
+            tell.array(of.subject, np.stack([places, shares[places - 1]]))
+    chance = tell.about("by chance")
+    chance(directions, Estimate.exact(WITHIN / size))
+    chance(energy, Estimate.exact((WITHIN / size) ** 2))
+    tell.array("by chance", np.stack([places, places / size]))
+    tell.settings["samples"] = data.name
+    tell.note(
         "Shares of ‖Δᵗ‖² are from products of different networks. Leading directions are those of the mean over so few networks, "
         "which blurs them: their share can only be too low.",
     )
-    return Finding(statistics, arrays, settings, notes)
 
 
 def curvature(network: Network, x: Tensor, y: Tensor, loss: str) -> Tensor:
@@ -182,70 +196,56 @@ def curvature(network: Network, x: Tensor, y: Tensor, loss: str) -> Tensor:
     return torch.cat([vmap(column)(part) for part in torch.split(impulses, max(1, 4096 // len(x)))])
 
 
-@old_figure(
+def _few(x: Tensor, member: int, count: int) -> Tensor:
+    """Places of a network's own samples."""
+    places = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), member, "few"))
+    return places[:count].to(x.device)
+
+
+def _geometry_at(network: Network, x: Tensor) -> Tensor:
+    slopes = input_gradient(network.read("mean"), x).double()
+    return slopes.T @ slopes / len(slopes)
+
+
+@figure(
     "A.3",
     title="Curvature of the loss in input space against the average geometry Gᵗ: LeNet on CIFAR-2",
+    plan=TRAINED,
     show=dots_figure,
 )
-def figure_a3(effort: str, run: Run) -> Finding:
+def figure_a3(plan: Row, run: Run, tell: Tell) -> None:
     """Averaged over trained networks and training inputs, for squared and logistic loss."""
-    statistics: dict[str, Number] = {}
-    drawn: list[str] = []
-    runs, count = _TRAINED[effort][2], _TRAINED[effort][7]
-    for loss in _RATES:
-        name = NAMES[effort][-1]  # LeNet, except at smoke
-        data, start, end, accuracy = trained_networks(name, loss, effort, run)
-        (x, y), scale = data.to(run).whole("train"), probe_scale(name)
-        probes = Probe.gaussian(data.shape, num=4 * count, std=scale, fresh=True, seed=3).inputs(0, runs, run)
+    data, runs, count = _images(plan, run), plan["runs"], plan["inputs for the curvature"]
+    (x, y), drawn = data.to(run).whole("train"), []
+    name, scale = list(plan["spread of the inputs"].items())[-1]  # LeNet, except at smoke
+    probes = Probe.gaussian(data.shape, num=4 * count, std=scale, fresh=True, seed=3).inputs(0, runs, run)
+    for loss in plan["rates"]:
+        start, end, accuracy = trained_networks(name, loss, plan, run)
         for when, networks in (("initialised", start), ("trained", end)):
-            bent: list[Tensor] = []
-            same: list[Tensor] = []
-            random: list[Tensor] = []
+            rows = []
             for member in range(runs):
-                few = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), member, "few"))[:count]
-                network, at = networks.member(member), x[few.to(x.device)]
-                bent.append(curvature(network, at, y[few.to(x.device)], loss).double())
-                for found, points in ((same, at), (random, probes[member])):
-                    slopes = input_gradient(network.read("mean"), points).double()
-                    found.append(slopes.T @ slopes / len(slopes))
-            curved, here, there = (torch.stack(each) for each in (bent, same, random))
+                few, network = _few(x, member, count), networks.member(member)
+                bent = curvature(network, x[few], y[few], loss).double()
+                rows.append((bent, _geometry_at(network, x[few]), _geometry_at(network, probes[member])))
+            curved, here, there = map(torch.stack, zip(*rows, strict=True))
             neutral, alike = corr(curved, torch.eye(curved.shape[1])), corr(curved, here)
-            numbers = {
-                f"{loss}_{when}_corr_curvature_gt_at_the_same_inputs": as_possible(alike).named(
-                    f"{loss}, {when}: Corr(curvature, Gᵗ at the same inputs)"
-                ),
-                f"{loss}_{when}_corr_curvature_gt_at_random_inputs": possible_corr(curved, there).named(
-                    f"{loss}, {when}: Corr(curvature, Gᵗ at random inputs)"
-                ),
-                f"{loss}_{when}_corr_curvature_i": as_possible(neutral).named(f"{loss}, {when}: Corr(curvature, I)"),
-            }
-            statistics |= numbers
-            drawn += numbers
-        first = statistics[f"{loss}_initialised_corr_curvature_gt_at_the_same_inputs"]
-        statistics |= {
-            f"{loss}_trained_corr_with_gt_at_the_same_inputs_minus_with_i": difference(alike, neutral, runs).named(
-                f"{loss}, trained: Corr with Gᵗ at the same inputs minus with I"
-            ),
-            f"{loss}_rise_of_corr_curvature_gt_at_the_same_inputs": difference(alike, first, runs).named(
-                f"{loss}: rise of Corr(curvature, Gᵗ at the same inputs)"
-            ),
-            f"{loss}_training_accuracy_percent": accuracy.named(f"{loss}: training accuracy", "%"),
-        }
-    settings = {"samples": data.name, "plan": list(_TRAINED[effort]), "rates": _RATES, "seed": 0, "drawn": drawn}
-    notes = (
+            of = tell.about(f"{loss}, {when}")
+            of("Corr(curvature, Gᵗ at the same inputs)", as_possible(alike))
+            of("Corr(curvature, Gᵗ at random inputs)", possible_corr(curved, there))
+            of("Corr(curvature, I)", as_possible(neutral))
+            drawn += list(tell.numbers)[-3:]
+        first = tell.numbers[f"{loss}_initialised_corr_curvature_gt_at_the_same_inputs"]
+        lead = difference(alike, neutral, runs)
+        tell.about(f"{loss}, trained")("Corr with Gᵗ at the same inputs minus with I", lead)
+        of = tell.about(loss)
+        of("rise of Corr(curvature, Gᵗ at the same inputs)", difference(alike, first, runs))
+        of("training accuracy", accuracy, "%", key=f"{loss}_training_accuracy_percent")
+    tell.settings.update({"samples": data.name, "drawn": drawn})
+    tell.note(
         "Correlations are of expectations, from products of different networks; errors are over networks.",
         "For squared loss ℓ'' is constant and ℓ' goes to 0, so that ℓ''∇f∇fᵀ remains. For logistic loss both go to 0 together, and "
         "nothing makes the model's own curvature ℓ'∇²f vanish beside it.",
     )
-    return Finding(statistics, {}, settings, notes)
-
-
-# Change of the curvature: network, side of the images, samples of each class, networks, epochs, inputs of a network.
-_CHANGING: dict[str, tuple[str, int, int, int, int, int]] = {
-    "smoke": ("mlp", 4, 32, 4, 1, 2),
-    "laptop": ("lenet", 16, 500, 12, 60, 4),
-    "paper": ("lenet", 16, 2000, 24, 60, 8),
-}
 
 
 def plain_corr(one: Tensor, two: Tensor) -> Estimate:
@@ -284,43 +284,43 @@ def change_of_curvature(network: Network, velocity: Params, x: Tensor, y: Tensor
     return (above - below) / (2 * step)
 
 
-@old_figure(
+def _changing(*sizes: Any) -> dict[str, Any]:
+    return _row(("network", *_SIZES, "inputs for the curvature"), *sizes) | {"rate": _RATES["squared"]}
+
+
+@figure(
     "A.3, change",
     title="Change of the loss curvature in input space against Δᵗ: LeNet on CIFAR-2",
+    plan=Plan(
+        smoke=_changing("mlp", 4, 32, 4, 1, 2),
+        laptop=_changing("lenet", 16, 500, 12, 60, 4),
+        paper=_changing("lenet", 16, 2000, 24, 60, 8),
+    ),
     show=dots_figure,
 )
-def figure_a3_change(effort: str, run: Run) -> Finding:
+def figure_a3_change(plan: Row, run: Run, tell: Tell) -> None:
     """Squared loss, whose third derivative is zero; at training inputs, averaged over networks."""
-    name, side, each, runs, epochs, count = _CHANGING[effort]
     exact = dataclasses.replace(run.shared, precision="float64")  # differences of second derivatives
-    data = small_images(side, each, run)
+    data, name, runs = _images(plan, run), plan["network"], plan["runs"]
     family = family_of(name, data.shape, outputs=1, images=True, **({"activation": "gelu"} if name == "mlp" else {}))
-    recipe = Recipe(rate=_RATES["squared"], momentum=0.9, epochs=epochs, loss="squared")
     given, start = data.to(exact), family.draw(runs, seed=0, run=exact)
-    end = fit(start, given, recipe, seed=0, run=exact).networks
-    reached = over(
-        100 * evaluation(end, given, "train", loss="squared", run=exact).accuracy.cpu().numpy(), within=(0.0, 100.0)
-    )
+    end = fit(start, given, _recipe(plan, "squared"), seed=0, run=exact).networks
+    reached = 100 * evaluation(end, given, "train", loss="squared", run=exact).accuracy.cpu().numpy()
     x, y = given.whole("train")
-    statistics: dict[str, Number] = {}
-    bent: list[Tensor] = []
-    moved: list[Tensor] = []
+    rows = []
     for member in range(runs):
-        few = torch.randperm(len(x), generator=generator_for(torch.device("cpu"), member, "few"))[:count].to(x.device)
-        network = end.member(member)
+        few, network = _few(x, member, plan["inputs for the curvature"]), end.member(member)
         velocity = weight_velocity(network, x, y, loss="squared")
-        bent.append(change_of_curvature(network, velocity, x[few], y[few], "squared"))
         slope, rate = gradient_velocity(network.read("mean"), x[few], velocity)
-        moved.append(DrawnMatrix(2 * rate[None], slope[None]).dense())
-    statistics["trained_corr_change_of_curvature_delta"] = plain_corr(torch.stack(bent), torch.stack(moved)).named(
-        "squared loss, trained: Corr(change of curvature, Δᵗ)"
-    )
-    drawn = list(statistics)
-    statistics["training_accuracy_percent"] = reached.named("squared loss: training accuracy", "%")
-    settings = {"samples": data.name, "plan": list(_CHANGING[effort]), "rate": _RATES["squared"], "seed": 0}
-    notes = (
+        bent = change_of_curvature(network, velocity, x[few], y[few], "squared")
+        rows.append((bent, DrawnMatrix(2 * rate[None], slope[None]).dense()))
+    key, alike = "trained_corr_change_of_curvature_delta", plain_corr(*map(torch.stack, zip(*rows, strict=True)))
+    tell("squared loss, trained: Corr(change of curvature, Δᵗ)", alike, key=key)
+    accuracy = over(reached, within=(0.0, 100.0))
+    tell("squared loss: training accuracy", accuracy, "%", key="training_accuracy_percent")
+    tell.settings.update({"samples": data.name, "drawn": [key]})
+    tell.note(
         "For squared loss the change is 2(ġgᵀ + gġᵀ) plus the model's own curvature, weighted by residuals and their change.",
         "The correlation is of means over the same networks and inputs, as published, with the jackknife's error. From products of "
         "different networks, so few do not tell Δᵗ from noise: a first run gave no number.",
     )
-    return Finding(statistics, {}, settings | {"drawn": drawn}, notes)
