@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from biascope.papers.geometry2025.learning import (
     places_of,
 )
 from biascope.papers.geometry2025.shared import (
-    PROBES,
     PUBLISHED_LOOP,
     SPREAD,
     TITLES,
@@ -41,14 +41,14 @@ from biascope.papers.geometry2025.shared import (
     inputs_of,
     least,
     loop_of,
+    planned,
     precisions,
-    released,
     released_family,
     titles,
 )
 from biascope.results.estimate import Estimate, bootstrapped, over, spearman
 from biascope.results.finding import Tell, figure
-from biascope.results.plan import Plan, Row
+from biascope.results.plan import Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.directions import isotropic, label_rule, labelled_along
@@ -82,38 +82,9 @@ class Directions:
 
 
 _COLUMNS = ("epochs", "runs", "labels", "draws of G", "directions")
-Table = Mapping[str, Sequence[Any]]  # a line of columns for each network
-
-
-def _plan(
-    *,
-    smoke: Mapping[str, Any],
-    laptop: Mapping[str, Any],
-    paper: Mapping[str, Any],
-    published: Mapping[str, Any],
-    plain: bool = False,
-    by: str = "epochs",
-) -> Plan:
-    """The plan of a figure of labels along eigenvectors, from what its rows do not share."""
-
-    def row(own: Mapping[str, Any], side: int = 32) -> dict[str, Any]:
-        return {
-            **released(own["epochs"], "GELU", SPREAD, plain=plain),
-            **loop_of(RECIPE),
-            "inputs per draw of G": PROBES,
-            "side of the images": side,
-            "seed": 0,
-            **own,
-        }
-
-    theirs = {
-        **dict.fromkeys(("epochs", "runs", "labels")),  # differences are told in this order
-        **PUBLISHED_LOOP,
-        "weight decay": 0.0,
-        **released(published["epochs"], "GELU", SPREAD, plain=plain),
-        **published,
-    }
-    return Plan(row(smoke, side=16), row(laptop), row(paper), theirs, titles=TITLES, by=by)
+_FIRST = ("epochs", "runs", "labels")  # of what differs from the authors' settings
+_PUBLISHED = {**PUBLISHED_LOOP, "weight decay": 0.0}
+_OURS = {**loop_of(RECIPE), "side of the images": 32}
 
 
 def _tell_falling(
@@ -246,39 +217,38 @@ def _tell_images(
     tell.settings["samples"] = images.name
 
 
-def _of_images(table: Table, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """A row for images; of the authors we list no number of test samples."""
-    return {
-        **by_setting(_COLUMNS, table),
-        "training samples": 10_000,
-        "label noise": LABEL_NOISE,
-        "sinusoidal labels": "sin(π z), z = xᵀu standardised",
-        **(sizes or {}),
-    }
-
-
 @figure(
     "4",
     title="Test accuracy on CIFAR-10 images labelled along eigenvectors of G S G",
-    plan=_plan(
-        smoke=_of_images({"lenet": (1, 1, THREE[:2], 8, Directions(2))}, {"training samples": 64, "test samples": 32}),
-        laptop=_of_images({"lenet": (30, 3, THREE[:2], 10_000, Directions(2))}, {"test samples": 2000}),
-        paper=_of_images(
-            {
-                "lenet": (50, 4, THREE, 10_000, Directions(8)),
-                "resnet18": (30, 2, THREE, 4000, Directions(2)),
-                "vit": (30, 2, THREE, 4000, Directions(2)),
-            },
-            {"test samples": 2000},
-        ),
-        published=_of_images(
+    plan=planned(
+        _COLUMNS,
+        "GELU",
+        SPREAD,
+        plain=True,
+        smoke={"lenet": (1, 1, THREE[:2], 8, Directions(2))},
+        laptop={"lenet": (30, 3, THREE[:2], 10_000, Directions(2))},
+        paper={
+            "lenet": (50, 4, THREE, 10_000, Directions(8)),
+            "resnet18": (30, 2, THREE, 4000, Directions(2)),
+            "vit": (30, 2, THREE, 4000, Directions(2)),
+        },
+        published=by_setting(
+            _COLUMNS,
             {
                 "lenet": (50, 5, THREE, 100_000, "every 30th"),
                 "resnet18": (30, 5, THREE, 100_000, "every 30th"),
                 "vit": (30, 5, THREE, 100_000, "every 30th"),
-            }
+            },
         ),
-        plain=True,
+        both={
+            **_PUBLISHED,
+            "training samples": 10_000,
+            "label noise": LABEL_NOISE,
+            "sinusoidal labels": "sin(π z), z = xᵀu standardised",
+        },
+        ours={**_OURS, "test samples": 2000},
+        small={"training samples": 64, "test samples": 32, "side of the images": 16},
+        first=_FIRST,
     ),
     show=drawn_along,
 )
@@ -335,43 +305,48 @@ def _trainings(name: str, plan: Row, run: Run, **network: Any) -> tuple[Family, 
     return released_family(name, shape, "gelu", **network), course
 
 
-def _gaussian(table: Table, train: int = 10_000, test: int = 2000, columns: Sequence[str] = _COLUMNS) -> dict[str, Any]:
-    """A row for Gaussian data. ε is that of the authors' code; printed for sinusoidal labels are 2.1 (MLP, LeNet) and 5."""
-    return {
-        **by_setting(columns, table),
-        "training samples": train,
-        "test samples": test,
-        "noise": 1.0,
-        "sinusoidal labels": "sin(π xᵀu/ε)",
-        "ε of linear labels": 0.9,
-        "ε of quadratic labels": 2.0,
-        "ε of sinusoidal labels": {name: 2.2 if name in ("lenet", "vit") else 5.0 for name in table},
-    }
+_GAUSSIAN = (*_COLUMNS, "ε of sinusoidal labels")  # as in the authors' code; printed are 2.1 (MLP, LeNet) and 5
+_TASK = {
+    **_PUBLISHED,
+    "training samples": 10_000,
+    "test samples": 2000,
+    "noise": 1.0,
+    "sinusoidal labels": "sin(π xᵀu/ε)",
+    "ε of linear labels": 0.9,
+    "ε of quadratic labels": 2.0,
+}
+_SMALL = {"training samples": 128, "test samples": 64, "side of the images": 16}
 
 
 @figure(
     "10",
     title="Test accuracy on isotropic data labelled along eigenvectors of G",
-    plan=_plan(
-        smoke=_gaussian({"lenet": (1, 1, THREE, 8, Directions())}, train=128, test=64),
-        laptop=_gaussian({"mlp": (30, 3, THREE, 2000, Directions(6))}),
-        paper=_gaussian(
+    plan=planned(
+        _GAUSSIAN,
+        "GELU",
+        SPREAD,
+        smoke={"lenet": (1, 1, THREE, 8, Directions(), 2.2)},
+        laptop={"mlp": (30, 3, THREE, 2000, Directions(6), 5.0)},
+        paper={
+            "mlp": (30, 3, THREE, 10_000, Directions(8), 5.0),
+            "lenet": (50, 3, THREE, 10_000, Directions(10), 2.2),
+            # ResNet-18's linear labels are those of figure 14 at a rate of 0.1.
+            "resnet18": (30, 3, THREE[:2], 4000, Directions(), 5.0),
+            "vit": (30, 3, THREE, 4000, Directions(), 2.2),
+        },
+        published=by_setting(
+            _GAUSSIAN,
             {
-                "mlp": (30, 3, THREE, 10_000, Directions(8)),
-                "lenet": (50, 3, THREE, 10_000, Directions(10)),
-                # ResNet-18's linear labels are those of figure 14 at a rate of 0.1.
-                "resnet18": (30, 3, THREE[:2], 4000, Directions()),
-                "vit": (30, 3, THREE, 4000, Directions()),
-            }
+                "mlp": (30, 5, THREE, 100_000, "every 10th", 5.0),
+                "lenet": (50, 5, THREE, 100_000, "every 10th", 2.2),
+                "resnet18": (30, 5, THREE, 100_000, "every 10th", 5.0),
+                "vit": (30, 5, THREE, 100_000, "every 10th", 2.2),
+            },
         ),
-        published=_gaussian(
-            {
-                "mlp": (30, 5, THREE, 100_000, "every 10th"),
-                "lenet": (50, 5, THREE, 100_000, "every 10th"),
-                "resnet18": (30, 5, THREE, 100_000, "every 10th"),
-                "vit": (30, 5, THREE, 100_000, "every 10th"),
-            }
-        ),
+        both=_TASK,
+        ours=_OURS,
+        small=_SMALL,
+        first=_FIRST,
     ),
     show=drawn_along,
 )
@@ -397,37 +372,44 @@ def figure_10(plan: Row, run: Run, tell: Tell) -> None:
     )
 
 
-SMALL = {"hidden": (96, 67)}  # of the authors' code: 48,003 parameters for three channels
-
-
-def _large(images: object, isotropic_data: object, train: int, test: int, *line: object) -> dict[str, Any]:
-    """A row of figure 11: directions, sizes, epochs, runs, labels and draws of G."""
-    return {
-        **_gaussian({"lenet": line}, train, test, _COLUMNS[:-1]),
-        **SMALL,
+FEW_PARAMETERS = {"hidden": (96, 67)}  # of the authors' code: 48,003 for three channels
+_LARGE = ("epochs", "runs", "labels", "draws of G", "ε of sinusoidal labels")
+LARGE = planned(
+    _LARGE,
+    "GELU",
+    SPREAD,
+    smoke={"lenet": (1, 1, ("linear",), 8, 2.2)},
+    laptop={"lenet": (15, 3, ("linear",), 10_000, 2.2)},
+    paper={"lenet": (50, 3, ("linear",), 10_000, 2.2)},
+    published={
+        **by_setting(_LARGE, {"lenet": (50, 5, THREE, 100_000, 2.2)}),
+        "directions on images": "every 30th",
+        "directions on isotropic data": "every 10th",
+    },
+    both={
+        **_TASK,
+        "training samples": 50_000,
+        "test samples": 10_000,
+        **FEW_PARAMETERS,
         "label noise": LABEL_NOISE,
-        "directions on images": images,
-        "directions on isotropic data": isotropic_data,
-    }
+    },
+    ours={**_OURS, "directions on images": Directions(2), "directions on isotropic data": Directions(2)},
+    small=_SMALL,
+    first=_FIRST,
+)
 
 
 @figure(
     "11",
     title="LeNet with as many training samples as parameters: (a) images along eigenvectors of G S G, (b) isotropic data along those "
     "of G",
-    plan=_plan(
-        smoke=_large(Directions(2), Directions(2), 128, 64, 1, 1, THREE[:1], 8),
-        laptop=_large(Directions(2), Directions(2), 50_000, 2000, 15, 3, THREE[:1], 10_000),
-        paper=_large(Directions(2), Directions(2), 50_000, 10_000, 50, 3, THREE[:1], 10_000),
-        published=_large("every 30th", "every 10th", 50_000, 10_000, 50, 5, THREE, 100_000),
-        by="",
-    ),
+    plan=dataclasses.replace(LARGE, laptop={**LARGE.laptop, "test samples": 2000}, by=""),
     show=drawn_along,
 )
 def figure_11(plan: Row, run: Run, tell: Tell) -> None:
     """About 50,000 parameters and 50,000 samples."""
-    _tell_images("lenet", plan, plan["directions on images"], run, tell, " on images", **SMALL)
-    family, course = _trainings("lenet", plan, run, **SMALL)
+    _tell_images("lenet", plan, plan["directions on images"], run, tell, " on images", **FEW_PARAMETERS)
+    family, course = _trainings("lenet", plan, run, **FEW_PARAMETERS)
     places, labellings = plan["directions on isotropic data"].places(len(course.vectors)), plan["labels"]["lenet"]
     found = accuracies(family, course, places, run, labellings=labellings, repeats=plan["runs"]["lenet"])
     for labelling in labellings:
@@ -438,18 +420,25 @@ def figure_11(plan: Row, run: Run, tell: Tell) -> None:
 
 
 _RATES = {"rate": (1.0, 0.1, 0.01, 0.001)}
+AT_RATES = planned(
+    _GAUSSIAN,
+    "GELU",
+    SPREAD,
+    smoke={"lenet": (1, 1, ("linear",), 8, Directions(), 2.2)},
+    laptop={"lenet": (30, 3, ("linear",), 4000, Directions(), 2.2)},
+    paper={"resnet18": (30, 3, ("linear",), 4000, Directions(), 5.0)},
+    published=by_setting(_GAUSSIAN, {"resnet18": (30, 5, THREE, 100_000, "every 10th", 5.0)}),
+    both=_TASK | _RATES,
+    ours=_OURS | _RATES,
+    small=_SMALL,
+    first=_FIRST,
+)
 
 
 @figure(
     "14",
     title="Test accuracy on isotropic data along an early and a late eigenvector of G, by learning rate",
-    plan=_plan(
-        smoke=_RATES | _gaussian({"lenet": (1, 1, THREE[:1], 8, Directions())}, train=128, test=64),
-        laptop=_RATES | _gaussian({"lenet": (30, 3, THREE[:1], 4000, Directions())}),
-        paper=_RATES | _gaussian({"resnet18": (30, 3, THREE[:1], 4000, Directions())}),
-        published=_RATES | _gaussian({"resnet18": (30, 5, THREE, 100_000, "every 10th")}),
-        by="",
-    ),
+    plan=dataclasses.replace(AT_RATES, by=""),
     show=lambda finding, dark: drawn_along(finding, dark, "learning rate", 0),
 )
 def figure_14(plan: Row, run: Run, tell: Tell) -> None:

@@ -30,8 +30,8 @@ from biascope.papers.geometry2025.shared import (
     halved,
     least,
     loop_of,
+    planned,
     precisions,
-    released,
     released_family,
     run_of,
     titles,
@@ -56,19 +56,8 @@ AS_PUBLISHED: dict[str, Any] = {"within": (0.0, 100.0), "confidence": CONFIDENCE
 RECIPE = Recipe("sgd", rate=0.1, schedule="linear", momentum=0.9, weight_decay=5e-4, clip=0.5, batch=128)
 COLUMNS = {"1": (30, 50, 70, 90), "2": (10, 20, 40, 60, 80)}  # of the tables; table 2 repeats the columns of table 1
 EPOCHS = 50  # of the authors' pruning
-Table = Mapping[str, Sequence[Any]]  # a line of columns for each network
-
-
-def _ran(columns: Sequence[str], table: Table, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of what we run."""
-    return {
-        **released(table, "GELU", SPREAD, plain=True),
-        **loop_of(RECIPE),
-        "inputs per draw of G": 1,
-        "seed": 0,
-        **by_setting(columns, table),
-        **settings,
-    }
+_LOOP = {**PUBLISHED_LOOP, "weight decay": 5e-4}
+_OURS = {**loop_of(RECIPE), "inputs per draw of G": 1}
 
 
 def _curve(places: Sequence[int] | np.ndarray, found: Sequence[Estimate]) -> np.ndarray:
@@ -82,55 +71,61 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
     return lines_figure(finding.curves_of("curve"), bands=bands, **how)
 
 
-_FEATURES = ("images of each class", "shares removed", "runs", "epochs", "draws of G")
+@dataclass(frozen=True)
+class Shares:
+    """Shares of all directions, which are removed; recorded in words.
+
+    Example:
+        >>> str(Shares((0.0, 0.95)))
+        'shares 0, 0.95'
+    """
+
+    shares: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"shares {', '.join(f'{share:g}' for share in self.shares)}"
 
 
-def _features(table: Table, test: int, side: int = 32) -> dict[str, Any]:
-    """A row of figure 6."""
-    shares = {name: ", ".join(f"{share:g}" for share in line[1]) for name, line in table.items()}
-    words = {name: f"shares {each}" for name, each in shares.items()}
-    return _ran(_FEATURES, table, {"directions removed": words, "test samples": test, "side of the images": side})
+_FEATURES = ("images of each class", "directions removed", "runs", "epochs")
 
 
 @figure(
     "6",
     title="CIFAR-2 without the features of least geometry per variance, or random ones of equal variance",
-    plan=Plan(
-        smoke=_features({"lenet": (32, (0.0, 0.5), 2, 1, 64)}, 48, side=16),
-        laptop=_features({"lenet": (2000, (0.0, 0.5, 0.9), 3, 20, 4 * 3072)}, 2000),
-        paper=_features(
-            {
-                "lenet": (5000, (0.0, 0.4, 0.8, 0.9, 0.95), 5, 50, 4 * 3072),
-                "resnet18": (5000, (0.0, 0.5, 0.9), 3, 20, 4 * 3072),
-                "vit": (5000, (0.0, 0.5, 0.9), 3, 20, 4 * 3072),
-            },
-            10_000,
-        ),
-        published={
-            **by_setting(
-                ("images of each class", "directions removed", "runs", "epochs"),
-                {
-                    "lenet": (5000, "30 at a time", 5, 50),
-                    "resnet18": (5000, "30 at a time", 5, 20),
-                    "vit": (5000, "30 at a time", 5, 20),
-                },
-            ),
-            **PUBLISHED_LOOP,
-            "weight decay": 5e-4,
-            **released(("lenet", "resnet18", "vit"), "GELU", SPREAD, plain=True),
+    plan=planned(
+        (*_FEATURES, "draws of G", "test images"),
+        "GELU",
+        SPREAD,
+        plain=True,
+        smoke={"lenet": (32, Shares((0.0, 0.5)), 2, 1, 64, 48)},
+        laptop={"lenet": (2000, Shares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 2000)},
+        paper={
+            "lenet": (5000, Shares((0.0, 0.4, 0.8, 0.9, 0.95)), 5, 50, 4 * 3072, 10_000),
+            "resnet18": (5000, Shares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 10_000),
+            "vit": (5000, Shares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 10_000),
         },
-        titles=TITLES,
-        by="runs",
+        published=by_setting(
+            _FEATURES,
+            {
+                "lenet": (5000, "30 at a time", 5, 50),
+                "resnet18": (5000, "30 at a time", 5, 20),
+                "vit": (5000, "30 at a time", 5, 20),
+            },
+        ),
+        both=_LOOP,
+        ours={**_OURS, "side of the images": 32},
+        small={"side of the images": 16},
+        first=_FEATURES,
     ),
     show=_drawn_6,
 )
 def figure_6(plan: Row, run: Run, tell: Tell) -> None:
     """Test accuracy against the number of directions projected out."""
     for name in plan.networks:
-        samples = cifar_2(plan["images of each class"][name], plan["test samples"], run)
+        samples = cifar_2(plan["images of each class"][name], plan["test images"][name], run)
         if plan["side of the images"] < samples.shape[-1]:
             samples = halved(samples)
-        of, shares = tell.about(TITLES[name]), plan["shares removed"][name]
+        of, shares = tell.about(TITLES[name]), plan["directions removed"][name].shares
         family = released_family(name, samples.shape, "gelu", plain=True)
         found = feature_elimination(
             family,
@@ -397,7 +392,7 @@ def _pruned(name: str, plan: Row, images: Arrays, run: Run) -> tuple[Family, Pru
 
 def _table(plan: Row, run: Run, tell: Tell) -> None:
     """Accuracy after some of the training samples were removed."""
-    images = _cifar(plan["training samples"], plan["test samples"], run)
+    images = _cifar(plan["training images"], plan["test images"], run)
     for name in plan.networks:
         of, columns, epochs = tell.about(TITLES[name]), plan["percent removed"][name], plan["epochs"][name]
         family, course, agreement = _pruned(name, plan, images, run)
@@ -406,7 +401,7 @@ def _table(plan: Row, run: Run, tell: Tell) -> None:
         _tell_cells(tell, TITLES[name], columns, accuracy)
         tell_all_cells(of, PUBLISHED[name], columns, accuracy, test=images.sizes["test"], epochs=epochs)
         tell.settings.update(precisions([family], run, "bfloat16"))
-    sizes = {f"{words} samples": images.sizes[split] for split, words in (("train", "training"), ("test", "test"))}
+    sizes = {"training images": images.sizes["train"], "test images": images.sizes["test"]}
     tell.settings.update({"networks": titles(plan.networks), "data": images.name, **sizes})
     tell.note(
         "Accuracies have 68 % intervals over runs as published; the lead is of runs from the same weights, with a 95 % interval.",
@@ -420,27 +415,33 @@ def _table(plan: Row, run: Run, tell: Tell) -> None:
 
 
 _PRUNED = ("percent removed", "runs", "epochs", "draws of G")
+Table = Mapping[str, Sequence[Any]]  # a line for each network
 
 
 def _table_plan(columns: Sequence[int], *, smoke: Table, laptop: Table, paper: Table) -> Plan:
     """The plan of a table that removes so much, in percent."""
-    pruning = {"removed": "lowest scores of each class", "length": "391 iterations an epoch, whatever is left"}
-    sizes = {"training samples": 50_000, "test samples": 10_000, "iterations of an epoch": 391}
-    few = {"training samples": 160, "test samples": 64, "iterations of an epoch": 4, "length": "4 iterations"}
-    published = {
-        **PUBLISHED_LOOP,
-        "weight decay": 5e-4,
-        **pruning,
-        **released(PUBLISHED, "GELU", SPREAD, plain=True),
-        **by_setting(_PRUNED, dict.fromkeys(PUBLISHED, (columns, 5, EPOCHS, 100_000))),
-    }
-    return Plan(
-        smoke=_ran(_PRUNED, smoke, pruning | few),
-        laptop=_ran(_PRUNED, laptop, pruning | sizes),
-        paper=_ran(_PRUNED, paper, pruning | sizes),
-        published=published,
-        titles=TITLES,
-        by="runs",
+    return planned(
+        _PRUNED,
+        "GELU",
+        SPREAD,
+        plain=True,
+        smoke=smoke,
+        laptop=laptop,
+        paper=paper,
+        published=by_setting(_PRUNED, dict.fromkeys(PUBLISHED, (columns, 5, EPOCHS, 100_000))),
+        both={
+            **_LOOP,
+            "removed": "lowest scores of each class",
+            "length": "391 iterations an epoch, whatever is left",
+        },
+        ours={**_OURS, "training images": 50_000, "test images": 10_000, "iterations of an epoch": 391},
+        small={
+            "training images": 160,
+            "test images": 64,
+            "iterations of an epoch": 4,
+            "length": "4 iterations",
+        },
+        first=(),
     )
 
 
