@@ -52,16 +52,3 @@ def test_curves_of_one_name_share_their_colour_in_all_panels() -> None:
     colours = [{each.get_label(): each.get_color() for each in view.lines} for view in figure.axes]
     assert colours[0]["b"] == colours[1]["b"] != colours[1]["a"]
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"a", "b"}
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: boundaries_figure({}), "boundaries must be at least one"),
-        (lambda: boundaries_figure({"a": boundary(rings(1.0)[0])}), "values of 'a' must be"),
-        (lambda: panels_figure({}, x="", y=""), "panels must be at least one"),
-    ],
-)
-def test_what_cannot_be_drawn_is_told_in_one_sentence(call, words) -> None:
-    with pytest.raises(ValueError, match=words):
-        call()

@@ -51,7 +51,7 @@ from biascope.results.finding import Tell, figure
 from biascope.results.plan import Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
-from biascope.tasks.directions import isotropic, label_rule, labelled_along
+from biascope.tasks.directions import NoisyDraw, isotropic, label_rule, labelled_along
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays, Task
 
@@ -236,8 +236,7 @@ def _tell_images(
             _COLUMNS,
             {
                 "lenet": (50, 5, THREE, 100_000, "every 30th"),
-                "resnet18": (30, 5, THREE, 100_000, "every 30th"),
-                "vit": (30, 5, THREE, 100_000, "every 30th"),
+                **dict.fromkeys(("resnet18", "vit"), (30, 5, THREE, 100_000, "every 30th")),
             },
         ),
         both={
@@ -277,17 +276,9 @@ class _Isotropic(Along):
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
         """One member per direction."""
-        labelling = kind.split(", ")[0]
-        return isotropic(
-            self.vectors[list(members)],
-            self.shape,
-            labelling=labelling,
-            epsilon=self.epsilon[labelling],
-            train=self.train,
-            test=self.test,
-            seed=seed,
-            run=run,
-        )
+        vectors, labelling = self.vectors[list(members)], kind.split(", ")[0]
+        draw: NoisyDraw = {"train": self.train, "test": self.test, "seed": seed, "run": run}
+        return isotropic(vectors, self.shape, labelling=labelling, epsilon=self.epsilon[labelling], **draw)
 
 
 def _trainings(name: str, plan: Row, run: Run, **network: Any) -> tuple[Family, _Isotropic]:

@@ -38,26 +38,11 @@ SHAPE = (1, 32, 32)
 THREE = ("linear", "quadratic", "sinusoidal")
 # The loop of the authors' code; the length is that of each figure.
 RECIPE = Recipe("sgd", rate=0.1, schedule="linear", momentum=0.9, clip=0.5, batch=128)
-PROTOCOL: dict[str, dict[str, int]] = {
-    "smoke": {"train": 128, "test": 64},
-    "laptop": {"train": 10_000, "test": 2000},
-    "paper": {"train": 10_000, "test": 2000},
-}
-DRAWS: dict[str, dict[str, int]] = {
-    "smoke": {"mlp": 8, "lenet": 8},
-    "laptop": {"mlp": 2000, "lenet": 4000},
-    "paper": {"mlp": 10_000, "lenet": 10_000, "resnet18": 4000, "vit": 4000},
-}
 ONE_EACH = "Intervals are over independent trainings. Where a point is one training, its spread is unknown."
 
 
-def shape_of(effort: str) -> tuple[int, int, int]:
-    """Of one input; at smoke a quarter of the pixels."""
-    return (1, 16, 16) if effort == "smoke" else SHAPE
-
-
 def basis_of(
-    name: str, draws: int, run: Run, *, shape: tuple[int, int, int] = SHAPE, scale: float = SPREAD, **settings: Any
+    name: str, draws: int, run: Run, *, shape: tuple[int, int, int], scale: float = SPREAD, **settings: Any
 ) -> Tensor:
     """Eigenvectors of a network's average geometry."""
     family = released_family(name, shape, "gelu", **settings)
@@ -110,7 +95,7 @@ def accuracies(
     places: Sequence[int],
     run: Run,
     *,
-    labellings: Sequence[str] = THREE,
+    labellings: Sequence[str],
     rates: Sequence[float] = (RECIPE.rate,),
     repeats: int = 1,
 ) -> dict[tuple[str, float, str], np.ndarray]:

@@ -37,22 +37,10 @@ class Boundary(NamedTuple):
     note: str = ""
 
 
-def boundaries_figure(
-    boundaries: Mapping[str, Boundary],
-    *,
-    dark: bool = False,
-) -> Figure:
+def boundaries_figure(boundaries: Mapping[str, Boundary], *, dark: bool = False) -> Figure:
     """The lines f = 0 of several networks in a plane, over samples of both classes; one panel by name.
 
-    Args:
-        boundaries: At least one; each is drawn as far as its grid goes.
-        dark: Whether the background is.
-
-    Returns:
-        The figure. A network that gives all of the plane to one class has no line.
-
-    Raises:
-        ValueError: If there are none, or values are not on their grid.
+    A network that gives all of the plane to one class has no line.
 
     Example:
         >>> grid = np.linspace(-2, 2, 41)
@@ -62,47 +50,35 @@ def boundaries_figure(
         >>> bool(np.allclose(np.hypot(*path.vertices.T), 1, atol=0.01))
         True
     """
-    if not boundaries:
-        raise ValueError("boundaries must be at least one to draw, got none. Pass one by its name.")
-    for name, each in boundaries.items():
-        if each.values.ndim != 3 or each.values.shape[1:] != (len(each.places), len(each.places)):
-            raise ValueError(
-                f"values of {name!r} must be (networks, {len(each.places)}, {len(each.places)}) as its places are, got "
-                f"{each.values.shape}. Evaluate every network on the whole grid."
-            )
     reading = (
         "Green lines are decision boundaries in the plane, one for each network; dots are samples, blue of class 0 and "
+        "orange of class 1. A network without a line gives the whole plane to one class."
     )
-    reading += "orange of class 1. A network without a line gives the whole plane to one class."
     columns = min(_COLUMNS, len(boundaries))
     rows = math.ceil(len(boundaries) / columns)
     figure, colours = blank(0.35 + rows * (0.55 + 3.7 / columns), reading), PALETTE[dark]
     grid = figure.add_gridspec(rows, columns)
-    for position, (name, each) in enumerate(boundaries.items()):
+    for position, (name, boundary) in enumerate(boundaries.items()):
         row, column = divmod(position, columns)
-        view = panel(figure, dark, grid[row, column], aspect="equal")
-        for network in each.values:
+        view, places = panel(figure, dark, grid[row, column], aspect="equal"), boundary.places
+        for network in boundary.values:
             # Without a change of sign there is no line, and matplotlib would warn.
             if network.min() < 0 < network.max():
                 style: dict[str, Any] = {"colors": [colours.lines[2]], "linewidths": 1.5, "zorder": 3}
-                view.contour(each.places, each.places, network, levels=[0.0], **style)
+                view.contour(places, places, network, levels=[0.0], **style)
         for label in (0, 1):
-            dots = each.samples[:_DOTS][each.labels[:_DOTS] == label]
+            dots = boundary.samples[:_DOTS][boundary.labels[:_DOTS] == label]
             view.scatter(dots[:, 0], dots[:, 1], s=5, color=colours.lines[label], alpha=0.55, linewidths=0)
-        title = plain(name, 40) + (f"\n{plain(each.note, 40)}" if each.note else "")
+        title = plain(name, 40) + (f"\n{plain(boundary.note, 40)}" if boundary.note else "")
         view.set_title(title, fontsize=9.5, color=colours.ink, pad=4)
-        edges = (float(each.places[0]), float(each.places[-1]))
+        edges = (float(places[0]), float(places[-1]))
         view.set(xlim=edges, ylim=edges)
         view.set(xlabel="u₁" if row == rows - 1 else "", ylabel="" if column else "u₂")
     return figure
 
 
 def panels_figure(
-    panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]],
-    *,
-    x: str,
-    y: str,
-    dark: bool = False,
+    panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]], *, x: str, y: str, dark: bool = False
 ) -> Figure:
     """Curves by name in a panel for each network, say; panels share both axes, and curves of one name their colour.
 
@@ -112,32 +88,25 @@ def panels_figure(
         y: What the values are.
         dark: Whether the background is.
 
-    Returns:
-        The figure, with one legend below.
-
-    Raises:
-        ValueError: If there are no panels.
-
     Example:
         >>> line = (np.array([1.0, 10.0]), np.array([90.0, 50.0]))
         >>> figure = panels_figure({"one": {"a": line}, "two": {"a": line, "b": line}}, x="index", y="accuracy, %")
         >>> [len(axes.lines) for axes in figure.axes], len(figure.legends[0].get_texts())
-        ([1, 2], 2)
+        ([2, 2], 2)
     """
-    if not panels:
-        raise ValueError("panels must be at least one to draw, got none. Pass curves by the name of their panel.")
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     colour = dict(zip(names, line_colours(len(names), dark), strict=True))
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = blank(0.7 + 2.1 * rows, "Panels share their axes; lines join what was measured.")
     grid = figure.add_gridspec(rows, columns)
-    first = None
+    first, nothing = None, (np.empty(0), np.empty(0))
     for position, (name, curves) in enumerate(panels.items()):
         row, column = divmod(position, columns)
         view = panel(figure, dark, grid[row, column], sharex=first, sharey=first)
-        first = first or view
-        for label, (places, values) in curves.items():
+        missing = () if first else [name for name in names if name not in curves]
+        first = first or view  # its legend names the curves of all panels
+        for label, (places, values) in {**dict.fromkeys(missing, nothing), **curves}.items():
             view.plot(places, values, "o-", color=colour[label], markersize=3, linewidth=1.5, label=plain(label))
         view.set_title(plain(name), fontsize=10, color=PALETTE[dark].ink, pad=3)
         below = position + columns >= len(panels)
@@ -145,9 +114,5 @@ def panels_figure(
         view.set(ylabel="" if column else plain(y, 40))
         view.tick_params(labelbottom=below, labelleft=not column)
     if len(names) > 1:
-        fullest = max(range(len(panels)), key=lambda index: len(list(panels.values())[index]))
-        for name in names:
-            if name not in list(panels.values())[fullest]:
-                figure.axes[fullest].plot([], [], "o-", color=colour[name], markersize=3, label=plain(name))
-        legend_below(figure, figure.axes[fullest], dark)
+        legend_below(figure, figure.axes[0], dark)
     return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,15 +53,15 @@ PUBLISHED_LOOP: dict[str, Any] = {
 }
 
 
+def family_of(name: str, shape: Sequence[int], *, outputs: int = 2, images: bool = False, **settings: Any) -> Family:
+    """One of the paper's networks by its text: the MLP has ReLU, others GELU; on images without normalising layers."""
+    chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
+    chosen |= PLAIN.get(name, {}) if images else {}
+    return Family.initialised(functools.partial(builder(name), **(chosen | settings)), name=TITLES[name])
+
+
 def released_family(
-    name: str,
-    shape: Sequence[int],
-    activation: str,
-    *,
-    outputs: int = 2,
-    plain: bool = False,
-    blocks: str = "relu",
-    **settings: Any,
+    name: str, shape: Sequence[int], activation: str, *, plain: bool = False, blocks: str = "relu", **settings: Any
 ) -> Family:
     """A network as the authors' scripts build it.
 
@@ -70,23 +69,13 @@ def released_family(
         name: Of the network.
         shape: Of one input.
         activation: "gelu" or "relu", except in ResNet-18.
-        outputs: Logits.
         plain: Whether BatchNorm (VGG11, ResNet-18) and LayerNorm (ViT) are left out, as on images (figures 2, 4, 6
             and 8, tables 1 and 2) and in figures 3, 12 and 13.
         blocks: The activation of ResNet-18, which has ReLU in the blocks of all scripts.
-        settings: Further ones of the network.
+        settings: Further ones of the network, and the number of its outputs.
     """
-    chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
-    chosen |= {"activation": blocks if name == "resnet18" else activation}
-    chosen |= PLAIN.get(name, {}) if plain else {}
-    return Family.initialised(functools.partial(builder(name), **(chosen | settings)), name=TITLES[name])
-
-
-def family_of(name: str, shape: Sequence[int], *, outputs: int = 2, images: bool = False, **settings: Any) -> Family:
-    """One of the paper's networks by its text: the MLP has ReLU, others GELU; on images without normalising layers."""
-    chosen = {"channels": shape[0], "image_size": shape[1], "outputs": outputs, **NETWORKS[name]}
-    chosen |= PLAIN.get(name, {}) if images else {}
-    return Family.initialised(functools.partial(builder(name), **(chosen | settings)), name=TITLES[name])
+    chosen = blocks if name == "resnet18" else activation
+    return family_of(name, shape, images=plain, activation=chosen, **settings)
 
 
 def probe_scale(name: str) -> float:
@@ -116,16 +105,6 @@ def geometry_of(family: Family, shape: Sequence[int], draws: int, run: Run, *, s
     return matrix
 
 
-def for_each(setting: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting that every network has its own value of, as settings of a finding.
-
-    Example:
-        >>> for_each("epochs", {"lenet": 50, "vit": 30})
-        {'epochs: LeNet': 50, 'epochs: ViT': 30}
-    """
-    return {f"{setting}: {TITLES[name]}": value for name, value in values.items()}
-
-
 def titles(names: Iterable[str]) -> list[str]:
     """The titles of networks, always in the same order."""
     given = set(names)
@@ -143,44 +122,6 @@ def loop_of(recipe: Recipe) -> dict[str, Any]:
         "clip": "none" if recipe.clip is None else recipe.clip,
         "weight decay": recipe.weight_decay,
     }
-
-
-def activations(names: Iterable[str]) -> dict[str, Any]:
-    """The activation of each network here, as settings of a finding."""
-    found = {}
-    for name in names:
-        default = inspect.signature(builder(name)).parameters["activation"].default
-        found[name] = {"relu": "ReLU", "gelu": "GELU"}[NETWORKS[name].get("activation", default)]
-    return for_each("activation", found)
-
-
-def released_activations(names: Iterable[str], activation: str) -> dict[str, Any]:
-    """The authors' activations, as settings: blocks of ResNet-18 have ReLU in all of their experiments."""
-    return for_each("activation", {name: "ReLU" if name == "resnet18" else activation for name in names})
-
-
-def without_normalisation(names: Iterable[str]) -> dict[str, Any]:
-    """That networks have no BatchNorm or LayerNorm, as settings; those that never have any are left out.
-
-    Example:
-        >>> without_normalisation(["lenet", "vit"])
-        {'normalising layers: ViT': 'none'}
-    """
-    return for_each("normalising layers", {name: "none" for name in names if name in PLAIN})
-
-
-def geometry_settings(draws: Mapping[str, int], probes: int, spreads: Mapping[str, float]) -> dict[str, Any]:
-    """How G was estimated, as settings of a finding."""
-    return {
-        **for_each("draws of G", draws),
-        "inputs per draw of G": probes,
-        **for_each("spread of the inputs for G", spreads),
-    }
-
-
-def published_geometry(names: Sequence[str], spread: float) -> dict[str, Any]:
-    """How the authors' code estimates G; the text has 10,000 draws."""
-    return geometry_settings(dict.fromkeys(names, 100_000), 128, dict.fromkeys(names, spread))
 
 
 def grey(plan: Mapping[str, Any]) -> tuple[int, int, int]:
