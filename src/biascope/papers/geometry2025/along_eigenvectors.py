@@ -37,6 +37,7 @@ from biascope.papers.geometry2025.shared import (
     error_of_a_difference,
     error_of_test_samples,
     geometry_of,
+    grey,
     halved,
     inputs_of,
     least,
@@ -283,7 +284,7 @@ class _Isotropic(Along):
 
 def _trainings(name: str, plan: Row, run: Run, **network: Any) -> tuple[Family, _Isotropic]:
     """A network, and the course of its trainings along eigenvectors of G."""
-    shape = (1, plan["side of the images"], plan["side of the images"])
+    shape = grey(plan)
     epsilon = {labelling: plan[f"ε of {labelling} labels"] for labelling in ("linear", "quadratic")}
     course = _Isotropic(
         basis_of(name, plan["draws of G"][name], run, shape=shape, **network),

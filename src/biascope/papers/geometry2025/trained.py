@@ -44,8 +44,9 @@ from biascope.training.recipe import Recipe, loss_of
 from biascope.training.velocity import gradient_velocity, weight_velocity
 
 _RATES = {"squared": 0.02, "logistic": 0.05}
-_SIZES = ("side of the images", "images of each class", "runs", "epochs")
+_TRAININGS = ("side of the images", "images of each class", "runs", "epochs")
 _OF_DELTA = ("draws of G", "draws of Δ at the start", "inputs for Δ")
+_OF_CURVATURE = "inputs for the curvature"
 
 
 def _row(columns: Sequence[str], *sizes: Any) -> dict[str, Any]:
@@ -53,18 +54,22 @@ def _row(columns: Sequence[str], *sizes: Any) -> dict[str, Any]:
     return {**dict(zip(columns, sizes, strict=True)), "plan": sizes, "seed": 0}
 
 
-def _trained(names: Sequence[str], *sizes: int) -> dict[str, Any]:
-    scales = {name: probe_scale(name) for name in names}
-    columns = (*_SIZES, *_OF_DELTA, "inputs for the curvature")
-    return _row(columns, *sizes) | {"rates": _RATES, "spread of the inputs": scales}
+def _planned(*names: str, without: Sequence[str]) -> Plan:
+    """The plan of conjecture 2 or of figure A.3, which share their trainings: each without sizes of the other."""
+
+    def row(networks: Sequence[str], *sizes: int) -> dict[str, Any]:
+        settings = _row((*_TRAININGS, *_OF_DELTA, _OF_CURVATURE), *sizes) | {"rates": _RATES}
+        scales = {name: probe_scale(name) for name in networks}
+        return {key: settings[key] for key in settings if key not in without} | {"spread of the inputs": scales}
+
+    return Plan(
+        smoke=row(["mlp"], 8, 32, 3, 1, 16, 12, 1, 1),
+        laptop=row(names, 16, 1000, 24, 30, 2000, 1920, 8, 8),
+        paper=row(names, 32, 5000, 24, 30, 10_000, 9600, 8, 16),
+        titles=TITLES,
+    )
 
 
-TRAINED = Plan(
-    smoke=_trained(["mlp"], 8, 32, 3, 1, 16, 12, 1, 1),
-    laptop=_trained(["mlp", "lenet"], 16, 1000, 24, 30, 2000, 1920, 8, 8),
-    paper=_trained(["mlp", "lenet"], 32, 5000, 24, 30, 10_000, 9600, 8, 16),
-    titles=TITLES,
-)
 LEADING, WITHIN = 10, 50
 _WHEN = {"initialised": "squared", "trained, squared": "squared", "trained, logistic": "logistic"}
 
@@ -126,7 +131,7 @@ def _energy_within(drawn: DrawnMatrix, basis: Tensor, groups: int) -> Estimate:
 @figure(
     "conjecture 2",
     title="How much of Δᵗ lies within the leading directions of GSG, before and after training on CIFAR-2",
-    plan=TRAINED,
+    plan=_planned("mlp", "lenet", without=[_OF_CURVATURE]),
     show=lambda finding, dark: curves_figure(
         finding, dark, f"leading directions of GSG that hold {LEADING} of Δᵗ", "share"
     ),
@@ -210,14 +215,14 @@ def _geometry_at(network: Network, x: Tensor) -> Tensor:
 @figure(
     "A.3",
     title="Curvature of the loss in input space against the average geometry Gᵗ: LeNet on CIFAR-2",
-    plan=TRAINED,
+    plan=_planned("lenet", without=_OF_DELTA),
     show=dots_figure,
 )
 def figure_a3(plan: Row, run: Run, tell: Tell) -> None:
     """Averaged over trained networks and training inputs, for squared and logistic loss."""
-    data, runs, count = _images(plan, run), plan["runs"], plan["inputs for the curvature"]
+    data, runs, count = _images(plan, run), plan["runs"], plan[_OF_CURVATURE]
     (x, y), drawn = data.to(run).whole("train"), []
-    name, scale = list(plan["spread of the inputs"].items())[-1]  # LeNet, except at smoke
+    ((name, scale),) = plan["spread of the inputs"].items()
     probes = Probe.gaussian(data.shape, num=4 * count, std=scale, fresh=True, seed=3).inputs(0, runs, run)
     for loss in plan["rates"]:
         start, end, accuracy = trained_networks(name, loss, plan, run)
@@ -285,7 +290,7 @@ def change_of_curvature(network: Network, velocity: Params, x: Tensor, y: Tensor
 
 
 def _changing(*sizes: Any) -> dict[str, Any]:
-    return _row(("network", *_SIZES, "inputs for the curvature"), *sizes) | {"rate": _RATES["squared"]}
+    return _row(("network", *_TRAININGS, _OF_CURVATURE), *sizes) | {"rate": _RATES["squared"]}
 
 
 @figure(
@@ -309,7 +314,7 @@ def figure_a3_change(plan: Row, run: Run, tell: Tell) -> None:
     x, y = given.whole("train")
     rows = []
     for member in range(runs):
-        few, network = _few(x, member, plan["inputs for the curvature"]), end.member(member)
+        few, network = _few(x, member, plan[_OF_CURVATURE]), end.member(member)
         velocity = weight_velocity(network, x, y, loss="squared")
         slope, rate = gradient_velocity(network.read("mean"), x[few], velocity)
         bent = change_of_curvature(network, velocity, x[few], y[few], "squared")
