@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -308,15 +309,14 @@ _TASK = {
     "ε of quadratic labels": 2.0,
 }
 _SMALL = {"training samples": 128, "test samples": 64, "side of the images": 16}
+_planned = functools.partial(planned, activation="GELU", spread=SPREAD, small=_SMALL, first=_FIRST)
 
 
 @figure(
     "10",
     title="Test accuracy on isotropic data labelled along eigenvectors of G",
-    plan=planned(
+    plan=_planned(
         _GAUSSIAN,
-        "GELU",
-        SPREAD,
         smoke={"lenet": (1, 1, THREE, 8, Directions(), 2.2)},
         laptop={"mlp": (30, 3, THREE, 2000, Directions(6), 5.0)},
         paper={
@@ -337,8 +337,6 @@ _SMALL = {"training samples": 128, "test samples": 64, "side of the images": 16}
         ),
         both=_TASK,
         ours=_OURS,
-        small=_SMALL,
-        first=_FIRST,
     ),
     show=drawn_along,
 )
@@ -366,10 +364,8 @@ def figure_10(plan: Row, run: Run, tell: Tell) -> None:
 
 FEW_PARAMETERS = {"hidden": (96, 67)}  # of the authors' code: 48,003 for three channels
 _LARGE = ("epochs", "runs", "labels", "draws of G", "ε of sinusoidal labels")
-LARGE = planned(
+LARGE = _planned(
     _LARGE,
-    "GELU",
-    SPREAD,
     smoke={"lenet": (1, 1, ("linear",), 8, 2.2)},
     laptop={"lenet": (15, 3, ("linear",), 10_000, 2.2)},
     paper={"lenet": (50, 3, ("linear",), 10_000, 2.2)},
@@ -386,8 +382,6 @@ LARGE = planned(
         "label noise": LABEL_NOISE,
     },
     ours={**_OURS, "directions on images": Directions(2), "directions on isotropic data": Directions(2)},
-    small=_SMALL,
-    first=_FIRST,
 )
 
 
@@ -412,18 +406,14 @@ def figure_11(plan: Row, run: Run, tell: Tell) -> None:
 
 
 _RATES = {"rate": (1.0, 0.1, 0.01, 0.001)}
-AT_RATES = planned(
+AT_RATES = _planned(
     _GAUSSIAN,
-    "GELU",
-    SPREAD,
     smoke={"lenet": (1, 1, ("linear",), 8, Directions(), 2.2)},
     laptop={"lenet": (30, 3, ("linear",), 4000, Directions(), 2.2)},
     paper={"resnet18": (30, 3, ("linear",), 4000, Directions(), 5.0)},
     published=by_setting(_GAUSSIAN, {"resnet18": (30, 5, THREE, 100_000, "every 10th", 5.0)}),
     both=_TASK | _RATES,
     ours=_OURS | _RATES,
-    small=_SMALL,
-    first=_FIRST,
 )
 
 
