@@ -14,7 +14,9 @@ from biascope.derivatives.linearize import linearize
 from biascope.families.family import Network
 from biascope.measures.kernel_rotation import KernelRotation
 from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
-from biascope.results.estimate import over_ratios
+from biascope.results.claim import EFFORTS, Trained
+from biascope.results.estimate import Number, over_ratios
+from biascope.results.finding import Tell
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
@@ -48,7 +50,7 @@ def test_networks_are_those_of_the_released_code(name: str) -> None:
     kinds = {type(layer).__name__ for layer in network.modules()}
     assert "ReLU" in kinds
     assert "MaxPool2d" not in kinds
-    along = shared.builder_of(name, (1, 32, 32), shared.ALONG_DIRECTIONS)()
+    along = shared.builder_of(name, (1, 32, 32), activation=shared.ALONG_DIRECTIONS[name])()
     assert "GELU" in {type(layer).__name__ for layer in along.modules()}
 
 
@@ -57,15 +59,24 @@ def test_the_recipe_is_that_of_the_released_code() -> None:
         "sgd", 0.05, momentum=0.9, epochs=100, batch=128, schedule="linear", loss="logistic", threshold=0.01
     )
     assert expected == shared.RECIPE
-    assert shared.settings_of(shared.RECIPE, ("lenet",)).items() >= shared.COMMON.items()
+    assert eigenfunctions.figure_42.plan.row("paper").settings.items() >= shared.PUBLISHED.items()
 
 
-def test_paper_effort_has_the_published_sizes_for_small_networks() -> None:
-    for name in ("mlp", "lenet"):
-        assert eigenfunctions.PLANS["paper"][name].sizes == (50_000, 10_000)
-        assert eigenfunctions.PLANS["paper"][name].epochs == 100
-        assert max(eigenfunctions.PLANS["paper"][name].indices) == 1000
-        assert kernel_alignment._ENERGY["paper"][name][:3] == ((50_000, 10_000), 200, 12_000)
+@pytest.mark.parametrize("number", ["4.2", "4.9", "B.2", "B.3", "B.4", "table 4.1"])
+def test_paper_effort_has_the_published_sizes_for_small_networks(number: str) -> None:
+    figure = papers.figure("linearized2021", number)
+    small = {what: value for what, value in figure.published.items() if not what.endswith("ResNet-18")}
+    assert figure.plan.row("paper").settings.items() >= small.items()
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_columns_of_plans_that_follow_from_others_do(effort: str) -> None:
+    for number in ("4.6", "4.4.1 text"):
+        row = papers.figure("linearized2021", number).plan.row(effort)
+        assert row["largest size"] == {name: max(sizes) for name, sizes in row["sizes"].items()}
+    for number in ("4.2", "B.1", "B.2", "B.2 settings", "B.3", "B.4"):
+        row = papers.figure("linearized2021", number).plan.row(effort)
+        assert row["eigenfunctions"] == {name: max(indices) for name, indices in row["learned"].items()}
 
 
 def rotated(target: int, after: list[list[float]]) -> KernelRotation:
@@ -83,7 +94,9 @@ def test_each_seed_counts_once_by_its_mean_over_targets() -> None:
         rotated(1, [[24.0, 4.0, 2.0], [48.0, 4.0, 2.0]]),  # the target grew by 8 and 16, the others by 2
         rotated(3, [[6.0, 4.0, 4.0], [3.0, 4.0, 4.0]]),  # by 4, the others by 2; in the second seed one not at all
     ]
-    numbers = kernel_alignment.rotation_numbers("LeNet", (1, 3), turned)
+    tell = Tell()
+    kernel_alignment.tell_rotations(tell.about("LeNet"), (1, 3), turned)
+    numbers = tell.numbers
     largest = numbers["lenet_growth_of_the_target_over_the_largest_other"]
     seeds = [math.sqrt(4 * 2), math.sqrt(8 * 2)]
     expected = over_ratios(seeds)
@@ -164,16 +177,18 @@ def test_only_plain_descent_can_be_carried_out_by_a_kernel() -> None:
         shared.learned_by_kernel(shared.start_of("mlp", (1, 4, 4)), blobs(), {}, recipe, Run(device="cpu"))
 
 
+def told(places: np.ndarray, accuracy: np.ndarray, fitted: np.ndarray, title: str = "LeNet") -> dict[str, Number]:
+    """What a figure tells of how targets were learned."""
+    tell = Tell()
+    shared.tell_accuracies(tell, title, places, accuracy, fitted)
+    return tell.numbers
+
+
 def test_the_best_training_accuracy_is_recorded_and_divergence_is_no_accuracy() -> None:
     nan, places = math.nan, np.array([1.0, 2.0, 3.0])
-    accuracy, fitted = np.array([0.9, 0.8, nan]), np.array([0.7, 0.95, nan])
-    empty = np.zeros(3)
-    found = shared.Learned(accuracy, fitted, empty, empty, empty, empty, empty)
-    numbers = shared.fall_and_mean("LeNet", found, places)
+    numbers = told(places, np.array([0.9, 0.8, nan]), np.array([0.7, 0.95, nan]))
     assert numbers["lenet_best_training_accuracy"].value == pytest.approx(95)
     assert math.isnan(numbers["lenet_mean_accuracy"].value)
-    (evidence,) = shared.evidence("LeNet")
-    assert evidence.passes(numbers[evidence.statistic])
 
 
 def test_figure_412_asks_whether_the_linear_models_of_its_claims_trained() -> None:
@@ -198,11 +213,10 @@ def test_figure_46_trains_linearisations_by_kernel_as_by_weights(tmp_path: Path,
     y = torch.randint(2, (112,), generator=generator)
     samples = Arrays({"train": (x[:64], y[:64]), "test": (x[64:], y[64:])}, name="noise")
     run = Run(device="cpu", precision="float64", folder=tmp_path / "figure", progress=False)
-    plan = training_sizes.Growth((16, 64), 48, 2, **length, by_kernel=True)
-    course = training_sizes.Sizes(samples, {}, dataclasses.replace(plan.recipe, batch=8))
+    course = training_sizes.Sizes(samples, {}, dataclasses.replace(shared.RECIPE, **length, batch=8))
     family = shared.any_start("mlp", samples.shape)
-    by_weights = training_sizes._by_weights(shared.linearised(family), course, plan, run)
-    by_kernel = training_sizes._by_kernel("mlp", family, course, plan, run)
+    by_weights = training_sizes._by_weights(shared.linearised(family), course, (16, 64), 2, run)
+    by_kernel = training_sizes._by_kernel("mlp", family, course, (16, 64), 2, run)
     assert by_weights.blocks.shape == (2, 2, 48), "size, repeat, block"
     for field in dataclasses.fields(by_weights):
         expected = getattr(by_weights, field.name)
@@ -212,7 +226,7 @@ def test_figure_46_trains_linearisations_by_kernel_as_by_weights(tmp_path: Path,
 
 def test_figures_with_resnet18_can_be_run_for_it_alone() -> None:
     for number in ("4.2", "4.4", "4.5", "4.6", "table 4.1"):
-        assert "resnet18" in papers.figure("linearized2021", number).networks["paper"], number
+        assert "resnet18" in papers.figure("linearized2021", number).plan.networks("paper"), number
 
 
 def test_table_41_is_read_as_norms_and_only_networks_that_had_not_run_count() -> None:
@@ -228,32 +242,34 @@ def test_table_41_is_read_as_norms_and_only_networks_that_had_not_run_count() ->
     assert not statement.ruled_out
 
 
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_figure_46_has_the_iterations_and_epochs_of_its_plan(effort: str) -> None:
+    row = training_sizes.figure_46.plan.row(effort)
+    for name in row.networks:
+        recipe, sizes, iterations = training_sizes.recipe_for(row, name), row["sizes"][name], row["iterations"][name]
+        lengths = [recipe.total_steps(size) for size in sizes]
+        assert lengths == ([iterations] * len(sizes) if isinstance(iterations, int) else list(iterations))
+        assert row["epochs"][name] == round(lengths[-1] / recipe.steps_per_epoch(sizes[-1]))
+
+
 def test_resnet18_has_equal_epochs_in_figure_46_and_the_others_equal_iterations() -> None:
-    plans = training_sizes._SIZES["paper"]
-    large = plans["resnet18"]
-    assert (large.steps, large.epochs) == (None, 100)
-    assert [large.recipe.total_steps(size) for size in large.sizes] == [400, 6300]
-    assert large.length == {"iterations": [400, 6300], "epochs": 100}
-    assert plans["lenet"].length == {"iterations": 8000, "epochs": 20}
-    assert {plans["lenet"].recipe.total_steps(size) for size in plans["lenet"].sizes} == {8000}
-    equal_iterations, equal_epochs = training_sizes._lengths(plans)
+    row = training_sizes.figure_46.plan.row("paper")
+    assert row["iterations"] == {"mlp": 8000, "lenet": 8000, "resnet18": (400, 6300)}
+    assert row["epochs"] == {"mlp": 20, "lenet": 20, "resnet18": 100}
+    tell = Tell()
+    training_sizes._tell_lengths(row, tell)
+    equal_iterations, equal_epochs = tell.notes
     assert "MLP, LeNet" in equal_iterations
     assert "ResNet-18" in equal_epochs
     assert training_sizes.figure_46.published["epochs: ResNet-18"] == 200
 
 
-@pytest.mark.parametrize("length", [{}, {"steps": 4, "epochs": 4}])
-def test_a_plan_of_figure_46_has_iterations_or_epochs(length: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="One of steps and epochs must be given"):
-        training_sizes.Growth((32,), 320, 2, **length)
-
-
 def test_the_authors_trained_resnet18_on_eigenfunctions_with_another_activation_than_ours() -> None:
-    ours = shared.settings_of(shared.RECIPE, ("resnet18",))["activation: ResNet-18"]
     for number in ("4.2", "4.3", "4.11", "4.12"):
-        published = papers.figure("linearized2021", number).published["activation: ResNet-18"]
-        assert published == "gelu (kernel: relu)" != ours, number
-    assert papers.figure("linearized2021", "4.6").published["activation: ResNet-18"] == ours
+        figure = papers.figure("linearized2021", number)
+        assert figure.published["activation: ResNet-18"] == "gelu (kernel: relu)", number
+        assert figure.plan.row("paper").settings["activation: ResNet-18"] == "relu", number
+    assert papers.figure("linearized2021", "4.6").published["activation: ResNet-18"] == "relu"
     assert papers.figure("linearized2021", "4.2").published["activation: LeNet"] == "relu"
 
 
@@ -265,41 +281,40 @@ def test_a_variant_changes_the_network_and_the_kernel_together(monkeypatch: pyte
 
     def kernel(family: Any, *_: Any) -> shared.Eigenfunctions:
         families.append(family)
-        return shared.Eigenfunctions(torch.ones(16), torch.ones(16, 8), 4)
+        return shared.Eigenfunctions(torch.ones(16, 8), 4)
 
     def train(family: Any, *_: Any) -> None:
         families.append(family)
 
-    monkeypatch.setattr(eigenfunctions, "images", lambda *_: samples)
     monkeypatch.setattr(eigenfunctions, "eigenfunctions", kernel)
     monkeypatch.setattr(eigenfunctions, "learned", train)
     monkeypatch.setattr(eigenfunctions, "learned_by_kernel", train)
     built: list[Any] = []
-    build = eigenfunctions.builder("lenet")
-    monkeypatch.setattr(eigenfunctions, "builder", lambda _: lambda **to: built.append(to) or build(**to))
-    eigenfunctions.tried(words, "smoke", Run(device="cpu"))
+    build = shared.builder("lenet")
+    monkeypatch.setattr(shared, "builder", lambda _: lambda **to: built.append(to) or build(**to))
+    plan = eigenfunctions.figure_b2_settings.plan.row("smoke")
+    eigenfunctions.tried(eigenfunctions.VARIANTS[words], samples, plan, Run(device="cpu"))
     assert len({id(family) for family in families}) == 1, "kernel, network and linearisation are those of one family"
     assert len(families) == 3
     assert {each["activation"] for each in built} == {"gelu" if words == "GELU" else "relu"}
 
 
 def test_every_variant_records_both_leads_and_the_least_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = np.array(eigenfunctions._TRIED["paper"].indices, float)
+    places = np.array(eigenfunctions._TRIED, float)
     empty = np.zeros(len(places))
 
-    def tried(words: str, effort: str, run: Run) -> tuple[shared.Learned, shared.Learned]:
-        lead = np.where(places <= 500, -0.06, 0.1) if words == "GELU" else np.full(len(places), 0.2)
+    def tried(changes: dict[str, Any], *_: Any) -> tuple[shared.Learned, shared.Learned]:
+        lead = np.where(places <= 500, -0.06, 0.1) if "activation" in changes else np.full(len(places), 0.2)
         models = (np.full(len(places), 0.7), 0.7 + lead + np.linspace(0, 0.001, len(places)))
         fitted = np.linspace(0.8, 1.0, len(places))
         network, line = (shared.Learned(each, fitted, empty, empty, empty, empty, empty) for each in models)
         return network, line
 
     monkeypatch.setattr(eigenfunctions, "tried", tried)
-    monkeypatch.setattr(eigenfunctions, "images", lambda *_: blobs())
+    monkeypatch.setattr(eigenfunctions, "planned_images", lambda *_: blobs())
     figure = papers.figure("linearized2021", "B.2 settings")
-    found = eigenfunctions.figure_b2_settings.function("paper", Run(device="cpu"))
     (claim,) = figure.claims
-    numbers = found.statistics
+    numbers = figure("paper", Run(device="cpu")).statistics
     assert numbers["lead_of_the_linearisation_before_500_gelu"].value == pytest.approx(-6, abs=0.1)
     assert numbers["lead_of_the_linearisation_after_500_gelu"].value == pytest.approx(10, abs=0.1)
     assert numbers[claim.statistic].value == numbers["lead_of_the_linearisation_before_500_gelu"].value
@@ -315,9 +330,7 @@ def test_few_points_have_students_interval() -> None:
     reach = 2.776 * values.std(ddof=1) / math.sqrt(5)
     assert (few.low, few.high) == pytest.approx((values.mean() - reach, values.mean() + reach), rel=1e-3)
     assert many.high - many.low < few.high - few.low
-    empty = np.zeros(5)
-    found = shared.Learned(values / 100, values / 100, empty, empty, empty, empty, empty)
-    mean = shared.fall_and_mean("LeNet", found, np.arange(5.0))["lenet_mean_accuracy"]
+    mean = told(np.arange(5.0), values / 100, values / 100)["lenet_mean_accuracy"]
     assert (mean.low, mean.high) == pytest.approx((few.low, min(few.high, 100)))
 
 
@@ -326,13 +339,15 @@ def test_claims_on_resnet18_ask_for_the_median_training_accuracy() -> None:
         if figure.number in ("4.2", "4.3", "4.4"):
             wanted = "median" if "resnet_18" in claim.statistic else "best"
             assert all(f"_{wanted}_training_accuracy" in gate.statistic for gate in claim.trained), claim.statement
-    empty = np.zeros(3)
     fitted = np.array([1.0, 0.55, 0.5])  # the first target alone was learned
-    found = shared.Learned(fitted, fitted, empty, empty, empty, empty, empty)
-    numbers = shared.fall_and_mean("ResNet-18", found, np.arange(3.0))
-    (best,), (median,) = shared.evidence("ResNet-18"), shared.evidence("ResNet-18", median=True)
-    assert best.passes(numbers[best.statistic])
-    assert not median.passes(numbers[median.statistic])
+    numbers = told(np.arange(3.0), fitted, fitted, "ResNet-18")
+    passed = {
+        which: Trained(f"resnet_18_{which}_training_accuracy", chance=50.0, best=100.0).passes(
+            numbers[f"resnet_18_{which}_training_accuracy"]
+        )
+        for which in ("best", "median")
+    }
+    assert passed == {"best": True, "median": False}
 
 
 def test_an_ambiguous_statement_is_not_called_wrong() -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +23,10 @@ from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import Sizes
-from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.networks import builder
-from biascope.results.claim import Trained
-from biascope.results.estimate import Estimate, Number, bootstrapped, over, spearman
-from biascope.results.figures import lines_figure
-from biascope.results.finding import Finding
-from biascope.results.wording import snake
+from biascope.results.estimate import Estimate, bootstrapped, over, spearman
+from biascope.results.finding import Tell
+from biascope.results.plan import Plan, Row
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -40,70 +37,108 @@ from biascope.training.fit import Trajectory, batches
 from biascope.training.recipe import Recipe
 from biascope.training.sweep import Course, Trial, trained, windows
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet-18"}
+SMALL = ("mlp", "lenet")
 # As in the released code: initial weights by the law of Flax, padded convolutions and average-pooling in LeNet, residual branches that
 # start at zero.
+LAW = "flax"
 NETWORKS: dict[str, dict[str, Any]] = {
-    "mlp": {"hidden": (100, 100), "law": "flax"},
-    "lenet": {"padding": "same", "pooling": "average", "law": "flax"},
-    "resnet18": {"zero_residual": True, "law": "flax"},
+    "mlp": {"hidden": (100, 100), "law": LAW},
+    "lenet": {"padding": "same", "pooling": "average", "law": LAW},
+    "resnet18": {"zero_residual": True, "law": LAW},
 }
 # Also as released: ReLU on images. The directions of figures 4.4 and 4.5 are those of networks with GELU. For ResNet-18 the released
 # settings disagree: its kernel is computed with ReLU, its trainings on eigenfunctions have GELU; here both have ReLU.
-ON_IMAGES, ALONG_DIRECTIONS = "relu", "gelu"
-PUBLISHED_ON_EIGENFUNCTIONS = {"mlp": ON_IMAGES, "lenet": ON_IMAGES, "resnet18": "gelu (kernel: relu)"}
+ON_IMAGES, ALONG_DIRECTIONS = dict.fromkeys(TITLES, "relu"), dict.fromkeys(TITLES, "gelu")
+PUBLISHED_ON_EIGENFUNCTIONS = {**ON_IMAGES, "resnet18": "gelu (kernel: relu)"}
 # "A decaying learning rate starting at 0.05 and momentum set to 0.9 … a batch size of 128", logistic loss on one output.
 RECIPE = Recipe(
     "sgd", rate=0.05, schedule="linear", momentum=0.9, epochs=100, batch=128, loss="logistic", threshold=0.01
 )
-PARTS = {"cifar10": "cifar10-part", "mnist": "mnist-part"}  # .npz files for machines that hold no more
-
-
-HALF = (0, 1, 2, 3, 4)  # the classes of CIFAR-10 that CIFAR-2 sets against the rest
-# What `published` and the settings of every figure share.
-COMMON: dict[str, Any] = {
+_OF_RECIPE = ("optimiser", "rate", "schedule", "batch", "momentum")  # what plans tell of it
+#: The authors' training, under the names that :func:`planned` has for ours.
+PUBLISHED: dict[str, Any] = {
     "initial weights": "flax",
     "optimiser": "sgd",
     "rate": 0.05,
     "schedule": "linear",
     "batch": 128,
+    "momentum": 0.9,
 }
-PUBLISHED = {**COMMON, "momentum": 0.9}
+PARTS = {"cifar10": "cifar10-part", "mnist": "mnist-part"}  # .npz files for machines that hold no more
+HALF = (0, 1, 2, 3, 4)  # the classes of CIFAR-10 that CIFAR-2 sets against the rest
+PERCENT = (0.0, 100.0)
+
+#: Settings of networks in the order of some columns.
+Networks = Mapping[str, Sequence[Any]]
 
 
-def per_network(names: Sequence[str], **values: Any) -> dict[str, Any]:
-    """Settings that are the same for some networks, by the words before the network's name."""
-    return {f"{what.replace('_', ' ')}: {TITLES[name]}": value for name in names for what, value in values.items()}
+def planned(
+    columns: Sequence[str],
+    *,
+    smoke: Networks,
+    laptop: Networks,
+    paper: Networks,
+    published: Networks,
+    ours: Mapping[str, Any] | None = None,
+    also: Mapping[str, Sequence[Any]] | None = None,
+    only: str = "",
+    alone: bool = False,
+    activation: Mapping[str, str] = ON_IMAGES,
+    theirs: Mapping[str, str] | None = None,
+) -> Plan:
+    """The plan of a figure that trains networks.
+
+    Args:
+        columns: What the settings of each network are.
+        smoke: These settings, ``None`` for none; nothing is planned without a network.
+        laptop: Likewise.
+        paper: Likewise.
+        published: Likewise, of the authors.
+        ours: Settings that the networks share, the same at each effort, but not the authors'.
+        also: Others that they share: at smoke, laptop and paper effort, and the authors'; ``None`` for none.
+        only: The one network to keep; by default all.
+        alone: Whether networks can be run one by one.
+        activation: Of each network.
+        theirs: Likewise, of the authors' networks, if another.
+
+    Example:
+        >>> rows = {"smoke": {"mlp": (1, 2)}, "laptop": {"mlp": (9, 2)}, "paper": {"mlp": (50, 3)}}
+        >>> plan = planned(["epochs", "seeds"], **rows, published={"mlp": (100, None)}, also={"marks": (5, 5, 50, None)})
+        >>> plan.row("paper")["epochs"], plan.row("paper")["marks"], plan.published["seeds"], "marks" in plan.published
+        ({'mlp': 50}, 50, {}, False)
+    """
+    training = {"initial weights": LAW, **{name: getattr(RECIPE, name) for name in _OF_RECIPE}, **(ours or {})}
+    rows = []
+    for place, every in enumerate((smoke, laptop, paper, published)):
+        networks = {
+            name: dict(zip(columns, values, strict=True)) for name, values in every.items() if only in ("", name)
+        }
+        same, kinds = (training, activation) if place < 3 else (PUBLISHED, theirs or activation)
+        row = dict(same)
+        for column in columns:
+            row[column] = {name: sizes[column] for name, sizes in networks.items() if sizes[column] is not None}
+        row["activation"] = {name: kinds[name] for name in networks}
+        row |= {what: values[place] for what, values in (also or {}).items()}
+        rows.append({what: value for what, value in row.items() if value is not None} if networks else {})
+    return Plan(rows[0], rows[1], rows[2], rows[3], titles=TITLES, by="activation" if alone else "")
 
 
-def settings_of(recipe: Recipe, names: Sequence[str], activation: str = ON_IMAGES) -> dict[str, Any]:
-    """Law and activation of the networks and what their recipe has in common, under the keys of :data:`COMMON`."""
-    laws = sorted({NETWORKS[name]["law"] for name in names})
-    return {
-        "initial weights": ", ".join(laws),
-        "optimiser": recipe.optimiser,
-        "rate": recipe.rate,
-        "schedule": recipe.schedule,
-        "batch": recipe.batch,
-        "momentum": recipe.momentum,
-        **{f"activation: {TITLES[name]}": activation for name in names},
-    }
+def recipe_of(plan: Mapping[str, Any], epochs: int) -> Recipe:
+    """The recipe that a row was planned with, for so many epochs."""
+    return dataclasses.replace(RECIPE, **{name: plan[name] for name in _OF_RECIPE}, epochs=epochs)
 
 
-def builder_of(name: str, shape: Sequence[int], activation: str = ON_IMAGES) -> Any:
-    """The chapter's network for images of a shape, with one output."""
-    return functools.partial(
-        builder(name), channels=shape[0], image_size=shape[1], outputs=1, activation=activation, **NETWORKS[name]
-    )
+def builder_of(name: str, shape: Sequence[int], **changes: Any) -> Any:
+    """The chapter's network for images of a shape, with one output and ReLU, but for changed settings."""
+    settings = {"activation": ON_IMAGES[name], **NETWORKS[name], **changes}
+    return functools.partial(builder(name), channels=shape[0], image_size=shape[1], outputs=1, **settings)
 
 
-def start_of(name: str, shape: Sequence[int], seed: int = 0, activation: str = ON_IMAGES) -> Family:
+def start_of(name: str, shape: Sequence[int], seed: int = 0, **changes: Any) -> Family:
     """One initialisation θ₀, from which network and linearisation both start."""
     with forked_rng(seed_of(seed, "initialisation of chapter 4", name)):
-        module: nn.Module = builder_of(name, shape, activation)()
+        module: nn.Module = builder_of(name, shape, **changes)()
     return Family.point(module, name=TITLES[name])
 
 
@@ -125,10 +160,10 @@ def training_run(family: Family, run: Run) -> Run:
 
 def images(name: str, sizes: tuple[int, int], run: Run, *, halves: bool = False) -> Arrays:
     """Standardised samples of CIFAR-10 or MNIST; with ``halves``, the first five classes against the rest (CIFAR-2)."""
-    found = _read(name, sizes, data.data_root(run.data_root))
+    samples = _read(name, sizes, data.data_root(run.data_root))
     if not halves:
-        return found
-    return dataclasses.replace(found, splits={split: (x, (y < 5).long()) for split, (x, y) in found.splits.items()})
+        return samples
+    return dataclasses.replace(samples, splits={split: (x, (y < 5).long()) for split, (x, y) in samples.splits.items()})
 
 
 @functools.lru_cache(maxsize=2)
@@ -138,17 +173,24 @@ def _read(name: str, sizes: tuple[int, int], root: Path) -> Arrays:
     return samples_of(part, sizes=sizes, root=root)
 
 
+def planned_images(plan: Row, name: str, run: Run, tell: Tell, data: str = "cifar10") -> Arrays:
+    """The samples planned for a network. A folder with a part of a data set has fewer, so what there was is told."""
+    samples = images(data, (plan["training samples"][name], plan["test samples"][name]), run)
+    tell.settings[f"samples: {TITLES[name]}"] = samples.name
+    tell.settings[f"training samples: {TITLES[name]}"] = samples.sizes["train"]
+    tell.settings[f"test samples: {TITLES[name]}"] = samples.sizes["test"]
+    return samples
+
+
 @dataclass(frozen=True)
 class Eigenfunctions:
-    """The first eigenfunctions of a tangent kernel at initialisation, over training and test samples together.
+    """The first eigenfunctions φ_ρ of a tangent kernel at initialisation, over training and test samples together.
 
     Attributes:
-        values: ``(k,)`` eigenvalues λ_ρ of the kernel's operator: those of the Gram matrix over n.
         functions: ``(k, n)`` φ_ρ = √n × eigenvector, training samples first.
         train: How many samples are training samples.
     """
 
-    values: Tensor
     functions: Tensor
     train: int
 
@@ -174,17 +216,12 @@ def eigenfunctions(family: Family, samples: Arrays, count: int, run: Run) -> Eig
 
     def work(key: str) -> Outcome:
         x = torch.cat([samples.whole("train")[0], samples.whole("test")[0]])
-        kernel = kernel_of(network, x, chosen)
-        pairs = eigenpairs(Matrix(kernel), count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
-        return {
-            "values": (pairs.values / len(x)).cpu(),
-            "functions": (pairs.vectors * len(x) ** 0.5).float().cpu(),
-            "residuals": (pairs.residuals * pairs.values[0] / pairs.values).cpu(),
-        }
+        kernel = Matrix(kernel_of(network, x, chosen))
+        pairs = eigenpairs(kernel, count, tolerance=1e-4, each=True, iterate=len(x) > 2000)
+        return {"functions": (pairs.vectors * len(x) ** 0.5).float().cpu()}
 
     trials = Trials("eigenfunctions", chosen, code=work, at=samples, family=family, samples=samples, count=count)
-    found = next(trials.outcomes(["pairs"], work))
-    return Eigenfunctions(found["values"], found["functions"], samples.sizes["train"])
+    return Eigenfunctions(next(trials.outcomes(["pairs"], work))["functions"], samples.sizes["train"])
 
 
 @dataclass(frozen=True)
@@ -229,13 +266,12 @@ class Learned:
 
 def learned(family: Family, samples: Arrays, labels: dict[str, Tensor], recipe: Recipe, run: Run) -> Learned:
     """A network of a point family trained on each of several targets."""
-    count = len(labels["train"])
-    trials = [Trial("target", row) for row in range(count)]
+    trials = [Trial("target", row) for row in range(len(labels["train"]))]
     course = Targets(samples, labels, recipe)
-    found = trained(family, course, trials, seed=0, run=training_run(family, run), label=family.name)
+    outcomes = trained(family, course, trials, seed=0, run=training_run(family, run), label=family.name)
 
     def gathered(name: str) -> np.ndarray:
-        return torch.stack([found[trial][name].double() for trial in trials]).numpy()
+        return torch.stack([outcomes[trial][name].double() for trial in trials]).numpy()
 
     steps, curves = gathered("steps")[0], gathered("curve")
     finite = gathered("diverged_at") < 0
@@ -311,12 +347,9 @@ def learned_by_kernel(
         weights=at,
         biased=biased,
     )
-    found = next(trials.outcomes(["models"], work))
-    numbers = {name: tensor.double().numpy() for name, tensor in found.items()}
-    missing = np.full(len(labels["train"]), np.nan)
-    return Learned(
-        iterations=iterations_to(recipe.threshold, numbers["curves"], numbers["steps"]), turn=missing, **numbers
-    )
+    numbers = {name: tensor.double().numpy() for name, tensor in next(trials.outcomes(["models"], work)).items()}
+    iterations = iterations_to(recipe.threshold, numbers["curves"], numbers["steps"])
+    return Learned(iterations=iterations, turn=np.full(len(labels["train"]), np.nan), **numbers)
 
 
 def _linear_model(
@@ -334,8 +367,7 @@ def _linear_model(
             start = torch.cat([network(part.to(like)).flatten() for part in torch.split(x, 500)]).double()
     signs = {split: (2.0 * rows.T - 1).to(device, torch.float64) for split, rows in labels.items()}  # (n, k)
     total = recipe.total_steps(count)
-    a = torch.zeros_like(signs["train"])
-    velocity = torch.zeros_like(a)
+    a, velocity = torch.zeros_like(signs["train"]), torch.zeros_like(signs["train"])
     losses = torch.zeros(total, a.shape[1], device=device, dtype=torch.float64)
     order = batches(count, recipe, total, seed_of(0, "repeat", 0), device)  # those of trainings in weights
     for step, batch in enumerate(order):
@@ -374,17 +406,10 @@ def learned_along(walk: Trajectory, task: Task, recipe: Recipe, run: Run) -> Lea
     )
 
 
-BINARY = Trained("training_accuracy", chance=50.0, best=100.0)
-
-
-def best_and_median(title: str, fitted: np.ndarray) -> dict[str, Number]:
-    """The best and the median training accuracy over targets in percent; trainings that diverged do not count."""
-    return {
-        f"{snake(title)}_{which}_training_accuracy": Estimate(100 * float(take(fitted))).named(
-            f"{title}: {which} training accuracy", "%"
-        )
-        for which, take in (("best", np.nanmax), ("median", np.nanmedian))
-    }
+def tell_training(tell: Tell, fitted: np.ndarray, words: str = "") -> None:
+    """The best and the median training accuracy over targets; trainings that diverged do not count."""
+    for which, take in (("best", np.nanmax), ("median", np.nanmedian)):
+        tell(f"{which} training accuracy{words}", Estimate(100 * float(take(fitted))), "%")
 
 
 FEW = 15  # points from which resampling is trusted with their mean
@@ -400,26 +425,11 @@ def mean_of(values: np.ndarray) -> Estimate:
     return over(values) if len(values) < FEW else bootstrapped(np.mean, values)
 
 
-def fall_and_mean(title: str, found: Learned | DirectionalBias, index: np.ndarray) -> dict[str, Number]:
-    """How accuracies fall with the index of what is learned, their mean in percent, and the best and median training accuracy."""
-    accuracy, fitted = accuracies_of(found)
-    fall, mean = bootstrapped(spearman, accuracy, index), mean_of(100 * accuracy).within(0.0, 100.0)
-    return {
-        **best_and_median(title, fitted),
-        f"{snake(title)}_rank_correlation_of_accuracy_and_index": fall.named(
-            f"{title}: rank correlation of accuracy and index"
-        ),
-        f"{snake(title)}_mean_accuracy": mean.named(f"{title}: mean accuracy", "%"),
-    }
-
-
-def drawn_curves(finding: Finding, dark: bool, x: str, y: str) -> Figure:
-    """The curves of a figure on one plot."""
-    return lines_figure(finding.curves_of("curve"), x=x, y=y, dark=dark)
-
-
-def accuracies_of(found: Learned | DirectionalBias) -> tuple[np.ndarray, np.ndarray]:
-    """Test and training accuracies by target or direction."""
-    if isinstance(found, Learned):
-        return found.accuracy, found.train_accuracy
-    return found.accuracy[0, 0, 0], found.train_accuracy[0, 0, 0]
+def tell_accuracies(tell: Tell, title: str, index: np.ndarray, accuracy: np.ndarray, fitted: np.ndarray) -> None:
+    """Tell how test and training accuracies depend on the index of what is learned."""
+    of = tell.about(title)
+    tell.array(title, np.stack([index, accuracy]), kind="accuracy")
+    tell.array(title, np.stack([index, fitted]), kind="training accuracy")
+    tell_training(of, fitted)
+    of("rank correlation of accuracy and index", bootstrapped(spearman, accuracy, index))
+    of("mean accuracy", mean_of(100 * accuracy).within(*PERCENT), "%")

@@ -11,25 +11,24 @@ import torch
 
 from biascope.families.family import Family
 from biascope.papers.linearized2021.shared import (
-    ON_IMAGES,
-    PUBLISHED,
-    RECIPE,
+    PERCENT,
+    SMALL,
     TITLES,
     Targets,
     any_start,
-    drawn_curves,
     images,
     learned_by_kernel,
     linearised,
-    per_network,
-    settings_of,
+    planned,
+    recipe_of,
     start_of,
     training_run,
 )
-from biascope.papers.selection import chosen, old_figure
-from biascope.results.estimate import Number, over, over_ratios, paired_error
+from biascope.results.estimate import over, over_ratios, paired_error
 from biascope.results.figures import lines_figure
-from biascope.results.finding import Finding
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Row
+from biascope.results.shows import curves
 from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -46,61 +45,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclasses.dataclass(frozen=True)
-class Growth:
-    """How figure 4.6 is run for a network.
-
-    Attributes:
-        sizes: Training samples.
-        test: Test samples.
-        repeats: Trainings of each size.
-        steps: Iterations, the same number for every size; or none.
-        epochs: Epochs, the same number for every size, as in the authors' trainings; or none. One of the two is given.
-        by_kernel: Whether the linearisation is trained by its kernel matrix. The trajectory is that of its weights. For a large network
-            this takes seconds instead of minutes; for many samples the matrix is too large.
-    """
-
-    sizes: tuple[int, ...]
-    test: int
-    repeats: int
-    steps: int | None = None
-    epochs: int | None = None
-    by_kernel: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError(
-                f"One of steps and epochs must be given, got steps={self.steps} and epochs={self.epochs}. Pass epochs=100 alone."
-            )
-
-    @property
-    def recipe(self) -> Recipe:
-        """The chapter's recipe for so many iterations or epochs."""
-        if self.epochs is None:
-            return dataclasses.replace(RECIPE, steps=self.steps)
-        return dataclasses.replace(RECIPE, epochs=self.epochs)
-
-    @property
-    def length(self) -> dict[str, Any]:
-        """Iterations and epochs as settings: one number of iterations for all sizes, or one for each; epochs of the largest size."""
-        largest = max(self.sizes)
-        if self.epochs is None:
-            return {"iterations": self.steps, "epochs": round((self.steps or 0) / RECIPE.steps_per_epoch(largest))}
-        return {"iterations": [self.recipe.total_steps(size) for size in self.sizes], "epochs": self.epochs}
+def _tell_fitted(tell: Tell, title: str, percents: Sequence[float] | np.ndarray) -> None:
+    """The training accuracy of the repetitions at the largest size."""
+    label, key = f"{title}: training accuracy at the largest size", f"{snake(title)}_training_accuracy"
+    tell(label, over(percents, within=PERCENT), "%", key=key)
 
 
-_SIZES: dict[str, dict[str, Growth]] = {
-    "smoke": {
-        "lenet": Growth((32, 64), 320, 2, steps=4),
-        "mlp": Growth((32, 160), 320, 2, epochs=2, by_kernel=True),
-    },
-    "laptop": {name: Growth((250, 4000), 2000, 3, steps=800) for name in ("mlp", "lenet")},
-    "paper": {
-        "mlp": Growth((500, 2000, 8000, 50_000), 10_000, 20, steps=8000),
-        "lenet": Growth((500, 2000, 8000, 50_000), 10_000, 5, steps=8000),
-        "resnet18": Growth((500, 8000), 5000, 3, epochs=100, by_kernel=True),  # as in the released code
-    },
-}
+def recipe_for(plan: Row, name: str) -> Recipe:
+    """The chapter's recipe for the iterations or epochs that are the same at every size."""
+    iterations = plan["iterations"][name]
+    steps = iterations if isinstance(iterations, int) else None
+    return dataclasses.replace(recipe_of(plan, plan["epochs"][name]), steps=steps)
+
 
 # Parts of the test samples, whose accuracies tell how much a difference of models depends on the test samples.
 _BLOCKS = 50
@@ -149,139 +105,110 @@ class Reached:
     blocks: np.ndarray
 
 
-def _by_weights(family: Family, course: Sizes, plan: Growth, run: Run) -> Reached:
+def _by_weights(family: Family, course: Sizes, sizes: Sequence[int], repeats: int, run: Run) -> Reached:
     """Trainings of the weights of a family's members."""
-    trials = [[Trial(f"size {size}", repeat) for repeat in range(plan.repeats)] for size in plan.sizes]
+    trials = [[Trial(f"size {size}", repeat) for repeat in range(repeats)] for size in sizes]
     flat = [trial for row in trials for trial in row]
-    found = trained(family, course, flat, seed=0, run=training_run(family, run), label=family.name)
+    outcomes = trained(family, course, flat, seed=0, run=training_run(family, run), label=family.name)
 
     def table(part: str) -> np.ndarray:
         """Of each size and repetition; the last number of a curve."""
-        return np.array([[float(found[trial][part].flatten()[-1]) for trial in row] for row in trials])
+        return np.array([[float(outcomes[trial][part].flatten()[-1]) for trial in row] for row in trials])
 
     blocks = np.stack([table(f"accuracy/{block}") for block in course.blocks], -1)
     return Reached(table("accuracy/test"), table("accuracy/train"), table("distance"), table("curve"), blocks)
 
 
-def _by_kernel(name: str, family: Family, course: Sizes, plan: Growth, run: Run) -> Reached:
+def _by_kernel(name: str, family: Family, course: Sizes, sizes: Sequence[int], repeats: int, run: Run) -> Reached:
     """Linearisations of the same members, trained on the same batches by their kernel matrices."""
-    starts = family.draw(plan.repeats, seed=seed_of(0, "repeat", 0), run=training_run(family, run))
+    starts = family.draw(repeats, seed=seed_of(0, "repeat", 0), run=training_run(family, run))
     point, rows = start_of(name, course.samples.shape), []
-    for size in plan.sizes:
+    for size in sizes:
         task = course.task(f"size {size}", (), 0, Run(device="cpu"))
         assert isinstance(task, Arrays)
         part = dataclasses.replace(task, splits={split: task.splits[split] for split in ("train", "test")})
         labels = {split: y[None] for split, (_, y) in part.splits.items()}
-        rows.append(
-            [
-                learned_by_kernel(point, part, labels, course.how, run, at=starts.member(repeat).params)
-                for repeat in range(plan.repeats)
-            ]
-        )
+        weights = (starts.member(repeat).params for repeat in range(repeats))
+        rows.append([learned_by_kernel(point, part, labels, course.how, run, at=params) for params in weights])
 
     def table(part: str) -> np.ndarray:
-        return np.array([[getattr(each, part)[0] for each in row] for row in rows])
+        return np.array([[getattr(model, part)[0] for model in row] for row in rows])
 
     right = table("right")  # (size, repeat, sample)
-    blocks = np.stack([each.mean(-1) for each in np.array_split(right, len(course.blocks), -1)], -1)
-    ends = np.array([[each.curves[0, -1] for each in row] for row in rows])  # short trainings have shorter curves
+    blocks = np.stack([block.mean(-1) for block in np.array_split(right, len(course.blocks), -1)], -1)
+    ends = np.array([[model.curves[0, -1] for model in row] for row in rows])  # short trainings have shorter curves
     return Reached(table("accuracy"), table("train_accuracy"), table("distance"), ends, blocks)
 
 
-@old_figure(
+_LENGTHS: dict[type, str] = {
+    int: "Equal iterations at every size, so that small sets are trained as long: {}. Epochs are those of the largest size.",
+    tuple: "Equal epochs at every size, as in the authors' trainings: {}. Small sets have fewer iterations.",
+}
+
+
+def _tell_lengths(plan: Row, tell: Tell) -> None:
+    """Which networks have one number of iterations for all sizes, and which have one for each."""
+    for kind, sentence in _LENGTHS.items():
+        titles = [TITLES[name] for name, iterations in plan["iterations"].items() if isinstance(iterations, kind)]
+        if titles:
+            tell.note(sentence.format(", ".join(titles)))
+
+
+@figure(
     "4.6",
-    networks=_SIZES,
     title="The advantage of non-linear networks on CIFAR-2 against the number of training samples",
-    published={
-        **PUBLISHED,
-        **per_network(("mlp", "lenet", "resnet18"), activation=ON_IMAGES, largest_size=50_000, seeds=5, epochs=200),
-    },
-    show=lambda finding, dark: drawn_curves(finding, dark, "training samples", "test accuracy, %"),
+    plan=planned(
+        ("sizes", "largest size", "test samples", "seeds", "iterations", "epochs", "linearisation trained by"),
+        # With its kernel matrix a linearisation has the trajectory of its weights. For a large network this takes seconds instead of
+        # minutes; for many samples the matrix is too large.
+        smoke={
+            "lenet": ((32, 64), 64, 320, 2, 4, 4, "weights"),
+            "mlp": ((32, 160), 160, 320, 2, (2, 4), 2, "kernel matrix"),
+        },
+        laptop=dict.fromkeys(SMALL, ((250, 4000), 4000, 2000, 3, 800, 25, "weights")),
+        paper={
+            "mlp": ((500, 2000, 8000, 50_000), 50_000, 10_000, 20, 8000, 20, "weights"),
+            "lenet": ((500, 2000, 8000, 50_000), 50_000, 10_000, 5, 8000, 20, "weights"),
+            "resnet18": ((500, 8000), 8000, 5000, 3, (400, 6300), 100, "kernel matrix"),  # length as released
+        },
+        published=dict.fromkeys(TITLES, (None, 50_000, None, 5, None, 200, None)),
+        ours={"seed": 0},
+        alone=True,
+    ),
+    show=curves("curve", x="training samples", y="test accuracy, %"),
 )
-def figure_46(effort: str, run: Run) -> Finding:
+def figure_46(plan: Row, run: Run, tell: Tell) -> None:
     """Test accuracy and weight distance of networks and linearisations over training sizes."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    words: dict[str, str] = {}
-    plans = chosen(_SIZES[effort])
-    for name, plan in plans.items():
-        title, key, places = TITLES[name], snake(TITLES[name]), np.array(plan.sizes, float)
-        samples = images("cifar10", (max(plan.sizes), plan.test), run, halves=True)
-        words[name] = samples.name
+    for name in plan.networks:
+        title, sizes, repeats = TITLES[name], plan["sizes"][name], plan["seeds"][name]
+        samples = images("cifar10", (plan["largest size"][name], plan["test samples"][name]), run, halves=True)
+        tell.settings[f"samples: {title}"] = samples.name
         family = any_start(name, samples.shape)
-        course = Sizes(samples, {}, plan.recipe)
-        network = _by_weights(family, course, plan, run)
-        line = (
-            _by_kernel(name, family, course, plan, run)
-            if plan.by_kernel
-            else _by_weights(linearised(family), course, plan, run)
-        )
-        for subject, found in ((title, network), (f"linearised {title}", line)):
-            statistics[f"{snake(subject)}_training_accuracy"] = over(100 * found.fitted[-1], within=(0.0, 100.0)).named(
-                f"{subject}: training accuracy at the largest size", "%"
-            )
-            arrays[f"curve: {subject}"] = np.stack([places, 100 * found.accuracy.mean(1)])
-            arrays[f"distance: {subject}"] = np.stack([places, found.distance.mean(1)])
+        course = Sizes(samples, {}, recipe_for(plan, name))
+        network = _by_weights(family, course, sizes, repeats, run)
+        if plan["linearisation trained by"][name] == "kernel matrix":
+            line = _by_kernel(name, family, course, sizes, repeats, run)
+        else:
+            line = _by_weights(linearised(family), course, sizes, repeats, run)
+        for subject, model in ((title, network), (f"linearised {title}", line)):
+            _tell_fitted(tell, subject, 100 * model.fitted[-1])
+            tell.array(subject, np.stack([sizes, 100 * model.accuracy.mean(1)]), kind="curve")
+            tell.array(subject, np.stack([sizes, model.distance.mean(1)]), kind="distance")
+        of = tell.about(title)
         lead = 100 * (network.accuracy - line.accuracy)  # (size, repeat)
         parts = 100 * (network.blocks - line.blocks)  # (size, repeat, block)
         growth = over(lead[-1] - lead[0], shared=paired_error(parts[-1] - parts[0]))
-        largest = over(lead[-1], shared=paired_error(parts[-1]))
-        further = over_ratios(network.distance[-1] / network.distance[0])
+        of("growth of the advantage", growth, "points")
+        of("advantage at the largest size", over(lead[-1], shared=paired_error(parts[-1])), "points")
         slower = over_ratios(line.end[-1] / np.maximum(network.end[-1], 1e-12))
-        statistics |= {
-            f"{key}_final_loss_of_the_linearisation_over_its_own": slower.named(
-                f"{title}: final loss of the linearisation over its own"
-            ),
-            f"{key}_growth_of_the_advantage": growth.named(f"{title}: growth of the advantage", "points"),
-            f"{key}_advantage_at_the_largest_size": largest.named(f"{title}: advantage at the largest size", "points"),
-            f"{key}_distance_at_the_largest_over_the_smallest_size": further.named(
-                f"{title}: distance at the largest over the smallest size"
-            ),
-        }
-    settings: dict[str, Any] = {**settings_of(RECIPE, list(plans)), "seed": 0}
-    for name, plan in plans.items():
-        settings |= per_network(
-            (name,),
-            samples=words[name],
-            sizes=list(plan.sizes),
-            largest_size=max(plan.sizes),
-            seeds=plan.repeats,
-            **plan.length,
-        )
-    notes = (
-        *_lengths(plans),
+        of("final loss of the linearisation over its own", slower)
+        of("distance at the largest over the smallest size", over_ratios(network.distance[-1] / network.distance[0]))
+    _tell_lengths(plan, tell)
+    tell.note(
         "Intervals join the spread over seeds and the error of finitely many test samples.",
         f"The latter is the spread of a difference over {_BLOCKS} blocks of test samples; in runs before 18 November 2026, a bound.",
         "All seeds of a size have the same training samples. How much the numbers depend on these is not in the intervals.",
     )
-    return Finding(statistics, arrays, settings, notes)
-
-
-def _lengths(plans: dict[str, Growth]) -> list[str]:
-    """Which networks have equal iterations at every size, and which equal epochs, in words."""
-    by_steps, by_epochs = (
-        ", ".join(TITLES[name] for name, plan in plans.items() if (plan.epochs is None) is equal)
-        for equal in (True, False)
-    )
-    notes = []
-    if by_steps:
-        notes.append(
-            f"Equal iterations at every size, so that small sets are trained as long: {by_steps}. Epochs are those of the largest size."
-        )
-    if by_epochs:
-        notes.append(
-            f"Equal epochs at every size, as in the authors' trainings: {by_epochs}. Small sets have fewer iterations."
-        )
-    return notes
-
-
-# Training sizes, test samples, epochs, seeds.
-_PEAKS: dict[str, dict[str, tuple[tuple[int, ...], int, int, int]]] = {
-    "smoke": {"lenet": ((32, 64), 48, 4, 2)},
-    "laptop": {"mlp": ((500, 4000), 4000, 40, 3), "lenet": ((500, 4000), 4000, 40, 3)},
-    "paper": {"mlp": ((1000, 4000, 16_000), 10_000, 50, 8), "lenet": ((1000, 4000, 16_000), 10_000, 50, 8)},
-}
-_MARKS = 50  # times at which test accuracy is taken, evenly spread over a training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,28 +231,26 @@ class Course441:
         return int(below[0]) + 1 if len(below) else len(self.loss)
 
 
-def course_441(name: str, size: int, repeat: int, line: bool, effort: str, run: Run) -> Course441:
+def course_441(plan: Row, name: str, size: int, repeat: int, run: Run, *, line: bool) -> Course441:
     """A network or its linearisation on CIFAR-2, followed through its training; kept in the run folder."""
-    _, test, epochs, _ = _PEAKS[effort][name]
-    samples = images("cifar10", (size, test), run, halves=True)
+    samples = images("cifar10", (size, plan["test samples"][name]), run, halves=True)
     family = start_of(name, samples.shape, repeat)
     family = linearised(family) if line else family
     chosen_run = training_run(family, run)
-    recipe = dataclasses.replace(RECIPE, epochs=epochs)
+    recipe, count = recipe_of(plan, plan["epochs"][name]), plan["marks"]
 
     def work(key: str) -> Outcome:
         task = samples.to(chosen_run)
         total = recipe.total_steps(size)
-        marks = sorted({max(1, total * (index + 1) // _MARKS) for index in range(_MARKS)})
+        marks = sorted({max(1, total * (index + 1) // count) for index in range(count)})
         accuracies = []
 
         def observe(step: int, network: Any) -> None:
             accuracies.append(float(evaluation(network, task, "test", loss=recipe.loss, run=chosen_run).accuracy[0]))
 
-        start = family.draw(1, seed=0, run=chosen_run).member(0)
-        walk = fit(start, task, recipe, seed=repeat, run=chosen_run, observe=observe, observe_at=marks)
-        edges = [0, *marks]
-        losses = [walk.losses[a:b].mean() for a, b in itertools.pairwise(edges)]
+        network = family.draw(1, seed=0, run=chosen_run).member(0)
+        walk = fit(network, task, recipe, seed=repeat, run=chosen_run, observe=observe, observe_at=marks)
+        losses = [walk.losses[start:end].mean() for start, end in itertools.pairwise([0, *marks])]
         fitted = evaluation(walk.networks, task, "train", loss=recipe.loss, run=chosen_run).accuracy[0]
         return {"accuracy": torch.tensor(accuracies), "loss": torch.stack(losses), "fitted": fitted.cpu()}
 
@@ -338,82 +263,69 @@ def course_441(name: str, size: int, repeat: int, line: bool, effort: str, run: 
         samples=samples,
         recipe=recipe,
         repeat=repeat,
-        marks=_MARKS,
+        marks=count,
     )
-    found = next(trials.outcomes(["course"], work))
-    return Course441(found["accuracy"].double().numpy(), found["loss"].double().numpy(), float(found["fitted"]))
-
-
-@old_figure(
-    "4.4.1 text",
-    networks=_PEAKS,
-    title="Epochs of the best test accuracy and of one training loss on CIFAR-2",
-    show=lambda finding, dark: _drawn_courses(finding, dark),
-    published={
-        **PUBLISHED,
-        **per_network(("mlp", "lenet", "resnet18"), activation=ON_IMAGES, largest_size=50_000, epochs=200, seeds=5),
-    },
-)
-def peaks(effort: str, run: Run) -> Finding:
-    """When networks and linearisations have their best test accuracy, and when they reach the loss that both of them reach."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    plans = chosen(_PEAKS[effort])
-    settings: dict[str, Any] = {**settings_of(RECIPE, list(plans)), "marks": _MARKS}
-    for name, (sizes, test, epochs, seeds) in plans.items():
-        title, key = TITLES[name], snake(TITLES[name])
-        ratios: dict[str, list[list[float]]] = {"peaks": [], "losses": []}  # by size, of each seed
-        fitted: dict[str, list[float]] = {}
-        for size in sizes:
-            rows: dict[str, list[float]] = {"peaks": [], "losses": []}
-            curves = []
-            for repeat in range(seeds):
-                network, line = (course_441(name, size, repeat, each, effort, run) for each in (False, True))
-                both = max(float(network.loss[-1]), float(line.loss[-1]))
-                rows["peaks"].append(float(np.log2(line.peak(test) / network.peak(test))))
-                rows["losses"].append(float(np.log2(line.reaches(both) / network.reaches(both))))
-                curves.append((network.accuracy, line.accuracy))
-                if size == max(sizes):
-                    fitted.setdefault(title, []).append(100 * network.fitted)
-                    fitted.setdefault(f"linearised {title}", []).append(100 * line.fitted)
-            for what, row in rows.items():
-                ratios[what].append(row)
-            marks = np.arange(1, len(curves[0][0]) + 1) / len(curves[0][0])
-            for place, subject in enumerate((title, f"linearised {title}")):
-                mean = np.mean([pair[place] for pair in curves], 0)
-                arrays[f"curve: {subject}, {size:,} samples"] = np.stack([marks, 100 * mean])
-        peak, loss = (np.array(ratios[what]) for what in ("peaks", "losses"))  # (size, seed)
-        statistics |= {
-            f"{key}_peaks_nearer_than_losses": over((loss - np.abs(peak)).mean(0)).named(
-                f"{title}: how much nearer the best test accuracies are than the losses, in powers of 2"
-            ),
-            f"{key}_logarithm_of_the_ratio_of_peaks": over(peak.mean(0)).named(
-                f"{title}: epochs to the best test accuracy, linearisation over network, logarithm to base 2"
-            ),
-            f"{key}_logarithm_of_the_ratio_of_losses": over(loss.mean(0)).named(
-                f"{title}: epochs to one training loss, linearisation over network, logarithm to base 2"
-            ),
-            **{
-                f"{snake(subject)}_training_accuracy": over(values, within=(0.0, 100.0)).named(
-                    f"{subject}: training accuracy at the largest size", "%"
-                )
-                for subject, values in fitted.items()
-            },
-        }
-        settings |= per_network(
-            (name,), sizes=list(sizes), largest_size=max(sizes), test_samples=test, epochs=epochs, seeds=seeds
-        )
-    notes = (
-        "The best test accuracy is reached at the first of 50 times at which it is the largest but for one standard error of the test "
-        "sample. The training loss is the larger of the two final ones, which both models reach.",
-        "Means over training sizes.",
-    )
-    return Finding(statistics, arrays, settings, notes)
+    course = next(trials.outcomes(["course"], work))
+    return Course441(course["accuracy"].double().numpy(), course["loss"].double().numpy(), float(course["fitted"]))
 
 
 def _drawn_courses(finding: Finding, dark: bool) -> Figure:
     """The largest training set alone: eight curves on one plot are unreadable."""
     sizes = {name: name.removesuffix(" samples").rsplit(", ", 1) for name in finding.curves_of("curve")}
     largest = max((size for _, size in sizes.values()), key=lambda size: int(size.replace(",", "")))
-    curves = {sizes[name][0]: each for name, each in finding.curves_of("curve").items() if sizes[name][1] == largest}
-    return lines_figure(curves, x=f"share of the epochs, {largest} training samples", y="test accuracy, %", dark=dark)
+    shown = {sizes[name][0]: curve for name, curve in finding.curves_of("curve").items() if sizes[name][1] == largest}
+    return lines_figure(shown, x=f"share of the epochs, {largest} training samples", y="test accuracy, %", dark=dark)
+
+
+@figure(
+    "4.4.1 text",
+    title="Epochs of the best test accuracy and of one training loss on CIFAR-2",
+    plan=planned(
+        ("sizes", "largest size", "test samples", "epochs", "seeds"),
+        smoke={"lenet": ((32, 64), 64, 48, 4, 2)},
+        laptop=dict.fromkeys(SMALL, ((500, 4000), 4000, 4000, 40, 3)),
+        paper=dict.fromkeys(SMALL, ((1000, 4000, 16_000), 16_000, 10_000, 50, 8)),
+        published=dict.fromkeys(TITLES, (None, 50_000, None, 200, 5)),
+        ours={"marks": 50},  # times at which test accuracy is taken, evenly spread over a training
+        alone=True,
+    ),
+    show=_drawn_courses,
+)
+def peaks(plan: Row, run: Run, tell: Tell) -> None:
+    """When networks and linearisations have their best test accuracy, and when they reach the loss that both of them reach."""
+    for name in plan.networks:
+        test, titles = plan["test samples"][name], (TITLES[name], f"linearised {TITLES[name]}")
+        peak: list[list[float]] = []  # log₂ of the linearisation over the network, by size, of each seed
+        loss: list[list[float]] = []
+        for size in plan["sizes"][name]:
+            pairs = [
+                [course_441(plan, name, size, repeat, run, line=line) for line in (False, True)]
+                for repeat in range(plan["seeds"][name])
+            ]
+            peak.append([float(np.log2(line.peak(test) / network.peak(test))) for network, line in pairs])
+            both = [max(float(course.loss[-1]) for course in pair) for pair in pairs]  # the loss that both reach
+            reached = [[course.reaches(end) for course in pair] for pair, end in zip(pairs, both, strict=True)]
+            loss.append([float(np.log2(line / network)) for network, line in reached])
+            for title, courses in zip(titles, zip(*pairs, strict=True), strict=True):
+                accuracy = np.mean([course.accuracy for course in courses], 0)
+                marks = np.arange(1, len(accuracy) + 1) / len(accuracy)
+                tell.array(f"{title}, {size:,} samples", np.stack([marks, 100 * accuracy]), kind="curve")
+                if size == plan["largest size"][name]:
+                    _tell_fitted(tell, title, [100 * course.fitted for course in courses])
+        of, key = tell.about(titles[0]), snake(titles[0])
+        of(
+            "how much nearer the best test accuracies are than the losses, in powers of 2",
+            over((np.array(loss) - np.abs(peak)).mean(0)),
+            key=f"{key}_peaks_nearer_than_losses",
+        )
+        for ratios, what, short in ((peak, "the best test accuracy", "peaks"), (loss, "one training loss", "losses")):
+            of(
+                f"epochs to {what}, linearisation over network, logarithm to base 2",
+                over(np.mean(ratios, 0)),
+                key=f"{key}_logarithm_of_the_ratio_of_{short}",
+            )
+    tell.note(
+        "The best test accuracy is reached at the first of 50 times at which it is the largest but for one standard error of the test "
+        "sample. The training loss is the larger of the two final ones, which both models reach.",
+        "Means over training sizes.",
+    )
