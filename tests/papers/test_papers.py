@@ -9,8 +9,8 @@ import pytest
 from figures_at_smoke import RUN_ELSEWHERE, checked
 
 from biascope import papers
-from biascope.papers.nads2020 import shared as numbers
-from biascope.papers.nads2020.directions import comb_share
+from biascope.papers.nads2020.energy import comb_share
+from biascope.papers.nads2020.released import against_published, published_accuracies
 from biascope.results import estimate
 from biascope.runs.run import Run
 
@@ -80,14 +80,14 @@ def test_published_accuracies_are_matched_by_frequency(tmp_path: Path) -> None:
     rows = ["x,y,acc_lr,acc_ln,acc_rn,acc_dn,acc_vgg"]
     rows += [f"{x},{y},0,{x + 100 * y},0,0,0" for x in range(16) for y in range(16)]
     (folder / "dft_accuracies.csv").write_text("\n".join(rows))
-    published = numbers.published_accuracies("lenet", Run(device="cpu", data_root=tmp_path))
+    published = published_accuracies("lenet", Run(device="cpu", data_root=tmp_path))
     assert published is not None
     assert published[0, 0] == 8 + 100 * 8  # entry (8, 8) is frequency zero
     labels = [("Re", 0, 0), ("Re", 2, 0), ("Re", 3, 0), ("Re", 31 - 1, 0)]
-    ours, theirs = numbers.against_published(labels, np.array([0.5, 0.6, 0.7, 0.8]), published)
+    ours, theirs = against_published(labels, np.array([0.5, 0.6, 0.7, 0.8]), published)
     assert ours.tolist() == pytest.approx([50, 60, 80])  # (3, 0) is not on their lattice
     assert theirs.tolist() == [808, published[2, 0], published[-2, 0]]
-    assert numbers.published_accuracies("lenet", Run(device="cpu", data_root=folder)) is None
+    assert published_accuracies("lenet", Run(device="cpu", data_root=folder)) is None
 
 
 def test_bootstrap_intervals_cover_the_truth_as_often_as_they_say() -> None:

@@ -11,7 +11,7 @@ from biascope.derivatives.operators import GradientCovariance
 from biascope.families.family import Family
 from biascope.networks import builder
 from biascope.papers.nads2020.frequencies import MAPS, frequencies
-from biascope.papers.nads2020.shared import COLUMNS, against_published, published_accuracies
+from biascope.papers.nads2020.released import COLUMNS, against_published, published_accuracies
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.probe import Probe
@@ -69,7 +69,7 @@ def test_resnet18_is_at_chance_on_a_quarter_of_the_published_frequencies(data_ro
     said = (Path(__file__).parents[2] / "docs" / "papers" / "nads2020.md").read_text(encoding="utf-8")
     assert f"lie at {both.min():.0f} to {both.max():.0f} % (mean {both.mean():.1f} %)" in said
     assert np.mean(list(accuracies.values())) == pytest.approx(86.4, abs=0.05)
-    sample = frequencies(MAPS["paper"]["resnet18"])
+    sample = frequencies(MAPS.paper["frequencies"]["resnet18"])
     _, theirs = against_published(sample.labels, np.zeros(len(sample)), accuracies)
     assert len(theirs) == len(sample) >= 72, "every frequency of the sample is in the file"
     shares = [np.mean(theirs < 60), np.mean((theirs > 60) & (theirs < 99.6)), np.mean(theirs > 99.6)]

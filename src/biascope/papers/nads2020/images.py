@@ -1,461 +1,346 @@
-"""Figures 7, 8 and thesis 3.13: what directions mean for real images (CIFAR-10)."""
+"""Figures 7, 8, thesis 3.13 and section E: what directions mean for real images (CIFAR-10)."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.optimize import linprog
 
-from biascope import data
-from biascope.families.family import Family
-from biascope.papers.nads2020.directions import CNNS, EXACT, directions
-from biascope.papers.nads2020.shared import (
-    TITLES,
-    family_of,
-    in_percent,
-    keyed,
-    points_between,
-    training_run,
-)
-from biascope.papers.selection import chosen, old_figure
-from biascope.results.estimate import Number
-from biascope.results.figures import lines_figure
-from biascope.results.finding import Finding
+from biascope.papers.nads2020.accuracies import in_percent, points_between
+from biascope.papers.nads2020.directions import DRAWS, EXACT, directions
+from biascope.papers.nads2020.image_courses import CARRIED, Flipped, Images, Poisoned, Underspecified, cifar
+from biascope.papers.nads2020.networks import CNNS, TITLES, family_of, in_float32, keyed, training_run
+from biascope.results.draw import PALETTE, blank, panel
+from biascope.results.estimate import Estimate
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
+from biascope.results.shows import curves
 from biascope.runs.run import Run
-from biascope.tasks.images import SideBySide, flipped, poisoned
-from biascope.tasks.task import Arrays, Task, along_directions, master_dtype
+from biascope.tasks.images import poisoned
+from biascope.tasks.task import Arrays
 from biascope.training.recipe import Recipe
-from biascope.training.sweep import Course, Trial, trained
+from biascope.training.sweep import Trial, trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The recipe of the released code; epochs are fewer where that is said.
-RECIPE = Recipe("sgd", rate=0.21, schedule="linear", momentum=0.9, weight_decay=5e-4, epochs=50, batch=128, clip=0.5)
-# Mean and standard deviation of CIFAR-10 by channel, as in the released code, which standardises images before the network.
-MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
-PIXELS = "standardised, no augmentation"
-#: The authors' training on CIFAR-10, under the keys of our settings.
-PUBLISHED: dict[str, Any] = {
-    "training images": 50_000,
-    "test images": 10_000,
-    "optimiser": "sgd",
-    "schedule": "linear",
-    "momentum": 0.9,
-    "weight decay": 5e-4,
-    "batch": 128,
-    "initial weights": "PyTorch",
+IMAGES = {
+    "smoke": {"training images": 64, "test images": 64},
+    "laptop": {"training images": 4000, "test images": 2000},
+    "paper": {"training images": 50_000, "test images": 10_000},
 }
-PART = "cifar10-part"  # a part of CIFAR-10 as an .npz, for machines that hold no more
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How one network is trained on images.
-
-    Attributes:
-        epochs: Passes over the training images.
-        repeats: Networks, each with its own initial weights and order of the images.
-        places: Indices of directions, if there are several.
-    """
-
-    epochs: int
-    repeats: int
-    places: tuple[int, ...] = ()
-
-    @property
-    def recipe(self) -> Recipe:
-        """The published recipe with these epochs."""
-        return dataclasses.replace(RECIPE, epochs=self.epochs)
-
-
-def planned(plans: Mapping[str, Plan], images: Arrays, run: Run) -> dict[str, Any]:
-    """The settings of trainings on images, under the keys of :data:`PUBLISHED` and of :func:`published_for`."""
-    settings: dict[str, Any] = {
-        "training images": images.sizes["train"],
-        "test images": images.sizes["test"],
-        "optimiser": RECIPE.optimiser,
-        "schedule": RECIPE.schedule,
-        "momentum": RECIPE.momentum,
-        "weight decay": RECIPE.weight_decay,
-        "batch": RECIPE.batch,
-        "initial weights": "PyTorch",
-        "seed": 0,
-    }
-    for name, plan in plans.items():
-        title = TITLES[name]
-        settings |= {f"epochs: {title}": plan.epochs, f"rate: {title}": RECIPE.rate, f"seeds: {title}": plan.repeats}
-        settings |= {f"clip: {title}": RECIPE.clip, f"pixels: {title}": PIXELS}
-        settings[f"precision: {title}"] = training_run(family_of(name), run).precision
-        if plan.places:
-            settings[f"directions: {title}"] = list(plan.places)
-    return settings
 
 
 def published_for(*names: str) -> dict[str, Any]:
     """The authors' training of each network. Clipping and pixels are those of the released code, of figure 7."""
-    each = {"epochs": 50, "rate": 0.21, "clip": 0.5, "pixels": PIXELS}
-    return {**PUBLISHED, **{f"{key}: {TITLES[name]}": value for name in names for key, value in each.items()}}
+    return {
+        **IMAGES["paper"],
+        "optimiser": "sgd",
+        "schedule": "linear",
+        "momentum": 0.9,
+        "weight decay": 5e-4,
+        "batch": 128,
+        "initial weights": "PyTorch",
+        "epochs": dict.fromkeys(names, 50),
+        "rate": dict.fromkeys(names, 0.21),
+        "clip": dict.fromkeys(names, 0.5),
+        "pixels": dict.fromkeys(names, "standardised, no augmentation"),
+    }
 
 
-def cifar(effort: str, run: Run, seed: int = 0) -> Arrays:
-    """CIFAR-10, or as much of it as an effort takes and the data folder has."""
-    train, test = {"smoke": (64, 64), "laptop": (4000, 2000), "paper": (50_000, 10_000)}[effort]
-    root = data.data_root(run.data_root)
-    name = PART if (root / f"{PART}.npz").exists() else "cifar10"
-    whole = data.load(name, root=root)
-    sizes = {split: min(count, len(whole.splits[split][0])) for split, count in (("train", train), ("test", test))}
-    part = whole.subset(sizes, seed=seed)
-    splits = {split: (torch.from_numpy(x), torch.from_numpy(_labels(y))) for split, (x, y) in part.splits.items()}
-    return Arrays(splits)
+def trained_by(effort: str, epochs: Mapping[str, int], **others: Any) -> dict[str, Any]:
+    """The settings of networks that are trained as published, but for their epochs and what else the figure has.
 
-
-def _labels(labels: np.ndarray | None) -> np.ndarray:
-    assert labels is not None
-    return labels.astype(np.int64)
-
-
-@dataclass(frozen=True, repr=False)
-class Standardised(Task):
-    """Images with each channel minus its mean, divided by its standard deviation.
-
-    Attributes:
-        pixels: Images from 0 to 1, with what was done to them in pixel space.
-        mean: ``(K, 1, 1)``, to subtract.
-        deviation: ``(K, 1, 1)``, to divide by.
+    There are several seeds, each with its own initial weights and order of the images, and draws for each network's directions.
     """
-
-    pixels: Task
-    mean: torch.Tensor
-    deviation: torch.Tensor
-
-    @property
-    def members(self) -> int | None:
-        """Number of members, if the images have members."""
-        return self.pixels.members
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of samples of each split."""
-        return self.pixels.sizes
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return self.pixels.shape
-
-    def batch(self, split: str, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: D102
-        x, y = self.pixels.batch(split, indices)
-        return (x - self.mean) / self.deviation, y
-
-    def select(self, members: Sequence[int]) -> Standardised:  # noqa: D102
-        return Standardised(self.pixels.select(members), self.mean, self.deviation)
+    return {
+        **published_for(*epochs),
+        **IMAGES[effort],
+        "seed": 0,
+        "epochs": epochs,
+        "seeds": dict.fromkeys(epochs, 1 if effort == "smoke" else 3),
+        "draws": {name: DRAWS[effort][_whose(name)] for name in epochs},
+        **others,
+    }
 
 
-def standardised(pixels: Task, run: Run) -> Standardised:
-    """Images of CIFAR-10 standardised as in the released code."""
-    mean, deviation = (
-        torch.tensor(numbers, device=run.torch_device, dtype=master_dtype(run))[:, None, None]
-        for numbers in (MEAN, DEVIATION)
-    )
-    return Standardised(pixels, mean, deviation)
+def _whose(name: str) -> str:
+    """The network whose directions are taken: an MLP has no order of directions, it is shown along LeNet's."""
+    return name if name in CNNS else "lenet"
 
 
-@dataclass(frozen=True)
-class _Images(Course):
-    """Trainings on images as they are; a kind of trial is a variant of the data and a repeat."""
-
-    images: Arrays
-    how: Recipe
-
-    @property
-    def inputs(self) -> Any:
-        """The images."""
-        return self.images
-
-    def recipe(self, kind: str) -> Recipe:
-        """The same for all."""
-        return self.how
-
-    def repeat(self, kind: str) -> int:
-        """As said in the kind."""
-        return int(kind.rpartition(" ")[2])
-
-    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
-        """The images, standardised."""
-        return standardised(self.images.to(run), run)
+def own_directions(name: str, plan: Row, run: Run) -> torch.Tensor:
+    """The directions along which a network's images are changed."""
+    return directions(_whose(name), plan["draws"][name], run).vectors
 
 
-@dataclass(frozen=True)
-class _InBasis(_Images):
-    """Images that are changed along the directions of a basis."""
-
-    basis: torch.Tensor
-
-
-class _Poisoned(_InBasis):
-    """Carriers at a member's place among the directions."""
-
-    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
-        """Images that are poisoned in pixel space and then standardised."""
-        return standardised(poisoned(self.images.to(run), self.basis, members, epsilon=0.05), run)
+def images_of(plan: Row, run: Run, tell: Tell) -> Arrays:
+    """The images of a plan; how many there are, and in which precision networks are trained on them, is told."""
+    images = cifar(plan["training images"], plan["test images"], run)
+    tell.settings.update({"training images": images.sizes["train"], "test images": images.sizes["test"]})
+    for name in plan.networks:
+        tell.settings[f"precision: {TITLES[name]}"] = training_run(family_of(name), run).precision
+    return images
 
 
-class _Flipped(_InBasis):
-    """The images flipped in the basis of the directions."""
-
-    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
-        """Images that are flipped in pixel space and then standardised."""
-        return standardised(flipped(self.images.to(run), self.basis), run)
-
-
-class _Underspecified(_InBasis):
-    """Two classes of images beside a channel that tells the class along a direction."""
-
-    @property
-    def inputs(self) -> Any:
-        """The shape of an image with the channel."""
-        return (self.images.shape[0] + 1, *self.images.shape[1:])
-
-    def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
-        """Standardised images and D(v) of the same labels; without its images an input is the mean image."""
-        binary = {split: (x, (y >= 5).long()) for split, (x, y) in self.images.splits.items()}
-        images = Arrays(binary).to(run)
-        labels = {split: y for split, (_, y) in binary.items()}
-        vectors = self.basis[list(members)]
-        line = along_directions(vectors, (1, 32, 32), noise=1.0, epsilon=1.0, labels=labels, seed=seed, run=run)
-        return SideBySide(standardised(images, run), line)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Both sources, and each alone."""
-        return ("train", "test", "test, first only", "test, second only")
+def recipe_of(name: str, plan: Row) -> Recipe:
+    """How a network is trained."""
+    whole = {setting: plan[setting] for setting in ("optimiser", "schedule", "momentum", "batch")}
+    own = {setting: plan[setting][name] for setting in ("epochs", "rate", "clip")}
+    return Recipe(**whole, **own, weight_decay=plan["weight decay"])
 
 
-def on_original_images(family: Family, images: Arrays, plan: Plan, split: str, run: Run) -> np.ndarray:
+Shares = dict[str, np.ndarray]  # accuracies by split
+
+
+def accuracies_of(
+    course: Images, name: str, trials: Sequence[Sequence[Trial]], run: Run, label: str = "", **network: int
+) -> list[Shares]:
+    """The accuracies of one network after training on images, by rows of trials."""
+    family = family_of(name, **network)
+    flat = [trial for row in trials for trial in row]
+    label = label or TITLES[name]
+    outcomes = trained(family, course, flat, seed=0, run=training_run(family, run), label=label)
+    return [
+        {split: np.array([float(outcomes[trial][f"accuracy/{split}"]) for trial in row]) for split in course.splits}
+        for row in trials
+    ]
+
+
+def on_original_images(images: Arrays, name: str, plan: Row, run: Run) -> Shares:
     """Accuracies by seed after training on the images as they are, which figures 7 and 8 share."""
-    trials = [Trial(f"original, repeat {repeat}", 0) for repeat in range(plan.repeats)]
-    course = _Images(images, plan.recipe)
-    found = trained(family, course, trials, seed=0, run=training_run(family, run), label=f"{family.name}, original")
-    return np.array([float(found[trial][f"accuracy/{split}"]) for trial in trials])
+    trials = [Trial(f"original, repeat {repeat}", 0) for repeat in range(plan["seeds"][name])]
+    course, label = Images(images, recipe_of(name, plan)), f"{TITLES[name]}, original"
+    return accuracies_of(course, name, [trials], run, label, channels=3, outputs=10)[0]
 
 
-def _drawn(finding: Finding, dark: bool, x: str = "index of the anisotropy direction") -> Figure:
-    return lines_figure(finding.curves_of("accuracy", 100), x=x, y="test accuracy, %", dark=dark)
+CARRIERS = Plan(
+    smoke=trained_by("smoke", {"lenet": 1}, epsilon=CARRIED, directions={"lenet": (0, 1000)}),
+    laptop=trained_by("laptop", {"lenet": 40}, epsilon=CARRIED, directions={"lenet": (0, 30, 300, 1000)}),
+    paper=trained_by(
+        "paper",
+        {"lenet": 50, "resnet18": 30},
+        epsilon=CARRIED,
+        directions={"lenet": (0, 20, 200, 1000), "resnet18": (0, 200, 1000)},
+    ),
+    published={**published_for("resnet18"), "epsilon": 0.05, **in_float32("resnet18")},
+    titles=TITLES,
+    by="epochs",
+)
 
 
-def _drawn_8(finding: Finding, dark: bool) -> Figure:
-    drawn = _drawn(finding, dark, "images of CIFAR-10")
+@figure(
+    "7",
+    title="CIFAR-10 with a carrier of the class along different directions (ε = 0.05)",
+    plan=CARRIERS,
+    show=curves("accuracy", x="index of the anisotropy direction", y="test accuracy, %", scale=100),
+)
+def figure_7(plan: Row, run: Run, tell: Tell) -> None:
+    """Test accuracy on clean images after training on poisoned ones."""
+    images = images_of(plan, run, tell)
+    for name in plan.networks:
+        of, places = tell.about(TITLES[name]), plan["directions"][name]
+        # Between the ends one network shows the course of the curve.
+        seeds = {place: plan["seeds"][name] if place in (places[0], places[-1]) else 1 for place in places}
+        trials = [[Trial(f"poisoned, repeat {seed}", place) for seed in range(seeds[place])] for place in places]
+        course = Poisoned(images, recipe_of(name, plan), own_directions(name, plan, run))
+        along = accuracies_of(course, name, trials, run, channels=3, outputs=10)
+        clean = on_original_images(images, name, plan, run)
+        cases = {
+            "on clean images": clean,
+            "with the carrier on the first direction": along[0],
+            "with the carrier on the last direction": along[-1],
+        }
+        for case, shares in cases.items():
+            of(f"accuracy {case}", in_percent(shares["test"], images.sizes["test"]), "%")
+            of(f"training accuracy {case}", in_percent(shares["train"], images.sizes["train"]), "%")
+            if shares is not clean:
+                of(f"loss {case}", points_between(clean["test"], shares["test"], images.sizes["test"]), "points")
+        curve = [shares["test"].mean() for shares in along]
+        tell.array(f"{TITLES[name]}, poisoned", np.array([places, curve], float), kind="accuracy")
+        level = [[places[0], places[-1]], [clean["test"].mean()] * 2]
+        tell.array(f"{TITLES[name]}, clean", np.array(level, float), kind="accuracy")
+    tell.note(
+        "Intervals are those of seeds and of the test sample. Points between the first and the last direction are one training.",
+        "Classes are assigned to carriers as in the released code.",
+    )
+
+
+REVERSED = Plan(
+    smoke=trained_by("smoke", {"lenet": 1}),
+    laptop=trained_by("laptop", {"lenet": 40}),
+    paper=trained_by(
+        "paper",
+        {"lenet": 50, "vgg11": 30, "resnet18": 30, "densenet121": 10},
+        seeds={"lenet": 3, "vgg11": 3, "resnet18": 3, "densenet121": 2},
+    ),
+    published={**published_for(*CNNS), **in_float32(*CNNS)},
+    titles=TITLES,
+    by="epochs",
+)
+
+
+def _original_and_flipped(finding: Finding, dark: bool) -> Figure:
+    drawn = curves("accuracy", x="images of CIFAR-10", y="test accuracy, %", scale=100)(finding, dark)
     drawn.axes[0].set_xticks([0, 1], ["original", "flipped"])
     return drawn
 
 
-_CARRIED: dict[str, dict[str, Plan]] = {
-    "smoke": {"lenet": Plan(1, 1, (0, 1000))},
-    "laptop": {"lenet": Plan(40, 3, (0, 30, 300, 1000))},
-    "paper": {"lenet": Plan(50, 3, (0, 20, 200, 1000)), "resnet18": Plan(30, 3, (0, 200, 1000))},
-}
-
-
-@old_figure(
-    "7",
-    networks=_CARRIED,
-    title="CIFAR-10 with a carrier of the class along different directions (ε = 0.05)",
-    show=_drawn,
-    published={**published_for("resnet18"), "epsilon": 0.05, "precision: ResNet-18": "float32"},
-)
-def figure_7(effort: str, run: Run) -> Finding:
-    """Test accuracy on clean images after training on poisoned ones."""
-    images = cifar(effort, run)
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    test, train = images.sizes["test"], images.sizes["train"]
-    plans = chosen(_CARRIED[effort])
-    for name, plan in plans.items():
-        title, key, family = TITLES[name], keyed(name), family_of(name, channels=3, outputs=10)
-        course = _Poisoned(images, plan.recipe, directions(name, effort, run).vectors)
-        # Between the ends one network shows the course of the curve.
-        ends = [[Trial(f"poisoned, repeat {r}", plan.places[i]) for r in range(plan.repeats)] for i in (0, -1)]
-        between = [Trial("poisoned, repeat 0", place) for place in plan.places[1:-1]]
-        every = [*ends[0], *between, *ends[1]]
-        found = trained(family, course, every, seed=0, run=training_run(family, run), label=title)
-        shares = {
-            split: [
-                on_original_images(family, images, plan, split, run),
-                *(np.array([float(found[trial][f"accuracy/{split}"]) for trial in trials]) for trials in ends),
-            ]
-            for split in ("test", "train")
-        }
-        cases = ("on clean images", "with the carrier on the first direction", "with the carrier on the last direction")
-        for case, share, of_training in zip(cases, shares["test"], shares["train"], strict=True):
-            words = case.replace(" ", "_")
-            statistics |= {
-                f"{key}_accuracy_{words}": in_percent(share, test).named(f"{title}: accuracy {case}", "%"),
-                f"{key}_training_accuracy_{words}": in_percent(of_training, train).named(
-                    f"{title}: training accuracy {case}", "%"
-                ),
-            }
-        for case, share in zip(cases[1:], shares["test"][1:], strict=True):
-            lost = points_between(shares["test"][0], share, test)
-            statistics[f"{key}_loss_{case.replace(' ', '_')}"] = lost.named(f"{title}: loss {case}", "points")
-        middle = [float(found[trial]["accuracy/test"]) for trial in between]
-        curve = [shares["test"][1].mean(), *middle, shares["test"][2].mean()]
-        arrays[f"accuracy: {title}, poisoned"] = np.array([plan.places, curve], float)
-        arrays[f"accuracy: {title}, clean"] = np.array(
-            [[plan.places[0], plan.places[-1]], [shares["test"][0].mean()] * 2], float
-        )
-    settings = {**planned(plans, images, run), "epsilon": 0.05}
-    notes = (
-        "Intervals are those of seeds and of the test sample. Points between the first and the last direction are one training.",
-        "Classes are assigned to carriers as in the released code.",
-    )
-    return Finding(statistics, arrays, settings, notes)
-
-
-_FLIPPED: dict[str, dict[str, Plan]] = {
-    "smoke": {"lenet": Plan(1, 1)},
-    "laptop": {"lenet": Plan(40, 3)},
-    "paper": {
-        "lenet": Plan(50, 3),
-        "vgg11": Plan(30, 3),
-        "resnet18": Plan(30, 3),
-        "densenet121": Plan(10, 2),
-    },
-}
-
-
-@old_figure(
-    "8",
-    networks=_FLIPPED,
-    title="CIFAR-10 and its flipped version, by network",
-    show=_drawn_8,
-    published={**published_for(*CNNS), **{f"precision: {TITLES[name]}": "float32" for name in CNNS}},
-)
-def figure_8(effort: str, run: Run) -> Finding:
+@figure("8", title="CIFAR-10 and its flipped version, by network", plan=REVERSED, show=_original_and_flipped)
+def figure_8(plan: Row, run: Run, tell: Tell) -> None:
     """Test accuracy on images and on the same images with their coordinates in reverse order."""
-    images = cifar(effort, run)
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    plans = chosen(_FLIPPED[effort])
-    for name, plan in plans.items():
-        title, key, family = TITLES[name], keyed(name), family_of(name, channels=3, outputs=10)
-        course = _Flipped(images, plan.recipe, directions(name, effort, run).vectors)
-        trials = [Trial(f"flipped, repeat {repeat}", 0) for repeat in range(plan.repeats)]
-        found = trained(family, course, trials, seed=0, run=training_run(family, run), label=title)
-        shares: dict[str, np.ndarray] = {}
-        for kind in ("original", "flipped"):
-            for split, words in (("test", "accuracy"), ("train", "training accuracy")):
-                share = (
-                    on_original_images(family, images, plan, split, run)
-                    if kind == "original"
-                    else np.array([float(found[trial][f"accuracy/{split}"]) for trial in trials])
-                )
-                statistics[f"{key}_{words.replace(' ', '_')}_on_{kind}_images"] = in_percent(
-                    share, images.sizes[split]
-                ).named(f"{title}: {words} on {kind} images", "%")
-                if split == "test":
-                    shares[kind] = share
-        statistics[f"{key}_loss_by_flipping"] = points_between(
-            shares["original"], shares["flipped"], images.sizes["test"]
-        ).named(f"{title}: loss by flipping", "points")
-        arrays[f"accuracy: {title}"] = np.array([[0.0, 1.0], [share.mean() for share in shares.values()]])
-    notes = (
-        "Intervals are those of seeds and of the test sample.",
-        EXACT,
-    )
-    return Finding(statistics, arrays, planned(plans, images, run), notes)
+    images = images_of(plan, run, tell)
+    test, train = images.sizes["test"], images.sizes["train"]
+    for name in plan.networks:
+        of = tell.about(TITLES[name])
+        course = Flipped(images, recipe_of(name, plan), own_directions(name, plan, run))
+        trials = [Trial(f"flipped, repeat {repeat}", 0) for repeat in range(plan["seeds"][name])]
+        (turned,) = accuracies_of(course, name, [trials], run, channels=3, outputs=10)
+        original = on_original_images(images, name, plan, run)
+        for kind, shares in {"original": original, "flipped": turned}.items():
+            of(f"accuracy on {kind} images", in_percent(shares["test"], test), "%")
+            of(f"training accuracy on {kind} images", in_percent(shares["train"], train), "%")
+        of("loss by flipping", points_between(original["test"], turned["test"], test), "points")
+        means = [shares["test"].mean() for shares in (original, turned)]
+        tell.array(TITLES[name], np.array([[0.0, 1.0], means]), kind="accuracy")
+    tell.note("Intervals are those of seeds and of the test sample.", EXACT)
 
 
-_MIXTURE: dict[str, dict[str, Plan]] = {
-    "smoke": {"lenet": Plan(1, 1, (0, 1000))},
-    "laptop": {"mlp": Plan(10, 3, (0, 1000)), "lenet": Plan(40, 3, (0, 1000))},
-    "paper": {
-        "mlp": Plan(20, 3, (0, 30, 300, 1000)),
-        "lenet": Plan(30, 3, (0, 30, 300, 1000)),
-        "resnet18": Plan(20, 3, (0, 1000)),
-    },
-}
-
-
-@old_figure(
-    "3.13",
-    networks=_MIXTURE,
-    title="Which of two sources each network learns: images, or a linearly separable channel",
-    show=_drawn,
+_CHANNEL = {"noise": 1.0, "epsilon": 1.0}
+MIXTURE = Plan(
+    smoke=trained_by("smoke", {"lenet": 1}, directions={"lenet": (0, 1000)}, **_CHANNEL),
+    laptop=trained_by(
+        "laptop", {"mlp": 10, "lenet": 40}, directions={"mlp": (0, 1000), "lenet": (0, 1000)}, **_CHANNEL
+    ),
+    paper=trained_by(
+        "paper",
+        {"mlp": 20, "lenet": 30, "resnet18": 20},
+        directions={"mlp": (0, 30, 300, 1000), "lenet": (0, 30, 300, 1000), "resnet18": (0, 1000)},
+        **_CHANNEL,
+    ),
     published={
         **published_for("mlp", "lenet", "resnet18"),
-        "seeds: MLP": 3,
-        "seeds: LeNet": 3,
-        "seeds: ResNet-18": 3,
-        "precision: ResNet-18": "float32",
+        "seeds": {"mlp": 3, "lenet": 3, "resnet18": 3},
+        **in_float32("resnet18"),
     },
+    titles=TITLES,
+    by="epochs",
 )
-def figure_313(effort: str, run: Run) -> Finding:
+
+
+@figure(
+    "3.13",
+    title="Which of two sources each network learns: images, or a linearly separable channel",
+    plan=MIXTURE,
+    show=curves("accuracy", x="index of the anisotropy direction", y="test accuracy, %", scale=100),
+)
+def figure_313(plan: Row, run: Run, tell: Tell) -> None:
     """Accuracy with one of the two sources set to zero."""
-    images = cifar(effort, run)
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
+    images = images_of(plan, run, tell)
     test, train = images.sizes["test"], images.sizes["train"]
-    plans = chosen(_MIXTURE[effort])
-    for name, plan in plans.items():
-        title, key, family = TITLES[name], keyed(name), family_of(name, channels=4, outputs=2)
-        source = name if name in CNNS else "lenet"  # an MLP has no order of directions: it is shown along LeNet's
-        course = _Underspecified(images, plan.recipe, directions(source, effort, run).vectors)
-        trials = [[Trial(f"both, repeat {repeat}", place) for place in plan.places] for repeat in range(plan.repeats)]
-        flat = [trial for row in trials for trial in row]
-        found = trained(family, course, flat, seed=0, run=training_run(family, run), label=title)
-
-        def shares(
-            split: str, trials: list[list[Trial]] = trials, found: Mapping[Trial, Any] = found
-        ) -> np.ndarray:  # (repeat, place)
-            return np.array([[float(found[trial][f"accuracy/{split}"]) for trial in row] for row in trials])
-
-        of_images, of_channel, fitted = shares("test, first only"), shares("test, second only"), shares("train")
-        for column, where in ((0, "first"), (-1, "last")):
-            statistics[f"{key}_training_accuracy_{where}_direction"] = in_percent(fitted[:, column], train).named(
-                f"{title}: training accuracy, {where} direction", "%"
-            )
-        for table, part in ((of_images, "images"), (of_channel, "the linear channel")):
-            words = part.replace(" ", "_")
-            for column, where in ((0, "first"), (-1, "last")):
-                statistics[f"{key}_accuracy_on_{words}_alone_{where}_direction"] = in_percent(
-                    table[:, column], test
-                ).named(f"{title}: accuracy on {part} alone, {where} direction", "%")
-            lowest = in_percent(table[:, int(table.mean(0).argmin())], test).open_below()
-            statistics[f"{key}_lowest_accuracy_on_{words}_alone"] = lowest.named(
-                f"{title}: lowest accuracy on {part} alone", "%"
-            )
-            arrays[f"accuracy: {title}, {part.removeprefix('the ')}"] = np.stack(
-                [np.array(plan.places, float), table.mean(0)]
-            )
-        lead = (of_channel - of_images).mean(0)  # by place
-        least, lesser = int(lead.argmin()), np.minimum(of_images.mean(0), of_channel.mean(0))
-        both = int(lesser.argmax())
-        less = of_images if of_images.mean(0)[both] < of_channel.mean(0)[both] else of_channel
-        statistics |= {
-            f"{key}_linear_channel_minus_images_first_direction": points_between(
-                of_channel[:, 0], of_images[:, 0], test
-            ).named(f"{title}: accuracy on the linear channel minus that on images, first direction", "points"),
-            f"{key}_images_minus_linear_channel_last_direction": points_between(
-                of_images[:, -1], of_channel[:, -1], test
-            ).named(f"{title}: accuracy on images minus that on the linear channel, last direction", "points"),
-            f"{key}_smallest_linear_channel_minus_images": points_between(
-                of_channel[:, least], of_images[:, least], test
-            )
-            .open_below()
-            .named(f"{title}: smallest accuracy on the linear channel minus that on images", "points"),
-            f"{key}_largest_accuracy_on_the_lesser_source": in_percent(less[:, both], test)
-            .open_above()
-            .named(f"{title}: largest accuracy on the source it uses less", "%"),
-        }
-    settings = {**planned(plans, images, run), "noise": 1.0, "epsilon": 1.0}
-    notes = (
+    for name in plan.networks:
+        of, key, places = tell.about(TITLES[name]), keyed(name), plan["directions"][name]
+        trials = [[Trial(f"both, repeat {seed}", place) for place in places] for seed in range(plan["seeds"][name])]
+        course = Underspecified(images, recipe_of(name, plan), own_directions(name, plan, run))
+        seeds = accuracies_of(course, name, trials, run, channels=4, outputs=2)
+        fitted, of_images, of_channel = (  # (seed, direction)
+            np.stack([shares[split] for shares in seeds])
+            for split in ("train", "test, first only", "test, second only")
+        )
+        for where, column in (("first", 0), ("last", -1)):
+            of(f"training accuracy, {where} direction", in_percent(fitted[:, column], train), "%")
+        for source, table in (("images", of_images), ("the linear channel", of_channel)):
+            for where, column in (("first", 0), ("last", -1)):
+                of(f"accuracy on {source} alone, {where} direction", in_percent(table[:, column], test), "%")
+            lowest = in_percent(table[:, table.mean(0).argmin()], test).open_below()
+            of(f"lowest accuracy on {source} alone", lowest, "%")
+            curve = np.stack([np.array(places, float), table.mean(0)])
+            tell.array(f"{TITLES[name]}, {source.removeprefix('the ')}", curve, kind="accuracy")
+        lead = points_between(of_channel[:, 0], of_images[:, 0], test)
+        label = "accuracy on the linear channel minus that on images, first direction"
+        of(label, lead, "points", key=f"{key}_linear_channel_minus_images_first_direction")
+        lead = points_between(of_images[:, -1], of_channel[:, -1], test)
+        label = "accuracy on images minus that on the linear channel, last direction"
+        of(label, lead, "points", key=f"{key}_images_minus_linear_channel_last_direction")
+        least = (of_channel - of_images).mean(0).argmin()
+        smallest = points_between(of_channel[:, least], of_images[:, least], test).open_below()
+        label = "smallest accuracy on the linear channel minus that on images"
+        of(label, smallest, "points", key=f"{key}_smallest_linear_channel_minus_images")
+        both = np.minimum(of_images.mean(0), of_channel.mean(0)).argmax()
+        lesser = min(of_channel[:, both], of_images[:, both], key=np.mean)
+        largest = in_percent(lesser, test).open_above()
+        of(
+            "largest accuracy on the source it uses less",
+            largest,
+            "%",
+            key=f"{key}_largest_accuracy_on_the_lesser_source",
+        )
+    tell.note(
         "The thesis does not give σ of the linear channel; 1 was chosen, with ε = 1.",
         "Classes 0–4 form one class, 5–9 the other. Images set to zero are the mean image of CIFAR-10.",
         "Numbers of the lowest or largest accuracy are over the directions that were run: others may have less or more.",
     )
-    return Finding(statistics, arrays, settings, notes)
+
+
+def separability(effort: str) -> dict[str, Any]:
+    """The settings of the linear programmes at an effort."""
+    draws = {"lenet": DRAWS[effort]["lenet"]}
+    return {**IMAGES[effort], "epsilon": CARRIED, "draws": draws, "places": (0, 100, 1000), "seed": 0}
+
+
+SEPARABLE = Plan(
+    smoke=separability("smoke"),
+    laptop=separability("laptop"),
+    paper=separability("paper"),
+    published={"training images": 50_000, "epsilon": 0.05, "draws": {"lenet": 10_000}},
+    titles=TITLES,
+)
+
+
+def _counts(finding: Finding, dark: bool) -> Figure:
+    picture = blank(3.1, "Below 10, the carriers alone do not separate all classes.")
+    axes = panel(picture, dark)
+    places, counts = finding.arrays["separable"]
+    axes.bar([f"{place:.0f}" for place in places], counts, color=PALETTE[dark].lines[0])
+    axes.set(xlabel="index of the first carrier", ylabel="classes of 10", ylim=(0, 10))
+    return picture
+
+
+@figure(
+    "E", title="Classes of poisoned CIFAR-10 that the carriers alone separate (ε = 0.05)", plan=SEPARABLE, show=_counts
+)
+def section_e(plan: Row, run: Run, tell: Tell) -> None:
+    """A linear programme for each class: does a hyperplane in the coordinates along the carriers separate it from the rest?"""
+    images, places = images_of(plan, run, tell), plan["places"]
+    basis = directions("lenet", plan["draws"]["lenet"], run).vectors
+    counts = []
+    for place in places:
+        task = poisoned(images, basis, [place], epsilon=plan["epsilon"])
+        pair = [basis[place + step].float()[None] for step in (0, 1)]
+        carriers = torch.cat([torch.kron(torch.eye(3), direction) for direction in pair])  # (6, 3D)
+        batches = [task.batch("train", indices) for indices in torch.split(torch.arange(images.sizes["train"]), 1000)]
+        coordinates = torch.cat([x[0].flatten(1).float() @ carriers.T for x, _ in batches]).double().numpy()
+        labels = torch.cat([y for _, y in batches]).numpy()
+        counts.append(sum(separable(coordinates, labels == label) for label in range(10)))
+    # Other directions would give other images: how much the number varies is not known.
+    tell("fewest classes separable by the carriers", Estimate(float(min(counts))))
+    tell.array("separable", np.array([places, counts], float))
+    tell.note(
+        "Only the carrier of an image's own class is set to ±ε; along the other carriers the image keeps its content."
+    )
+
+
+def separable(points: np.ndarray, chosen: np.ndarray) -> bool:
+    """Whether a hyperplane separates the chosen points from the others, by the largest margin of a bounded one."""
+    scaled = points / np.abs(points).max(0)
+    sign = np.where(chosen, -1.0, 1.0)[:, None]
+    # Maximise t subject to sign·(w·x + b) + t ≤ 0 with |w| ≤ 1: separable if t > 0.
+    table = np.hstack([sign * scaled, sign, np.ones_like(sign)])
+    cost = np.zeros(table.shape[1])
+    cost[-1] = -1.0
+    bounds = [(-1.0, 1.0)] * points.shape[1] + [(None, None), (None, 1.0)]
+    solution = linprog(cost, A_ub=table, b_ub=np.zeros(len(table)), bounds=bounds, method="highs")
+    return bool(solution.status == 0 and -solution.fun > 1e-9)
