@@ -14,22 +14,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from biascope.derivatives.linearize import linearize
+from biascope.editing.encoder_source import VIT as VIT_SETTINGS
+from biascope.editing.encoders.bert import bert
 from biascope.families.family import Network
-from biascope.papers.selection import old_figure
-from biascope.papers.task_arithmetic2023.tasks import CNN, TEXT, VIT, untrained_on_samples
+from biascope.papers.task_arithmetic2023.plans import CNN, TEXT, VIT
+from biascope.papers.task_arithmetic2023.tasks import untrained
 from biascope.results.draw import PALETTE, blank, legend_below, panel
-from biascope.results.estimate import Estimate, Number, over
-from biascope.results.finding import Finding
+from biascope.results.estimate import Estimate, over
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.results.wording import snake
-from biascope.runs.randomness import generator_for
+from biascope.runs.randomness import forked_rng, generator_for
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_REPEATS = {"smoke": 2, "laptop": 8, "paper": 30}
-_BATCH = {"smoke": 4, "laptop": 32, "paper": 128}
 _STEP = 1e-3  # size of a task vector's entries: the cost does not depend on it
+_WORDS = {
+    "inference time": "around two or three times more",
+    "gradient time": "roughly twice the cost",
+    "memory of a gradient": "double",
+}
+_ENCODERS = {"encoders": (CNN, VIT, TEXT), "words": _WORDS}
+_PLAN = Plan(
+    smoke={**_ENCODERS, "stand-ins": True, "pixels": 8, "batch": 4, "repeats": 2},
+    laptop={**_ENCODERS, "stand-ins": False, "pixels": 64, "batch": 32, "repeats": 8},
+    paper={**_ENCODERS, "stand-ins": False, "pixels": 64, "batch": 128, "repeats": 30},
+    published={"words": _WORDS},
+)
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -68,70 +81,73 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._now -= self._sizes.pop(storage)
 
 
-class _Costs:
-    """Inference and gradients of one network, linearised or not."""
+def network_and_inputs(name: str, plan: Row, run: Run) -> tuple[Network, Tensor]:
+    """An architecture at random weights, and random inputs for it: images, or texts of 32 tokens."""
+    stream = generator_for(torch.device("cpu"), 0, "inputs", name)
+    if name == TEXT and not plan["stand-ins"]:
+        with forked_rng(0):
+            network = Network.of(bert())
+        x = torch.randint(1000, 20_000, (plan["batch"], 32), generator=stream)
+    else:
+        network = untrained(name, plan, run)
+        channels, side = (1, plan["pixels"]) if plan["stand-ins"] else (3, plan["pixels"])
+        if name == VIT and not plan["stand-ins"]:
+            side = VIT_SETTINGS["image_size"]
+        x = torch.randn(plan["batch"], channels, side, side, generator=stream)
+        x = x.contiguous(memory_format=torch.channels_last)
+    device = run.torch_device
+    return network.to(device, torch.float32), x.to(device)
 
-    def __init__(self, network: Network, x: Tensor, run: Run) -> None:
-        stream = generator_for(run.torch_device, 0, "task vector")
-        self._network, self._x, self._run = network, x, run
-        self._params = {
-            name: tensor.detach() + _STEP * torch.randn(tensor.shape, generator=stream, device=tensor.device)
-            for name, tensor in network.params.items()
-        }
 
-    def infer(self) -> None:
+def _passes(network: Network, x: Tensor, run: Run) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Inference and a gradient of a network with a task vector."""
+    stream = generator_for(run.torch_device, 0, "task vector")
+    edited = {
+        name: tensor.detach() + _STEP * torch.randn(tensor.shape, generator=stream, device=tensor.device)
+        for name, tensor in network.params.items()
+    }
+
+    def infer() -> None:
         with torch.no_grad():
-            self._network(self._x, self._params)
+            network(x, edited)
 
-    def differentiate(self) -> None:
-        params = {name: tensor.detach().requires_grad_() for name, tensor in self._params.items()}
-        torch.autograd.grad(self._network(self._x, params).square().mean(), list(params.values()))
+    def differentiate() -> None:
+        params = {name: tensor.detach().requires_grad_() for name, tensor in edited.items()}
+        torch.autograd.grad(network(x, params).square().mean(), list(params.values()))
 
-    def seconds(self, work: Callable[[], None]) -> float:
-        """On a CPU the time of this process alone, which other processes do not lengthen."""
-        if self._run.torch_device.type == "cpu":
-            start = time.process_time()
-            work()
-            return time.process_time() - start
-        torch.cuda.synchronize()
-        start = time.perf_counter()
+    return infer, differentiate
+
+
+def _seconds(work: Callable[[], Any], run: Run) -> float:
+    """On a CPU the time of this process alone, which other processes do not lengthen."""
+    if run.torch_device.type == "cpu":
+        start = time.process_time()
         work()
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    def memory(self) -> int:
-        memory = PeakMemory()
-        with memory:
-            self.differentiate()
-        return memory.peak
+        return time.process_time() - start
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
-def cost_ratios(network: Network, x: Tensor, *, repeats: int, run: Run) -> dict[str, Estimate]:
-    """Costs of the linearised network divided by those of the network: inference, gradient, memory.
+def cost_ratios(network: Network, x: Tensor, *, repeats: int, run: Run) -> tuple[Estimate, Estimate, Estimate]:
+    """Costs of the linearised network divided by those of the network: time of inference and of a gradient, memory of a gradient.
 
     Time is measured by turns, after one pass that warms up. Memory is the peak of all tensors made for one gradient; it has no spread.
     """
-    both = [_Costs(each, x, run) for each in (network, linearize(network))]
-    found = {}
-    for name in ("infer", "differentiate"):
-        for each in both:
-            getattr(each, name)()
-        seconds = [[each.seconds(getattr(each, name)) for each in both] for _ in range(repeats)]
-        plain, linear = np.array(seconds).T
-        found[name] = over(linear / plain)
-    plain_memory, linear_memory = (each.memory() for each in both)
-    return {
-        "inference time": found["infer"],
-        "gradient time": found["differentiate"],
-        "memory of a gradient": Estimate.exact(linear_memory / plain_memory),
-    }
-
-
-_SAID = {
-    "inference time": ("linearised_inference_takes_two_to_three_times", 2.5, "around two or three times more"),
-    "gradient time": ("linearised_gradient_takes_twice", 2.0, "roughly twice the cost"),
-    "memory of a gradient": ("linearised_training_needs_twice_the_memory", 2.0, "double"),
-}
+    times = []
+    for plain, linear in zip(_passes(network, x, run), _passes(linearize(network), x, run), strict=True):
+        plain()
+        linear()
+        seconds = np.array([[_seconds(work, run) for work in (plain, linear)] for _ in range(repeats)])
+        times.append(over(seconds[:, 1] / seconds[:, 0]))
+    peaks = []
+    for gradient in (plain, linear):
+        with PeakMemory() as memory:
+            gradient()
+        peaks.append(memory.peak)
+    return times[0], times[1], Estimate.exact(peaks[1] / peaks[0])
 
 
 def _key(name: str, cost: str) -> str:
@@ -145,7 +161,7 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     axes, colours = panel(picture, dark), PALETTE[dark]
     names = list(finding.settings["encoders"])
     for place, name in enumerate(names):
-        numbers = [finding.statistics[_key(name, cost)] for cost in _SAID]
+        numbers = [finding.statistics[_key(name, cost)] for cost in _WORDS]
         at = np.arange(len(numbers)) + 0.25 * (place - (len(names) - 1) / 2)
         reach = [np.nan_to_num(number.high - number.value) for number in numbers]
         axes.bar(
@@ -159,31 +175,20 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
         )
     for level in (1, 2, 3):
         axes.axhline(level, linestyle=":", linewidth=0.8, color=colours.ink)
-    axes.set(xticks=range(len(_SAID)), ylim=(0, None), ylabel="linearised / plain")
-    axes.set_xticklabels(list(_SAID))
+    axes.set(xticks=range(len(_WORDS)), ylim=(0, None), ylabel="linearised / plain")
+    axes.set_xticklabels(list(_WORDS))
     legend_below(picture, axes, dark)
     return picture
 
 
-@old_figure(
-    "section 6.5",
-    title="Cost of linearised networks",
-    show=_drawn,
-    published={"words": {cost: words for cost, (_, _, words) in _SAID.items()}},
-)
-def section_65(effort: str, run: Run) -> Finding:
+@figure("section 6.5", title="Cost of linearised networks", plan=_PLAN, show=_drawn)
+def section_65(plan: Row, run: Run, tell: Tell) -> None:
     """Time of inference and of a gradient, and the memory of a gradient; costs do not depend on weights, so that these are random."""
-    statistics: dict[str, Number] = {}
-    names = (CNN, VIT, TEXT)
-    for name in names:
-        network, x = untrained_on_samples(name, effort, run, _BATCH[effort])
-        for cost, each in cost_ratios(network, x, repeats=_REPEATS[effort], run=run).items():
-            statistics[_key(name, cost)] = each.named(f"{name}: {cost}, linearised / plain")
-    settings = {
-        "encoders": list(names),
-        "batch": _BATCH[effort],
-        "repeats": _REPEATS[effort],
-        "words": {cost: words for cost, (_, _, words) in _SAID.items()},
-    }
-    ratios = np.array([[statistics[_key(name, cost)].value for cost in _SAID] for name in names])
-    return Finding(statistics, {"ratios": ratios}, settings)
+    ratios = []
+    for name in plan["encoders"]:
+        network, x = network_and_inputs(name, plan, run)
+        costs = cost_ratios(network, x, repeats=plan["repeats"], run=run)
+        for cost, ratio in zip(_WORDS, costs, strict=True):
+            tell.about(name)(f"{cost}, linearised / plain", ratio, key=_key(name, cost))
+        ratios.append([ratio.value for ratio in costs])
+    tell.array("ratios", np.array(ratios))

@@ -14,33 +14,29 @@ from scipy import ndimage
 
 from biascope.editing.pictures import local_energy_figure, map_figure
 from biascope.editing.results import error_of_samples
+from biascope.editing.tasks import TEXT_TASKS
 from biascope.editing.tuning import TUNINGS
 from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.measures.eigenfunction_localisation import eigenfunction_localisation
-from biascope.papers.selection import old_figure
-from biascope.papers.task_arithmetic2023.tasks import (
+from biascope.papers.task_arithmetic2023.plans import (
     CNN,
     CONTROL,
-    IMAGES,
-    MAPPED,
-    NOTES,
+    MAPS,
     ONE_DRAW,
-    PLANS,
-    PUBLISHED,
+    PAIR,
     TEXT,
+    TEXT_PAIR,
     VIT,
     WAYS,
-    Study,
-    encoders,
-    how,
-    kept,
-    plan_of,
-    progress,
-    study,
-    untrained,
+    WITH_TEXTS,
+    Table,
+    at_each_effort,
+    planned,
 )
-from biascope.results.estimate import Estimate, Number, bootstrapped, over
-from biascope.results.finding import Finding
+from biascope.papers.task_arithmetic2023.tasks import Study, encoders, kept, study, tell_progress, untrained
+from biascope.results.estimate import Estimate, bootstrapped, over
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -49,33 +45,34 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THRESHOLD = 0.1  # ξ below which a place of the grid counts as disentangled; keys of numbers say it too
-_MAPS = {"points": 2048, "grid": 20}  # of the thesis
-_PAIRS = {
-    "smoke": (("mnist", "gtsrb"),),
-    "laptop": (("mnist", "gtsrb"),),
-    "paper": (("mnist", "gtsrb"), ("fashion-mnist", "dtd10")),
-}
-_TEXT_PAIRS = {"smoke": (("sst2", "trec"),), "laptop": (("sst2", "trec"),), "paper": (("sst2", "trec"),)}
+# Least length of linearised vectors, in units of the others: shorter ones interfere less by their length alone.
+_ALIKE = 0.5
 
 
-_ALIKE = (
-    0.5  # least length of linearised vectors, in units of the others: shorter ones interfere less by their length alone
-)
+def mapped(
+    found: Study, pair: tuple[str, str], plan: Row, run: Run, *, ways: Sequence[str] = WAYS, points: int | None = None
+) -> list[Disentanglement]:
+    """ξ of two tasks with the vectors of every seed, and what changes on the control task beside it.
 
-
-def mapped(found: Study, pair: tuple[str, str], effort: str, run: Run) -> list[Disentanglement]:
-    """ξ of two tasks with the vectors of every seed, and what changes on the control task beside it."""
-    plan = plan_of(found.name, effort)
-    only = {} if plan.ways == WAYS else {"methods": plan.ways}
+    Args:
+        found: Encoder, tasks, heads and vectors.
+        pair: The two tasks.
+        plan: Samples of a task, and coefficients along a side.
+        run: Maps are kept in the folder that figures share.
+        ways: Ways to edit, where not all that the vectors allow.
+        points: Other samples of a task than the plan's.
+    """
+    only = {} if tuple(ways) == WAYS else {"methods": tuple(ways)}
+    points = points or plan["points"]
     tasks = {task: tested(found.tasks[task]) for task in pair}
     control = found.tasks.get(CONTROL) if CONTROL not in pair else None
     heads = {task: found.heads[task] for task in pair}
     return [
         kept(
-            Disentanglement, disentanglement, found.encoder, heads,
-            {tuning: {task: each[task] for task in pair} for tuning, each in vectors.items()}, tasks,
-            at=tasks[pair[0]], pair=pair, control=None if control is None else tested(control), points=plan.points,
-            control_points=max(8, plan.points // 2), grid=plan.grid, threshold=THRESHOLD, resamples=200, name=found.name,
+            disentanglement, found.encoder, heads,
+            {tuning: {task: of[task] for task in pair} for tuning, of in vectors.items()}, tasks,
+            at=tasks[pair[0]], pair=pair, control=None if control is None else tested(control), points=points,
+            control_points=max(8, points // 2), grid=plan["grid"], threshold=THRESHOLD, resamples=200, name=found.name,
             seed=0, run=run.shared, **only,
         )
         for vectors in found.vectors
@@ -101,73 +98,62 @@ def relative_lengths(found: Study, pair: Sequence[str]) -> np.ndarray:
     )
 
 
-def map_numbers(title: str, seeds: Sequence[Disentanglement], lengths: np.ndarray) -> dict[str, Number]:
-    """Areas and errors by way to edit, and their differences, resampled alike; over seeds and samples.
+def tell_maps(tell: Tell, seeds: Sequence[Disentanglement], lengths: np.ndarray) -> None:
+    """Tell areas and errors by way to edit, and their differences, resampled alike; over seeds and samples.
 
     Linearised vectors are compared with non-linear ones only where they are not much shorter.
     """
-    stem, methods = snake(title), seeds[0].methods
-    xi, area, box = (np.stack([getattr(each, name) for each in seeds]) for name in ("xi", "area", "box_error"))
-    inside = seeds[0].inside
-    low, mean = (xi < THRESHOLD).mean((2, 3)), xi[:, :, inside].mean(2)  # (seed, method)
-    numbers: dict[str, Number] = {}
+    methods, alphas, inside = seeds[0].methods, seeds[0].alphas, seeds[0].inside
+    xi, area, box = (np.stack([getattr(result, name) for result in seeds]) for name in ("xi", "area", "box_error"))
+    low, near, mean = (xi < THRESHOLD).mean((2, 3)), around(xi, alphas), xi[:, :, inside].mean(2)  # (seed, method)
+    places, plain = xi[0, 0].size, methods.index("non-linear")
+
+    def told(label: str, number: Estimate, key: str) -> None:
+        tell(label, number, key=snake(f"{tell.subject} {key}"))
+
     for place, way in enumerate(methods):
-        numbers |= {
-            f"{stem}_share_of_the_grid_with_xi_below_0_1_{snake(way)}": grid_share(
-                low[:, place], area[:, place], xi[0, 0].size
-            ).named(f"{title}: share of the grid with ξ < {THRESHOLD:g}, {way}"),
-            f"{stem}_mean_xi_for_coefficients_from_0_to_1_{snake(way)}": over(
-                mean[:, place], shared=error_of_samples(box[:, place])
-            ).named(f"{title}: mean ξ for coefficients from 0 to 1, {way}"),
-        }
-    other, near = methods.index("non-linear"), around(xi, seeds[0].alphas)  # (seed, method)
-    for way in (each for each in ("post-hoc", "linearised") if each in methods):
-        one, short = methods.index(way), way == "linearised" and lengths.min() < _ALIKE
+        share = grid_share(low[:, place], area[:, place], places)
+        tell(f"share of the grid with ξ < {THRESHOLD:g}, {way}", share)
         # Resamples are known for the whole share: its error stands for that of the part around the pre-trained weights too.
-        for key, words, share in (
-            ("low_xi_share", "low-ξ share", low),
-            ("low_xi_region", "low-ξ region around θ₀", near),
-        ):
-            ahead = grid_share(
-                share[:, one] - share[:, other], area[:, one] - area[:, other], xi[0, 0].size, least=-1.0
-            )
-            numbers[f"{stem}_{key}_{snake(way)}_minus_non_linear"] = (Estimate(np.nan) if short else ahead).named(
-                f"{title}: {words}, {way} minus non-linear"
-            )
-    for place, way in enumerate(methods):
-        numbers[f"{stem}_low_xi_region_{snake(way)}"] = grid_share(near[:, place], area[:, place], xi[0, 0].size).named(
-            f"{title}: share of the grid in the low-ξ region around θ₀, {way}"
-        )
+        region = grid_share(near[:, place], area[:, place], places)
+        told(f"share of the grid in the low-ξ region around θ₀, {way}", region, f"low-ξ region {way}")
+        in_box = over(mean[:, place], shared=error_of_samples(box[:, place]))
+        tell(f"mean ξ for coefficients from 0 to 1, {way}", in_box)
+        if place == plain:
+            continue
+        short = way == "linearised" and lengths.min() < _ALIKE
+        for part, where, shares in (("low-ξ share", "", low), ("low-ξ region", " around θ₀", near)):
+            gaps, drawn = shares[:, place] - shares[:, plain], area[:, place] - area[:, plain]
+            ahead = Estimate(np.nan) if short else grid_share(gaps, drawn, places, least=-1.0)
+            told(f"{part}{where}, {way} minus non-linear", ahead, f"{part} {way} minus non-linear")
     if len(lengths):
-        numbers[f"{stem}_length_of_linearised_vectors"] = over(lengths).named(
-            f"{title}: length of linearised vectors, in units of the others"
-        )
+        words = "length of linearised vectors"
+        told(f"{words}, in units of the others", over(lengths), words)
     # Resamples are known for the search box alone: its error stands for that of the whole difference.
-    plain, far = xi[:, other], seeds[0].alphas > 1
-    whole, beyond = plain.mean((1, 2)), plain[:, far][:, :, far].mean((1, 2))
-    numbers |= {
-        f"{stem}_mean_xi_non_linear_search_box_minus_grid": over(
-            mean[:, other] - whole, shared=error_of_samples(box[:, other])
-        ).named(f"{title}: mean ξ, non-linear, for coefficients from 0 to 1 minus the whole grid"),
-        f"{stem}_mean_xi_non_linear_beyond_1_minus_search_box": over(
-            beyond - mean[:, other], shared=error_of_samples(box[:, other])
-        ).named(f"{title}: mean ξ, non-linear, for coefficients beyond 1 minus from 0 to 1"),
-    }
-    if all(each.control is not None and each.control_box is not None for each in seeds):
-        moved = np.stack([np.asarray(each.control)[:, inside].mean(1) for each in seeds])
-        drawn = np.stack([np.asarray(each.control_box) for each in seeds])
-        numbers |= {
-            f"{stem}_predictions_changed_on_{snake(CONTROL)}_there_{snake(way)}": over(
-                moved[:, place], shared=error_of_samples(drawn[:, place])
-            ).named(f"{title}: predictions changed on {CONTROL} there, {way}")
-            for place, way in enumerate(methods)
-        }
-        # As for ξ, the error of the box stands for that of the difference.
-        everywhere = np.stack([np.asarray(each.control)[other].mean() for each in seeds])
-        numbers[f"{stem}_predictions_changed_on_{snake(CONTROL)}_search_box_minus_grid"] = over(
-            moved[:, other] - everywhere, shared=error_of_samples(drawn[:, other])
-        ).named(f"{title}: predictions changed on {CONTROL}, non-linear, for coefficients from 0 to 1 minus the grid")
-    return numbers
+    error, far = error_of_samples(box[:, plain]), alphas > 1
+    whole, beyond = xi[:, plain].mean((1, 2)), xi[:, plain][:, far][:, :, far].mean((1, 2))
+    told(
+        "mean ξ, non-linear, for coefficients from 0 to 1 minus the whole grid",
+        over(mean[:, plain] - whole, shared=error),
+        "mean ξ non-linear search box minus grid",
+    )
+    told(
+        "mean ξ, non-linear, for coefficients beyond 1 minus from 0 to 1",
+        over(beyond - mean[:, plain], shared=error),
+        "mean ξ non-linear beyond 1 minus search box",
+    )
+    if any(result.control is None or result.control_box is None for result in seeds):
+        return
+    control, drawn = (np.stack([getattr(result, name) for result in seeds]) for name in ("control", "control_box"))
+    moved, words = control[:, :, inside].mean(2), f"predictions changed on {CONTROL}"
+    for place, way in enumerate(methods):
+        tell(f"{words} there, {way}", over(moved[:, place], shared=error_of_samples(drawn[:, place])))
+    everywhere = control[:, plain].mean((1, 2))
+    told(
+        f"{words}, non-linear, for coefficients from 0 to 1 minus the grid",
+        over(moved[:, plain] - everywhere, shared=error_of_samples(drawn[:, plain])),  # as for ξ, the error of the box
+        f"{words} search box minus grid",
+    )
 
 
 def grid_share(shares: np.ndarray, draws: np.ndarray, places: int, least: float = 0.0) -> Estimate:
@@ -190,8 +176,8 @@ def around(xi: np.ndarray, alphas: np.ndarray) -> np.ndarray:
     """
     nearest = np.flatnonzero(np.abs(alphas) <= np.abs(alphas).min() + 1e-9)
     shares = []
-    for each in xi.reshape(-1, *xi.shape[-2:]):
-        regions = ndimage.label(each < THRESHOLD)[0]
+    for values in xi.reshape(-1, *xi.shape[-2:]):
+        regions = ndimage.label(values < THRESHOLD)[0]
         own = np.setdiff1d(regions[np.ix_(nearest, nearest)], [0])
         shares.append(np.isin(regions, own).mean())
     return np.reshape(shares, xi.shape[:-2])
@@ -202,180 +188,166 @@ def _title(name: str, pair: Sequence[str]) -> str:
 
 
 def _drawn_maps(finding: Finding, dark: bool) -> Figure:
-    keys = [key for key in finding.arrays if key != "coefficients"]
-    first = keys[0]
-    ways = list(finding.settings["ways"])
-    maps = dict(zip(ways, finding.arrays[first], strict=True))
-    pair = first.partition(", ")[2].split(" and ")
-    return map_figure(maps, finding.arrays["coefficients"], (pair[0], pair[1]), threshold=THRESHOLD, dark=dark)
+    first = next(key for key in finding.arrays if key != "coefficients")
+    maps = dict(zip(finding.settings["ways"], finding.arrays[first], strict=True))
+    one, other = first.partition(", ")[2].split(" and ")
+    return map_figure(maps, finding.arrays["coefficients"], (one, other), threshold=THRESHOLD, dark=dark)
 
 
-def _maps(
-    effort: str,
-    run: Run,
-    wanted: Mapping[str, tuple[tuple[str, str], ...]],
-    *,
-    random: bool = False,
-    also: Sequence[str] = (),
-) -> Finding:
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    names = [name for name in wanted if name in encoders(effort, run, also=also)]
+def _tell_all_maps(plan: Row, run: Run, tell: Tell, *, random: bool = False) -> None:
+    """Maps of every encoder and pair of the plan; the first one is drawn."""
+    names = encoders(plan, run, tell, [name for name in (VIT, TEXT, CNN) if name in plan["pairs"]])
+    ways, points = (_by_encoder(plan[setting], names) for setting in ("ways", "points"))
+    control = () if random else (CONTROL,)  # random weights are not asked what changes on another task
     for name in names:
-        pairs = wanted[name]
-        only = sorted({task for pair in pairs for task in pair} | {CONTROL})
-        tunings = [tuning for tuning in TUNINGS if tuning in plan_of(name, effort).ways]
-        found = study(name, effort, run, random=random, only=only, tunings=tunings)
-        statistics |= progress(found, run, start="random" if random else "")
-        for pair in pairs:
-            results = mapped(found, pair, effort, run)
-            statistics |= map_numbers(_title(name, pair), results, relative_lengths(found, pair))
-            arrays |= {_title(name, pair): results[0].xi, "coefficients": results[0].alphas}
-    settings: dict[str, Any] = how(effort, run, names)
-    plans = {name: plan_of(name, effort) for name in names}
-    first = plans[names[0]]  # the one that is drawn
-    maps: dict[str, Any] = {"ways": list(first.ways), "points": first.points, "grid": first.grid}
-    if len({plan.points for plan in plans.values()}) > 1:
-        maps["points"] = {name: plan.points for name, plan in plans.items()}
-    return Finding(statistics, arrays, settings | maps, NOTES)
+        only = {*control}.union(*plan["pairs"][name])
+        tunings = [tuning for tuning in TUNINGS if tuning in ways[name]]
+        found = study(name, plan, run, random=random, only=only, tunings=tunings)
+        tell_progress(found, run, tell, start="random" if random else "")
+        for pair in plan["pairs"][name]:
+            results = mapped(found, pair, plan, run, ways=ways[name], points=points[name])
+            tell_maps(tell.about(_title(name, pair)), results, relative_lengths(found, pair))
+            tell.array(_title(name, pair), results[0].xi)
+            tell.array("coefficients", results[0].alphas)
+    tell.settings["ways"] = list(ways[names[0]])
+    tell.settings["points"] = points if len({*points.values()}) > 1 else points[names[0]]
 
 
-@old_figure(
+def _by_encoder(setting: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: setting[name] if isinstance(setting, Mapping) else setting for name in names}
+
+
+def _pairs(*pairs: tuple[str, str]) -> Table:
+    """The first pair for a CNN; at paper effort all, for a ViT too."""
+    first = {"pairs": {CNN: pairs[:1]}, "ways": WAYS}
+    return {"smoke": first, "laptop": first, "paper": {"pairs": dict.fromkeys((CNN, VIT), pairs), "ways": WAYS}}
+
+
+@figure(
     "6.4",
-    networks=IMAGES,
     title="Disentanglement error of two task vectors, non-linear, post-hoc and linearised (with figure 6.8)",
+    plan=planned(MAPS, _pairs(PAIR, ("fashion-mnist", "dtd10"))),
     show=_drawn_maps,
-    published=PUBLISHED | _MAPS,
 )
-def figure_64(effort: str, run: Run) -> Finding:
+def figure_64(plan: Row, run: Run, tell: Tell) -> None:
     """ξ over coefficients from −3 to 3, for two pairs of tasks."""
-    return _maps(effort, run, dict.fromkeys((VIT, CNN), _PAIRS[effort]))
+    _tell_all_maps(plan, run, tell)
 
 
-@old_figure(
+_ON_TEXTS: Table = {
+    "smoke": {"pairs": {CNN: [PAIR]}, "ways": WAYS},
+    "laptop": {
+        "encoders": (CNN, TEXT),
+        "text tasks": TEXT_TASKS[:2],
+        "pairs": {CNN: [PAIR], TEXT: [TEXT_PAIR]},
+        "ways": {CNN: WAYS, TEXT: WAYS[:1]},
+        "points": {CNN: 150, TEXT: 32},
+    },
+    "paper": {"pairs": {CNN: [PAIR], TEXT: [TEXT_PAIR]}, "ways": WAYS},
+    "published": {"encoders": ("CLIP ConvNeXt", "T5-Base")},
+}
+
+
+@figure(
     "D.2",
-    networks=MAPPED,
     title="Disentanglement error of a CNN and of a text encoder",
+    plan=planned(WITH_TEXTS, MAPS, _ON_TEXTS),
     show=_drawn_maps,
-    published=PUBLISHED | _MAPS | {"encoders": ["CLIP ConvNeXt", "T5-Base"]},
 )
-def figure_d2(effort: str, run: Run) -> Finding:
+def figure_d2(plan: Row, run: Run, tell: Tell) -> None:
     """The same for sentiment and questions, and for a convolutional network. At laptop effort texts have the non-linear map alone."""
-    return _maps(effort, run, {TEXT: _TEXT_PAIRS[effort], CNN: _PAIRS[effort][:1]}, also=MAPPED[effort])
+    _tell_all_maps(plan, run, tell)
 
 
-@old_figure(
+@figure(
     "6.10",
-    networks=IMAGES,
     title="Disentanglement error from random weights",
+    plan=planned(MAPS, _pairs(PAIR)),
     show=_drawn_maps,
-    published=PUBLISHED | _MAPS,
 )
-def figure_610(effort: str, run: Run) -> Finding:
+def figure_610(plan: Row, run: Run, tell: Tell) -> None:
     """ξ of the same pair at random and at pre-trained weights."""
-    pair = _PAIRS[effort][0]
-    wanted = dict.fromkeys((VIT, CNN), (pair,))
-    finding, trained = _maps(effort, run, wanted, random=True), _maps(effort, run, wanted)
-    statistics = dict(finding.statistics)
-    statistics |= {key: each for key, each in trained.statistics.items() if key.endswith("_progress")}
-    for name in finding.settings["encoders"]:
+    trained = Tell()
+    _tell_all_maps(plan, run, tell, random=True)
+    _tell_all_maps(plan, run, trained)
+    tell.numbers.update({key: number for key, number in trained.numbers.items() if key.endswith("_progress")})
+    for name in tell.settings["encoders"]:
         for way in WAYS:
-            mean = f"mean_xi_for_coefficients_from_0_to_1_{snake(way)}"
-            here, there = (each.statistics[f"{snake(_title(name, pair))}_{mean}"] for each in (finding, trained))
-            statistics[f"{snake(name)}_{mean}_random_minus_pre_trained"] = here.minus(there, PLANS[effort].seeds).named(
-                f"{name}: mean ξ for coefficients from 0 to 1, {way}, random minus pre-trained"
-            )
-    return Finding(statistics, finding.arrays, finding.settings, (*finding.notes, ONE_DRAW))
-
-
-_NULL = (
-    "A share of 0.5 is not the value without localisation. The kernel between samples of the task contains its diagonal, each sample "
-    "with itself, and the kernel between the task and the control samples has none. So the share may exceed 0.5 without localisation. "
-    "The value without localisation was not measured. The difference between pre-trained and random weights may contain this effect "
-    "too."
-)
-_LOCAL, _LOCAL_KEY = "share of the local energy on the task", "share_of_the_local_energy_on_the_task"
-
-
-def _localised(name: str, effort: str, run: Run) -> tuple[dict[str, Number], dict[str, np.ndarray], int]:
-    pair = _PAIRS[effort][0]
-    found = study(name, effort, run, only=pair, tunings=())
-    task, control = (found.tasks[each] for each in pair)
-    points = 12 if effort == "smoke" else 60 if effort == "laptop" else 200
-    results = [
-        eigenfunction_localisation(
-            found.encoder, found.heads[pair[0]], task, control, random=untrained(name, effort, run, seed),
-            points=points, classes=3 if effort == "smoke" else 10, name=name, seed=0, run=run.shared,
-        )
-        for seed in range(PLANS[effort].seeds)
-    ]  # fmt: skip
-    local, weighted = (
-        _of_states([each.shares(getattr(each, kind)) for each in results]) for kind in ("energy", "weighted")
-    )
-    numbers = {
-        f"{snake(name)}_{_LOCAL_KEY}_{snake(state)}": each.named(f"{name}: {_LOCAL}, {state}")
-        for state, each in local.items()
-    }
-    numbers |= {
-        f"{snake(name)}_the_same_by_singular_values_{snake(state)}": each.named(
-            f"{name}: the same, by singular values, {state}"
-        )
-        for state, each in weighted.items()
-    }
-    for key, words, (trained, random) in (
-        (_LOCAL_KEY, _LOCAL, local.values()),
-        ("the_same_by_singular_values", f"{_LOCAL}, by singular values", weighted.values()),
-    ):
-        numbers[f"{snake(name)}_{key}_pre_trained_minus_random"] = trained.minus(random, len(results)).named(
-            f"{name}: {words}, pre-trained minus random"
-        )
-    numbers[f"{snake(name)}_{_LOGITS_KEY}"] = _between_logits(results[0].energy[0]).named(
-        f"{name}: share of the variance of the local energy that is between logits"
-    )
-    return numbers, dict(zip(results[0].states, results[0].energy, strict=True)), results[0].points
-
-
-_LOGITS_KEY = "share_of_the_variance_of_the_local_energy_between_logits"
+            words = f"mean ξ for coefficients from 0 to 1, {way}"
+            key = snake(f"{_title(name, PAIR)} {words}")
+            here, there = tell.numbers[key], trained.numbers[key]
+            tell.about(name)(f"{words}, random minus pre-trained", here.minus(there, plan["seeds"]))
+    tell.note(ONE_DRAW)
 
 
 def _between_logits(energy: np.ndarray) -> Estimate:
     """The variance between logits at a point, mean over points, in units of that over all logits and points; over points."""
-    within = energy.var(0)
-    return bootstrapped(lambda points: float(points[:, 0].mean() / points[:, 1].mean()), np.stack([
-        within, ((energy - energy.mean()) ** 2).mean(0)], 1), resamples=400)  # fmt: skip
+    variances = np.stack([energy.var(0), ((energy - energy.mean()) ** 2).mean(0)], 1)  # (n, 2)
+    return bootstrapped(lambda points: float(points[:, 0].mean() / points[:, 1].mean()), variances, resamples=400)
 
 
 def _of_states(results: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
     """Pre-trained weights are the same in all results; random ones differ, so that their spread is joined with that of samples."""
     values, errors = (
-        np.array([getattr(each["random"], part) for each in results]) for part in ("value", "standard_error")
+        np.array([getattr(shares["random"], part) for shares in results]) for part in ("value", "standard_error")
     )
     return {**results[0], "random": over(values, shared=float(errors.mean()))}
 
 
 def _drawn_energy(finding: Finding, dark: bool) -> Figure:
     name = next(iter(finding.arrays)).partition(": ")[0]
-    pair = finding.settings["pair"]
-    return local_energy_figure(finding.arrays_of(name), int(finding.settings["points"]), (pair[0], pair[1]), dark=dark)
+    one, other = finding.settings["pair"]
+    return local_energy_figure(finding.arrays_of(name), int(finding.settings["points"]), (one, other), dark=dark)
 
 
-@old_figure(
-    "6.9",
-    networks=IMAGES,
-    title="Localisation of eigenfunctions, pre-trained and random (with figure 6.11)",
-    show=_drawn_energy,
-    published={"encoders": ["CLIP ViT-B/32"], "points": 200},
+_LOCALISED = planned(
+    at_each_effort(pair=PAIR),
+    {
+        "smoke": {"points": 12, "classes": 3},
+        "laptop": {"points": 60, "classes": 10},
+        "paper": {"points": 200, "classes": 10},
+    },
 )
-def figure_69(effort: str, run: Run) -> Finding:
+
+
+@figure(
+    "6.9",
+    title="Localisation of eigenfunctions, pre-trained and random (with figure 6.11)",
+    plan=dataclasses.replace(_LOCALISED, published={"encoders": ("CLIP ViT-B/32",), "points": 200}),
+    show=_drawn_energy,
+)
+def figure_69(plan: Row, run: Run, tell: Tell) -> None:
     """Local energy of the eigenfunctions of a task at its points and at those of another one."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    count = 0
-    names = encoders(effort, run, texts=False)
-    for name in names:
-        numbers, energies, count = _localised(name, effort, run)
-        statistics |= numbers
-        arrays |= {f"{name}: {state}": each for state, each in energies.items()}
-    settings: dict[str, Any] = how(effort, run, names)
-    settings |= {"pair": list(_PAIRS[effort][0]), "points": count}
-    return Finding(statistics, arrays, settings, (*NOTES, _NULL))
+    for name in encoders(plan, run, tell):
+        found, of = study(name, plan, run, only=plan["pair"], tunings=()), tell.about(name)
+        task, control = (found.tasks[each] for each in plan["pair"])
+        results = [
+            eigenfunction_localisation(
+                found.encoder, found.heads[plan["pair"][0]], task, control, random=untrained(name, plan, run, seed),
+                points=plan["points"], classes=plan["classes"], name=name, seed=0, run=run.shared,
+            )
+            for seed in range(plan["seeds"])
+        ]  # fmt: skip
+        local = "share of the local energy on the task"
+        for kind, words, label in (
+            ("energy", local, local),
+            ("weighted", "the same, by singular values", f"{local}, by singular values"),
+        ):
+            states = _of_states([result.shares(getattr(result, kind)) for result in results])
+            for state, share in states.items():
+                of(f"{words}, {state}", share)
+            difference = states["pre-trained"].minus(states["random"], len(results))
+            key = snake(f"{name} {words} pre-trained minus random")
+            of(f"{label}, pre-trained minus random", difference, key=key)
+        variance = "share of the variance of the local energy"
+        between = _between_logits(results[0].energy[0])
+        of(f"{variance} that is between logits", between, key=snake(f"{name} {variance} between logits"))
+        for state, energy in zip(results[0].states, results[0].energy, strict=True):
+            tell.array(f"{name}: {state}", energy)
+        tell.settings["points"] = results[0].points
+    tell.note(
+        "A share of 0.5 is not the value without localisation. The kernel between samples of the task contains its diagonal, each "
+        "sample with itself, and the kernel between the task and the control samples has none. So the share may exceed 0.5 without "
+        "localisation. The value without localisation was not measured. The difference between pre-trained and random weights may "
+        "contain this effect too."
+    )

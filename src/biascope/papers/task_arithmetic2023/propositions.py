@@ -5,12 +5,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from biascope.papers.selection import old_figure
 from biascope.papers.task_arithmetic2023.kernel_tasks import (
     KernelTasks,
     bump_on_ring,
@@ -20,18 +18,25 @@ from biascope.papers.task_arithmetic2023.kernel_tasks import (
 )
 from biascope.results import draw
 from biascope.results.estimate import Estimate
-from biascope.results.finding import Finding
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
+from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CASES = {"smoke": 8, "laptop": 400, "paper": 4000}
-_WAVES = {"smoke": (8, 32), "laptop": (8, 16, 32, 64, 128, 256), "paper": (8, 16, 32, 64, 128, 256)}
 _ROUNDING = 1e-9  # interference below this is zero up to rounding
 _POINTS, _SUPPORT, _FUNCTIONS = 48, 12, 5  # on the ring, of a task, and eigenfunctions of a task
 _RIDGE = 1e-6  # of the largest eigenvalue, so that interpolation is well-posed
+_RING = {"points": _POINTS, "support": _SUPPORT, "seed": 0}
+_WAVES = (8, 16, 32, 64, 128, 256)
+_PLAN = Plan(
+    smoke={"cases": 8, "frequencies": (8, 32), **_RING},
+    laptop={"cases": 400, "frequencies": _WAVES, **_RING},
+    paper={"cases": 4000, "frequencies": _WAVES, **_RING},
+)
 
 
 def _supports(tasks: int) -> np.ndarray:
@@ -166,54 +171,43 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@old_figure(
-    "propositions 6.1 and 6.2",
-    title="Which kernels allow task arithmetic",
-    show=_drawn,
-)
-def propositions(effort: str, run: Run) -> Finding:
+@figure("propositions 6.1 and 6.2", title="Which kernels allow task arithmetic", plan=_PLAN, show=_drawn)
+def propositions(plan: Row, run: Run, tell: Tell) -> None:
     """Interference of random tasks, by the eigenfunctions of the kernel."""
-    cases = range(_CASES[effort])
-    local = [localised_case(seed_of(0, "localised", case)) for case in cases]
-    finite = [finite_case(seed_of(0, "finite", case)) for case in cases]
-    mixed = [mixed_case(seed_of(0, "mixed", case)) for case in cases]
+    local, finite, mixed = (
+        [case(seed_of(plan["seed"], name, number)) for number in range(plan["cases"])]
+        for name, case in (("localised", localised_case), ("finite", finite_case), ("mixed", mixed_case))
+    )
     fourier = [
-        invariant_case(seed_of(0, "fourier", case), torus) for case, torus in itertools.product(cases, (False, True))
+        invariant_case(seed_of(plan["seed"], "fourier", number), torus)
+        for number in range(plan["cases"])
+        for torus in (False, True)
     ]
     if not all(case.locally_independent() for case in finite):
         raise AssertionError("the finite cases must meet the premise of proposition 6.2")
-    waves = np.array(_WAVES[effort])
+    waves = np.array(plan["frequencies"])
     bumps = np.array([bump_on_ring(count).interference() for count in waves])
     felt = np.array([case.worst_interference() for case in fourier])
-    deviation = float(felt.std(ddof=1))
-    statistics = {
-        "largest_interference_with_localised_eigenfunctions": Estimate.exact(
-            max(case.worst_interference() for case in local)
-        ).named("largest interference with localised eigenfunctions"),
-        "share_of_finite_cases_in_which_localisation_decides_percent": Estimate.exact(
-            100 * float(np.mean([_agrees(case) for case in finite]))
-        ).named("share of finite cases in which localisation decides", "%"),
-        "slope_of_the_interference_of_two_bumps_on_a_ring": Estimate.exact(
-            float(np.diff(np.log(bumps))[-1] / np.diff(np.log(waves))[-1])
-        ).named(f"slope of the interference of two bumps on a ring up to {waves[-1]} frequencies, on logarithmic axes"),
-        "interference_of_three_cancelling_tasks": Estimate.exact(cancelling_tasks().interference()).named(
-            "interference of three cancelling tasks"
-        ),
-        "largest_interference_with_cancelling_eigenfunctions": Estimate.exact(
-            max(case.worst_interference() for case in mixed)
-        ).named("largest interference with cancelling eigenfunctions"),
-        "share_of_cancelling_cases_that_are_localised_percent": Estimate.exact(
-            100 * float(np.mean([case.localised for case in mixed]))
-        ).named("share of cancelling cases that are localised", "%"),
-        "least_interference_with_fourier_eigenfunctions": Estimate.exact(float(felt.min())).named(
-            "least interference with Fourier eigenfunctions"
-        ),
-        "mean_interference_with_fourier_eigenfunctions": Estimate.from_error(
-            float(felt.mean()), deviation / len(felt) ** 0.5, len(felt)
-        ).named("mean interference with Fourier eigenfunctions"),
-    }
+    for words, cases in (("localised", local), ("cancelling", mixed)):
+        largest = max(case.worst_interference() for case in cases)
+        tell(f"largest interference with {words} eigenfunctions", Estimate.exact(largest))
+    for words, holds in (
+        ("finite cases in which localisation decides", [_agrees(case) for case in finite]),
+        ("cancelling cases that are localised", [case.localised for case in mixed]),
+    ):
+        share = Estimate.exact(100 * float(np.mean(holds)))
+        tell(f"share of {words}", share, "%", key=snake(f"share of {words} percent"))
+    tell(
+        f"slope of the interference of two bumps on a ring up to {waves[-1]} frequencies, on logarithmic axes",
+        Estimate.exact(float(np.diff(np.log(bumps))[-1] / np.diff(np.log(waves))[-1])),
+        key="slope_of_the_interference_of_two_bumps_on_a_ring",
+    )
+    tell("interference of three cancelling tasks", Estimate.exact(cancelling_tasks().interference()))
+    tell("least interference with Fourier eigenfunctions", Estimate.exact(float(felt.min())))
+    mean = Estimate.from_error(float(felt.mean()), float(felt.std(ddof=1)) / len(felt) ** 0.5, len(felt))
+    tell("mean interference with Fourier eigenfunctions", mean)
     example = next(case for case in local if len(case.domains) == 2)
-    learned = {name: each.tasks[0] for name, each in (("localised", example), ("Fourier", fourier[0]))}
-    arrays = {f"learned: {name}": each / np.abs(each).max() for name, each in learned.items()}
-    arrays |= {"supports": _supports(2), "bumps": np.stack([waves, bumps])}
-    return Finding(statistics, arrays, {"cases": len(cases), "points": _POINTS, "support": _SUPPORT, "seed": 0})
+    for name, case in (("localised", example), ("Fourier", fourier[0])):
+        tell.array(name, case.tasks[0] / np.abs(case.tasks[0]).max(), kind="learned")
+    tell.array("supports", _supports(2))
+    tell.array("bumps", np.stack([waves, bumps]))

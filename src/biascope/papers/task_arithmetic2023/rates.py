@@ -11,33 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from biascope.editing.results import before_any_edit, error_of_samples
+from biascope.editing.results import before_any_edit
 from biascope.editing.tuning import TUNINGS
 from biascope.editing.vectors import TaskVector
 from biascope.families.weights import Params
-from biascope.measures.disentanglement import Disentanglement, disentanglement
+from biascope.measures.disentanglement import disentanglement
 from biascope.measures.task_addition import TaskAddition
-from biascope.papers.selection import old_figure
+from biascope.papers.task_arithmetic2023 import editing
 from biascope.papers.task_arithmetic2023.disentanglement import tested
-from biascope.papers.task_arithmetic2023.editing import MERGED, START_PLACE, added
-from biascope.papers.task_arithmetic2023.tasks import (
-    CNN,
-    IMAGES,
-    NOTES,
-    PLANS,
-    PUBLISHED,
-    SHOTS,
-    Study,
-    encoders,
-    how,
-    kept,
-    progress,
-    searched,
-    study,
-)
+from biascope.papers.task_arithmetic2023.editing import MERGED, START, added, in_points, searched
+from biascope.papers.task_arithmetic2023.plans import CNN, FEW, SHOTS, Table, planned
+from biascope.papers.task_arithmetic2023.tasks import Study, encoders, kept, study, tell_progress
 from biascope.results.draw import blank, legend_below, line_colours, panel
-from biascope.results.estimate import Estimate, Number, over
-from biascope.results.finding import Finding
+from biascope.results.estimate import Estimate, over
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
@@ -45,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LARGE = "large rate"  # the largest of the rates, in keys and words
+_PLAIN = ("non-linear",)
 
 
 def _lines(axes: Axes, finding: Finding, kind: str, dark: bool) -> None:
@@ -73,77 +61,91 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
         _lines(axes, finding, kind, dark)
         axes.set(xscale="log", xlabel="learning rate", ylabel=label)
     _lines(by_count, finding, "tasks", dark)
-    by_count.set(
-        xlabel="number of tasks",
-        ylabel="gain, points",
-        xticks=sorted({int(at) for each in finding.arrays_of("tasks").values() for at in each[0]}),
-    )
+    counts = sorted({int(at) for curve in finding.arrays_of("tasks").values() for at in curve[0]})
+    by_count.set(xlabel="number of tasks", ylabel="gain, points", xticks=counts)
     legend_below(picture, by_count, dark)
     return picture
 
 
-@old_figure(
+_BY_RATE: Table = {
+    "smoke": {
+        "rates": (1e-2, 1e-1),
+        "tasks of the rates": FEW["smoke"]["tasks"],
+        "numbers of tasks": (2, 3),
+        "points": 12,
+    },
+    "laptop": {
+        "rates": (3e-5, 1e-4, 1e-3),
+        "tasks of the rates": FEW["laptop"]["tasks"],
+        "numbers of tasks": (2, 4, 8),
+        "points": 150,
+    },
+    "paper": {
+        "rates": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
+        "tasks of the rates": FEW["paper"]["tasks"],
+        "numbers of tasks": (2, 3, 4, 5, 6, 7, 8),
+        "points": 256,
+    },
+}
+
+
+@figure(
     "section 6.4",
-    networks=IMAGES,
     title="Gain of task addition by learning rate and by number of tasks",
+    plan=planned(_BY_RATE),
     show=_drawn,
-    published=PUBLISHED,
 )
-def section_64(effort: str, run: Run) -> Finding:
+def section_64(plan: Row, run: Run, tell: Tell) -> None:
     """Merged accuracy for several learning rates on few tasks, and for the first tasks of the list at the usual rate.
 
     What may explain a gain, or that there is none, is measured beside it: how long task vectors are, how alike they are, how much they
     point along the pre-trained weights, how far two of them interfere, and what is gained with heads that leave less to be learned.
     """
-    plan = PLANS[effort]
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    few, names = plan.tasks[: plan.few], encoders(effort, run, texts=False)
-    for name in names:
-        by_rate = {}
-        curves: dict[str, dict[float, Estimate]] = {kind: {} for kind in ("rate", "coefficient", "xi")}
-        for rate in sorted({plan.rate, *plan.rates}):
-            found = study(name, effort, run, only=few, rate=rate, tunings=("non-linear",))
-            if rate in (plan.rate, max(plan.rates)):
-                statistics |= progress(found, run, start="" if rate == plan.rate else LARGE)
-            result = by_rate[rate] = added(found, effort, run, methods=("non-linear",))
+    usual, largest, few = plan["learning rate"], max(plan["rates"]), plan["tasks of the rates"]
+    for name in encoders(plan, run, tell):
+        of = tell.about(name)
+        by_rate: dict[float, TaskAddition] = {}
+        curves: dict[str, dict[float, Estimate]] = {"gain": {}, "coefficient": {}, "xi of two tasks": {}}
+        for rate in plan["rates"]:
+            found = study(name, plan, run, only=few, rate=rate, tunings=_PLAIN)
+            if rate in (usual, largest):
+                tell_progress(found, run, tell, start="" if rate == usual else "large rate")
+            result = by_rate[rate] = added(found, plan, run, methods=_PLAIN)
             numbers = _geometry(found) | {
                 "gain": _gain(result, 0),
                 "coefficient": searched(result.chosen[:, 0], result.alphas),
-                "xi of two tasks": _interference(found, (few[0], few[1]), plan.points, run),
+                "xi of two tasks": _interference(found, few[:2], plan["points"], run),
             }
-            statistics |= {
-                f"{snake(name)}_{snake(f'{words} at the rate {rate:g}')}": each.named(
-                    f"{name}: {words} at the rate {rate:g}{', points' if words == 'gain' else ''}"
-                )
-                for words, each in numbers.items()
-            }
-            for kind, words in (("rate", "gain"), ("coefficient", "coefficient"), ("xi", "xi of two tasks")):
-                curves[kind][rate] = numbers[words]
-            arrays[f"search: {name}, {rate:g}"] = np.stack([result.alphas, result.curves[:, 0].mean((0, 2))])
-        arrays |= {f"{kind}: {name}, non-linear": _curve(each) for kind, each in curves.items()}
-        statistics[f"{snake(name)}_absolute_accuracy_small_minus_large_rate"] = _compared(
-            by_rate[plan.rate], by_rate[max(plan.rates)]
-        ).named(f"{name}: absolute accuracy, rate {plan.rate:g} minus {max(plan.rates):g}")
-        probed = study(name, effort, run, only=few, tunings=("non-linear",), shots=None)
-        statistics[f"{snake(name)}_gain_with_heads_of_all_samples"] = _gain(
-            added(probed, effort, run, methods=("non-linear",)), 0
-        ).named(f"{name}: gain with heads fitted on all samples, points")
-        whole = study(name, effort, run)
-        counted: dict[str, dict[float, Estimate]] = {way: {} for way in TUNINGS}
-        for count in plan.counts:
-            result = added(whole, effort, run, only=plan.tasks[:count], methods=TUNINGS)
-            for place, way in enumerate(TUNINGS):
-                gain = _gain(result, place).named(f"{name}: gain of {count} tasks, {way}, points")
-                statistics[f"{snake(name)}_gain_of_{count}_tasks_{snake(way)}"] = gain
-                counted[way][count] = gain
-        arrays |= {f"tasks: {name}, {way}": _curve(each) for way, each in counted.items()}
-    rates = {"tasks": list(plan.tasks), "rates": sorted({plan.rate, *plan.rates}), "tasks of the rates": list(few)}
-    return Finding(statistics, arrays, {**how(effort, run, names), **rates}, NOTES)
-
-
-_BALANCED = (CNN,)  # encoders whose rates are compared at equal product; the ViT is compared by heads alone
-_HEADS = {"four samples a class": SHOTS, "all samples": None}
+            for words, number in numbers.items():
+                label = f"{words} at the rate {rate:g}"
+                of(label + ", points" * (words == "gain"), number, key=snake(f"{name} {label}"))
+            for words, curve in curves.items():
+                curve[rate] = numbers[words]
+            tell.array(f"{name}, {rate:g}", np.stack([result.alphas, result.curves[:, 0].mean((0, 2))]), kind="search")
+        for kind, curve in zip(("rate", "coefficient", "xi"), curves.values(), strict=True):
+            tell.array(f"{name}, non-linear", _curve(curve), kind=kind)
+        of(
+            f"absolute accuracy, rate {usual:g} minus {largest:g}",
+            _compared(by_rate[usual], by_rate[largest]),
+            key=snake(f"{name} absolute accuracy small minus large rate"),
+        )
+        probed = study(name, plan, run, only=few, tunings=_PLAIN, shots=None)
+        of(
+            "gain with heads fitted on all samples, points",
+            _gain(added(probed, plan, run, methods=_PLAIN), 0),
+            key=snake(f"{name} gain with heads of all samples"),
+        )
+        whole = study(name, plan, run)
+        sums = {
+            count: added(whole, plan, run, only=plan["tasks"][:count], methods=TUNINGS)
+            for count in plan["numbers of tasks"]
+        }
+        for place, way in enumerate(TUNINGS):
+            gains = {count: _gain(result, place) for count, result in sums.items()}
+            for count, number in gains.items():
+                words = f"gain of {count} tasks, {way}"
+                of(f"{words}, points", number, key=snake(f"{name} {words}"))
+            tell.array(f"{name}, {way}", _curve(gains), kind="tasks")
 
 
 def _drawn_settings(finding: Finding, dark: bool) -> Figure:
@@ -167,91 +169,79 @@ def _drawn_settings(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-@old_figure(
+# The ViT is compared by heads alone.
+_AT_EQUAL_PRODUCT: Table = {
+    "smoke": {"rates": {CNN: (5e-3, 1e-2)}},
+    "laptop": {"rates": {CNN: (3e-5, 1e-4, 1e-3)}},
+    "paper": {"rates": {CNN: (3e-5, 1e-4, 1e-3)}},
+}
+
+
+@figure(
     "section 6.4 settings",
-    networks=IMAGES,
     title="Gain of task addition at equal rate times iterations, and by heads",
+    plan=planned(FEW, _AT_EQUAL_PRODUCT),
     show=_drawn_settings,
-    published=PUBLISHED,
 )
-def section_64_settings(effort: str, run: Run) -> Finding:
+def section_64_settings(plan: Row, run: Run, tell: Tell) -> None:
     """What settings of ours may decide: how long each rate trains, and how much heads leave to be learned.
 
     In section 6.4 all rates have the same number of iterations, so that small ones train less. Here rate times iterations is the same.
     Heads from all samples are compared with heads from four samples of each class at one rate.
     """
-    plan = PLANS[effort]
-    few, names = plan.tasks[: plan.few], encoders(effort, run, texts=False)
-    lengths = {rate: round(plan.rate * plan.steps / rate) for rate in sorted({plan.rate, *plan.balanced})}
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    for name in names:
-        if name in _BALANCED:
-            numbers, curve = _of_rates(name, lengths, effort, run)
-            statistics |= numbers
-            arrays[f"rate: {name}"] = curve
-        for words, shots in _HEADS.items():
-            probed = study(name, effort, run, only=few, tunings=("non-linear",), shots=shots)
-            result = added(probed, effort, run, methods=("non-linear",))
-            statistics |= _gain_and_coefficient(name, f"with heads from {words}", result)
-            start = before_any_edit(result.pretrained.mean(-1), result.draws[:, 0, START_PLACE]).in_percent()
-            statistics[f"{snake(name)}_start_with_heads_from_{snake(words)}_percent"] = start.named(
-                f"{name}: accuracy before any edit, heads from {words}", "%"
-            )
-            arrays[f"search: {name}, {words}"] = np.stack([result.alphas, result.curves[:, 0].mean((0, 2))])
-    changed: dict[str, object] = {"tasks": list(few)}
-    if set(names) & set(_BALANCED):
-        changed["iterations by rate"] = {f"{rate:g}": steps for rate, steps in lengths.items()}
-    return Finding(statistics, arrays, {**how(effort, run, names), **changed}, NOTES)
+    for name in encoders(plan, run, tell):
+        of = tell.about(name)
+        if name in plan["rates"]:
+            _tell_rates(name, plan, run, tell)
+        for words, shots in (("four samples a class", SHOTS), ("all samples", None)):
+            probed = study(name, plan, run, tunings=_PLAIN, shots=shots)
+            result = added(probed, plan, run, methods=_PLAIN)
+            tell_gain_and_coefficient(of, f"with heads from {words}", result)
+            start = before_any_edit(result.pretrained.mean(-1), result.draws[:, 0, START]).in_percent()
+            key = snake(f"{name} start with heads from {words} percent")
+            of(f"accuracy before any edit, heads from {words}", start, "%", key=key)
+            curve = np.stack([result.alphas, result.curves[:, 0].mean((0, 2))])
+            tell.array(f"{name}, {words}", curve, kind="search")
 
 
-def _of_rates(name: str, lengths: Mapping[float, int], effort: str, run: Run) -> tuple[dict[str, Number], np.ndarray]:
-    """Gains by rate, each with its number of iterations, and their curve."""
-    plan = PLANS[effort]
-    statistics: dict[str, Number] = {}
+def _tell_rates(name: str, plan: Row, run: Run, tell: Tell) -> None:
+    """Gains by rate, each with its number of iterations."""
+    of, product = tell.about(name), plan["learning rate"] * plan["steps"]
+    lengths = {rate: round(product / rate) for rate in plan["rates"][name]}
     least, most = min(lengths), max(lengths)
     by_rate = {}
     for rate, steps in lengths.items():
-        few = plan.tasks[: plan.few]
-        found = study(name, effort, run, only=few, rate=rate, steps=steps, tunings=("non-linear",))
+        found = study(name, plan, run, rate=rate, steps=steps, tunings=_PLAIN)
         if rate in (least, most):
-            statistics |= progress(found, run, start="smallest rate" if rate == least else "largest rate")
-        by_rate[rate] = added(found, effort, run, methods=("non-linear",))
-        statistics |= _gain_and_coefficient(name, f"at the rate {rate:g} with {steps} iterations", by_rate[rate])
-    statistics[f"{snake(name)}_absolute_accuracy_small_minus_large_rate_at_equal_product"] = _compared(
-        by_rate[least], by_rate[most]
-    ).named(f"{name}: absolute accuracy, rate {least:g} minus {most:g}, at equal rate times iterations")
-    return statistics, _curve({rate: _gain(each, 0) for rate, each in by_rate.items()})
+            tell_progress(found, run, tell, start="smallest rate" if rate == least else "largest rate")
+        by_rate[rate] = added(found, plan, run, methods=_PLAIN)
+        tell_gain_and_coefficient(of, f"at the rate {rate:g} with {steps} iterations", by_rate[rate])
+    of(
+        f"absolute accuracy, rate {least:g} minus {most:g}, at equal rate times iterations",
+        _compared(by_rate[least], by_rate[most]),
+        key=snake(f"{name} absolute accuracy small minus large rate at equal product"),
+    )
+    tell.array(name, _curve({rate: _gain(result, 0) for rate, result in by_rate.items()}), kind="rate")
+    tell.settings["iterations by rate"] = {f"{rate:g}": steps for rate, steps in lengths.items()}
 
 
-def _gain_and_coefficient(name: str, words: str, result: TaskAddition) -> dict[str, Number]:
+def tell_gain_and_coefficient(tell: Tell, words: str, result: TaskAddition) -> None:
+    """Tell what a search gains and which coefficient it chooses, and whether it edits at all."""
     unedited = "" if (result.chosen[:, 0] > 0).any() else "; no edit was chosen"
-    return {
-        f"{snake(name)}_{snake(f'gain {words}')}": _gain(result, 0).named(f"{name}: gain {words}, points{unedited}"),
-        f"{snake(name)}_{snake(f'coefficient {words}')}": searched(result.chosen[:, 0], result.alphas).named(
-            f"{name}: coefficient {words}"
-        ),
-    }
+    tell(f"gain {words}, points{unedited}", _gain(result, 0), key=snake(f"{tell.subject} gain {words}"))
+    tell(f"coefficient {words}", searched(result.chosen[:, 0], result.alphas))
 
 
 def _gain(result: TaskAddition, place: int) -> Estimate:
     """What the sum of task vectors gains. Where every search keeps the start, it is 0 by construction, without an interval."""
-    if not (result.chosen[:, place] > 0).any():
-        return Estimate(0.0)
-    return over(
-        100 * (result.absolute[:, place] - result.pretrained.mean(-1)),
-        shared=error_of_samples(100 * (result.draws[:, place, MERGED] - result.draws[:, place, START_PLACE])),
-    )
+    return editing.gain(result, place) if (result.chosen[:, place] > 0).any() else Estimate(0.0)
 
 
 def _compared(small: TaskAddition, large: TaskAddition) -> Estimate:
     """Merged accuracy at a small minus that at a large rate; nothing where neither merged anything."""
     if not (small.chosen > 0).any() and not (large.chosen > 0).any():
         return Estimate(np.nan)
-    return over(
-        100 * (small.absolute[:, 0] - large.absolute[:, 0]),
-        shared=error_of_samples(100 * (small.draws[:, 0, MERGED] - large.draws[:, 0, MERGED])),
-    )
+    return in_points(small.absolute[:, 0] - large.absolute[:, 0], small.draws[:, 0, MERGED] - large.draws[:, 0, MERGED])
 
 
 def _geometry(found: Study) -> dict[str, Estimate]:
@@ -260,10 +250,8 @@ def _geometry(found: Study) -> dict[str, Estimate]:
     for vectors in found.vectors:
         of = list(vectors["non-linear"].values())
         pairs = [one.cosine(other) for one, other in itertools.combinations(of, 2)]
-        along = [_along(each, found.encoder.params) for each in of]
-        rows.append(
-            (np.mean([length for length, _ in along]), np.mean(pairs), np.mean([cosine for _, cosine in along]))
-        )
+        lengths, cosines = zip(*(_along(vector, found.encoder.params) for vector in of), strict=True)
+        rows.append((np.mean(lengths), np.mean(pairs), np.mean(cosines)))
     words = ("length of task vectors in units of the weights", "cosine of two task vectors", "cosine with the weights")
     return dict(zip(words, map(over, np.array(rows).T), strict=True))
 
@@ -284,16 +272,16 @@ def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) ->
     tasks = {task: tested(found.tasks[task]) for task in pair}
     maps = [
         kept(
-            Disentanglement, disentanglement, found.encoder, {task: found.heads[task] for task in pair},
+            disentanglement, found.encoder, {task: found.heads[task] for task in pair},
             {"non-linear": {task: vectors["non-linear"][task] for task in pair}}, tasks, at=tasks[pair[0]],
-            pair=pair, methods=("non-linear",), points=points, grid=3, reach=1.0, resamples=2, seed=0, run=run.shared,
+            pair=pair, methods=_PLAIN, points=points, grid=3, reach=1.0, resamples=2, seed=0, run=run.shared,
         )
         for vectors in found.vectors
     ]  # fmt: skip
-    xi = np.array([each.xi[0, -1, -1] for each in maps])
+    xi = np.array([result.xi[0, -1, -1] for result in maps])
     return over(xi, shared=float(np.sqrt(2 * (xi / 2) * (1 - xi / 2) / points).mean()))
 
 
 def _curve(numbers: Mapping[float, Estimate]) -> np.ndarray:
     """Places, values, and both ends of the intervals."""
-    return np.array([(at, each.value, each.low, each.high) for at, each in numbers.items()]).T
+    return np.array([(at, number.value, number.low, number.high) for at, number in numbers.items()]).T

@@ -10,47 +10,46 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from biascope.editing.pictures import accuracy_bars, map_figure
-from biascope.editing.results import error_of_samples
+from biascope.editing.tasks import TEXT_TASKS
+from biascope.editing.tuning import TUNINGS
 from biascope.measures.disentanglement import Disentanglement
 from biascope.measures.task_addition import TaskAddition
-from biascope.papers.selection import chosen as selected
-from biascope.papers.selection import old_figure
 from biascope.papers.task_arithmetic2023.disentanglement import THRESHOLD, grid_share, mapped
-from biascope.papers.task_arithmetic2023.editing import MERGED, SHARE, SINGLE, added
-from biascope.papers.task_arithmetic2023.tasks import (
+from biascope.papers.task_arithmetic2023.editing import MERGED, SHARE, SINGLE, added, in_points
+from biascope.papers.task_arithmetic2023.plans import (
     CNN,
-    LARGER,
-    NOTES,
+    FEW,
+    FEWEST,
+    MAPS,
     ONE_DRAW,
-    PLANS,
-    PUBLISHED,
+    PAIR,
+    SIZES,
+    TEXT_PAIR,
     TEXTS,
     WAYS,
-    how,
-    progress,
-    study,
-    with_weights,
+    Table,
+    at_each_effort,
+    planned,
 )
-from biascope.results.estimate import Estimate, Number, over
-from biascope.results.finding import Finding
+from biascope.papers.task_arithmetic2023.tasks import study, tell_encoders, tell_progress, with_weights
+from biascope.results.estimate import Estimate
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PAIR = ("mnist", "gtsrb")
-_TEXT_PAIR = ("sst2", "trec")
-_BOTH = (CNN, LARGER[CNN])
-_SIZES = {
-    "smoke": _BOTH,
-    "laptop": _BOTH,
-    "paper": (*_BOTH, *TEXTS),
-}  # an encoder is run beside the other one of its kind
+_BOTH = at_each_effort(encoders=SIZES)
+_TEXTS_TOO: Table = {
+    "paper": {"encoders": (*SIZES, *TEXTS), "text tasks": TEXT_TASKS},
+    "published": {"tasks": ("DTD", "SUN397")},
+}
 
 
 def _drawn(finding: Finding, dark: bool) -> Figure:
-    names, pair = (_BOTH, _PAIR) if f"{CNN}: non-linear" in finding.arrays else (TEXTS, _TEXT_PAIR)
+    names, pair = (SIZES, PAIR) if f"{CNN}: non-linear" in finding.arrays else (TEXTS, TEXT_PAIR)
     maps = {
         f"{name.partition('-')[2]}, {way}": finding.arrays[f"{name}: {way}"]  # short titles: "Lite0, post-hoc"
         for name in names
@@ -59,141 +58,121 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return map_figure(maps, finding.arrays["coefficients"], pair, threshold=THRESHOLD, dark=dark)
 
 
-@old_figure(
+@figure(
     "6.5",
-    networks=_SIZES,
     title="Disentanglement error and task addition by size",
+    plan=planned(FEW, MAPS, _BOTH, _TEXTS_TOO),
     show=_drawn,
-    published=PUBLISHED | {"tasks": ["DTD", "SUN397"], "points": 2048, "grid": 20},
 )
-def figure_65(effort: str, run: Run) -> Finding:
+def figure_65(plan: Row, run: Run, tell: Tell) -> None:
     """ξ of a pair of tasks, and accuracies after addition, for two sizes; differences are paired by seed and test sample.
 
-    Texts are left out where their encoders are not asked for, or have no weights here.
+    An encoder is run beside the other one of its kind. Texts are left out where their encoders are not asked for, or have no weights
+    here.
     """
-    asked = selected(dict.fromkeys(_SIZES[effort]))
-    images = not set(_BOTH).isdisjoint(asked)
-    texts = with_weights(TEXTS, effort, run) == TEXTS and not set(TEXTS).isdisjoint(asked)
+    images, texts = ({*names} & {*plan.networks} for names in (SIZES, TEXTS))
+    if texts and with_weights(TEXTS, plan, run) != TEXTS:
+        texts.clear()
     if not images and not texts:
         raise ValueError(f"{' and '.join(TEXTS)} must have their weights, and have none here. See docs/encoders.md.")
-    few = PLANS[effort].tasks[: PLANS[effort].few]
-    statistics, arrays = _of_images(effort, run, few) if images else ({}, {})
+    tell_encoders((*(SIZES if images else ()), *(TEXTS if texts else ())), plan, run, tell)
+    if images:
+        sums: list[TaskAddition] = []
+        maps: list[list[Disentanglement]] = []
+        for name in SIZES:
+            found = study(name, plan, run)
+            tell_progress(found, run, tell)
+            sums.append(added(found, plan, run))
+            maps.append(mapped(found, PAIR, plan, run))
+        _tell_maps(tell, SIZES, maps)
+        _tell_sums(tell, *sums)
     if texts:
-        numbers, maps = _of_texts(effort, run)
-        statistics, arrays = statistics | numbers, arrays | maps
-    names = (*(_BOTH if images else ()), *(TEXTS if texts else ()))
-    plan = {"tasks": list(few), "points": PLANS[effort].points, "grid": PLANS[effort].grid}
-    return Finding(statistics, arrays, {**how(effort, run, names), **plan}, NOTES)
+        maps = []
+        for name in TEXTS:
+            found = study(name, plan, run, only=TEXT_PAIR, tunings=TUNINGS[:1])
+            tell_progress(found, run, tell)
+            maps.append(mapped(found, TEXT_PAIR, plan, run))
+        _tell_maps(tell, TEXTS, maps, prefix="texts")
 
 
-def _of_images(effort: str, run: Run, few: Sequence[str]) -> tuple[dict[str, Number], dict[str, np.ndarray]]:
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    sums: list[TaskAddition] = []
-    maps: list[list[Disentanglement]] = []
-    for name in _BOTH:
-        found = study(name, effort, run, only=few)
-        statistics |= progress(found, run)
-        sums.append(added(found, effort, run))
-        maps.append(mapped(found, _PAIR, effort, run))
-        arrays |= _mean_maps(name, maps[-1])
-    return statistics | _of_maps(_BOTH, maps) | _of_sums(*sums), arrays
-
-
-def _of_texts(effort: str, run: Run) -> tuple[dict[str, Number], dict[str, np.ndarray]]:
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    maps: list[list[Disentanglement]] = []
-    for name in TEXTS:
-        found = study(name, effort, run, only=_TEXT_PAIR, tunings=("non-linear",))
-        statistics |= progress(found, run)
-        maps.append(mapped(found, _TEXT_PAIR, effort, run))
-        arrays |= _mean_maps(name, maps[-1])
-    return statistics | _of_maps(TEXTS, maps, prefix="texts_"), arrays
-
-
-def _mean_maps(name: str, maps: Sequence[Disentanglement]) -> dict[str, np.ndarray]:
-    """ξ over coefficients by way to edit, mean over seeds."""
-    mean = np.mean([each.xi for each in maps], axis=0)
-    ways = {f"{name}: {way}": mean[place] for place, way in enumerate(maps[0].methods)}
-    return {**ways, "coefficients": maps[0].alphas}
-
-
-def _of_maps(names: Sequence[str], maps: Sequence[list[Disentanglement]], prefix: str = "") -> dict[str, Number]:
-    """Low-ξ shares by size, and their differences; the prefix is one of keys."""
-    numbers = {}
-    low = [np.stack([(each.xi < THRESHOLD).mean((1, 2)) for each in seeds]) for seeds in maps]
-    area = [np.stack([each.area for each in seeds]) for seeds in maps]  # (R, W, B)
+def _tell_maps(
+    tell: Tell, names: Sequence[str], maps: Sequence[Sequence[Disentanglement]], *, prefix: str = ""
+) -> None:
+    """Tell maps and low-ξ shares by size, and the differences of shares; the prefix is one of keys."""
+    low = [np.stack([(result.xi < THRESHOLD).mean((1, 2)) for result in seeds]) for seeds in maps]
+    area = [np.stack([result.area for result in seeds]) for seeds in maps]  # (R, W, B)
     places = maps[0][0].xi[0].size
     for place, way in enumerate(maps[0][0].methods):
-        for name, share, drawn in zip(names, low, area, strict=True):
-            numbers[f"{snake(name)}_low_xi_share_{snake(way)}"] = grid_share(
-                share[:, place], drawn[:, place], places
-            ).named(f"{name}: share of the grid with ξ < {THRESHOLD:g}, {way}")
-        numbers[f"{prefix}low_xi_share_{snake(way)}_larger_minus_smaller"] = grid_share(
-            low[1][:, place] - low[0][:, place], area[1][:, place] - area[0][:, place], places, least=-1.0
-        ).named(f"low-ξ share, {way}, {names[1]} minus {names[0]}")
-    return numbers
+        for name, seeds, share, drawn in zip(names, maps, low, area, strict=True):
+            tell.about(name)(
+                f"share of the grid with ξ < {THRESHOLD:g}, {way}",
+                grid_share(share[:, place], drawn[:, place], places),
+                key=snake(f"{name} low-ξ share {way}"),
+            )
+            tell.array(f"{name}: {way}", np.mean([result.xi[place] for result in seeds], axis=0))
+        (smaller, larger), (drawn_smaller, drawn_larger) = ([of[:, place] for of in each] for each in (low, area))
+        tell(
+            f"low-ξ share, {way}, {names[1]} minus {names[0]}",
+            grid_share(larger - smaller, drawn_larger - drawn_smaller, places, least=-1.0),
+            key=snake(f"{prefix} low-ξ share {way} larger minus smaller"),
+        )
+    tell.array("coefficients", maps[0][0].alphas)
 
 
-def _of_sums(smaller: TaskAddition, larger: TaskAddition) -> dict[str, Number]:
-    """Differences of accuracies in points; of merges, where both sizes merge something."""
+def _tell_sums(tell: Tell, smaller: TaskAddition, larger: TaskAddition) -> None:
+    """Tell differences of accuracies in points; of merges, where both sizes merge something."""
     both = (smaller, larger)
     plain, linear = WAYS.index("non-linear"), WAYS.index("linearised")
-    numbers = {}
+
+    def merged(*places: int) -> bool:
+        return all((result.chosen[:, places] > 0).any() for result in both)
+
     for place, way in enumerate(WAYS):
-        kept = _difference([each.normalised[:, place] for each in both], [each.draws[:, place, SHARE] for each in both])
-        merged = all((each.chosen[:, place] > 0).any() for each in both)
-        numbers[f"normalised_accuracy_{snake(way)}_larger_minus_smaller"] = (
-            kept if merged else Estimate(np.nan)
-        ).named(f"normalised accuracy, {way}, larger minus smaller")
+        shares = _difference([result.normalised[:, place] for result in both], [r.draws[:, place, SHARE] for r in both])
+        label = f"normalised accuracy, {way}, larger minus smaller"
+        tell(label, shares if merged(place) else Estimate(np.nan))
         if place != plain:
-            gaps = [each.single[:, plain].mean(-1) - each.single[:, place].mean(-1) for each in both]
-            drawn = [each.draws[:, plain, SINGLE] - each.draws[:, place, SINGLE] for each in both]
-            numbers[f"single_task_gap_{snake(way)}_larger_minus_smaller"] = _difference(gaps, drawn).named(
-                f"single-task gap, non-linear minus {way}, larger minus smaller"
-            )
-    leads = [each.absolute[:, linear] - each.absolute[:, plain] for each in both]
-    drawn = [each.draws[:, linear, MERGED] - each.draws[:, plain, MERGED] for each in both]
-    merged = all((each.chosen[:, [plain, linear]] > 0).any() for each in both)
-    numbers["lead_of_linearised_fine_tuning_larger_minus_smaller"] = (
-        _difference(leads, drawn) if merged else Estimate(np.nan)
-    ).named("lead of linearised fine-tuning, larger minus smaller")
-    return numbers
+            singles = [result.single.mean(-1) for result in both]
+            drawn = [result.draws[:, :, SINGLE] for result in both]
+            gaps = _difference(*([of[:, plain] - of[:, place] for of in each] for each in (singles, drawn)))
+            key = snake(f"single-task gap {way} larger minus smaller")
+            tell(f"single-task gap, non-linear minus {way}, larger minus smaller", gaps, key=key)
+    leads = [result.absolute[:, linear] - result.absolute[:, plain] for result in both]
+    drawn = [result.draws[:, linear, MERGED] - result.draws[:, plain, MERGED] for result in both]
+    lead = _difference(leads, drawn) if merged(plain, linear) else Estimate(np.nan)
+    tell("lead of linearised fine-tuning, larger minus smaller", lead)
 
 
-def _difference(values: list[np.ndarray], draws: list[np.ndarray]) -> Estimate:
-    return over(100 * (values[1] - values[0]), shared=error_of_samples(100 * (draws[1] - draws[0])))
+def _difference(values: Sequence[np.ndarray], draws: Sequence[np.ndarray]) -> Estimate:
+    """Of the larger minus the smaller, in points."""
+    return in_points(values[1] - values[0], draws[1] - draws[0])
 
 
 def _drawn_random(finding: Finding, dark: bool) -> Figure:
-    bars = {name: {"non-linear": finding.statistics[f"{snake(name)}_single_percent"]} for name in _BOTH}
+    bars = {name: {"non-linear": finding.statistics[f"{snake(name)}_single_percent"]} for name in SIZES}
     reading = "Mean accuracy over tasks after non-linear fine-tuning from random weights."
     return accuracy_bars(bars, y="single accuracy, %", reading=reading, dark=dark)
 
 
-@old_figure(
-    "D.3",
-    title="Single tasks from random weights, by size",
-    show=_drawn_random,
-    published=PUBLISHED,
+@figure(
+    "D.3", title="Single tasks from random weights, by size", plan=planned(FEWEST, _BOTH, by=""), show=_drawn_random
 )
-def figure_d3(effort: str, run: Run) -> Finding:
+def figure_d3(plan: Row, run: Run, tell: Tell) -> None:
     """Single-task accuracy after non-linear fine-tuning from random weights, for two sizes."""
-    statistics: dict[str, Number] = {}
-    singles = []
-    for name in _BOTH:
-        found = study(name, effort, run, random=True, tunings=("non-linear",))
-        statistics |= progress(found, run, start="random")
-        singles.append(added(found, effort, run, methods=("non-linear",)))
-        statistics[f"{snake(name)}_single_percent"] = over(
-            100 * singles[-1].single[:, 0].mean(-1),
-            shared=error_of_samples(100 * singles[-1].draws[:, 0, SINGLE]),
-            within=(0.0, 100.0),
-        ).named(f"{name}: single-task accuracy from random weights", "%")
-    statistics["single_task_accuracy_from_random_weights_larger_minus_smaller"] = _difference(
-        [each.single[:, 0].mean(-1) for each in singles], [each.draws[:, 0, SINGLE] for each in singles]
-    ).named("single-task accuracy from random weights, larger minus smaller")
-    arrays = {name: each.single for name, each in zip(_BOTH, singles, strict=True)}
-    settings = {**how(effort, run, _BOTH), "tasks": list(PLANS[effort].random)}
-    return Finding(statistics, arrays, settings, (*NOTES, ONE_DRAW))
+    tell_encoders(SIZES, plan, run, tell)
+    values, draws = [], []
+    for name in SIZES:
+        found = study(name, plan, run, random=True, tunings=TUNINGS[:1])
+        tell_progress(found, run, tell, start="random")
+        result = added(found, plan, run, methods=TUNINGS[:1])
+        values.append(result.single[:, 0].mean(-1))
+        draws.append(result.draws[:, 0, SINGLE])
+        tell.about(name)(
+            "single-task accuracy from random weights",
+            in_points(values[-1], draws[-1], within=(0.0, 100.0)),
+            "%",
+            key=snake(f"{name} single percent"),
+        )
+        tell.array(name, result.single)
+    tell("single-task accuracy from random weights, larger minus smaller", _difference(values, draws))
+    tell.note(ONE_DRAW)

@@ -1,0 +1,143 @@
+"""What the figures of chapter 6 run: encoders that can be had, their tasks and fine-tuning, beside what the authors ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from biascope.editing.tasks import TEXT_TASKS
+from biascope.editing.tuning import tuning_recipe
+from biascope.results.claim import EFFORTS
+from biascope.results.plan import Plan
+
+CNN, VIT, TEXT = "EfficientNet-Lite0", "small ViT", "MiniLM-L6"
+SIZES = (CNN, "EfficientNet-Lite2")  # one architecture in two sizes
+TEXTS = ("MiniLM-L3", TEXT)  # encoders of texts, from small to large
+WAYS = ("non-linear", "post-hoc", "linearised")
+CONTROL = "cifar10"  # of negation: the task furthest from digits, signs, letters and textures
+SHOTS = 4  # samples of each class that a head is fitted on
+NEAR_START = 4  # coefficients near 0 that every search tries besides
+PAIR, TEXT_PAIR = ("mnist", "gtsrb"), ("sst2", "trec")
+_TASKS = (*PAIR, "fashion-mnist", "dtd10", "kmnist", "cars20", "usps", CONTROL)
+
+#: Settings by name, at some efforts and of the authors.
+Table = Mapping[str, Mapping[str, Any]]
+
+FINE_TUNING: Table = {
+    "smoke": {
+        "encoders": (CNN,),
+        "stand-ins": True,  # perceptrons that take no time in place of encoders, clouds of points in place of images
+        "pixels": 8,
+        "tasks": (*PAIR, CONTROL),
+        "text tasks": (),
+        "samples": (40, 20, 20),  # training, validation and test samples of a task at most
+        "steps": 2,
+        "batch": 16,
+        "learning rate": 1e-2,
+        "seeds": 2,  # each with its own order of samples
+        "coefficients": 3 + NEAR_START,
+    },
+    "laptop": {
+        "encoders": (CNN,),
+        "stand-ins": False,
+        "pixels": 64,
+        "tasks": _TASKS,
+        "text tasks": (),
+        "samples": (1600, 150, 300),
+        "steps": 50,
+        "batch": 32,
+        "learning rate": 1e-4,
+        "seeds": 3,
+        "coefficients": 11 + NEAR_START,
+    },
+    "paper": {
+        "encoders": (CNN, VIT),
+        "stand-ins": False,
+        "pixels": 64,
+        "tasks": _TASKS,
+        "text tasks": (),
+        "samples": (2000, 400, 1000),
+        "steps": 200,  # rate times steps is 0.02, as published
+        "batch": 128,
+        "learning rate": 1e-4,
+        "seeds": 3,
+        "coefficients": 21 + NEAR_START,
+    },
+    # The thesis, appendix D.1, and the released code where the text is silent.
+    "published": {
+        "encoders": ("CLIP ViT-B/32", "CLIP ViT-B/16", "CLIP ViT-L/14"),
+        "pixels": 224,
+        "tasks": ("Cars", "DTD", "EuroSAT", "GTSRB", "MNIST", "RESISC45", "SUN397", "SVHN"),
+        "samples": "whole data sets",
+        "steps": 2000,
+        "batch": 128,
+        "optimiser": "adamw",
+        "learning rate": 1e-5,
+        "schedule": "cosine",
+        "warm-up steps": 200,
+        "weight decay": 0.1,
+        "weight decay pulls to": "zero",
+        "gradient norm clipped at": 1.0,
+        "heads": "zero-shot heads of the text encoder",
+        "features normalised": True,
+        "coefficients": 21,
+    },
+}
+WITH_TEXTS: Table = {"paper": {"encoders": (CNN, VIT, TEXT), "text tasks": TEXT_TASKS}}
+#: Comparisons that need not all tasks, and those from random weights.
+FEW, FEWEST = (
+    {effort: {"tasks": _TASKS[:count]} for effort, count in zip(EFFORTS, counts, strict=True)}
+    for counts in ((2, 3, 4), (2, 2, 3))
+)
+#: Samples of a task for maps of ξ, and coefficients along a side of them.
+MAPS: Table = {
+    "smoke": {"points": 12, "grid": 5},
+    "laptop": {"points": 150, "grid": 13},  # steps of a half: with steps of 1 only the origin is below ξ = 0.1
+    "paper": {"points": 256, "grid": 20},
+    "published": {"points": 2048, "grid": 20},
+}
+
+NOTES = (
+    "No CLIP weights are to be had here. In place of CLIP: encoders pre-trained on ImageNet (EfficientNet), on characters, faces and "
+    "photographs (small ViT; see vit_pretraining beside this figure) and on sentences (MiniLM). In place of zero-shot heads: linear "
+    "probes on four samples of each class, which start near the accuracy of CLIP's heads.",
+    "One learning rate serves all encoders, tasks and methods; section 6.4 tries others. At paper effort, rate times steps is 0.02, as "
+    "published. An encoder whose weights were not there is left out; the settings name those that ran and the hash of their weights.",
+    "Heads are one draw of four samples of each class. All seeds share the heads, the training samples and the test samples; a seed "
+    "changes the order of training alone. Intervals do not contain what other heads or training samples would change.",
+)
+ONE_DRAW = "Fine-tuning from random weights starts at one draw of them (seed 0). Intervals do not include other draws."
+
+
+def at_each_effort(**settings: Any) -> Table:
+    """Settings, with spaces for underscores, that are the same at every effort."""
+    return {effort: {name.replace("_", " "): value for name, value in settings.items()} for effort in EFFORTS}
+
+
+def planned(*tables: Table, by: str = "encoders") -> Plan:
+    """The plan of a figure on fine-tuned encoders.
+
+    Args:
+        tables: What differs from :data:`FINE_TUNING`; later ones count.
+        by: Empty where a figure compares its encoders with one another.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for name in FINE_TUNING:
+        rows[name] = {}
+        for table in (FINE_TUNING, *tables):
+            rows[name] |= table.get(name, {})
+        if name in EFFORTS:
+            recipe = tuning_recipe(
+                steps=rows[name]["steps"], rate=rows[name]["learning rate"], batch=rows[name]["batch"]
+            )
+            rows[name] |= {
+                "optimiser": recipe.optimiser,
+                "schedule": recipe.schedule,
+                "warm-up steps": recipe.warmup,
+                "weight decay": recipe.weight_decay,
+                "weight decay pulls to": "pre-trained weights" if recipe.decay_to == "start" else "zero",
+                "gradient norm clipped at": recipe.clip,
+                "heads": f"linear probes on {SHOTS} samples of each class",
+                "features normalised": True,
+            }
+    return Plan(**rows, by=by)
