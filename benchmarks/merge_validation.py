@@ -5,7 +5,7 @@
     python benchmarks/merge_validation.py --draw benchmarks/merge_validation.json docs/images/merge_validation.png
     python benchmarks/merge_validation.py --draw benchmarks/merge_expected.json docs/images/merge_expected.png
 
-Encoders, tasks, heads and task vectors are those of the paper's figures (`biascope.papers.task_arithmetic2023.tasks`); FOLDER/shared
+Encoders, tasks, heads and task vectors are those of the paper's figures (`biascope.papers.task_arithmetic2023.plans`); FOLDER/shared
 keeps fine-tunings, so that RUNS/task_arithmetic2023 of `biascope reproduce --out RUNS` serves as FOLDER where they are done. For each
 pair
 
@@ -35,7 +35,9 @@ import torch
 from biascope.editing.outputs import edited_outputs, sampled
 from biascope.measures.merge_check import ALPHAS, merge_check
 from biascope.measures.merge_check.verdict import GRADES
-from biascope.papers.task_arithmetic2023.tasks import CNN, PLANS, TEXT, VIT, study
+from biascope.papers.task_arithmetic2023.plans import CNN, TEXT, VIT, WITH_TEXTS, planned
+from biascope.papers.task_arithmetic2023.tasks import study
+from biascope.results.claim import EFFORTS
 from biascope.results.estimate import Estimate, bootstrapped, over_repeats, pearson, spearman
 from biascope.runs.run import Run
 
@@ -139,10 +141,10 @@ def statistics(rows):
     return found
 
 
-def validated(name, effort, points, seeds, run):
+def validated(name, plan, points, seeds, run):
     """All pairs of an encoder's tasks."""
     begin = time.perf_counter()
-    found = study(name, effort, run)
+    found = study(name, plan, run)
     print(f"\n{name}: {len(found.tasks)} tasks, vectors after {time.perf_counter() - begin:.0f} s", flush=True)
     begin, rows = time.perf_counter(), []
     for pair in itertools.combinations(found.tasks, 2):
@@ -213,7 +215,7 @@ def drawn_forecasts(document, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", action="append", choices=list(NAMES), help="which; all by default")
-    parser.add_argument("--effort", default="smoke", choices=list(PLANS))
+    parser.add_argument("--effort", default="smoke", choices=EFFORTS)
     parser.add_argument("--folder", type=Path, help="where fine-tunings (shared) and outcomes are kept")
     parser.add_argument("--json", type=Path, help="where numbers are written")
     parser.add_argument("--device", default="auto")
@@ -230,8 +232,9 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         run = Run(folder / "merge_validation", options.device, options.precision, data_root=options.data_root)
-        chosen = [NAMES[name] for name in options.encoder or NAMES if NAMES[name] in PLANS[options.effort].encoders]
-        encoders = {name: validated(name, options.effort, options.points, options.seeds, run) for name in chosen}
+        plan = planned(WITH_TEXTS).row(options.effort)
+        chosen = [NAMES[name] for name in options.encoder or NAMES if NAMES[name] in plan["encoders"]]
+        encoders = {name: validated(name, plan, options.points, options.seeds, run) for name in chosen}
     document = {"effort": options.effort, "points": options.points, "seeds": options.seeds, "encoders": encoders}
     if options.json:
         options.json.write_text(json.dumps(document, indent=1))

@@ -10,15 +10,27 @@ import pytest
 import torch
 
 from biascope import papers
-from biascope.editing.tuning import TUNINGS
 from biascope.measures.task_addition import TaskAddition
-from biascope.papers import selection
-from biascope.papers.task_arithmetic2023 import costs, disentanglement, editing, propositions, rates, sizes, tasks
+from biascope.papers.task_arithmetic2023 import (
+    costs,
+    disentanglement,
+    editing,
+    plans,
+    propositions,
+    rates,
+    sizes,
+    tasks,
+)
 from biascope.papers.verdicts import RESULTS
+from biascope.results.claim import Trained
 from biascope.results.estimate import Number, proportion
+from biascope.results.finding import Tell
+from biascope.results.plan import Row
 from biascope.runs.run import Run
 
 PAPER = papers.find("task_arithmetic2023")
+SMOKE = plans.planned(plans.MAPS).row("smoke")
+BELOW_ONE = 0.95  # by a step of the search, which ends at 1
 WITHOUT_TUNING = ("6.9", "propositions 6.1 and 6.2", "section 6.5")
 
 
@@ -33,10 +45,10 @@ def test_text_encoders_and_bounds_of_ours_do_not_count() -> None:
             continue  # zero up to rounding, and costs that the thesis prints
         assert figure.published
         for claim in figure.claims:
-            if tasks.TEXT in claim.statement:
+            if plans.TEXT in claim.statement:
                 assert claim.kind == "ours", claim.statement
             if claim.kind == "paper" and claim.of != "control_accuracy_is_similar":
-                bound_of_a_comparison = (0.0, 50.0, 0.1, -0.1, 1 / 400, editing.BELOW_ONE)
+                bound_of_a_comparison = (0.0, 50.0, 0.1, -0.1, 1 / 400, BELOW_ONE)
                 assert claim.tolerance in bound_of_a_comparison, claim.statement
 
 
@@ -60,9 +72,9 @@ def test_a_bound_that_random_weights_meet_does_not_count() -> None:
 
 def test_a_search_that_ends_at_its_last_coefficient_is_not_below_one() -> None:
     alphas = np.linspace(0, 1, 21)
-    claim = next(each for each in editing._claims_61(tasks.CNN) if each.of == "best_coefficient_below_one")
+    claim = next(each for each in editing.table_61.claims if each.of == "best_coefficient_below_one")
     for chosen, verdict in ((1.0, "inconclusive"), (0.5, "reproduced")):
-        assert claim.verdict(tasks.searched(np.full(3, chosen), alphas), "paper") == verdict
+        assert claim.verdict(editing.searched(np.full(3, chosen), alphas), "paper") == verdict
     assert max(alphas) == 1  # so that a bound of 1 would hold by construction
 
 
@@ -75,7 +87,13 @@ def test_claims_about_fine_tuned_encoders_ask_whether_they_were() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> tasks.Study:
-    return tasks.study(tasks.CNN, "smoke", Run(device="cpu", progress=False))
+    return tasks.study(plans.CNN, SMOKE, Run(device="cpu", progress=False))
+
+
+def evidence() -> dict[str, Trained]:
+    """What the claims on the CNN's task addition ask of its fine-tuning, by the key of the number."""
+    asked = (each for claim in editing.table_61.claims for each in claim.trained)
+    return {each.statistic: each for each in asked if each.statistic.startswith("efficientnet_lite0")}
 
 
 def test_no_fine_tuning_is_no_progress(found: tasks.Study) -> None:
@@ -83,17 +101,17 @@ def test_no_fine_tuning_is_no_progress(found: tasks.Study) -> None:
         {tuning: {task: 0.0 * vector for task, vector in of.items()} for tuning, of in seed.items()}
         for seed in found.vectors
     )
-    numbers = tasks.progress(dataclasses.replace(found, vectors=idle), Run(device="cpu", progress=False))
-    assert list(numbers) == [each.statistic for each in tasks.fine_tuned(tasks.CNN, *TUNINGS)]
-    assert all(number.value == 0 for number in numbers.values())
-    evidence = tasks.fine_tuned(tasks.CNN, "non-linear")[0]
-    assert not evidence.passes(numbers[evidence.statistic])
+    tell = Tell()
+    tasks.tell_progress(dataclasses.replace(found, vectors=idle), Run(device="cpu", progress=False), tell)
+    assert tell.numbers.keys() == evidence().keys()
+    for key, needed in evidence().items():
+        assert tell.numbers[key].value == 0
+        assert not needed.passes(tell.numbers[key])
 
 
 def test_progress_is_the_share_of_training_errors_that_are_gone(found: tasks.Study) -> None:
-    run = Run(device="cpu", progress=False)
-    numbers = tasks.progress(found, run)
-    shares = []
+    tell, shares = Tell(), []
+    tasks.tell_progress(found, Run(device="cpu", progress=False), tell)
     for seed in found.vectors:
         accuracies = []
         for task, vector in seed["non-linear"].items():
@@ -103,29 +121,28 @@ def test_progress_is_the_share_of_training_errors_that_are_gone(found: tasks.Stu
             accuracies.append([(head(found.encoder(x, end)).argmax(-1) == y).double().mean() for end in ends])
         before, after = torch.tensor(accuracies).mean(0).tolist()
         shares.append(100 * (after - before) / (1 - before))
-    key = tasks.fine_tuned(tasks.CNN, "non-linear")[0].statistic
-    assert numbers[key].value == pytest.approx(np.mean(shares), abs=1e-4)
+    assert tell.numbers["efficientnet_lite0_non_linear_progress"].value == pytest.approx(np.mean(shares), abs=1e-4)
 
 
 def test_a_gain_is_compared_only_where_something_was_merged(found: tasks.Study) -> None:
-    result = editing.added(found, "smoke", Run(device="cpu", progress=False))
+    result = editing.added(found, SMOKE, Run(device="cpu", progress=False))
     nothing = dataclasses.replace(result, chosen=np.zeros_like(result.chosen))
-    assert np.isnan(editing._gained(nothing, "non-linear").value)
+    assert np.isnan(editing._gained(nothing, 0).value)
     something = dataclasses.replace(result, chosen=np.ones_like(result.chosen))
-    assert editing._gained(something, "non-linear") == editing._gain(result, "non-linear")
+    assert editing._gained(something, 0) == editing.gain(result, 0)
 
 
 def test_all_methods_and_encoders_have_one_learning_rate() -> None:
-    for effort, plan in tasks.PLANS.items():
-        recorded = tasks.how(effort)
-        assert recorded["learning rate"] == plan.rate
-        assert recorded["weight decay pulls to"] == "pre-trained weights"
-        if effort != "smoke":
-            assert plan.rate in (1e-5, 3e-5, 1e-4)
+    for figure in PAPER.figures:
+        if figure.number not in WITHOUT_TUNING:
+            for effort in ("laptop", "paper"):
+                row = figure.plan.row(effort)
+                assert row["learning rate"] == 1e-4
+                assert row["weight decay pulls to"] == "pre-trained weights"
 
 
 def test_the_gap_that_is_closed_needs_a_gap(found: tasks.Study) -> None:
-    result = editing.added(found, "smoke", Run(device="cpu", progress=False))
+    result = editing.added(found, SMOKE, Run(device="cpu", progress=False))
     single, draws = result.single.copy(), result.draws.copy()
     single[:, :, :] = np.array([0.9, 0.5, 0.8])[None, :, None]
     draws[:, :, editing.SINGLE] = np.array([0.9, 0.5, 0.8])[None, :, None]
@@ -143,10 +160,11 @@ def test_short_linearised_vectors_are_not_compared(found: tasks.Study) -> None:
             for each in found.vectors
         ]
     )
-    maps = disentanglement.mapped(found, pair, "smoke", run)
-    key = "pair_low_xi_share_linearised_minus_non_linear"
-    assert np.isfinite(disentanglement.map_numbers("pair", maps, np.array([0.9, 1.1]))[key].value)
-    assert np.isnan(disentanglement.map_numbers("pair", maps, np.array([0.9, 0.05]))[key].value)
+    maps = disentanglement.mapped(found, pair, SMOKE, run)
+    for lengths, compared in (((0.9, 1.1), True), ((0.9, 0.05), False)):
+        tell = Tell(subject="pair")
+        disentanglement.tell_maps(tell, maps, np.array(lengths))
+        assert np.isfinite(tell.numbers["pair_low_xi_share_linearised_minus_non_linear"].value) == compared
 
 
 def test_logits_that_are_alike_have_no_variance_between_them() -> None:
@@ -189,9 +207,9 @@ def test_a_region_of_low_error_counts_only_if_it_is_connected_with_the_start() -
 
 def test_what_is_kept_is_found_again(found: tasks.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(folder=tmp_path / "figure", device="cpu", progress=False)
-    first = editing.added(found, "smoke", run)
+    first = editing.added(found, SMOKE, run)
     monkeypatch.setattr("biascope.measures.task_addition.EditedEncoder.on", None)  # computing anything again fails
-    again = editing.added(found, "smoke", run)
+    again = editing.added(found, SMOKE, run)
     for name in ("alphas", "chosen", "curves", "pretrained", "single", "merged", "draws"):
         assert np.array_equal(getattr(first, name), getattr(again, name))
     assert (first.tasks, first.methods, first.samples) == (again.tasks, again.methods, again.samples)
@@ -201,23 +219,31 @@ def test_what_is_kept_is_found_again(found: tasks.Study, tmp_path: Path, monkeyp
 def test_shares_are_compared_only_where_both_ways_edit() -> None:
     values, draws = np.array([[0.5, 0.6, 0.7]] * 2), np.ones((2, 3, 4))
     edited = np.array([[True, False, True]] * 2)
-    one = editing._differences("net", values, draws, "share", "share", edited)
-    both = editing._differences("net", values, draws, "share", "share", edited, both=True)
-    assert np.isfinite(one["net_share_post_hoc_minus_non_linear"].value)
-    assert np.isnan(both["net_share_post_hoc_minus_non_linear"].value)
-    assert both["net_share_linearised_minus_non_linear"].value == pytest.approx(20)
+    one, both = Tell(), Tell()
+    editing.tell_differences(one, "share", values, draws, edited)
+    editing.tell_differences(both, "share", values, draws, edited, both=True)
+    assert np.isfinite(one.numbers["share_post_hoc_minus_non_linear"].value)
+    assert np.isnan(both.numbers["share_post_hoc_minus_non_linear"].value)
+    assert both.numbers["share_linearised_minus_non_linear"].value == pytest.approx(20)
+
+
+def told(plan: Row, run: Run) -> dict[str, object]:
+    """What a figure records about its encoders."""
+    tell = Tell()
+    tasks.encoders(plan, run, tell)
+    return tell.settings
 
 
 def test_encoders_without_weights_are_left_out_and_those_that_ran_are_recorded(tmp_path: Path) -> None:
-    run = Run(device="cpu", data_root=tmp_path)
+    run, plan = Run(device="cpu", data_root=tmp_path), editing.table_61.plan.row("paper")
     (tmp_path / "encoders").mkdir()
     (tmp_path / "encoders" / "efficientnet_lite0.safetensors").touch()
-    assert tasks.VIT not in tasks.encoders("paper", run)
+    assert plans.VIT not in tasks.with_weights(plan.networks, plan, run)
     (tmp_path / "encoders" / "vit.safetensors").touch()
-    assert set(tasks.encoders("paper", run, texts=False)) == {tasks.CNN, tasks.VIT}
-    recorded = tasks.how("smoke", run, (tasks.CNN,))
-    assert recorded["encoders"] == [tasks.CNN]
-    assert list(recorded["hash of the weights"]) == [tasks.CNN]
+    assert {plans.CNN, plans.VIT} <= {*tasks.with_weights(plan.networks, plan, run)}
+    recorded = told(SMOKE, run)
+    assert recorded["encoders"] == [plans.CNN]
+    assert list(recorded["hash of the weights"]) == [plans.CNN]  # type: ignore[call-overload]
 
 
 def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
@@ -227,11 +253,11 @@ def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
     agreeing = 0.025 ** (1 / 3)  # of all seeds at least
     accuracy = editing._accuracy(np.full(3, 0.5), 10_000)
     assert (accuracy.low, accuracy.high) == pytest.approx((50 * agreeing, 100 - 50 * agreeing), abs=0.1)
-    chosen = tasks.searched(np.full(3, 0.1), np.array([0.0, 0.05, 0.1, 0.2, 0.3]))
+    chosen = editing.searched(np.full(3, 0.1), np.array([0.0, 0.05, 0.1, 0.2, 0.3]))
     assert chosen.high == pytest.approx(
         0.1 + math.hypot((1 - agreeing) * 0.2, 0.1), rel=1e-4
     )  # the wider of the steps beside it
-    start = tasks.searched(np.zeros(3), np.array([0.0, 0.01, 0.02, 1.0]))
+    start = editing.searched(np.zeros(3), np.array([0.0, 0.01, 0.02, 1.0]))
     assert (start.value, start.low) == (0.0, 0.0)  # no coefficient below the search
     assert start.high == pytest.approx(1 - agreeing, abs=1e-3)
     close = disentanglement.grid_share(
@@ -246,36 +272,36 @@ def test_seeds_that_agree_do_not_make_an_interval_of_no_width() -> None:
     assert disentanglement.grid_share(np.zeros(3), np.zeros((3, 5)), 400, least=-1.0).low == pytest.approx(agreeing - 1)
 
 
-def test_a_figure_runs_for_the_encoders_that_are_asked_for(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, device="cpu", progress=False)
-    with selection.only([tasks.VIT]):
-        assert tasks.encoders("smoke", run, also=[tasks.VIT]) == (tasks.VIT,)
-    assert tasks.encoders("smoke", run, also=[tasks.VIT]) == (tasks.CNN, tasks.VIT)
+def test_a_figure_runs_for_the_encoders_that_are_asked_for() -> None:
+    run = Run(device="cpu", progress=False)
+    both = plans.planned({"smoke": {"encoders": (plans.CNN, plans.VIT)}})
+    assert told(both.row("smoke", [plans.VIT]), run)["encoders"] == [plans.VIT]
+    assert told(both.row("smoke"), run)["encoders"] == [plans.CNN, plans.VIT]
 
 
 def test_heads_at_chance_know_nothing_of_the_encoder() -> None:
-    found = tasks.study(tasks.CNN, "smoke", Run(device="cpu", progress=False), random=True, tunings=(), chance=True)
+    found = tasks.study(plans.CNN, SMOKE, Run(device="cpu", progress=False), random=True, tunings=(), chance=True)
     for task, head in found.heads.items():
         assert torch.allclose(head.weight.norm(dim=1), torch.tensor(tasks.LOGIT_SCALE)), task
         assert not head.bias.any()
         assert head.normalised
     again = tasks.heads_at_chance(found.encoder, found.tasks)
     assert all(torch.equal(again[task].weight, head.weight) for task, head in found.heads.items())
-    one, other = found.heads.values()
+    one, other, _ = found.heads.values()
     assert not torch.equal(one.weight, other.weight)
 
 
 def test_sizes_of_texts_need_both_encoders(tmp_path: Path) -> None:
     run = Run(device="cpu", data_root=tmp_path, progress=False)
-    with selection.only([sizes.TEXTS[0]]), pytest.raises(ValueError, match="MiniLM-L3 and MiniLM-L6 must have their"):
-        sizes.figure_65("paper", run)
+    with pytest.raises(ValueError, match="MiniLM-L3 and MiniLM-L6 must have their"):
+        sizes.figure_65("paper", run, [plans.TEXTS[0]])
 
 
 def test_rates_of_equal_product_have_their_own_number_of_iterations() -> None:
     finding = rates.section_64_settings("smoke", Run(device="cpu", progress=False))
-    plan = tasks.PLANS["smoke"]
+    product = finding.settings["learning rate"] * finding.settings["steps"]
     for rate, steps in finding.settings["iterations by rate"].items():
-        assert float(rate) * steps == pytest.approx(plan.rate * plan.steps)
+        assert float(rate) * steps == pytest.approx(product)
 
 
 def added_to(chosen: float) -> TaskAddition:
@@ -292,23 +318,22 @@ def added_to(chosen: float) -> TaskAddition:
 
 
 def test_a_gain_without_an_edit_has_no_interval() -> None:
-    numbers = rates._gain_and_coefficient("encoder", "with heads", added_to(0.0))
+    unedited, edited = Tell(subject="encoder"), Tell(subject="encoder")
+    rates.tell_gain_and_coefficient(unedited, "with heads", added_to(0.0))
+    rates.tell_gain_and_coefficient(edited, "with heads", added_to(0.5))
+    numbers = unedited.numbers
     gain, coefficient = numbers["encoder_gain_with_heads"], numbers["encoder_coefficient_with_heads"]
     assert gain.value == 0
     assert np.isnan([gain.standard_error, gain.low, gain.high]).all()
     assert gain.label.endswith("no edit was chosen")
     assert (coefficient.low, coefficient.high) == (0.0, pytest.approx(math.hypot(1 - 0.025 ** (1 / 3), 0.25), rel=1e-4))
-    edited = rates._gain_and_coefficient("encoder", "with heads", added_to(0.5))["encoder_gain_with_heads"]
-    assert edited.value == pytest.approx(5.0)
-    assert edited.label == "encoder: gain with heads, points"
+    gain = edited.numbers["encoder_gain_with_heads"]
+    assert gain.value == pytest.approx(5.0)
+    assert gain.label == "encoder: gain with heads, points"
 
 
 def test_texts_on_a_laptop_have_the_recipe_of_images() -> None:
-    texts, images = tasks.plan_of(tasks.TEXT, "laptop"), tasks.plan_of(tasks.CNN, "laptop")
-    assert images == tasks.PLANS["laptop"]
-    changed = {
-        each.name for each in dataclasses.fields(texts) if getattr(texts, each.name) != getattr(images, each.name)
-    }
-    assert changed == {"encoders", "texts", "points", "ways"}
-    assert tasks.plan_of(tasks.TEXT, "paper") == tasks.PLANS["paper"]
-    assert texts.ways == ("non-linear",)
+    maps = disentanglement.figure_d2.plan
+    texts, images = (maps.row("laptop", [name]) for name in (plans.TEXT, plans.CNN))
+    assert {name for name in texts if texts[name] != images[name]} == {"pairs", "ways", "points"}
+    assert texts["ways"] == {plans.TEXT: ("non-linear",)}

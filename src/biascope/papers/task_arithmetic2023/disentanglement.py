@@ -54,13 +54,7 @@ def mapped(
 ) -> list[Disentanglement]:
     """ξ of two tasks with the vectors of every seed, and what changes on the control task beside it.
 
-    Args:
-        found: Encoder, tasks, heads and vectors.
-        pair: The two tasks.
-        plan: Samples of a task, and coefficients along a side.
-        run: Maps are kept in the folder that figures share.
-        ways: Ways to edit, where not all that the vectors allow.
-        points: Other samples of a task than the plan's.
+    All ways to edit that the vectors allow are mapped, unless others are named; on the plan's samples of each task, unless given.
     """
     only = {} if tuple(ways) == WAYS else {"methods": tuple(ways)}
     points = points or plan["points"]
@@ -301,7 +295,7 @@ def _drawn_energy(finding: Finding, dark: bool) -> Figure:
 
 
 _LOCALISED = planned(
-    at_each_effort(pair=PAIR),
+    at_each_effort({"pair": PAIR}),
     {
         "smoke": {"points": 12, "classes": 3},
         "laptop": {"points": 60, "classes": 10},

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -14,8 +14,7 @@ from biascope.editing.accuracies import SPLITS
 from biascope.editing.outputs import METHODS
 from biascope.editing.pictures import accuracy_bars, coefficient_panels, radar_figure
 from biascope.editing.results import PRETRAINED, error_of_samples, repeated
-from biascope.editing.tuning import TUNINGS, Vectors
-from biascope.editing.vectors import TaskVector
+from biascope.editing.tuning import TUNINGS
 from biascope.measures.task_addition import TaskAddition, task_addition
 from biascope.measures.task_negation import TaskNegation, task_negation
 from biascope.papers.task_arithmetic2023.plans import (
@@ -33,9 +32,9 @@ from biascope.papers.task_arithmetic2023.tasks import LOGIT_SCALE, Study, encode
 from biascope.results.estimate import Estimate, agree, over, proportion
 from biascope.results.finding import Finding, Show, Tell, figure
 from biascope.results.plan import Row
+from biascope.results.registry import Measurement
 from biascope.results.wording import snake
 from biascope.runs.run import Run
-from biascope.tasks.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,55 +55,46 @@ def added(
     only: Sequence[str] | None = None,
     methods: tuple[str, ...] | None = None,
 ) -> TaskAddition:
-    """Task addition with the vectors of every seed.
-
-    Args:
-        found: Encoder, tasks, heads and vectors.
-        plan: How many coefficients are searched.
-        run: Outputs are kept in the folder that figures share.
-        only: Tasks whose vectors are added; all by default.
-        methods: Ways to edit; all that the vectors allow by default.
-    """
-    tasks = {task: _judged(arrays) for task, arrays in found.tasks.items() if only is None or task in only}
-    return repeated(
-        [
-            kept(
-                task_addition, found.encoder, _of(tasks, found.heads), _parts(vectors, tasks, methods), tasks,
-                at=next(iter(tasks.values())), methods=methods, coefficients=plan["coefficients"] - NEAR_START,
-                resamples=_RESAMPLES, name=found.name, run=run.shared,
-            )
-            for vectors in found.vectors
-        ]
-    )  # fmt: skip
-
-
-def _judged(task: Arrays) -> Arrays:
-    """The splits that edits are chosen and judged on."""
-    return dataclasses.replace(task, splits={split: task.splits[split] for split in SPLITS})
-
-
-Item = TypeVar("Item")
-
-
-def _of(tasks: Iterable[str], items: Mapping[str, Item]) -> dict[str, Item]:
-    return {task: items[task] for task in tasks if task in items}
-
-
-def _parts(vectors: Vectors, tasks: Iterable[str], methods: Sequence[str] | None) -> dict[str, dict[str, TaskVector]]:
-    """The task vectors that a measurement needs: work is found again whatever others there are."""
-    needed = {METHODS[way][1] for way in methods or METHODS}
-    return {tuning: _of(tasks, of) for tuning, of in vectors.items() if tuning in needed}
+    """Task addition with the vectors of every seed: of all tasks and by all ways that vectors allow, unless some are named."""
+    tasks = [task for task in found.tasks if only is None or task in only]
+    return _of_seeds(task_addition, found, tasks, tasks, plan, run, at=tasks[0], methods=methods)
 
 
 def _negated(found: Study, plan: Row, run: Run) -> TaskNegation:
     targets = [task for task in found.tasks if task != CONTROL][: plan["targets"]]
-    tasks = {task: _judged(found.tasks[task]) for task in (*targets, CONTROL)}
+    return _of_seeds(task_negation, found, targets, (*targets, CONTROL), plan, run, at=CONTROL, control=CONTROL)
+
+
+Edited = TypeVar("Edited", TaskAddition, TaskNegation)
+
+
+def _of_seeds(
+    measure: Measurement[..., Edited],
+    found: Study,
+    edited: Sequence[str],
+    judged: Sequence[str],
+    plan: Row,
+    run: Run,
+    *,
+    at: str,
+    **settings: Any,
+) -> Edited:
+    """What a measurement finds with the vectors of every seed; it is given what it needs alone, so that work is found again."""
+    needed = {METHODS[way][1] for way in settings.get("methods") or METHODS}
+    heads = {task: found.heads[task] for task in judged}
+    tasks = {
+        task: dataclasses.replace(
+            found.tasks[task], splits={split: found.tasks[task].splits[split] for split in SPLITS}
+        )
+        for task in judged
+    }
     return repeated(
         [
             kept(
-                task_negation, found.encoder, _of(tasks, found.heads), _parts(vectors, targets, None), tasks,
-                at=tasks[CONTROL], control=CONTROL, coefficients=plan["coefficients"] - NEAR_START,
-                resamples=_RESAMPLES, name=found.name, run=run.shared,
+                measure, found.encoder, heads,
+                {tuning: {task: of[task] for task in edited} for tuning, of in vectors.items() if tuning in needed},
+                tasks, at=tasks[at], coefficients=plan["coefficients"] - NEAR_START, resamples=_RESAMPLES,
+                name=found.name, run=run.shared, **settings,
             )
             for vectors in found.vectors
         ]
@@ -395,7 +385,7 @@ table_63 = figure(
 table_63_settings = figure(
     "table 6.3 settings",
     title="Task addition from random weights, with heads that start at chance",
-    plan=planned(FEWEST, at_each_effort(heads_at_random_weights=_AT_CHANCE)),
+    plan=planned(FEWEST, at_each_effort({"heads at random weights": _AT_CHANCE})),
     show=_bars("absolute", f"{_ADDED} and heads at chance.", (_RANDOM, *WAYS)),
 )(_from_random)
 

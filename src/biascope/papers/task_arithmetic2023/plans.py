@@ -23,44 +23,41 @@ _TASKS = (*PAIR, "fashion-mnist", "dtd10", "kmnist", "cars20", "usps", CONTROL)
 #: Settings by name, at some efforts and of the authors.
 Table = Mapping[str, Mapping[str, Any]]
 
+_USUAL = {
+    "encoders": (CNN,),
+    "stand-ins": False,
+    "pixels": 64,
+    "tasks": _TASKS,
+    "text tasks": (),
+    "learning rate": 1e-4,
+    "seeds": 3,  # each with its own order of samples
+}
 FINE_TUNING: Table = {
     "smoke": {
-        "encoders": (CNN,),
+        **_USUAL,
         "stand-ins": True,  # perceptrons that take no time in place of encoders, clouds of points in place of images
         "pixels": 8,
         "tasks": (*PAIR, CONTROL),
-        "text tasks": (),
         "samples": (40, 20, 20),  # training, validation and test samples of a task at most
         "steps": 2,
         "batch": 16,
         "learning rate": 1e-2,
-        "seeds": 2,  # each with its own order of samples
+        "seeds": 2,
         "coefficients": 3 + NEAR_START,
     },
     "laptop": {
-        "encoders": (CNN,),
-        "stand-ins": False,
-        "pixels": 64,
-        "tasks": _TASKS,
-        "text tasks": (),
+        **_USUAL,
         "samples": (1600, 150, 300),
         "steps": 50,
         "batch": 32,
-        "learning rate": 1e-4,
-        "seeds": 3,
         "coefficients": 11 + NEAR_START,
     },
     "paper": {
+        **_USUAL,
         "encoders": (CNN, VIT),
-        "stand-ins": False,
-        "pixels": 64,
-        "tasks": _TASKS,
-        "text tasks": (),
         "samples": (2000, 400, 1000),
         "steps": 200,  # rate times steps is 0.02, as published
         "batch": 128,
-        "learning rate": 1e-4,
-        "seeds": 3,
         "coefficients": 21 + NEAR_START,
     },
     # The thesis, appendix D.1, and the released code where the text is silent.
@@ -109,9 +106,9 @@ NOTES = (
 ONE_DRAW = "Fine-tuning from random weights starts at one draw of them (seed 0). Intervals do not include other draws."
 
 
-def at_each_effort(**settings: Any) -> Table:
-    """Settings, with spaces for underscores, that are the same at every effort."""
-    return {effort: {name.replace("_", " "): value for name, value in settings.items()} for effort in EFFORTS}
+def at_each_effort(settings: Mapping[str, Any]) -> Table:
+    """Settings that are the same at every effort."""
+    return dict.fromkeys(EFFORTS, settings)
 
 
 def planned(*tables: Table, by: str = "encoders") -> Plan:
@@ -121,23 +118,25 @@ def planned(*tables: Table, by: str = "encoders") -> Plan:
         tables: What differs from :data:`FINE_TUNING`; later ones count.
         by: Empty where a figure compares its encoders with one another.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    for name in FINE_TUNING:
-        rows[name] = {}
+    rows: dict[str, dict[str, Any]] = {name: {} for name in FINE_TUNING}
+    for name, row in rows.items():
         for table in (FINE_TUNING, *tables):
-            rows[name] |= table.get(name, {})
-        if name in EFFORTS:
-            recipe = tuning_recipe(
-                steps=rows[name]["steps"], rate=rows[name]["learning rate"], batch=rows[name]["batch"]
-            )
-            rows[name] |= {
-                "optimiser": recipe.optimiser,
-                "schedule": recipe.schedule,
-                "warm-up steps": recipe.warmup,
-                "weight decay": recipe.weight_decay,
-                "weight decay pulls to": "pre-trained weights" if recipe.decay_to == "start" else "zero",
-                "gradient norm clipped at": recipe.clip,
-                "heads": f"linear probes on {SHOTS} samples of each class",
-                "features normalised": True,
-            }
-    return Plan(**rows, by=by)
+            row |= table.get(name, {})
+    for effort in EFFORTS:
+        rows[effort] |= _recipe(rows[effort])
+    return Plan(rows["smoke"], rows["laptop"], rows["paper"], rows["published"], by=by)
+
+
+def _recipe(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is the same for every fine-tuning, whatever the encoder and the method."""
+    recipe = tuning_recipe(steps=row["steps"], rate=row["learning rate"], batch=row["batch"])
+    return {
+        "optimiser": recipe.optimiser,
+        "schedule": recipe.schedule,
+        "warm-up steps": recipe.warmup,
+        "weight decay": recipe.weight_decay,
+        "weight decay pulls to": "pre-trained weights" if recipe.decay_to == "start" else "zero",
+        "gradient norm clipped at": recipe.clip,
+        "heads": f"linear probes on {SHOTS} samples of each class",
+        "features normalised": True,
+    }

@@ -41,7 +41,7 @@ from biascope.runs.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_BOTH = at_each_effort(encoders=SIZES)
+_BOTH = at_each_effort({"encoders": SIZES})
 _TEXTS_TOO: Table = {
     "paper": {"encoders": (*SIZES, *TEXTS), "text tasks": TEXT_TASKS},
     "published": {"tasks": ("DTD", "SUN397")},
@@ -70,29 +70,22 @@ def figure_65(plan: Row, run: Run, tell: Tell) -> None:
     An encoder is run beside the other one of its kind. Texts are left out where their encoders are not asked for, or have no weights
     here.
     """
-    images, texts = ({*names} & {*plan.networks} for names in (SIZES, TEXTS))
-    if texts and with_weights(TEXTS, plan, run) != TEXTS:
-        texts.clear()
-    if not images and not texts:
+    kinds = {SIZES: (PAIR, plan["tasks"], TUNINGS), TEXTS: (TEXT_PAIR, TEXT_PAIR, TUNINGS[:1])}
+    asked = [names for names in kinds if {*names} & {*plan.networks}]
+    if TEXTS in asked and with_weights(TEXTS, plan, run) != TEXTS:
+        asked.remove(TEXTS)
+    if not asked:
         raise ValueError(f"{' and '.join(TEXTS)} must have their weights, and have none here. See docs/encoders.md.")
-    tell_encoders((*(SIZES if images else ()), *(TEXTS if texts else ())), plan, run, tell)
-    if images:
-        sums: list[TaskAddition] = []
-        maps: list[list[Disentanglement]] = []
-        for name in SIZES:
-            found = study(name, plan, run)
+    tell_encoders([name for names in asked for name in names], plan, run, tell)
+    for names in asked:
+        pair, only, tunings = kinds[names]
+        studies = [study(name, plan, run, only=only, tunings=tunings) for name in names]
+        for found in studies:
             tell_progress(found, run, tell)
-            sums.append(added(found, plan, run))
-            maps.append(mapped(found, PAIR, plan, run))
-        _tell_maps(tell, SIZES, maps)
-        _tell_sums(tell, *sums)
-    if texts:
-        maps = []
-        for name in TEXTS:
-            found = study(name, plan, run, only=TEXT_PAIR, tunings=TUNINGS[:1])
-            tell_progress(found, run, tell)
-            maps.append(mapped(found, TEXT_PAIR, plan, run))
-        _tell_maps(tell, TEXTS, maps, prefix="texts")
+        maps = [mapped(found, pair, plan, run) for found in studies]
+        _tell_maps(tell, names, maps, prefix="" if names == SIZES else "texts")
+        if names == SIZES:
+            _tell_sums(tell, *(added(found, plan, run) for found in studies))
 
 
 def _tell_maps(

@@ -52,13 +52,7 @@ _LOOKED_AT = 300  # training samples of a task, at most, on which fine-tuning is
 
 
 def encoders(plan: Row, run: Run, tell: Tell, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
-    """The encoders that are asked for and whose weights are there, told as settings.
-
-    Args:
-        plan: Of the figure.
-        run: With the data folder.
-        tell: What the figure tells.
-        wanted: Those that the figure has, in its order; all of the plan by default.
+    """The encoders that are asked for and whose weights are there, told as settings; of some in the order that is wanted.
 
     Raises:
         ValueError: If there are weights of none.
@@ -101,12 +95,12 @@ def study(
     tunings: Sequence[str] = TUNINGS,
     **how: Any,
 ) -> Study:
-    """Fine-tune an encoder on its tasks, or read what was kept.
+    """Fine-tune an encoder on its tasks, or read what was kept in the folder that figures share.
 
     Args:
         name: Of the encoder.
         plan: Tasks, samples, recipe and seeds.
-        run: Fine-tunings are kept in the folder that figures share.
+        run: Folder, device and data.
         only: Tasks to keep, where not all are needed.
         rate: Another learning rate than the plan's.
         steps: Another number of iterations than the plan's.
@@ -221,12 +215,7 @@ Kept = TypeVar("Kept", bound=Result)
 def kept(measure: Measurement[..., Kept], *inputs: Any, at: Any, run: Run, **settings: Any) -> Kept:
     """What a measurement finds, kept as one piece of work: its many parts need not be identified one by one.
 
-    Args:
-        measure: The measurement.
-        inputs: An encoder, then what else it takes.
-        at: A task on which the encoder's outputs are compared.
-        run: The folder; the measurement itself keeps nothing in it.
-        settings: Of the measurement.
+    The first input is an encoder, whose outputs are compared on the task ``at``. The measurement itself keeps nothing in the folder.
     """
     encoder, *others = inputs
     trials = Trials(measure.name, run, code=measure, at=at, encoder=encoder, inputs=others, settings=settings)
@@ -251,44 +240,34 @@ def tell_progress(found: Study, run: Run, tell: Tell, *, start: str = "") -> Non
     """Tell how far each fine-tuning went: the share of the training errors at its start that it removes, over all tasks.
 
     A linear probe classifies most samples before any fine-tuning. So an accuracy far above chance does not tell that an encoder was
-    fine-tuned; errors that are gone do.
-
-    Args:
-        found: Encoder, tasks, heads and vectors.
-        run: Finished work is kept in the folder that figures share.
-        tell: What the figure tells.
-        start: Words for another start than the pre-trained weights, such as ``"random"``.
+    fine-tuned; errors that are gone do. ``start`` has words for another start than the pre-trained weights, such as ``"random"``.
     """
     samples = {task: sampled(arrays, "train", _LOOKED_AT, seed=0) for task, arrays in found.tasks.items()}
+    count = sum(len(arrays.splits["train"][1]) for arrays in samples.values())
     origin = start and (", from random weights" if start == "random" else f", {start}")
     for tuning in found.vectors[0]:
-        seeds = [
-            _progress_of(found, samples, vectors[tuning], tuning == "linearised", run) for vectors in found.vectors
-        ]
-        shares = np.array([share for share, _ in seeds])
-        errors = [proportion(share / 100, round(count)).in_percent().standard_error for share, count in seeds]
+        seeds = [_accuracies(found, samples, of[tuning], tuning == "linearised", run) for of in found.vectors]
+        before, after = np.array(seeds).T
+        wrong = np.maximum(1 - before, 1 / _LOOKED_AT)
+        shares = (after - before) / wrong
+        counts = np.round(count * wrong)
+        errors = [100 * proportion(*each).standard_error for each in zip(shares, counts, strict=True)]
         tell.about(found.name)(
             f"share of the training errors that {tuning} fine-tuning removes{origin}",
-            over(shares, shared=float(np.mean(errors)), within=(-math.inf, 100.0)),
+            over(100 * shares, shared=float(np.mean(errors)), within=(-math.inf, 100.0)),
             "%",
             key=snake(f"{found.name} {start} {tuning} progress"),
         )
 
 
-def _progress_of(
+def _accuracies(
     found: Study, samples: Mapping[str, Arrays], vectors: Mapping[str, TaskVector], linearised: bool, run: Run
-) -> tuple[float, float]:
-    """The share of one seed, in percent, and the number of errors at the start; one piece of work."""
+) -> list[float]:
+    """The mean training accuracy before and after the fine-tunings of one seed; one piece of work."""
     looked = {task: (samples[task].splits["train"], found.heads[task], vectors[task].deltas) for task in vectors}
-    trials = Trials(
-        "progress of fine-tuning",
-        run.shared,
-        code=edited_outputs,
-        at=next(iter(samples.values())),
-        encoder=found.encoder,
-        looked=looked,
-        linearised=linearised,
-    )
+    at = next(iter(samples.values()))
+    work = {"encoder": found.encoder, "looked": looked, "linearised": linearised}
+    trials = Trials("progress of fine-tuning", run.shared, code=edited_outputs, at=at, **work)
     rows, alone = torch.tensor([[0.0], [1.0]], dtype=torch.float64), dataclasses.replace(run, folder=None)
 
     def accuracies(key: str) -> Outcome:
@@ -300,6 +279,5 @@ def _progress_of(
             rights.append((classes == samples[task].splits["train"][1].cpu()).double().mean(1))
         return {"accuracies": torch.stack(rights)}
 
-    before, after = next(trials.outcomes(["accuracies"], accuracies))["accuracies"].mean(0).tolist()
-    wrong = max(1 - before, 1 / _LOOKED_AT)
-    return 100 * (after - before) / wrong, wrong * sum(len(samples[task].splits["train"][1]) for task in vectors)
+    mean: list[float] = next(trials.outcomes(["accuracies"], accuracies))["accuracies"].mean(0).tolist()
+    return mean
