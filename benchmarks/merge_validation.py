@@ -38,7 +38,7 @@ from biascope.measures.merge_check.verdict import GRADES
 from biascope.papers.task_arithmetic2023.plans import CNN, TEXT, VIT, WITH_TEXTS, planned
 from biascope.papers.task_arithmetic2023.tasks import study
 from biascope.results.claim import EFFORTS
-from biascope.results.estimate import Estimate, bootstrapped, over_repeats, pearson, spearman
+from biascope.results.estimate import Estimate, bootstrapped, over, pearson, spearman
 from biascope.runs.run import Run
 
 NAMES = {"efficientnet_lite0": CNN, "vit": VIT, "minilm": TEXT}
@@ -130,13 +130,13 @@ def statistics(rows):
     }
     gap = abs(columns["alpha"] - columns["best alpha"])
     found |= {
-        "mean predicted loss": over_repeats(columns["predicted"]),
-        "mean realised loss": over_repeats(columns["realised"]),
+        "mean predicted loss": over(columns["predicted"]),
+        "mean realised loss": over(columns["realised"]),
         "share of pairs that lost at most what was predicted": Estimate(
             float((columns["realised"] <= columns["predicted"]).mean())
         ),
-        "distance of the suggested coefficient from the best": over_repeats(gap),
-        "accuracy that this costs": over_repeats(columns["cost"]),
+        "distance of the suggested coefficient from the best": over(gap),
+        "accuracy that this costs": over(columns["cost"]),
     }
     return found
 
