@@ -89,10 +89,8 @@ def network_and_inputs(name: str, plan: Row, run: Run) -> tuple[Network, Tensor]
             network = Network.of(bert())
         x = torch.randint(1000, 20_000, (plan["batch"], 32), generator=stream)
     else:
-        network = untrained(name, plan, run)
-        channels, side = (1, plan["pixels"]) if plan["stand-ins"] else (3, plan["pixels"])
-        if name == VIT and not plan["stand-ins"]:
-            side = VIT_SETTINGS["image_size"]
+        network, channels = untrained(name, plan, run), 1 if plan["stand-ins"] else 3
+        side = VIT_SETTINGS["image_size"] if name == VIT and not plan["stand-ins"] else plan["pixels"]
         x = torch.randn(plan["batch"], channels, side, side, generator=stream)
         x = x.contiguous(memory_format=torch.channels_last)
     device = run.torch_device

@@ -98,9 +98,8 @@ def _warped(images: Tensor, chance: _Chance, size: int, scale: Tensor, slant: fl
     angle = chance.uniform(-0.44, 0.44)
     flip = torch.where(chance.happens(0.5), -1.0, 1.0) if mirrored else torch.ones_like(angle)
     cos, sin, lean = angle.cos() * scale, angle.sin() * scale, chance.uniform(-slant, slant) * scale
-    room = (
-        0.05 + 0.7 * (1 - scale).abs()
-    )  # how far the middle may move: a crop in its photograph, a character in its view
+    # How far the middle may move: a crop in its photograph, a character in its view.
+    room = 0.05 + 0.7 * (1 - scale).abs()
     move = chance.uniform(-1, 1, 2) * room[:, None]
     rows = torch.stack((flip * cos, -sin + lean, move[:, 0], flip * sin, cos, move[:, 1]), 1)
     grid = F.affine_grid(rows.reshape(-1, 2, 3), [len(images), images.shape[1], size, size], align_corners=False)
