@@ -33,13 +33,20 @@ from biascope.papers.task_arithmetic2023.plans import (
     at_each_effort,
     planned,
 )
-from biascope.papers.task_arithmetic2023.tasks import Study, encoders, kept, study, tell_progress, untrained
+from biascope.papers.task_arithmetic2023.tasks import (
+    Study,
+    encoders,
+    kept,
+    study,
+    tell_progress,
+    untrained,
+    with_splits,
+)
 from biascope.results.estimate import Estimate, bootstrapped, over
 from biascope.results.finding import Finding, Tell, figure
 from biascope.results.plan import Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
-from biascope.tasks.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,24 +65,34 @@ def mapped(
     """
     only = {} if tuple(ways) == WAYS else {"methods": tuple(ways)}
     points = points or plan["points"]
-    tasks = {task: tested(found.tasks[task]) for task in pair}
     control = found.tasks.get(CONTROL) if CONTROL not in pair else None
+    return maps_of(
+        found,
+        pair,
+        run,
+        control=None if control is None else with_splits(control, "test"),
+        points=points,
+        control_points=max(8, points // 2),
+        grid=plan["grid"],
+        threshold=THRESHOLD,
+        resamples=200,
+        name=found.name,
+        **only,
+    )
+
+
+def maps_of(found: Study, pair: tuple[str, str], run: Run, **settings: Any) -> list[Disentanglement]:
+    """ξ of two tasks on test samples, with the vectors of every seed, by the settings of the measurement."""
+    tasks = {task: with_splits(found.tasks[task], "test") for task in pair}
     heads = {task: found.heads[task] for task in pair}
     return [
         kept(
             disentanglement, found.encoder, heads,
             {tuning: {task: of[task] for task in pair} for tuning, of in vectors.items()}, tasks,
-            at=tasks[pair[0]], pair=pair, control=None if control is None else tested(control), points=points,
-            control_points=max(8, points // 2), grid=plan["grid"], threshold=THRESHOLD, resamples=200, name=found.name,
-            seed=0, run=run.shared, **only,
+            at=tasks[pair[0]], pair=pair, seed=0, run=run.shared, **settings,
         )
         for vectors in found.vectors
     ]  # fmt: skip
-
-
-def tested(task: Arrays) -> Arrays:
-    """The split that maps are made on."""
-    return dataclasses.replace(task, splits={"test": task.splits["test"]})
 
 
 def relative_lengths(found: Study, pair: Sequence[str]) -> np.ndarray:

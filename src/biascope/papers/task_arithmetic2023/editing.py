@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +27,15 @@ from biascope.papers.task_arithmetic2023.plans import (
     at_each_effort,
     planned,
 )
-from biascope.papers.task_arithmetic2023.tasks import LOGIT_SCALE, Study, encoders, kept, study, tell_progress
+from biascope.papers.task_arithmetic2023.tasks import (
+    LOGIT_SCALE,
+    Study,
+    encoders,
+    kept,
+    study,
+    tell_progress,
+    with_splits,
+)
 from biascope.results.estimate import Estimate, agree, over, proportion
 from biascope.results.finding import Finding, Show, Tell, figure
 from biascope.results.plan import Row
@@ -82,12 +89,7 @@ def _of_seeds(
     """What a measurement finds with the vectors of every seed; it is given what it needs alone, so that work is found again."""
     needed = {METHODS[way][1] for way in settings.get("methods") or METHODS}
     heads = {task: found.heads[task] for task in judged}
-    tasks = {
-        task: dataclasses.replace(
-            found.tasks[task], splits={split: found.tasks[task].splits[split] for split in SPLITS}
-        )
-        for task in judged
-    }
+    tasks = {task: with_splits(found.tasks[task], *SPLITS) for task in judged}
     return repeated(
         [
             kept(

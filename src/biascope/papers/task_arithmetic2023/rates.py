@@ -15,13 +15,12 @@ from biascope.editing.results import before_any_edit
 from biascope.editing.tuning import TUNINGS
 from biascope.editing.vectors import TaskVector
 from biascope.families.weights import Params
-from biascope.measures.disentanglement import disentanglement
 from biascope.measures.task_addition import TaskAddition
 from biascope.papers.task_arithmetic2023 import editing
-from biascope.papers.task_arithmetic2023.disentanglement import tested
+from biascope.papers.task_arithmetic2023.disentanglement import maps_of
 from biascope.papers.task_arithmetic2023.editing import MERGED, START, added, in_points, searched
 from biascope.papers.task_arithmetic2023.plans import CNN, FEW, SHOTS, Table, planned
-from biascope.papers.task_arithmetic2023.tasks import Study, encoders, kept, study, tell_progress
+from biascope.papers.task_arithmetic2023.tasks import Study, encoders, study, tell_progress
 from biascope.results.draw import blank, legend_below, line_colours, panel
 from biascope.results.estimate import Estimate, over
 from biascope.results.finding import Finding, Tell, figure
@@ -269,15 +268,7 @@ def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) ->
 
     ξ is the sum of a share of changed predictions for each task. Its variance over samples is greatest where both shares are ξ / 2.
     """
-    tasks = {task: tested(found.tasks[task]) for task in pair}
-    maps = [
-        kept(
-            disentanglement, found.encoder, {task: found.heads[task] for task in pair},
-            {"non-linear": {task: vectors["non-linear"][task] for task in pair}}, tasks, at=tasks[pair[0]],
-            pair=pair, methods=_PLAIN, points=points, grid=3, reach=1.0, resamples=2, seed=0, run=run.shared,
-        )
-        for vectors in found.vectors
-    ]  # fmt: skip
+    maps = maps_of(found, pair, run, methods=_PLAIN, points=points, grid=3, reach=1.0, resamples=2)
     xi = np.array([result.xi[0, -1, -1] for result in maps])
     return over(xi, shared=float(np.sqrt(2 * (xi / 2) * (1 - xi / 2) / points).mean()))
 

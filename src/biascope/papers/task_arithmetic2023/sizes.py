@@ -121,15 +121,15 @@ def _tell_sums(tell: Tell, smaller: TaskAddition, larger: TaskAddition) -> None:
         return all((result.chosen[:, places] > 0).any() for result in both)
 
     for place, way in enumerate(WAYS):
-        shares = _difference([result.normalised[:, place] for result in both], [r.draws[:, place, SHARE] for r in both])
-        label = f"normalised accuracy, {way}, larger minus smaller"
-        tell(label, shares if merged(place) else Estimate(np.nan))
+        shares = [result.normalised[:, place] for result in both]
+        drawn = [result.draws[:, place, SHARE] for result in both]
+        number = _difference(shares, drawn) if merged(place) else Estimate(np.nan)
+        tell(f"normalised accuracy, {way}, larger minus smaller", number)
         if place != plain:
-            singles = [result.single.mean(-1) for result in both]
-            drawn = [result.draws[:, :, SINGLE] for result in both]
-            gaps = _difference(*([of[:, plain] - of[:, place] for of in each] for each in (singles, drawn)))
-            key = snake(f"single-task gap {way} larger minus smaller")
-            tell(f"single-task gap, non-linear minus {way}, larger minus smaller", gaps, key=key)
+            gaps = [result.single[:, plain].mean(-1) - result.single[:, place].mean(-1) for result in both]
+            drawn = [result.draws[:, plain, SINGLE] - result.draws[:, place, SINGLE] for result in both]
+            label = f"single-task gap, non-linear minus {way}, larger minus smaller"
+            tell(label, _difference(gaps, drawn), key=snake(f"single-task gap {way} larger minus smaller"))
     leads = [result.absolute[:, linear] - result.absolute[:, plain] for result in both]
     drawn = [result.draws[:, linear, MERGED] - result.draws[:, plain, MERGED] for result in both]
     lead = _difference(leads, drawn) if merged(plain, linear) else Estimate(np.nan)

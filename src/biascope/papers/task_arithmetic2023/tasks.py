@@ -209,6 +209,11 @@ def _hash_of(*source: Any) -> str:
     return content_of(_loaded(*source)[0].params)
 
 
+def with_splits(task: Arrays, *splits: str) -> Arrays:
+    """A task with some of its splits: work on it is then found again whatever the others are."""
+    return dataclasses.replace(task, splits={split: task.splits[split] for split in splits})
+
+
 Kept = TypeVar("Kept", bound=Result)
 
 
