@@ -57,7 +57,7 @@ _ALIKE = 0.5
 
 
 def mapped(
-    found: Study, pair: tuple[str, str], plan: Row, run: Run, *, ways: Sequence[str] = WAYS, points: int | None = None
+    tuned: Study, pair: tuple[str, str], plan: Row, run: Run, *, ways: Sequence[str] = WAYS, points: int | None = None
 ) -> list[Disentanglement]:
     """ξ of two tasks with the vectors of every seed, and what changes on the control task beside it.
 
@@ -65,9 +65,9 @@ def mapped(
     """
     only = {} if tuple(ways) == WAYS else {"methods": tuple(ways)}
     points = points or plan["points"]
-    control = found.tasks.get(CONTROL) if CONTROL not in pair else None
+    control = tuned.tasks.get(CONTROL) if CONTROL not in pair else None
     return maps_of(
-        found,
+        tuned,
         pair,
         run,
         control=None if control is None else with_splits(control, "test"),
@@ -76,26 +76,26 @@ def mapped(
         grid=plan["grid"],
         threshold=THRESHOLD,
         resamples=200,
-        name=found.name,
+        name=tuned.name,
         **only,
     )
 
 
-def maps_of(found: Study, pair: tuple[str, str], run: Run, **settings: Any) -> list[Disentanglement]:
+def maps_of(tuned: Study, pair: tuple[str, str], run: Run, **settings: Any) -> list[Disentanglement]:
     """ξ of two tasks on test samples, with the vectors of every seed, by the settings of the measurement."""
-    tasks = {task: with_splits(found.tasks[task], "test") for task in pair}
-    heads = {task: found.heads[task] for task in pair}
+    tasks = {task: with_splits(tuned.tasks[task], "test") for task in pair}
+    heads = {task: tuned.heads[task] for task in pair}
     return [
         kept(
-            disentanglement, found.encoder, heads,
+            disentanglement, tuned.encoder, heads,
             {tuning: {task: of[task] for task in pair} for tuning, of in vectors.items()}, tasks,
             at=tasks[pair[0]], pair=pair, seed=0, run=run.shared, **settings,
         )
-        for vectors in found.vectors
+        for vectors in tuned.vectors
     ]  # fmt: skip
 
 
-def relative_lengths(found: Study, pair: Sequence[str]) -> np.ndarray:
+def relative_lengths(tuned: Study, pair: Sequence[str]) -> np.ndarray:
     """The length of linearised task vectors in units of that of non-linear ones, mean over a pair of tasks, by seed.
 
     There are none without linearised fine-tuning.
@@ -103,7 +103,7 @@ def relative_lengths(found: Study, pair: Sequence[str]) -> np.ndarray:
     return np.array(
         [
             np.mean([vectors["linearised"][task].norm / vectors["non-linear"][task].norm for task in pair])
-            for vectors in found.vectors
+            for vectors in tuned.vectors
             if "linearised" in vectors
         ]
     )
@@ -173,11 +173,11 @@ def grid_share(shares: np.ndarray, draws: np.ndarray, places: int, least: float 
     The interval of several seeds reaches one place of the grid at least: nothing finer is seen. This was added
     after the first run of figure 6.5. It can only take certainty from a verdict.
     """
-    found, place = over(shares, shared=error_of_samples(draws), within=(least, 1.0)), 1 / places
-    if math.isfinite(found.low):
-        low, high = min(found.low, found.value - place), max(found.high, found.value + place)
-        found = Estimate(found.value, np.maximum(found.standard_error, place / 2).item(), low, high)
-    return found.within(least, 1.0)
+    share, place = over(shares, shared=error_of_samples(draws), within=(least, 1.0)), 1 / places
+    if math.isfinite(share.low):
+        low, high = min(share.low, share.value - place), max(share.high, share.value + place)
+        share = Estimate(share.value, np.maximum(share.standard_error, place / 2).item(), low, high)
+    return share.within(least, 1.0)
 
 
 def around(xi: np.ndarray, alphas: np.ndarray) -> np.ndarray:
@@ -213,11 +213,11 @@ def _tell_all_maps(plan: Row, run: Run, tell: Tell, *, random: bool = False) -> 
     for name in names:
         only = {*control}.union(*plan["pairs"][name])
         tunings = [tuning for tuning in TUNINGS if tuning in ways[name]]
-        found = study(name, plan, run, random=random, only=only, tunings=tunings)
-        tell_progress(found, run, tell, start="random" if random else "")
+        tuned = study(name, plan, run, random=random, only=only, tunings=tunings)
+        tell_progress(tuned, run, tell, start="random" if random else "")
         for pair in plan["pairs"][name]:
-            results = mapped(found, pair, plan, run, ways=ways[name], points=points[name])
-            tell_maps(tell.about(_title(name, pair)), results, relative_lengths(found, pair))
+            results = mapped(tuned, pair, plan, run, ways=ways[name], points=points[name])
+            tell_maps(tell.about(_title(name, pair)), results, relative_lengths(tuned, pair))
             tell.array(_title(name, pair), results[0].xi)
             tell.array("coefficients", results[0].alphas)
     tell.settings["ways"] = list(ways[names[0]])
@@ -330,11 +330,11 @@ _LOCALISED = planned(
 def figure_69(plan: Row, run: Run, tell: Tell) -> None:
     """Local energy of the eigenfunctions of a task at its points and at those of another one."""
     for name in encoders(plan, run, tell):
-        found, of = study(name, plan, run, only=plan["pair"], tunings=()), tell.about(name)
-        task, control = (found.tasks[each] for each in plan["pair"])
+        tuned, of = study(name, plan, run, only=plan["pair"], tunings=()), tell.about(name)
+        task, control = (tuned.tasks[each] for each in plan["pair"])
         results = [
             eigenfunction_localisation(
-                found.encoder, found.heads[plan["pair"][0]], task, control, random=untrained(name, plan, run, seed),
+                tuned.encoder, tuned.heads[plan["pair"][0]], task, control, random=untrained(name, plan, run, seed),
                 points=plan["points"], classes=plan["classes"], name=name, seed=0, run=run.shared,
             )
             for seed in range(plan["seeds"])

@@ -55,7 +55,7 @@ START, SINGLE, MERGED, SHARE = range(4)  # places of the numbers in the draws of
 
 
 def added(
-    found: Study,
+    tuned: Study,
     plan: Row,
     run: Run,
     *,
@@ -63,13 +63,13 @@ def added(
     methods: tuple[str, ...] | None = None,
 ) -> TaskAddition:
     """Task addition with the vectors of every seed: of all tasks and by all ways that vectors allow, unless some are named."""
-    tasks = [task for task in found.tasks if only is None or task in only]
-    return _of_seeds(task_addition, found, tasks, tasks, plan, run, at=tasks[0], methods=methods)
+    tasks = [task for task in tuned.tasks if only is None or task in only]
+    return _of_seeds(task_addition, tuned, tasks, tasks, plan, run, at=tasks[0], methods=methods)
 
 
-def _negated(found: Study, plan: Row, run: Run) -> TaskNegation:
-    targets = [task for task in found.tasks if task != CONTROL][: plan["targets"]]
-    return _of_seeds(task_negation, found, targets, (*targets, CONTROL), plan, run, at=CONTROL, control=CONTROL)
+def _negated(tuned: Study, plan: Row, run: Run) -> TaskNegation:
+    targets = [task for task in tuned.tasks if task != CONTROL][: plan["targets"]]
+    return _of_seeds(task_negation, tuned, targets, (*targets, CONTROL), plan, run, at=CONTROL, control=CONTROL)
 
 
 Edited = TypeVar("Edited", TaskAddition, TaskNegation)
@@ -77,7 +77,7 @@ Edited = TypeVar("Edited", TaskAddition, TaskNegation)
 
 def _of_seeds(
     measure: Measurement[..., Edited],
-    found: Study,
+    tuned: Study,
     edited: Sequence[str],
     judged: Sequence[str],
     plan: Row,
@@ -88,17 +88,17 @@ def _of_seeds(
 ) -> Edited:
     """What a measurement finds with the vectors of every seed; it is given what it needs alone, so that work is found again."""
     needed = {METHODS[way][1] for way in settings.get("methods") or METHODS}
-    heads = {task: found.heads[task] for task in judged}
-    tasks = {task: with_splits(found.tasks[task], *SPLITS) for task in judged}
+    heads = {task: tuned.heads[task] for task in judged}
+    tasks = {task: with_splits(tuned.tasks[task], *SPLITS) for task in judged}
     return repeated(
         [
             kept(
-                measure, found.encoder, heads,
+                measure, tuned.encoder, heads,
                 {tuning: {task: of[task] for task in edited} for tuning, of in vectors.items() if tuning in needed},
                 tasks, at=tasks[at], coefficients=plan["coefficients"] - NEAR_START, resamples=_RESAMPLES,
-                name=found.name, run=run.shared, **settings,
+                name=tuned.name, run=run.shared, **settings,
             )
-            for vectors in found.vectors
+            for vectors in tuned.vectors
         ]
     )  # fmt: skip
 
@@ -203,8 +203,8 @@ def _drawn_61(finding: Finding, dark: bool) -> Figure:
 def table_61(plan: Row, run: Run, tell: Tell) -> None:
     """Absolute and normalised accuracy of encoders with the vectors of all tasks added."""
     for name in encoders(plan, run, tell):
-        found, of = study(name, plan, run), tell.about(name)
-        result = added(found, plan, run)
+        tuned, of = study(name, plan, run), tell.about(name)
+        result = added(tuned, plan, run)
         merged, draws = result.chosen > 0, result.draws
         _tell_table(of, result.table())
         tell_differences(of, "absolute accuracy", result.absolute, draws[:, :, MERGED], merged)
@@ -212,7 +212,7 @@ def table_61(plan: Row, run: Run, tell: Tell) -> None:
         for place, way in enumerate(WAYS):
             of(f"absolute accuracy, {way} minus pre-trained", gain(result, place))
             of(f"coefficient, {way}", searched(result.chosen[:, place], result.alphas))
-        tell_progress(found, run, tell)
+        tell_progress(tuned, run, tell)
         for kind in ("pretrained", "single", "merged", "curves"):
             tell.array(f"{name}: {kind}", getattr(result, kind))
         tell.array("coefficients", result.alphas)
@@ -248,9 +248,9 @@ def _drawn_63(finding: Finding, dark: bool) -> Figure:
 def figure_63(plan: Row, run: Run, tell: Tell) -> None:
     """Accuracy of each task after addition."""
     for name in encoders(plan, run, tell):
-        found, of = study(name, plan, run), tell.about(name)
-        result = added(found, plan, run)
-        tell_progress(found, run, tell)
+        tuned, of = study(name, plan, run), tell.about(name)
+        result = added(tuned, plan, run)
+        tell_progress(tuned, run, tell)
         for one, other in (("linearised", "non-linear"), ("non-linear", "post-hoc")):
             ahead = _ahead(result.merged, result.chosen, one, other)
             percentage(of, f"tasks on which {one} is ahead of {other}", ahead)
@@ -272,9 +272,9 @@ def figure_63(plan: Row, run: Run, tell: Tell) -> None:
 def figure_62(plan: Row, run: Run, tell: Tell) -> None:
     """Accuracy of each task with its own vector alone."""
     for name in encoders(plan, run, tell):
-        found, of = study(name, plan, run), tell.about(name)
-        result = added(found, plan, run)
-        tell_progress(found, run, tell)
+        tuned, of = study(name, plan, run), tell.about(name)
+        result = added(tuned, plan, run)
+        tell_progress(tuned, run, tell)
         _tell_table(of, {way: {"single": row["single"]} for way, row in result.table().items() if way != PRETRAINED})
         values, draws = result.single.mean(-1), result.draws[:, :, SINGLE]
         tell_differences(of, "single-task accuracy", values, draws)
@@ -315,13 +315,13 @@ _NEGATED = {  # and how many tasks are targets
 def table_62(plan: Row, run: Run, tell: Tell) -> None:
     """Target and control accuracy after a task vector is subtracted, CIFAR-10 being the control task."""
     for name in encoders(plan, run, tell):
-        found, of = study(name, plan, run), tell.about(name)
-        result = _negated(found, plan, run)
+        tuned, of = study(name, plan, run), tell.about(name)
+        result = _negated(tuned, plan, run)
         edited, start = np.asarray((result.chosen > 0).any(-1)), result.pretrained.mean(-1)
         target, draws = result.target.mean(-1), result.draws
         tell_differences(of, "control accuracy", result.control.mean(-1), draws[:, :, 3], edited, both=True)
         _tell_table(of, result.table())
-        tell_progress(found, run, tell)
+        tell_progress(tuned, run, tell)
         tell_differences(of, "target accuracy", target, draws[:, :, 1], edited)
         fall = in_points(target[:, 0] - start, draws[:, 0, 1] - draws[:, 0, 0])
         of("target accuracy, non-linear minus pre-trained", fall)
@@ -350,11 +350,11 @@ def _from_random(plan: Row, run: Run, tell: Tell) -> None:
         ("random at chance", "random weights with heads at chance") if chance else ("random", "random weights")
     )
     for name in encoders(plan, run, tell):
-        found, trained = study(name, plan, run, random=True, chance=chance), study(name, plan, run)
-        result, pretrained = added(found, plan, run), added(trained, plan, run)
+        untrained, trained = study(name, plan, run, random=True, chance=chance), study(name, plan, run)
+        result, pretrained = added(untrained, plan, run), added(trained, plan, run)
         of = tell.about(name)
         _tell_table(of, {_RANDOM if way == PRETRAINED else way: row for way, row in result.table().items()})
-        tell_progress(found, run, tell, start="random, heads at chance" if chance else "random")
+        tell_progress(untrained, run, tell, start="random, heads at chance" if chance else "random")
         tell_progress(trained, run, tell)
         for way in ("non-linear", "linearised"):
             place = WAYS.index(way)
@@ -408,9 +408,9 @@ def section_d2(plan: Row, run: Run, tell: Tell) -> None:
         of = tell.about(name)
         results: list[TaskAddition] = []
         for start in ("", "plain features"):
-            found = study(name, plan, run, normalise=not start)
-            tell_progress(found, run, tell, start=start)
-            results.append(added(found, plan, run, methods=TUNINGS))
+            tuned = study(name, plan, run, normalise=not start)
+            tell_progress(tuned, run, tell, start=start)
+            results.append(added(tuned, plan, run, methods=TUNINGS))
         for place, tuning in enumerate(TUNINGS):
             values = [result.single[:, place].mean(-1) for result in results]
             draws = [result.draws[:, place, SINGLE] for result in results]

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,47 +24,51 @@ from biascope.papers.task_arithmetic2023.plans import CNN, FEW, SHOTS, Table, pl
 from biascope.papers.task_arithmetic2023.tasks import Study, encoders, study, tell_progress
 from biascope.results.draw import blank, legend_below, line_colours, panel
 from biascope.results.estimate import Estimate, over
-from biascope.results.finding import Finding, Tell, figure
+from biascope.results.finding import Finding, Show, Tell, figure
 from biascope.results.plan import Row
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _PLAIN = ("non-linear",)
 
 
-def _lines(axes: Axes, finding: Finding, kind: str, dark: bool) -> None:
-    curves = finding.arrays_of(kind)
-    for colour, (name, curve) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
-        reach = np.maximum(0, np.nan_to_num(np.stack([curve[1] - curve[2], curve[3] - curve[1]])))
-        axes.errorbar(curve[0], curve[1], reach, color=colour, marker="o", markersize=4, label=name)
-    axes.axhline(0, linewidth=0.8, linestyle=":", color="grey")
+_AXES = {  # x and y of the arrays of each kind
+    "rate": ("learning rate", "gain, points"),
+    "tasks": ("number of tasks", "gain, points"),
+    "coefficient": ("learning rate", "coefficient"),
+    "xi": ("learning rate", "ξ at (1, 1)"),
+    "search": ("coefficient", "accuracy, %"),
+}
 
 
-def _drawn(finding: Finding, dark: bool) -> Figure:
-    picture = blank(
-        6.2,
-        "Above: what adding all task vectors gains over the pre-trained encoder, mean test accuracy. "
-        "Below: the coefficient that is chosen, and ξ of two tasks with both coefficients 1.",
-    )
-    grid = picture.add_gridspec(2, 2, wspace=0.05, hspace=0.05)
-    places = itertools.product(range(2), range(2))
-    by_rate, by_count, chosen, apart = (panel(picture, dark, grid[place]) for place in places)
-    for axes, kind, label in (
-        (by_rate, "rate", "gain, points"),
-        (chosen, "coefficient", "coefficient"),
-        (apart, "xi", "ξ at (1, 1)"),
-    ):
-        _lines(axes, finding, kind, dark)
-        axes.set(xscale="log", xlabel="learning rate", ylabel=label)
-    _lines(by_count, finding, "tasks", dark)
-    counts = sorted({int(at) for curve in finding.arrays_of("tasks").values() for at in curve[0]})
-    by_count.set(xlabel="number of tasks", ylabel="gain, points", xticks=counts)
-    legend_below(picture, by_count, dark)
-    return picture
+def _panels(kinds: Sequence[str], legend: str, height: float, reading: str) -> Show:
+    """A panel for each kind of arrays that a finding has; the legend is that of one of them."""
+
+    def show(finding: Finding, dark: bool) -> Figure:
+        picture, there = blank(height, reading), [kind for kind in kinds if finding.arrays_of(kind)]
+        grid = picture.add_gridspec(math.ceil(len(there) / 2), min(2, len(there)), wspace=0.05, hspace=0.05)
+        panels = {kind: panel(picture, dark, cell) for kind, cell in zip(there, grid, strict=False)}
+        for kind, axes in panels.items():
+            curves = finding.arrays_of(kind)
+            for colour, (name, curve) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
+                if kind == "search":
+                    axes.plot(curve[0], 100 * curve[1], color=colour, label=name)
+                    continue
+                reach = np.maximum(0, np.nan_to_num(np.stack([curve[1] - curve[2], curve[3] - curve[1]])))
+                axes.errorbar(curve[0], curve[1], reach, color=colour, marker="o", markersize=4, label=name)
+            if kind != "search":
+                axes.axhline(0, linewidth=0.8, linestyle=":", color="grey")
+            x, y = _AXES[kind]
+            axes.set(xlabel=x, ylabel=y, xscale="log" if x == "learning rate" else "linear")
+            if kind == "tasks":
+                axes.set(xticks=sorted({int(at) for curve in curves.values() for at in curve[0]}))
+        legend_below(picture, panels[legend], dark)
+        return picture
+
+    return show
 
 
 _BY_RATE: Table = {
@@ -92,7 +97,13 @@ _BY_RATE: Table = {
     "section 6.4",
     title="Gain of task addition by learning rate and by number of tasks",
     plan=planned(_BY_RATE),
-    show=_drawn,
+    show=_panels(
+        ("rate", "tasks", "coefficient", "xi"),
+        "tasks",
+        6.2,
+        "Above: what adding all task vectors gains over the pre-trained encoder, mean test accuracy. "
+        "Below: the coefficient that is chosen, and ξ of two tasks with both coefficients 1.",
+    ),
 )
 def section_64(plan: Row, run: Run, tell: Tell) -> None:
     """Merged accuracy for several learning rates on few tasks, and for the first tasks of the list at the usual rate.
@@ -106,14 +117,14 @@ def section_64(plan: Row, run: Run, tell: Tell) -> None:
         by_rate: dict[float, TaskAddition] = {}
         curves: dict[str, dict[float, Estimate]] = {"gain": {}, "coefficient": {}, "xi of two tasks": {}}
         for rate in plan["rates"]:
-            found = study(name, plan, run, only=few, rate=rate, tunings=_PLAIN)
+            tuned = study(name, plan, run, only=few, rate=rate, tunings=_PLAIN)
             if rate in (usual, largest):
-                tell_progress(found, run, tell, start="" if rate == usual else "large rate")
-            result = by_rate[rate] = added(found, plan, run, methods=_PLAIN)
-            numbers = _geometry(found) | {
+                tell_progress(tuned, run, tell, start="" if rate == usual else "large rate")
+            result = by_rate[rate] = added(tuned, plan, run, methods=_PLAIN)
+            numbers = _geometry(tuned) | {
                 "gain": _gain(result, 0),
                 "coefficient": searched(result.chosen[:, 0], result.alphas),
-                "xi of two tasks": _interference(found, few[:2], plan["points"], run),
+                "xi of two tasks": _interference(tuned, few[:2], plan["points"], run),
             }
             for words, number in numbers.items():
                 label = f"{words} at the rate {rate:g}"
@@ -147,27 +158,6 @@ def section_64(plan: Row, run: Run, tell: Tell) -> None:
             tell.array(f"{name}, {way}", _curve(gains), kind="tasks")
 
 
-def _drawn_settings(finding: Finding, dark: bool) -> Figure:
-    picture = blank(
-        3.2,
-        "Over the learning rate: what adding all task vectors gains, with rate times iterations the same for all. Over the "
-        "coefficient: mean accuracy on validation samples, by heads.",
-    )
-    rates = bool(finding.arrays_of("rate"))
-    grid = picture.add_gridspec(1, 1 + rates, wspace=0.05)
-    if rates:
-        by_rate = panel(picture, dark, grid[0, 0])
-        _lines(by_rate, finding, "rate", dark)
-        by_rate.set(xscale="log", xlabel="learning rate", ylabel="gain, points")
-    search = panel(picture, dark, grid[0, -1])
-    curves = finding.arrays_of("search")
-    for colour, (name, curve) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
-        search.plot(curve[0], 100 * curve[1], color=colour, label=name)
-    search.set(xlabel="coefficient", ylabel="accuracy, %")
-    legend_below(picture, search, dark)
-    return picture
-
-
 # The ViT is compared by heads alone.
 _AT_EQUAL_PRODUCT: Table = {
     "smoke": {"rates": {CNN: (5e-3, 1e-2)}},
@@ -180,7 +170,13 @@ _AT_EQUAL_PRODUCT: Table = {
     "section 6.4 settings",
     title="Gain of task addition at equal rate times iterations, and by heads",
     plan=planned(FEW, _AT_EQUAL_PRODUCT),
-    show=_drawn_settings,
+    show=_panels(
+        ("rate", "search"),
+        "search",
+        3.2,
+        "Over the learning rate: what adding all task vectors gains, with rate times iterations the same for all. Over the "
+        "coefficient: mean accuracy on validation samples, by heads.",
+    ),
 )
 def section_64_settings(plan: Row, run: Run, tell: Tell) -> None:
     """What settings of ours may decide: how long each rate trains, and how much heads leave to be learned.
@@ -210,10 +206,10 @@ def _tell_rates(name: str, plan: Row, run: Run, tell: Tell) -> None:
     least, most = min(lengths), max(lengths)
     by_rate = {}
     for rate, steps in lengths.items():
-        found = study(name, plan, run, rate=rate, steps=steps, tunings=_PLAIN)
+        tuned = study(name, plan, run, rate=rate, steps=steps, tunings=_PLAIN)
         if rate in (least, most):
-            tell_progress(found, run, tell, start="smallest rate" if rate == least else "largest rate")
-        by_rate[rate] = added(found, plan, run, methods=_PLAIN)
+            tell_progress(tuned, run, tell, start="smallest rate" if rate == least else "largest rate")
+        by_rate[rate] = added(tuned, plan, run, methods=_PLAIN)
         tell_gain_and_coefficient(of, f"at the rate {rate:g} with {steps} iterations", by_rate[rate])
     of(
         f"absolute accuracy, rate {least:g} minus {most:g}, at equal rate times iterations",
@@ -243,13 +239,13 @@ def _compared(small: TaskAddition, large: TaskAddition) -> Estimate:
     return in_points(small.absolute[:, 0] - large.absolute[:, 0], small.draws[:, 0, MERGED] - large.draws[:, 0, MERGED])
 
 
-def _geometry(found: Study) -> dict[str, Estimate]:
+def _geometry(tuned: Study) -> dict[str, Estimate]:
     """Length of the task vectors in units of θ₀, cosines of pairs of them and with θ₀: means over tasks, by seed."""
     rows = []
-    for vectors in found.vectors:
+    for vectors in tuned.vectors:
         of = list(vectors["non-linear"].values())
         pairs = [one.cosine(other) for one, other in itertools.combinations(of, 2)]
-        lengths, cosines = zip(*(_along(vector, found.encoder.params) for vector in of), strict=True)
+        lengths, cosines = zip(*(_along(vector, tuned.encoder.params) for vector in of), strict=True)
         rows.append((np.mean(lengths), np.mean(pairs), np.mean(cosines)))
     words = ("length of task vectors in units of the weights", "cosine of two task vectors", "cosine with the weights")
     return dict(zip(words, map(over, np.array(rows).T), strict=True))
@@ -263,12 +259,12 @@ def _along(vector: TaskVector, start: Params) -> tuple[float, float]:
     return vector.norm / length, product / max(vector.norm * length, 1e-300)
 
 
-def _interference(found: Study, pair: tuple[str, str], points: int, run: Run) -> Estimate:
+def _interference(tuned: Study, pair: tuple[str, str], points: int, run: Run) -> Estimate:
     """ξ of two tasks with both coefficients 1, over seeds and samples.
 
     ξ is the sum of a share of changed predictions for each task. Its variance over samples is greatest where both shares are ξ / 2.
     """
-    maps = maps_of(found, pair, run, methods=_PLAIN, points=points, grid=3, reach=1.0, resamples=2)
+    maps = maps_of(tuned, pair, run, methods=_PLAIN, points=points, grid=3, reach=1.0, resamples=2)
     xi = np.array([result.xi[0, -1, -1] for result in maps])
     return over(xi, shared=float(np.sqrt(2 * (xi / 2) * (1 - xi / 2) / points).mean()))
 

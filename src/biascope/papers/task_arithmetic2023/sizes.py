@@ -80,12 +80,12 @@ def figure_65(plan: Row, run: Run, tell: Tell) -> None:
     for names in asked:
         pair, only, tunings = kinds[names]
         studies = [study(name, plan, run, only=only, tunings=tunings) for name in names]
-        for found in studies:
-            tell_progress(found, run, tell)
-        maps = [mapped(found, pair, plan, run) for found in studies]
+        for tuned in studies:
+            tell_progress(tuned, run, tell)
+        maps = [mapped(tuned, pair, plan, run) for tuned in studies]
         _tell_maps(tell, names, maps, prefix="" if names == SIZES else "texts")
         if names == SIZES:
-            _tell_sums(tell, *(added(found, plan, run) for found in studies))
+            _tell_sums(tell, *(added(tuned, plan, run) for tuned in studies))
 
 
 def _tell_maps(
@@ -155,9 +155,9 @@ def figure_d3(plan: Row, run: Run, tell: Tell) -> None:
     tell_encoders(SIZES, plan, run, tell)
     values, draws = [], []
     for name in SIZES:
-        found = study(name, plan, run, random=True, tunings=TUNINGS[:1])
-        tell_progress(found, run, tell, start="random")
-        result = added(found, plan, run, methods=TUNINGS[:1])
+        tuned = study(name, plan, run, random=True, tunings=TUNINGS[:1])
+        tell_progress(tuned, run, tell, start="random")
+        result = added(tuned, plan, run, methods=TUNINGS[:1])
         values.append(result.single[:, 0].mean(-1))
         draws.append(result.draws[:, 0, SINGLE])
         tell.about(name)(

@@ -241,37 +241,37 @@ def _packed(result: Result) -> Outcome:
     return {"words": text} | {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
 
-def tell_progress(found: Study, run: Run, tell: Tell, *, start: str = "") -> None:
+def tell_progress(tuned: Study, run: Run, tell: Tell, *, start: str = "") -> None:
     """Tell how far each fine-tuning went: the share of the training errors at its start that it removes, over all tasks.
 
     A linear probe classifies most samples before any fine-tuning. So an accuracy far above chance does not tell that an encoder was
     fine-tuned; errors that are gone do. ``start`` has words for another start than the pre-trained weights, such as ``"random"``.
     """
-    samples = {task: sampled(arrays, "train", _LOOKED_AT, seed=0) for task, arrays in found.tasks.items()}
+    samples = {task: sampled(arrays, "train", _LOOKED_AT, seed=0) for task, arrays in tuned.tasks.items()}
     count = sum(len(arrays.splits["train"][1]) for arrays in samples.values())
     origin = start and (", from random weights" if start == "random" else f", {start}")
-    for tuning in found.vectors[0]:
-        seeds = [_accuracies(found, samples, of[tuning], tuning == "linearised", run) for of in found.vectors]
+    for tuning in tuned.vectors[0]:
+        seeds = [_accuracies(tuned, samples, of[tuning], tuning == "linearised", run) for of in tuned.vectors]
         before, after = np.array(seeds).T
         wrong = np.maximum(1 - before, 1 / _LOOKED_AT)
         shares = (after - before) / wrong
         counts = np.round(count * wrong)
         errors = [100 * proportion(*each).standard_error for each in zip(shares, counts, strict=True)]
-        tell.about(found.name)(
+        tell.about(tuned.name)(
             f"share of the training errors that {tuning} fine-tuning removes{origin}",
             over(100 * shares, shared=float(np.mean(errors)), within=(-math.inf, 100.0)),
             "%",
-            key=snake(f"{found.name} {start} {tuning} progress"),
+            key=snake(f"{tuned.name} {start} {tuning} progress"),
         )
 
 
 def _accuracies(
-    found: Study, samples: Mapping[str, Arrays], vectors: Mapping[str, TaskVector], linearised: bool, run: Run
+    tuned: Study, samples: Mapping[str, Arrays], vectors: Mapping[str, TaskVector], linearised: bool, run: Run
 ) -> list[float]:
     """The mean training accuracy before and after the fine-tunings of one seed; one piece of work."""
-    looked = {task: (samples[task].splits["train"], found.heads[task], vectors[task].deltas) for task in vectors}
+    looked = {task: (samples[task].splits["train"], tuned.heads[task], vectors[task].deltas) for task in vectors}
     at = next(iter(samples.values()))
-    work = {"encoder": found.encoder, "looked": looked, "linearised": linearised}
+    work = {"encoder": tuned.encoder, "looked": looked, "linearised": linearised}
     trials = Trials("progress of fine-tuning", run.shared, code=edited_outputs, at=at, **work)
     rows, alone = torch.tensor([[0.0], [1.0]], dtype=torch.float64), dataclasses.replace(run, folder=None)
 
@@ -279,7 +279,7 @@ def _accuracies(
         rights = []
         for task, vector in vectors.items():
             classes = edited_outputs(
-                found.encoder, found.heads[task], [vector], rows, samples[task], linearised=linearised, run=alone
+                tuned.encoder, tuned.heads[task], [vector], rows, samples[task], linearised=linearised, run=alone
             )
             rights.append((classes == samples[task].splits["train"][1].cpu()).double().mean(1))
         return {"accuracies": torch.stack(rights)}
