@@ -50,7 +50,7 @@ def _panels(kinds: Sequence[str], legend: str, height: float, reading: str) -> S
     def show(finding: Finding, dark: bool) -> Figure:
         picture, there = blank(height, reading), [kind for kind in kinds if finding.arrays_of(kind)]
         grid = picture.add_gridspec(math.ceil(len(there) / 2), min(2, len(there)), wspace=0.05, hspace=0.05)
-        panels = {kind: panel(picture, dark, cell) for kind, cell in zip(there, grid, strict=False)}
+        panels = {kind: panel(picture, dark, grid[divmod(place, 2)]) for place, kind in enumerate(there)}
         for kind, axes in panels.items():
             curves = finding.arrays_of(kind)
             for colour, (name, curve) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
