@@ -54,14 +54,14 @@ def test_filter_networks_hold_the_sums_of_their_filters_and_no_set_smaller() -> 
 def test_the_photograph_is_the_middle_of_the_first_found(tmp_path: Path) -> None:
     run = dataclasses.replace(CPU, data_root=tmp_path)
     with pytest.raises(ValueError, match=r"must hold a photograph of the Kodak set, kodim03.png say, and has none"):
-        failures.photograph("laptop", run)
+        failures.photograph(failures.RECOVERED.laptop, run)
     from PIL import Image
 
     (tmp_path / "kodak").mkdir()
     pixels = np.zeros((256, 384, 3), np.uint8)
     pixels[:, 64:320, 0] = np.arange(256)[:, None]
     Image.fromarray(pixels).save(tmp_path / "kodak" / "kodim01.png")
-    found = failures.photograph("laptop", run)
+    found = failures.photograph(failures.RECOVERED.laptop, run)
     assert found.name == "kodim01, 128 × 128 pixels"
     np.testing.assert_allclose(found.values[:, 5, 0], (np.arange(128) * 2 + 0.5).round() / 255, atol=1.01 / 255)
     assert not found.values[..., 1:].any()
