@@ -19,6 +19,7 @@ from biascope.training.fit import fit
 
 matplotlib.use("Agg")
 CPU = Run(device="cpu", progress=False)
+SMOKE, LAPTOP = (energy.FACES.row(effort) for effort in ("smoke", "laptop"))
 FIGURES = (energy.figure_55, energy.figure_56, energy.figure_57, energy.figure_c2, energy.figure_c2_draws)
 
 
@@ -45,12 +46,12 @@ def test_trainings_and_kernels_are_shared_by_the_figures(folder: Path) -> None:
 
 
 def test_a_reconstruction_is_a_training_on_half_of_the_pixels_from_the_measured_weights() -> None:
-    family = energy.family_of("SIREN-20", "smoke", CPU)
+    family = energy.family_of("SIREN-20", SMOKE, CPU)
     assert family is not None
-    at, found = energy.reconstructions(family, "smoke", CPU, long=False)
-    assert at == tuple(range(11))
-    assert found.shape == (2, 11, 2, 4)  # draws, iterations, test and train, images
-    signals = energy.faces("smoke", CPU)
+    found = energy.reconstructions(family, SMOKE, CPU)
+    assert tuple(found) == tuple(range(11))
+    assert {each.shape for each in found.values()} == {(2, 2, 4)}  # draws, test and train, images
+    signals = energy.signals(SMOKE, CPU)
     task = SignalTask.of(signals[2], held_out=0.5, seed=0, run=CPU)
     exact = dataclasses.replace(CPU, precision="float64")
     start = family.draw(2, seed=0, run=exact).member(1).to(torch.device("cpu"), torch.float32)
@@ -58,38 +59,41 @@ def test_a_reconstruction_is_a_training_on_half_of_the_pixels_from_the_measured_
     ended = fit(start, task, recipe, seed=0, run=CPU).networks
     for step, network in ((0, start), (3, ended)):
         expected = [float(psnr_of(network, task, split, run=CPU)) for split in ("test", "train")]
-        np.testing.assert_allclose(found[1, step, :, 2], expected, rtol=1e-4)
-    later, few = energy.reconstructions(family, "smoke", CPU, long=True)
-    assert later == (10, 30)
-    np.testing.assert_allclose(few[0, 0], found[0, 10][:, :2], rtol=1e-4)
+        np.testing.assert_allclose(found[step][1, :, 2], expected, rtol=1e-4)
+    later = energy.reconstructions(family, SMOKE, CPU, long=True)
+    assert tuple(later) == (10, 30)
+    np.testing.assert_allclose(later[10][0], found[10][0, :, :2], rtol=1e-4)
 
 
 def test_a_published_number_is_compared_with_the_spread_of_single_draws() -> None:
     assert energy._distance_in_deviations(np.array([1.0, 3.0, 5.0]), 7.0) == pytest.approx(2.0)
     assert np.isnan(energy._distance_in_deviations(np.array([2.0, 2.0]), 7.0))
-    family = energy.family_of("FFN-1", "smoke", CPU)
+    family = energy.family_of("FFN-1", SMOKE, CPU)
     assert family is not None
-    signals = energy.faces("smoke", CPU)
+    signals = energy.signals(SMOKE, CPU)
     first, other = (energy.psnr_along(family, signals, (0, 3), 2, CPU, seed=seed) for seed in (0, 1))
-    _, along = energy.reconstructions(family, "smoke", CPU, long=False)
-    np.testing.assert_allclose(first, along[:, [0, 3]], rtol=1e-4)
-    assert not np.allclose(first[:, 0], other[:, 0])
+    along = energy.reconstructions(family, SMOKE, CPU)
+    for step in (0, 3):
+        np.testing.assert_allclose(first[step], along[step], rtol=1e-4)
+    assert not np.allclose(first[0], other[0])
 
 
 def test_images_are_those_after_the_ones_for_meta_learning(tmp_path: Path) -> None:
     images = np.zeros((5003, 4, 4), np.uint8)
     images[5000:] = np.array([51, 102, 204])[:, None, None]
     np.savez(tmp_path / "celeba_gray64.npz", x=images)
-    found = energy.faces("laptop", dataclasses.replace(CPU, data_root=tmp_path))
+    run = dataclasses.replace(CPU, data_root=tmp_path)
+    found = energy.signals({**LAPTOP, "side": 4}, run)
     assert [round(float(each.values.mean()), 6) for each in found] == [0.2, 0.4, 0.8]
-    noise = energy.faces("smoke", CPU)
-    assert torch.equal(noise[0].values, energy.faces("smoke", CPU)[0].values)
+    assert energy.signals({**LAPTOP, "side": 2, "images": 1}, run)[0].values.shape == (2, 2, 1)
+    noise = energy.signals(SMOKE, CPU)
+    assert torch.equal(noise[0].values, energy.signals(SMOKE, CPU)[0].values)
     assert noise[0].values.std() == pytest.approx(0.2, rel=0.01)
 
 
 def test_published_weights_are_read_the_right_way_round(tmp_path: Path) -> None:
     run = dataclasses.replace(CPU, data_root=tmp_path)
-    assert energy.family_of(META, "laptop", run) is None
+    assert energy.family_of(META, LAPTOP, run) is None
     draw = np.random.default_rng(0)
     sizes = [(2, 256), (256, 256), (256, 256), (256, 256), (256, 1)]
     arrays = {}
@@ -99,7 +103,7 @@ def test_published_weights_are_read_the_right_way_round(tmp_path: Path) -> None:
         arrays[f"{name}.b"] = (0.01 * draw.standard_normal(size[1])).astype(np.float32)
     (tmp_path / "published").mkdir()
     np.savez(tmp_path / "published" / "siren_maml_celeba.npz", **arrays)
-    family = energy.family_of(META, "laptop", run)
+    family = energy.family_of(META, LAPTOP, run)
     assert family is not None
     r = coordinate_grid((3, 3)).numpy()
     z, weights = r, list(arrays.values())
@@ -108,13 +112,13 @@ def test_published_weights_are_read_the_right_way_round(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         family.template(torch.as_tensor(r).float()).numpy(), z @ weights[8] + weights[9] + 0.5, atol=1e-5
     )
-    assert energy.family_of(META, "smoke", run) is None  # its networks are narrower
+    assert energy.family_of(META, SMOKE, run) is None  # its networks are narrower
 
 
 def made(concentration: list[float], psnr: list[float]) -> Study:
     """Two networks and more whose numbers are known, one image and draw."""
     names = [f"net {place}" for place in range(len(psnr))]
-    base = energy.dictionary_of(energy.family_of(RELU, "smoke", CPU), "smoke", CPU)  # type: ignore[arg-type]
+    base = energy.dictionary_of(energy.family_of(RELU, SMOKE, CPU), SMOKE, CPU)  # type: ignore[arg-type]
     dictionaries: dict[str, Dictionary] = {
         name: dataclasses.replace(base, concentration=np.full((1, 3), value))
         for name, value in zip(names, concentration, strict=True)
@@ -132,7 +136,7 @@ def test_agreement_is_a_rank_correlation_over_networks() -> None:
 def test_networks_have_the_published_sizes() -> None:
     parameters = {}
     for name in (RELU, SIRENS[0], "FFN-1"):
-        family = energy.family_of(name, "laptop", CPU)
+        family = energy.family_of(name, LAPTOP, CPU)
         assert family is not None
         parameters[name] = family.num_parameters
     assert parameters == {RELU: 198401, SIRENS[0]: 198401, "FFN-1": 263169}
@@ -142,9 +146,9 @@ def test_the_published_weights_reconstruct_faces_at_once(data_root: Path) -> Non
     run = dataclasses.replace(CPU, data_root=data_root)
     if not (data_root / "celeba_gray64.npz").exists():
         pytest.skip("BIASCOPE_DATA has no celeba_gray64.npz")
-    if (family := energy.family_of(energy.META, "laptop", run)) is None:
+    if (family := energy.family_of(energy.META, LAPTOP, run)) is None:
         pytest.skip("BIASCOPE_DATA has no published/siren_maml_celeba.npz")
-    task = SignalTask.of(energy.faces("laptop", run)[0], held_out=0.5, seed=0, run=CPU)
+    task = SignalTask.of(energy.signals(LAPTOP, run)[0], held_out=0.5, seed=0, run=CPU)
     recipe = dataclasses.replace(energy.DESCENT, steps=3)
     ended = fit(family.draw(1, seed=0, run=CPU).member(0), task, recipe, seed=0, run=CPU).networks
     assert float(psnr_of(ended, task, "test", run=CPU)) > 17

@@ -10,18 +10,11 @@ import torch
 from biascope.families.family import Family, Network
 from biascope.kernels.gram import tangent_gram
 from biascope.networks import builder
-from biascope.papers.dictionaries2022.meta import (
-    FROM_META,
-    PLANS,
-    contour_alignment,
-    faces,
-    figure_55_meta,
-    figure_56_meta,
-    figure_58,
-    figure_c3,
-    published_siren,
-    turned_dimensions,
-)
+from biascope.papers.dictionaries2022 import faces
+from biascope.papers.dictionaries2022.atoms import contour_alignment, turned_dimensions
+from biascope.papers.dictionaries2022.faces import FROM_META, published_siren
+from biascope.papers.dictionaries2022.meta import figure_55_meta, figure_56_meta, figure_c3
+from biascope.papers.dictionaries2022.pretraining import figure_58
 from biascope.results.finding import FigureOfPaper
 from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, SignalTask, coordinate_grid, psnr_of
@@ -33,7 +26,7 @@ EXACT = Run(device="cpu", precision="float64")
 
 def test_contours_of_noise_are_aligned_by_half_and_those_of_a_function_of_the_face_wholly() -> None:
     generator = torch.Generator().manual_seed(0)
-    face = faces("smoke", CPU)[0].double().mean(0)
+    face = faces.images(faces.SMOKE, CPU)[0].double().mean(0)
     noise = torch.randn(2000, *face.shape, generator=generator, dtype=torch.float64)
     aligned = contour_alignment(noise, face)
     assert float(aligned.mean()) == pytest.approx(0.5, abs=5 * float(aligned.std()) / 2000**0.5)
@@ -46,7 +39,7 @@ def test_figures_run_at_their_least_effort(figure: FigureOfPaper, one_thread: No
     measured = [claim for claim in figure.claims if claim.statistic in found.statistics]
     assert {claim.verdict(found.statistics[claim.statistic], "smoke") for claim in measured} == {"inconclusive"}
     lacking = {claim.statistic for claim in figure.claims} - found.statistics.keys()
-    at_other_marks = {f"concentration_after_{mark}_iterations_minus_none" for mark in PLANS["paper"].marks}
+    at_other_marks = {f"concentration_after_{mark}_iterations_minus_none" for mark in faces.PAPER["marks"]}
     assert all(name.startswith("published_weights") for name in lacking - at_other_marks)
     assert all(np.isfinite(number.value) for number in found.statistics.values())
     for curve in found.arrays.values():
@@ -59,7 +52,7 @@ def test_the_row_of_atoms_has_every_number_and_draws(one_thread: None) -> None:
     assert {claim.statistic for claim in figure_56_meta.claims} <= found.statistics.keys()
     assert all(np.isfinite(number.value) for number in found.statistics.values())
     assert set(found.arrays_of("atoms")) == {"random", "MAML", "one face"}
-    assert figure_56_meta.draw(found, False).axes
+    assert figure_56_meta.show(found, False).axes
 
 
 def test_turned_dimensions_are_those_of_a_rotation_and_of_random_atoms() -> None:
@@ -75,17 +68,17 @@ def test_turned_dimensions_are_those_of_a_rotation_and_of_random_atoms() -> None
 
 def test_without_faces_the_message_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"celeba_gray64\.npz must hold grey faces"):
-        faces("laptop", Run(device="cpu", data_root=tmp_path))
+        faces.images(faces.LAPTOP, Run(device="cpu", data_root=tmp_path))
 
 
 def test_faces_are_split_and_made_small(tmp_path: Path) -> None:
-    plan = PLANS["laptop"]
-    images = np.zeros((plan.train + plan.validation, 64, 64), np.uint8)
+    plan = faces.LAPTOP
+    images = np.zeros((plan["train"] + plan["validation"], 64, 64), np.uint8)
     images[-1, :2, :2] = 255
     np.savez(tmp_path / "celeba_gray64.npz", x=images)
-    train, validation = faces("laptop", Run(device="cpu", data_root=tmp_path))
-    assert train.shape == (plan.train, 32, 32)
-    assert validation.shape == (plan.validation, 32, 32)
+    train, validation = faces.images(faces.LAPTOP, Run(device="cpu", data_root=tmp_path))
+    assert train.shape == (plan["train"], 32, 32)
+    assert validation.shape == (plan["validation"], 32, 32)
     assert float(validation[-1, 0, 0]) == 1.0
     assert float(train.max()) == 0.0
 

@@ -393,11 +393,9 @@ def _tell_spectra(recovered: Mapping[str, Recovery], tell: Tell) -> None:
         with_unit(of, "PSNR", over(image.psnr), "dB")
         of("share of energy recovered", over(image.recovered))
         of("detail over that of the image", over(detail(image), within=NEVER))
-        of(
-            "share of the energy recovered that its frequencies reach",
-            over(image.recovered / (1 - image.unreachable)),
-            key=f"{snake(name)}_share_of_reachable_energy_recovered",
-        )
+        reachable = over(image.recovered / (1 - image.unreachable))
+        label = "share of the energy recovered that its frequencies reach"
+        of(label, reachable, key=f"{snake(name)}_share_of_reachable_energy_recovered")
     tell.note(
         "The grid is [−1, 1)² without its endpoint. Energies leave the mean out, which only raises the shares. "
         "Intervals are over initial weights; there is one photograph."
