@@ -14,6 +14,8 @@ from biascope.networks import builder
 from biascope.papers.patterns2021 import digits as digits2021
 from biascope.papers.patterns2021 import filters as filters2021
 from biascope.papers.patterns2021.digits import Learned, OwnSamples, learned
+from biascope.results.estimate import Number
+from biascope.results.finding import Finding, Tell
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.patterns import BLUE, GREEN, RED, coloured_digits
@@ -47,6 +49,13 @@ def made(energies: list[list[float]], seen: list[int], responses: list[float]) -
     one = np.zeros(1)
     arrays = np.array([energies]), np.array([responses]), np.array([seen])
     return Learned(one, one, np.zeros((1, 2)), one, *arrays, one)
+
+
+def numbers_of(networks: dict[int, Learned]) -> dict[str, Number]:
+    """What is told of their filters."""
+    tell = Tell()
+    filters2021.tell_filters(networks, tell)
+    return tell.numbers
 
 
 def test_members_train_on_samples_of_their_own() -> None:
@@ -101,7 +110,7 @@ def test_networks_are_counted_whose_every_filter_has_one_colour() -> None:
     seen = np.array([[0, 2], [0, 1]])
     rest = {name: np.zeros(2) for name in ("test", "train", "lean", "epochs")}
     found = Learned(**rest, wrong=np.zeros((2, 2)), energies=energies, responses=np.ones((2, 2)), seen=seen)
-    numbers = filters2021.filters_finding({6: found}, {}).statistics
+    numbers = numbers_of({6: found})
     assert numbers["m_6_share_of_networks_whose_filters_all_have_a_colour"].value == 0.5
     assert numbers["m_6_share_of_networks_whose_filters_all_detect_their_colour"].value == 0.5
 
@@ -157,7 +166,7 @@ def test_brightness_and_dot_products_are_averaged_by_colour_without_black_filter
     assert filters2021.brightness_of(found, False) == pytest.approx([(0.5 + 0.25 + np.sqrt(1.01) / 2) / 3])
     assert filters2021.response_of(found, True) == pytest.approx([4.0])
     assert filters2021.response_of(found, False) == pytest.approx([0.75])
-    statistics = filters2021.filters_finding({6: found}, {}).statistics
+    statistics = numbers_of({6: found})
     assert statistics["m_6_share_of_filters_that_are_black"].value == pytest.approx(1 / 6)
     assert statistics["m_6_share_of_filters_of_one_colour"].value == 1.0
     assert statistics["m_6_share_of_filters_of_the_colour_that_they_answer_most_to"].value == pytest.approx(4 / 5)
@@ -167,7 +176,7 @@ def test_brightness_and_dot_products_are_averaged_by_colour_without_black_filter
 def test_a_run_without_green_filters_has_no_brightness_of_them() -> None:
     found = made([[0, 0, 1], [1, 0, 0]], [BLUE, RED], [1.0, 1.0])
     assert np.isnan(filters2021.brightness_of(found, False)).all()
-    assert np.isnan(filters2021.filters_finding({6: found}, {}).statistics["m_6_brightness_of_green_filters"].value)
+    assert np.isnan(numbers_of({6: found})["m_6_brightness_of_green_filters"].value)
 
 
 def test_swatches_are_sorted_by_colour_and_brightness_on_one_scale() -> None:
@@ -179,8 +188,10 @@ def test_swatches_are_sorted_by_colour_and_brightness_on_one_scale() -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_filters_are_drawn_as_plain_squares(trained: dict[int, Learned], dark: bool) -> None:
-    finding = filters2021.filters_finding(trained, {"runs": 4})
-    picture = filters2021.figure_5_to_7.draw(finding, dark)
+    tell = Tell()
+    filters2021.tell_filters(trained, tell)
+    finding = Finding(tell.numbers, tell.arrays, {})
+    picture = filters2021.figure_5_to_7.show(finding, dark)
     assert [axes.get_title(loc="left") for axes in picture.axes[:2]] == ["m = 6", "m = 20"]
     for axes in picture.axes:
         assert not axes.images  # no pixels of a data set
@@ -197,7 +208,7 @@ def test_figure_4_finds_every_pattern_in_the_pixels() -> None:
         down, right = divmod(int(mark), 4)
         tile = image[10 * down : 10 * down + 10, 10 * right : 10 * right + 10]
         assert np.array_equal(tile, patches[0 if label == 1 else 1])
-    assert len(filters2021.figure_4.draw(finding, False).axes) == 8
+    assert len(filters2021.figure_4.show(finding, False).axes) == 8
 
 
 def test_smoke_of_figure_2_has_its_numbers_and_no_digit_in_them(data_root: Path, tmp_path: Path) -> None:

@@ -17,11 +17,10 @@ from torch import Tensor
 from biascope import data
 from biascope.families.family import Family, Network
 from biascope.networks import builder
-from biascope.papers.selection import old_figure
 from biascope.results.draw import PALETTE, blank, legend_below, panel
-from biascope.results.estimate import Estimate, Number, bootstrapped, over, proportion, spearman
-from biascope.results.finding import Finding
-from biascope.results.wording import snake
+from biascope.results.estimate import Estimate, bootstrapped, over, proportion, spearman
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -43,12 +42,22 @@ SMALL = 1e-6  # σ_g of section E.3; for the digits the paper gives none
 USUAL = (3 * 3 * 28 * 28) ** -0.5  # the spread that PyTorch gives such a layer by default: uniform up to 1/√d
 PART = 10  # epochs between looks at the training loss
 
-# Test images, and runs by training size at the small scale, at the usual one, and with k = 1.
-PLANS: dict[str, tuple[int, dict[int, int], dict[int, int], dict[int, int]]] = {
-    "smoke": (40, {6: 3, 20: 3}, {6: 2}, {20: 1}),
-    "laptop": (2000, {6: 400, 20: 100, 1000: 10}, {6: 20, 20: 20, 1000: 3}, {1000: 5}),
-    "paper": (10_000, {6: 400, 20: 400, 1000: 40}, {6: 400, 20: 400, 1000: 40}, {20: 40, 1000: 40}),
-}
+_SETUP = {"k": K, "rate": RATE, "batch": "min(10, m)", "epochs": EPOCHS}
+#: Section G.
+PUBLISHED_SETUP = _SETUP | {"runs by m": dict.fromkeys(map(str, SIZES), TEN)}
+SMOKE = _SETUP | {"σ_g": SMALL, "epochs": 2 * PART, "test images": 40, "runs by m": {6: 3, 20: 3}}
+LAPTOP = _SETUP | {"σ_g": SMALL, "test images": 2000, "runs by m": {6: 400, 20: 100, 1000: 10}}
+PAPER = _SETUP | {"σ_g": SMALL, "test images": 10_000, "runs by m": {6: 400, 20: 400, 1000: 40}}
+# Beside these, runs by m at the usual scale of the initial weights, and with one filter of a kind: as many times the rate, since
+# so many times fewer filters add up to the output.
+_BESIDE = {"usual σ_g": USUAL, "rate of k = 1": K * RATE, "pixels": "0 to 1", "seed": 0}
+_USUAL, _SINGLE = "runs by m, usual scale", "runs by m, k = 1"
+ACCURACIES = Plan(
+    smoke=SMOKE | _BESIDE | {_USUAL: {6: 2}, _SINGLE: {20: 1}},
+    laptop=LAPTOP | _BESIDE | {_USUAL: {6: 20, 20: 20, 1000: 3}, _SINGLE: {1000: 5}},
+    paper=PAPER | _BESIDE | {_USUAL: {6: 400, 20: 400, 1000: 40}, _SINGLE: {20: 40, 1000: 40}},
+    published=PUBLISHED_SETUP,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -308,84 +317,48 @@ def _drawn_accuracies(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
-#: Section G.
-RECIPE = {
-    "k": K,
-    "rate": RATE,
-    "batch": "min(10, m)",
-    "epochs": EPOCHS,
-    "runs by m": dict.fromkeys(map(str, SIZES), TEN),
-}
-
-
-@old_figure(
+@figure(
     "2",
     title="Nine coloured digits of MNIST per image: test accuracy by the number of training images",
+    plan=ACCURACIES,
     show=_drawn_accuracies,
-    published=RECIPE,
 )
-def figure_2(effort: str, run: Run) -> Finding:
+def figure_2(plan: Row, run: Run, tell: Tell) -> None:
     """Test and train accuracies, at two scales of the initial weights, and what small training sets get wrong."""
-    test, small, usual, single = PLANS[effort]
-    epochs = 2 * PART if effort == "smoke" else EPOCHS
-    digits = mnist(run)
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    how: dict[str, Any] = {"test": test, "epochs": epochs, "run": run.shared}
+    digits, shares = mnist(run), (0.0, 100.0)
+    how: dict[str, Any] = {"test": plan["test images"], "epochs": plan["epochs"], "run": run.shared}
     least: list[float] = []
-    for size, runs in small.items():
-        found = learned(digits, size, runs, **how)
-        title, mean = f"m = {size}", PUBLISHED[size][0]
-        statistics[f"{snake(title)}_test_accuracy"] = over(found.test, within=(0.0, 100.0)).named(
-            f"{title}: test accuracy"
-        )
-        statistics[f"{snake(title)}_standard_deviation_of_the_test_accuracy"] = bootstrapped(
-            _deviation, found.test
-        ).named(f"{title}: standard deviation of the test accuracy")
-        far = proportion(chance_of_mean(found.test, mean), _REDRAWN)
-        statistics[f"{snake(title)}_chance_that_ten_of_our_runs_have_a_mean_as_far_off_as_the_published_one"] = (
-            far.named(f"{title}: chance that ten of our runs have a mean as far off as the published one")
-        )
-        statistics[f"{snake(title)}_epochs_until_no_loss_is_left"] = over(found.epochs).named(
-            f"{title}: epochs until no loss is left"
-        )
-        least.append(float(found.train.min()))
-        if found.wrong.any():
-            unequal = found.lean != 0
-            rarer = np.where(found.lean > 0, found.wrong[:, 0], found.wrong[:, 1])[unequal]
-            statistics[f"{snake(title)}_share_of_errors_on_the_label_that_was_rarer_in_training"] = bootstrapped(
-                _quotient, rarer, found.wrong[unequal].sum(1)
-            ).named(f"{title}: share of errors on the label that was rarer in training")
-            together = bootstrapped(spearman, np.abs(found.lean), found.test)
-            statistics[f"{snake(title)}_rank_correlation_of_test_accuracy_and_abs_mean_label"] = together.named(
-                f"{title}: rank correlation of test accuracy and abs mean label"
-            )
-        arrays |= {f"test accuracy: {title}, small": found.test, f"lean: {title}": found.lean}
-    statistics["least_train_accuracy"] = Estimate.exact(min(least)).named("least train accuracy")
-    for size, runs in usual.items():
-        found = learned(digits, size, runs, scale=USUAL, **how)
-        name = f"m = {size}, σ_g = {USUAL:.3f}"
-        statistics[f"{snake(name)}_test_accuracy"] = over(found.test, within=(0.0, 100.0)).named(
-            f"{name}: test accuracy"
-        )
-        arrays[f"test accuracy: m = {size}, usual"] = found.test
-    statistics["k_1_made_by_hand_test_accuracy"] = Estimate.exact(constructed(digits, test, run)).named(
-        "k = 1, made by hand: test accuracy"
-    )
-    for size, runs in single.items():
-        # So many times the rate, since so many times fewer filters add up to the output.
-        found = learned(digits, size, runs, k=1, rate=K * RATE, **how)
-        name = f"k = 1, trained on {size} images"
-        statistics[f"{snake(name)}_least_test_accuracy"] = Estimate.exact(float(found.test.min())).named(
-            f"{name}: least test accuracy"
-        )
-        statistics[f"{snake(name)}_test_accuracy"] = over(found.test, within=(0.0, 100.0)).named(
-            f"{name}: test accuracy"
-        )
-    settings = {"digits": digits.name, "test images": test, "runs by m": small, "runs by m, usual scale": usual}
-    settings |= {"runs by m, k = 1": single, "k": K, "rate": RATE, "batch": "min(10, m)", "epochs": epochs}
-    settings |= {"σ_g": SMALL, "usual σ_g": USUAL, "rate of k = 1": K * RATE, "pixels": "0 to 1", "seed": 0}
-    notes = (
+    for size, runs in plan["runs by m"].items():
+        of, networks = tell.about(f"m = {size}"), learned(digits, size, runs, **how)
+        of("test accuracy", over(networks.test, within=shares))
+        of("standard deviation of the test accuracy", bootstrapped(_deviation, networks.test))
+        far = proportion(chance_of_mean(networks.test, PUBLISHED[size][0]), _REDRAWN)
+        of("chance that ten of our runs have a mean as far off as the published one", far)
+        of("epochs until no loss is left", over(networks.epochs))
+        least.append(float(networks.train.min()))
+        if networks.wrong.any():
+            unequal = networks.lean != 0
+            rarer = np.where(networks.lean > 0, networks.wrong[:, 0], networks.wrong[:, 1])[unequal]
+            errors = bootstrapped(_quotient, rarer, networks.wrong[unequal].sum(1))
+            of("share of errors on the label that was rarer in training", errors)
+            together = bootstrapped(spearman, np.abs(networks.lean), networks.test)
+            of("rank correlation of test accuracy and abs mean label", together)
+        tell.array(f"m = {size}, small", networks.test, kind="test accuracy")
+        tell.array(f"m = {size}", networks.lean, kind="lean")
+    tell("least train accuracy", Estimate.exact(min(least)))
+    for size, runs in plan[_USUAL].items():
+        networks = learned(digits, size, runs, scale=USUAL, **how)
+        tell.about(f"m = {size}, σ_g = {USUAL:.3f}")("test accuracy", over(networks.test, within=shares))
+        tell.array(f"m = {size}, usual", networks.test, kind="test accuracy")
+    by_hand = Estimate.exact(constructed(digits, plan["test images"], run))
+    tell.about("k = 1, made by hand")("test accuracy", by_hand)
+    for size, runs in plan[_SINGLE].items():
+        of = tell.about(f"k = 1, trained on {size} images")
+        networks = learned(digits, size, runs, k=1, rate=plan["rate of k = 1"], **how)
+        of("least test accuracy", Estimate.exact(float(networks.test.min())))
+        of("test accuracy", over(networks.test, within=shares))
+    tell.settings["digits"] = digits.name
+    tell.note(
         "The paper gives σ_g and the number of test images for the one-hot patterns only. Here σ_g is 10⁻⁶ as there; the spread that "
         "PyTorch's default would give stands beside it, and its test accuracies are not the published ones.",
         "The tolerance for 6 images is two standard errors of the published mean of ten runs. Scales had been tried on other "
@@ -396,7 +369,6 @@ def figure_2(effort: str, run: Run) -> Finding:
         "At laptop effort 100 networks left it open whether most filters of 6 images detect their colour (57 %, 47 to 66). There are "
         "400 since then.",
     )
-    return Finding(statistics, arrays, settings, notes)
 
 
 def _quotient(part: np.ndarray, whole: np.ndarray) -> float:

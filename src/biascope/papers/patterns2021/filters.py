@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,25 +16,11 @@ from torch import Tensor
 
 from biascope.families.family import Network
 from biascope.networks import builder
-from biascope.papers.patterns2021.digits import (
-    BATCH,
-    EPOCHS,
-    PART,
-    PLANS,
-    RATE,
-    RECIPE,
-    SIZES,
-    SMALL,
-    K,
-    Learned,
-    learned,
-    mnist,
-)
-from biascope.papers.selection import old_figure
+from biascope.papers.patterns2021.digits import LAPTOP, PAPER, PUBLISHED_SETUP, SIZES, SMOKE, Learned, learned, mnist
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel
-from biascope.results.estimate import Estimate, Number, over, proportion
-from biascope.results.finding import Finding
-from biascope.results.wording import snake
+from biascope.results.estimate import Estimate, over, proportion
+from biascope.results.finding import Finding, Tell, figure
+from biascope.results.plan import Plan, Row
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.patterns import BLUE, GREEN, RED, PatternDistribution
@@ -47,9 +35,9 @@ DARK = 0.01  # brightness below which a filter is black: it has no positive weig
 
 # Figures 5 to 7
 
-FRESH = (
-    1  # seed: the filters of figure 2's networks, from seed 0, had been seen when claims went by the paper's own words
-)
+_FRESH = {
+    "seed": 1
+}  # the filters of figure 2's networks, from seed 0, had been seen when claims went by the paper's own words
 
 _NAMES = {BLUE: "blue", RED: "red", GREEN: "green"}  # in the order in which filters are drawn
 
@@ -66,6 +54,11 @@ def response_of(found: Learned, coloured: bool) -> np.ndarray:
     chosen = ((found.seen != GREEN) == coloured) & (found.brightness > DARK)
     with np.errstate(invalid="ignore"):
         return np.asarray((found.responses * chosen).sum(1) / chosen.sum(1))
+
+
+def green_over_others(found: Learned) -> np.ndarray:
+    """``(r,)`` mean dot product of green detectors over that of blue and red ones."""
+    return np.asarray(response_of(found, False) / response_of(found, True))
 
 
 def swatches(energies: np.ndarray) -> np.ndarray:
@@ -138,96 +131,20 @@ def _paint(axes: Axes, rows: np.ndarray, dark: bool) -> None:
     axes.spines[:].set_visible(False)
 
 
-@old_figure(
+@figure(
     "5-7",
     title="All filters that learned the coloured digits, by colour and brightness",
+    plan=Plan(SMOKE | _FRESH, LAPTOP | _FRESH, PAPER | _FRESH, PUBLISHED_SETUP),
     show=_drawn_filters,
-    published=RECIPE,
 )
-def figure_5_to_7(effort: str, run: Run) -> Finding:
+def figure_5_to_7(plan: Row, run: Run, tell: Tell) -> None:
     """Colours, brightness and responses of filters of networks trained as in figure 2, from another seed."""
-    test, plan, _, _ = PLANS[effort]
-    digits, epochs = mnist(run), 2 * PART if effort == "smoke" else EPOCHS
-    how: dict[str, Any] = {"test": test, "epochs": epochs, "seed": FRESH, "run": run.shared}
-    found = {size: learned(digits, size, runs, **how) for size, runs in plan.items()}
-    settings = {"digits": digits.name, "runs by m": plan, "k": K, "rate": RATE, "batch": f"min({BATCH}, m)"}
-    return filters_finding(found, settings | {"epochs": epochs, "σ_g": SMALL, "seed": FRESH})
-
-
-def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Finding:
-    """What the filters of trained networks say, by training size."""
-    statistics: dict[str, Number] = {}
-    arrays: dict[str, np.ndarray] = {}
-    groups = {"red and blue filters": True, "green filters": False}
-    least = min(float(one.train.min()) for one in found.values())
-    statistics["least_train_accuracy"] = Estimate.exact(least).named("least train accuracy")
-    for size, one in found.items():
-        title = f"m = {size}"
-        alive = one.brightness > DARK
-        added = np.arange(alive.shape[1]) < alive.shape[1] // 2
-        wrong = np.where(added, one.colours == RED, one.colours == BLUE)
-        for stem, words, chosen in (
-            ("of_one_colour", "of one colour", one.purity > PURE),
-            ("that_are_green", "that are green", one.colours == GREEN),
-            (
-                "that_are_red_though_added_or_blue_though_subtracted",
-                "that are red though added, or blue though subtracted",
-                wrong,
-            ),
-            (
-                "of_the_colour_that_they_answer_most_to",
-                "of the colour that they answer most to",
-                one.colours == one.seen,
-            ),
-        ):
-            shares = (chosen & alive).sum(1) / alive.sum(1)
-            statistics[f"{snake(title)}_share_of_filters_{stem}"] = over(shares, within=(0.0, 1.0)).named(
-                f"{title}: share of filters {words}"
-            )
-        for stem, words, chosen in (
-            ("all_have_a_colour", "all have a colour", one.purity > 0.5),
-            ("all_detect_their_colour", "all detect their colour", one.colours == one.seen),
-        ):
-            whole = np.asarray((chosen | ~alive).all(1))
-            statistics[f"{snake(title)}_share_of_networks_whose_filters_{stem}"] = proportion(
-                float(whole.mean()), len(whole)
-            ).named(f"{title}: share of networks whose filters {words}")
-        statistics[f"{snake(title)}_share_of_filters_that_are_black"] = over(
-            1 - alive.mean(1), within=(0.0, 1.0)
-        ).named(f"{title}: share of filters that are black")
-        for name, coloured in groups.items():
-            bright = brightness_of(one, coloured)
-            statistics[f"{snake(title)}_brightness_of_{snake(name)}"] = _mean(bright, (0.0, 1.0)).named(
-                f"{title}: brightness of {name}"
-            )
-        quotient = response_of(one, False) / response_of(one, True)
-        statistics[f"{snake(title)}_dot_product_of_green_over_red_and_blue_detectors"] = _mean(
-            quotient, (0.0, math.inf)
-        ).named(f"{title}: dot product of green over red and blue detectors")
-        lengths = np.sqrt(one.energies.sum(-1))
-        masses = (lengths * (one.colours == GREEN)).sum(1) / (lengths * (one.colours != GREEN)).sum(1)
-        statistics[f"{snake(title)}_length_of_all_green_over_all_red_and_blue_filters"] = _mean(
-            masses, (0.0, math.inf)
-        ).named(f"{title}: length of all green over all red and blue filters")
-        arrays[f"filters: {title}"] = one.energies[0]
-        arrays[f"all filters: {title}"] = one.energies
-        arrays[f"dot products: {title}"] = one.responses
-        arrays[f"colours answered to: {title}"] = one.seen
-    for first, then in ((6, 20), (20, 1000), (6, 1000)):
-        if first not in found or then not in found:
-            continue
-        for name, coloured in groups.items():
-            statistics[f"{snake(name)}_brightness_at_m_{then}_over_m_{first}"] = ratio(
-                *(brightness_of(found[size], coloured) for size in (then, first))
-            ).named(f"{name}: brightness at m = {then} over m = {first}")
-        quotients = [response_of(found[size], False) / response_of(found[size], True) for size in (then, first)]
-        statistics[f"dot_product_of_green_over_red_and_blue_m_{then}_over_m_{first}"] = ratio(*quotients).named(
-            f"dot product of green over red and blue: m = {then} over m = {first}"
-        )
-    for name in groups:
-        each = [statistics[f"m_{size}_brightness_of_{snake(name)}"] for size in found]
-        arrays[f"brightness: {name}"] = np.array([[one.value, np.nan_to_num(one.high - one.value)] for one in each]).T
-    notes = (
+    digits = mnist(run)
+    how: dict[str, Any] = {"test": plan["test images"], "epochs": plan["epochs"], "seed": plan["seed"]}
+    networks = {size: learned(digits, size, runs, **how, run=run.shared) for size, runs in plan["runs by m"].items()}
+    tell_filters(networks, tell)
+    tell.settings["digits"] = digits.name
+    tell.note(
         "Brightness is the length of a filter's positive part relative to the longest of its network. Means over filters of a colour "
         "are over runs that have any: with 1,000 images a few green ones are left, or none. Shares are of filters that are not black.",
         "The lengths of all green over all red and blue filters, which count runs without green ones as 0, were added after the first "
@@ -235,7 +152,56 @@ def filters_finding(found: dict[int, Learned], settings: dict[str, Any]) -> Find
         "Figures 5 to 7 show all filters of one network for each m. So claims ask for all filters of a network, in most networks.",
         "Filters are drawn as plain colours: their pixels would show digits of the data set.",
     )
-    return Finding(statistics, arrays, settings, notes)
+
+
+_GROUPS = {"red and blue filters": True, "green filters": False}  # whether they have a colour that tells a class
+
+
+def tell_filters(networks: Mapping[int, Learned], tell: Tell) -> None:
+    """What the filters of trained networks say, by training size."""
+    tell("least train accuracy", Estimate.exact(min(float(one.train.min()) for one in networks.values())))
+    brightness: dict[str, list[Estimate]] = {name: [] for name in _GROUPS}
+    for size, one in networks.items():
+        of = tell.about(f"m = {size}")
+        alive = one.brightness > DARK
+        added = np.arange(alive.shape[1]) < alive.shape[1] // 2
+        detects = one.colours == one.seen
+        for label, chosen in (
+            ("of one colour", one.purity > PURE),
+            ("that are green", one.colours == GREEN),
+            (
+                "that are red though added, or blue though subtracted",
+                np.where(added, one.colours == RED, one.colours == BLUE),
+            ),
+            ("of the colour that they answer most to", detects),
+        ):
+            of(f"share of filters {label}", over((chosen & alive).sum(1) / alive.sum(1), within=(0.0, 1.0)))
+        for label, chosen in (("all have a colour", one.purity > 0.5), ("all detect their colour", detects)):
+            whole = np.asarray((chosen | ~alive).all(1))
+            of(f"share of networks whose filters {label}", proportion(float(whole.mean()), len(whole)))
+        of("share of filters that are black", over(1 - alive.mean(1), within=(0.0, 1.0)))
+        for name, coloured in _GROUPS.items():
+            brightness[name].append(_mean(brightness_of(one, coloured), (0.0, 1.0)))
+            of(f"brightness of {name}", brightness[name][-1])
+        of("dot product of green over red and blue detectors", _mean(green_over_others(one), (0.0, math.inf)))
+        lengths = np.sqrt(one.energies.sum(-1))
+        masses = (lengths * (one.colours == GREEN)).sum(1) / (lengths * (one.colours != GREEN)).sum(1)
+        of("length of all green over all red and blue filters", _mean(masses, (0.0, math.inf)))
+        tell.array(f"m = {size}", one.energies[0], kind="filters")
+        tell.array(f"m = {size}", one.energies, kind="all filters")
+        tell.array(f"m = {size}", one.responses, kind="dot products")
+        tell.array(f"m = {size}", one.seen, kind="colours answered to")
+    for first, then in itertools.combinations(SIZES, 2):
+        if first not in networks or then not in networks:
+            continue
+        words = f"m = {then} over m = {first}"
+        pair = networks[then], networks[first]
+        for name, coloured in _GROUPS.items():
+            tell.about(name)(f"brightness at {words}", ratio(*(brightness_of(one, coloured) for one in pair)))
+        tell.about("dot product of green over red and blue")(words, ratio(*map(green_over_others, pair)))
+    for name, means in brightness.items():
+        rows = [[one.value, np.nan_to_num(one.high - one.value)] for one in means]
+        tell.array(name, np.array(rows).T, kind="brightness")
 
 
 def _mean(values: np.ndarray, within: tuple[float, float]) -> Estimate:
@@ -247,7 +213,8 @@ def _mean(values: np.ndarray, within: tuple[float, float]) -> Estimate:
 # Figure 4
 
 PATTERNS, SIDE, PER_INPUT, GRID = 25, 10, 16, (4, 4)
-_INPUTS = {"smoke": 40, "laptop": 2000, "paper": 2000}
+_PATTERNS = {"patterns": PATTERNS, "patterns of an input": PER_INPUT, "pixels": SIDE}
+_MANY = _PATTERNS | {"inputs": 2000, "seed": 0}
 
 
 def cosine_patches(per_axis: int, side: int, *, seed: int) -> Tensor:
@@ -291,51 +258,41 @@ def _framed(axes: Axes, place: int, colour: str) -> None:
     axes.add_patch(Rectangle(corner, SIDE, SIDE, fill=False, edgecolor=colour, linewidth=2.2, clip_on=False))
 
 
-@old_figure(
+@figure(
     "4",
     title="Examples of an orthogonal patterns distribution: 16 of 25 patches of 10 × 10 pixels",
+    plan=Plan(_MANY | {"inputs": 40}, _MANY, _MANY, _PATTERNS),
     show=_drawn_patterns,
-    published={"patterns": PATTERNS, "patterns of an input": PER_INPUT, "pixels": SIDE},
 )
-def figure_4(effort: str, run: Run) -> Finding:
+def figure_4(plan: Row, run: Run, tell: Tell) -> None:
     """The patches are found again in the pixels, by their products with all patterns."""
-    patches = cosine_patches(math.isqrt(PATTERNS), SIDE, seed=0)
-    samples = PatternDistribution("uniform", PER_INPUT, PATTERNS).draw(_INPUTS[effort], seed=0).shuffled(seed=0)
+    seed = plan["seed"]
+    patches = cosine_patches(math.isqrt(PATTERNS), SIDE, seed=seed)
+    law = PatternDistribution("uniform", PER_INPUT, PATTERNS)
+    samples = law.draw(plan["inputs"], seed=seed).shuffled(seed=seed)
     images = samples.images(patches, grid=GRID)  # (m, 1, 40, 40)
-    products = F.conv2d(images, patches, stride=SIDE).flatten(2).mT  # (m, n, P)
+    there = F.conv2d(images, patches, stride=SIDE).flatten(2).mT > 0.5  # which pattern stands where (m, n, P)
     gram = patches.flatten(1) @ patches.flatten(1).T
-    found = products > 0.5  # which pattern stands where
     marked = samples.labels[:, None] == torch.tensor([1, -1])
-    own = (found.sum(1)[:, :2] == marked.long()).all(1)
-    spurious = (found.sum(1)[:, 2:].amax(1) <= 1) & (found[..., 2:].sum((1, 2)) == PER_INPUT - 1)
-    settings = {"image_size": GRID[0] * SIDE, "patch": SIDE, "k": 1}
-    network = Network.of(builder("pattern_cnn")(**settings)).with_params({"conv.weight": patches[:2]})
-    right = correct(network.to(torch.device("cpu"), torch.float64)(images), (samples.labels == 1).long())
-    places, size = found[..., :2].any(-1).double(), len(images)
-    statistics = {
-        "largest_absolute_product_of_two_patterns": Estimate.exact(
-            float((gram - gram.diag().diag()).abs().max())
-        ).named("largest absolute product of two patterns"),
-        "largest_distance_of_a_norm_from_1": Estimate.exact(float((gram.diag().sqrt() - 1).abs().max())).named(
-            "largest distance of a norm from 1"
-        ),
-        "share_of_inputs_with_the_pattern_of_their_class_alone": Estimate.exact(float(own.double().mean())).named(
-            "share of inputs with the pattern of their class alone"
-        ),
-        "share_of_inputs_with_15_different_spurious_patterns": Estimate.exact(float(spurious.double().mean())).named(
-            "share of inputs with 15 different spurious patterns"
-        ),
-        "accuracy_of_w_p1_u_p2": Estimate.exact(100 * float(right.double().mean())).named("accuracy of w = p₁, u = p₂"),
-        "share_of_positive_inputs": over((samples.labels == 1).double().numpy(), within=(0, 1)).named(
-            "share of positive inputs"
-        ),
-        "largest_minus_least_share_of_a_place_of_the_marking_pattern": Estimate.exact(
-            float(np.ptp(places.mean(0).numpy()))
-        ).named("largest minus least share of a place of the marking pattern"),
-    }
+    own = (there.sum(1)[:, :2] == marked.long()).all(1)
+    spurious = (there.sum(1)[:, 2:].amax(1) <= 1) & (there[..., 2:].sum((1, 2)) == PER_INPUT - 1)
+    module = builder("pattern_cnn")(image_size=GRID[0] * SIDE, patch=SIDE, k=1)
+    network = Network.of(module).with_params({"conv.weight": patches[:2]}).to(torch.device("cpu"), torch.float64)
+    right = correct(network(images), (samples.labels == 1).long())
+    places = there[..., :2].any(-1).double()
+    for label, number in (
+        ("largest absolute product of two patterns", (gram - gram.diag().diag()).abs().max()),
+        ("largest distance of a norm from 1", (gram.diag().sqrt() - 1).abs().max()),
+        ("share of inputs with the pattern of their class alone", own.double().mean()),
+        ("share of inputs with 15 different spurious patterns", spurious.double().mean()),
+        ("accuracy of w = p₁, u = p₂", 100 * right.double().mean()),
+        ("largest minus least share of a place of the marking pattern", np.ptp(places.mean(0).numpy())),
+    ):
+        tell(label, Estimate.exact(float(number)))
+    tell("share of positive inputs", over((samples.labels == 1).double().numpy(), within=(0, 1)))
     few = torch.cat([(samples.labels == label).nonzero()[:4, 0] for label in (1, -1)])
-    arrays = {"images": images[few, 0].float().numpy(), "labels": samples.labels[few].numpy()}
-    arrays |= {"marks": places[few].argmax(1).numpy(), "patches": patches[:, 0].float().numpy()}
-    settings = {"inputs": size, "patterns": PATTERNS, "patterns of an input": PER_INPUT, "pixels": SIDE, "seed": 0}
-    notes = ("The paper does not say what its patches are: here they are cosine waves, which are orthogonal.",)
-    return Finding(statistics, arrays, settings, notes)
+    tell.array("images", images[few, 0].float().numpy())
+    tell.array("labels", samples.labels[few].numpy())
+    tell.array("marks", places[few].argmax(1).numpy())
+    tell.array("patches", patches[:, 0].float().numpy())
+    tell.note("The paper does not say what its patches are: here they are cosine waves, which are orthogonal.")
