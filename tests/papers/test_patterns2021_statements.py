@@ -5,7 +5,8 @@ import math
 import pytest
 
 from biascope import papers
-from biascope.papers.patterns2021 import theory, two_points
+from biascope.papers.patterns2021 import two_points
+from biascope.results.claim import EFFORTS
 
 PAPER = papers.find("patterns2021")
 ABOUT_TRAINING = {  # claims whose own number tells whether networks trained
@@ -45,14 +46,9 @@ def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
             assert bool(claim.trained) != without, claim.statement
 
 
-def test_terms_of_a_group_of_claims_are_those_of_each() -> None:
-    rows = [("Said", "a_number", "a number", "at least", 1.0), ("Known", "another", "another", "about", 0.5, 2.0)]
-    first, second = theory.claims_of(rows, "a_statement", "paper", post_hoc=True)
-    assert (first.statement, first.published, first.tolerance) == ("Said: a number.", "Said", 1.0)
-    assert (second.published, second.tolerance) == (2.0, 0.5)
-    assert {(each.of, each.kind, each.post_hoc) for each in (first, second)} == {("a_statement", "paper", True)}
-
-
 def test_the_printed_probability_is_that_of_the_smallest_inputs() -> None:
-    smallest = 2 * min(size for plan in two_points._SWEEP.values() for size in plan[2])
-    assert pytest.approx(100 * (1 - 9 / smallest**7 - 8 * math.exp(-8))) == two_points._PRINTED
+    rows = (two_points.SWEEP.row(effort) for effort in EFFORTS)
+    smallest = 2 * min(size for row in rows for size in row["n"])
+    figure = papers.figure("patterns2021", "theorem 7.1")
+    printed = next(claim for claim in figure.claims if claim.statistic == "runs_that_converge_percent")
+    assert printed.tolerance == pytest.approx(100 * (1 - 9 / smallest**7 - 8 * math.exp(-8)))

@@ -11,9 +11,8 @@ import pytest
 import torch
 from figures_at_smoke import checked
 
+from biascope.papers.patterns2021 import certificates, shattering, two_points
 from biascope.papers.patterns2021 import models as pattern_theory
-from biascope.papers.patterns2021 import theory as theory
-from biascope.papers.patterns2021 import two_points as two_points
 from biascope.results.finding import FigureOfPaper, Finding
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -30,7 +29,13 @@ matplotlib.use("Agg")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = Run(device="cpu", progress=False)
-FIGURES = (theory.theorem_51, theory.remark_e1, theory.theorem_61, theory.theorem_61_error, two_points.theorem_71)
+FIGURES = (
+    shattering.theorem_51,
+    shattering.remark_e1,
+    certificates.theorem_61,
+    certificates.theorem_61_error,
+    two_points.theorem_71,
+)
 
 
 def verdicts(figure: FigureOfPaper, finding: Finding) -> dict[str, str]:
@@ -60,26 +65,25 @@ def test_a_figure_runs_draws_and_agrees_with_what_is_known(figure: FigureOfPaper
 
 @pytest.mark.parametrize("effort", ["laptop", "paper"])
 def test_beyond_smoke_every_claim_has_its_number(effort: str) -> None:
-    _, rates, sizes, _ = two_points._SWEEP[effort]
-    widths = two_points._SWEEP[effort][0]
-    scales = [k * n * rate**2 for k, n, rate in itertools.product(widths, sizes, rates)]
-    assert rates == two_points._RATES
+    plan = two_points.SWEEP.row(effort)
+    scales = [k * n * rate**2 for k, n, rate in itertools.product(plan["k"], plan["n"], plan["c_η"])]
+    assert plan["c_η"] == (0.1, 0.01, 0.001)
     assert min(scales) <= two_points._TOO_FEW
     assert max(scales) >= two_points._ENOUGH
-    assert max(theory._LEARNED[effort][1]) > theory._FEW
+    assert max(shattering.LEARNED.row(effort)["m"]) > shattering._FEW
 
 
 def test_all_labellings_are_all_and_in_parts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = torch.cat(list(theory.labellings(3, True, 0)))
+    whole = torch.cat(list(shattering.labellings(3, True, 0)))
     assert len(torch.unique(whole, dim=0)) == len(whole) == 16
-    some = torch.cat(list(theory.labellings(5, False, 6)))
+    some = torch.cat(list(shattering.labellings(5, False, 6)))
     assert some.shape == (6, 16)
     assert set(some.flatten().tolist()) == {-1, 1}
-    monkeypatch.setattr(theory, "_VALUES", 100)
-    parts = list(theory.labellings(3, True, 0))
+    monkeypatch.setattr(shattering, "_VALUES", 100)
+    parts = list(shattering.labellings(3, True, 0))
     assert len(parts) > 1
     assert torch.equal(torch.cat(parts), whole)
-    assert torch.equal(torch.cat(list(theory.labellings(5, False, 6))), some)
+    assert torch.equal(torch.cat(list(shattering.labellings(5, False, 6))), some)
 
 
 def test_networks_that_do_not_shatter_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +95,7 @@ def test_networks_that_do_not_shatter_are_seen(monkeypatch: pytest.MonkeyPatch) 
         return network
 
     monkeypatch.setattr(pattern_theory, "shattering_network", leaky)
-    found = verdicts(theory.theorem_51, theory.theorem_51("smoke", CPU))
+    found = verdicts(shattering.theorem_51, shattering.theorem_51("smoke", CPU))
     assert found["least_share_of_random_labellings_fitted_percent"] == "not reproduced"
     assert found["largest_m_w_1_or_m_minus_u_2"] == "not reproduced"
 
@@ -102,20 +106,20 @@ def test_chances_are_those_of_all_training_sets(presence: float, bound: float) -
     for values in itertools.product(chances, repeat=6):
         if abs(sum(values)) > 6 * bound + 1e-9:
             total += math.prod(chances[value] for value in values)
-    assert theory.chance_above(6, presence, bound) == pytest.approx(total)
+    assert certificates.chance_above(6, presence, bound) == pytest.approx(total)
 
 
 def test_the_chance_of_few_positive_samples() -> None:
     for samples in (5, 6, 7):
         few = sum(math.comb(samples, count) for count in range(samples + 1) if 3 * count < samples)
-        assert theory.chance_below_third(samples) == pytest.approx(few / 2**samples)
+        assert certificates.chance_below_third(samples) == pytest.approx(few / 2**samples)
 
 
 def test_leanings_are_those_of_the_drawn_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(theory, "least_samples", lambda patterns: 200)
-    monkeypatch.setattr(theory, "_PARTS", (0.5, 1.0))
-    found = theory.leanings_by_size(6, 3)
-    law, seed = PatternDistribution("uniform", 3, 6), seed_of(theory.SEED, "theorem 6.1", 6, 0)
+    monkeypatch.setattr(certificates, "least_samples", lambda patterns: 200)
+    monkeypatch.setattr(certificates, "_PARTS", (0.5, 1.0))
+    found = certificates.leanings_by_size(6, 3)
+    law, seed = PatternDistribution("uniform", 3, 6), seed_of(shattering.SEED, "theorem 6.1", 6, 0)
     statistics = label_statistics(law.draw(100, seed=seed, runs=3))
     for run, s in enumerate(statistics.tolist()):
         assert float(found[0, run]) == pytest.approx(12 * max(map(abs, s[2:])) / min(s[0], -s[1]))
@@ -125,7 +129,7 @@ def test_leanings_are_those_of_the_drawn_samples(monkeypatch: pytest.MonkeyPatch
 
 def test_all_inputs_are_the_support() -> None:
     law = PatternDistribution("uniform", 3, 7)
-    inputs = theory.all_inputs(law)
+    inputs = certificates.all_inputs(law)
     assert len({(*sorted(row),) for row in inputs.places.tolist()}) == len(inputs.labels) == law.support
     assert ((inputs.places[:, 0] == 0) == (inputs.labels == 1)).all()
 
@@ -135,7 +139,7 @@ def test_margins_are_the_worst_of_all_inputs() -> None:
     network = torch.zeros(2, 2, 6)
     network[:, 0, 0], network[:, 1, 1] = 4.0, 4.0
     network[1, 1, 2] = 6.0  # u answers p_3, and positive inputs with p_3 are wrong
-    bound, margin = theory.bounds_and_margins(network, law)
+    bound, margin = certificates.bounds_and_margins(network, law)
     assert bound.tolist() == [1.0, -0.5]
     assert margin.tolist() == [1.0, -0.5]
 
@@ -144,12 +148,12 @@ def test_worst_networks_satisfy_psi_with_nothing_to_spare_and_err_where_the_sum_
     law, samples = PatternDistribution("uniform", 3, 6), 100
     drawn = law.draw(samples, seed=0, runs=5)
     statistics = label_statistics(drawn)
-    networks = theory.worst_networks(statistics, samples)
+    networks = certificates.worst_networks(statistics, samples)
     for side in (0, 1):
         ratios = detection_ratios(detection(networks[:, side]))
         constant = smallest_constant(ratios, statistics, samples, slope=1.0)
         np.testing.assert_allclose(constant, 1.0, rtol=1e-9)
-    inputs = theory.all_inputs(law)
+    inputs = certificates.all_inputs(law)
     margins = (network_outputs(networks, inputs.places) * inputs.labels).flatten(1).amin(1)
     for row, margin in zip(statistics.tolist(), margins.tolist(), strict=True):
         worst = []
@@ -160,19 +164,19 @@ def test_worst_networks_satisfy_psi_with_nothing_to_spare_and_err_where_the_sum_
 
 
 def test_the_exact_chance_of_an_error_is_that_of_drawn_training_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(theory, "least_samples", lambda patterns: 60)
+    monkeypatch.setattr(certificates, "least_samples", lambda patterns: 60)
     law = PatternDistribution("uniform", 4, 5)
     drawn = label_statistics(law.draw(60, seed=0, runs=4000))
-    inputs = theory.all_inputs(law)
-    outputs = network_outputs(theory.worst_networks(drawn, 60), inputs.places) * inputs.labels
+    inputs = certificates.all_inputs(law)
+    outputs = network_outputs(certificates.worst_networks(drawn, 60), inputs.places) * inputs.labels
     share = float((outputs <= 0).flatten(1).any(1).double().mean())
-    exact = theory.exact_chance_of_error(5)
+    exact = certificates.exact_chance_of_error(5)
     assert 0.1 < exact < 0.9
     assert share == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 4000) ** 0.5)
 
 
 def test_certificates_are_below_the_truth_and_networks_are_of_all_kinds() -> None:
-    found = theory.judged_networks(12, CPU)
+    found = certificates.judged_networks(12, CPU)
     for bound, margin in found.values():
         assert (margin >= bound - 1e-6).all()
         assert (bound > 0).any()
@@ -181,9 +185,10 @@ def test_certificates_are_below_the_truth_and_networks_are_of_all_kinds() -> Non
 
 def test_settings_of_the_sweep_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dataclasses.replace(CPU, folder=tmp_path)
-    first = two_points.two_point_runs("smoke", run)
+    plan = two_points.SWEEP.row("smoke")
+    first = two_points.two_point_runs(plan, run)
     monkeypatch.setattr(pattern_theory, "two_points", None)
-    for one, two in zip(first, two_points.two_point_runs("smoke", run), strict=True):
+    for one, two in zip(first, two_points.two_point_runs(plan, run), strict=True):
         assert torch.equal(one.largest, two.largest)
         assert torch.equal(one.limit, two.limit)
         assert (one.width, one.per_input, one.rate) == (two.width, two.per_input, two.rate)

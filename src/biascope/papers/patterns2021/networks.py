@@ -35,11 +35,11 @@ STOP = "A training ends with the first epoch whose mean loss, taken batch by bat
 LIKELY = "c* is the largest of many ratios, so that its distribution is skewed: intervals of means are rough."
 
 
-def _row(k: int | Sequence[int], *, epochs: int = 50_000, **sizes: Any) -> dict[str, Any]:
+def _row(*, epochs: int = 50_000, **sizes: Any) -> dict[str, Any]:
     """Settings of trainings as in sections E.3 to E.5."""
-    widths = [k] if isinstance(k, int) else k
+    widths = sizes["k"] if isinstance(sizes["k"], list) else [sizes["k"]]
     return {
-        **{"b": 2, "σ_g": 1e-6, "loss tolerance": 1e-5, "test points": 1000, "epochs": epochs, "k": k, **sizes},
+        **{"b": 2, "σ_g": 1e-6, "loss tolerance": 1e-5, "test points": 1000, **sizes, "epochs": epochs},
         "rates": {str(width): published_rate(width) for width in widths},
         "batches": {str(width): published_batch(width) for width in widths},
     }
@@ -101,16 +101,12 @@ def _curves(x: str) -> Show:
     return show
 
 
-_SMOKE_SIZES: dict[str, Any] = {"plan": {"uniform": [[3, 6]], "paired": [[3, 6]]}, "runs": 2, "seed": 0}
-_LAPTOP_SIZES: dict[str, Any] = {"plan": {"uniform": [[10, 20], [20, 50]], "paired": [[10, 20]]}, "runs": 4, "seed": 0}
-#: By law, n and d.
-_PAPER_SIZES: dict[str, Any] = {
-    "plan": {
-        "uniform": [[10, 20], [10, 80], [20, 50], [40, 60]],
-        "paired": [[10, 20], [40, 80], [25, 50], [30, 60]],
-    },
-    "runs": 10,
-    "seed": 0,
+# By law, n and d.
+_SMALLEST = {"uniform": [[3, 6]], "paired": [[3, 6]]}
+_SOME = {"uniform": [[10, 20], [20, 50]], "paired": [[10, 20]]}
+_ALL = {
+    "uniform": [[10, 20], [10, 80], [20, 50], [40, 60]],
+    "paired": [[10, 20], [40, 80], [25, 50], [30, 60]],
 }
 
 
@@ -118,9 +114,9 @@ _PAPER_SIZES: dict[str, Any] = {
     "1a",
     title="The constant c* of pattern networks, for all sizes (n/d)",
     plan=_planned(
-        _row([20], m=[20, 40], **_SMOKE_SIZES),
-        _row([1000], m=[100, 500, 2000], **_LAPTOP_SIZES),
-        _row([1000, 10_000], m=[100, 500, 1000, 2000, 5000, 20_000, 40_000], **_PAPER_SIZES),
+        _row(plan=_SMALLEST, k=[20], m=[20, 40], runs=2, seed=0),
+        _row(plan=_SOME, k=[1000], m=[100, 500, 2000], runs=4, seed=0),
+        _row(plan=_ALL, k=[1000, 10_000], m=[100, 500, 1000, 2000, 5000, 20_000, 40_000], runs=10, seed=0),
         *("rates", "seed"),
     ),
     show=_curves("training samples m"),
@@ -162,16 +158,14 @@ def _c_star_swept(plan: Row, run: Run, tell: Tell) -> None:
     tell("mean c* at the smallest", over(constants[:, 0]))
 
 
-_SMALL = {"n": 3, "d": 6, "runs": 2, "seed": SEED}
-_MIDDLE = {"n": 20, "d": 50, "runs": 4, "seed": SEED}
-_LARGE = {"n": 20, "d": 50, "runs": 10, "seed": SEED}
+_PUBLISHED_SIZES = [100, 200, 500, 1000, 2000, 5000, 20_000, 40_000, 80_000, 120_000]
 figure_1b = figure(
     "1b",
     title="c* against the number of channels",
     plan=_planned(
-        _row([10, 20], samples=20, **_SMALL),
-        _row([50, 100, 400, 1600], samples=2000, **_MIDDLE),
-        _row([50, 100, 1000, 2500, 5000, 7500, 10_000], samples=2000, **_LARGE),
+        _row(n=3, d=6, k=[10, 20], runs=2, samples=20, seed=SEED),
+        _row(n=20, d=50, k=[50, 100, 400, 1600], runs=4, samples=2000, seed=SEED),
+        _row(n=20, d=50, k=[50, 100, 1000, 2500, 5000, 7500, 10_000], runs=10, samples=2000, seed=SEED),
         *("rates", "batches", "seed"),
     ),
     show=_curves("k, half the channels"),
@@ -180,9 +174,9 @@ figure_3 = figure(
     "3",
     title="c* against the number of samples",
     plan=_planned(
-        _row(20, samples=[20, 40], **_SMALL),
-        _row(500, samples=[100, 200, 500, 2000, 8000], **_MIDDLE),
-        _row(2500, samples=[100, 200, 500, 1000, 2000, 5000, 20_000, 40_000, 80_000, 120_000], **_LARGE),
+        _row(n=3, d=6, samples=[20, 40], runs=2, k=20, seed=SEED),
+        _row(n=20, d=50, samples=[100, 200, 500, 2000, 8000], runs=4, k=500, seed=SEED),
+        _row(n=20, d=50, samples=_PUBLISHED_SIZES, runs=10, k=2500, seed=SEED),
         *("rates", "batches", "seed"),
     ),
     show=_curves("training samples m"),
@@ -208,9 +202,9 @@ def _correlation(lean: np.ndarray, ratio: np.ndarray) -> Estimate:
     "1c",
     title="Detection ratios against pattern statistics",
     plan=_planned(
-        _row(20, n=4, d=8, m=40, p=PUBLISHED_BIASES[::14], runs=2, epochs=200, seed=SEED),
-        _row(250, n=40, d=60, m=1000, p=PUBLISHED_BIASES[::9], runs=3, epochs=2000, seed=SEED),
-        _row(2500, n=40, d=60, m=1000, p=PUBLISHED_BIASES, runs=4, epochs=2000, seed=SEED),
+        _row(n=4, d=8, m=40, k=20, p=PUBLISHED_BIASES[::14], runs=2, epochs=200, seed=SEED),
+        _row(n=40, d=60, m=1000, k=250, p=PUBLISHED_BIASES[::9], runs=3, epochs=2000, seed=SEED),
+        _row(n=40, d=60, m=1000, k=2500, p=PUBLISHED_BIASES, runs=4, epochs=2000, seed=SEED),
         *("rates", "batches", "runs", "seed"),
     ),
     show=_drawn_ratios,
@@ -248,9 +242,9 @@ def _drawn_largest(finding: Finding, dark: bool) -> Figure:
     "D",
     title="The conditions of the proof, at the largest k and m",
     plan=_planned(
-        _row(20, m=40, **_SMOKE_SIZES),
-        _row(1000, m=2000, **_LAPTOP_SIZES),
-        _row(10_000, m=40_000, **_PAPER_SIZES),
+        _row(plan=_SMALLEST, k=20, m=40, runs=2, seed=0),
+        _row(plan=_SOME, k=1000, m=2000, runs=4, seed=0),
+        _row(plan=_ALL, k=10_000, m=40_000, runs=10, seed=0),
         *("plan", "rates", "runs", "seed"),
     ),
     show=_drawn_largest,
