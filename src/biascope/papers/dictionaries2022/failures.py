@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -296,14 +296,7 @@ def equation_57(plan: Row, run: Run, tell: Tell) -> None:
 
 _NOISE, _ALL = "noise", "all pixels"
 #: Section 5.3.1.
-_SETUP = {
-    "side": 512,
-    "width": 256,
-    "hidden layers": 3,
-    "optimiser": "Adam 1e-4",
-    "iterations": 2000,
-    "batch": _ALL,
-}
+_SETUP = {"side": 512, "width": 256, "hidden layers": 3, "optimiser": "Adam 1e-4", "iterations": 2000, "batch": _ALL}
 _OURS = {**_SETUP, "image": "the first Kodak photograph", "networks": 3, "seed": 0}
 RECOVERED = Plan(
     smoke={**_OURS, "image": _NOISE, "side": 16, "width": 16, "iterations": 20, "networks": 2},
@@ -348,9 +341,11 @@ def photograph(plan: Mapping[str, Any], run: Run) -> Signal:
     return Signal(torch.as_tensor(pixels.copy()).float() / 255, f"{photographs[0].stem}, {side} × {side} pixels")
 
 
-def _recovered(family: Family, plan: Row, run: Run, frequency: float | None = None) -> Recovery:
+def _recovered(
+    name: str, build: Callable[[], nn.Module], plan: Row, run: Run, frequency: float | None = None
+) -> Recovery:
     return recovery(
-        family,
+        Family.initialised(build, name=name),
         photograph(plan, run),
         frequency=frequency,
         steps=plan["iterations"],
@@ -403,10 +398,7 @@ def _tell_spectra(recovered: Mapping[str, Recovery], tell: Tell) -> None:
 
 
 @figure(
-    "5.3",
-    title="Imperfect recovery with single frequencies in the mapping",
-    plan=RECOVERED_BY_FEATURES,
-    show=_SPECTRA,
+    "5.3", title="Imperfect recovery with single frequencies in the mapping", plan=RECOVERED_BY_FEATURES, show=_SPECTRA
 )
 def figure_53(plan: Row, run: Run, tell: Tell) -> None:
     """Spectra of reconstructions with f₀ = 1, f₀ = 0.5 and random Fourier features."""
@@ -418,7 +410,7 @@ def figure_53(plan: Row, run: Run, tell: Tell) -> None:
     recovered = {}
     for name, mapping in mappings.items():
         build = functools.partial(builder("coordinate_mlp"), outputs=3, width=plan["width"], **mapping)
-        recovered[name] = _recovered(Family.initialised(build, name=name), plan, run)
+        recovered[name] = _recovered(name, build, plan, run)
     _tell_spectra(recovered, tell)
     one, half, features = recovered.values()
     with_unit(tell, "FFN minus f₀ = 1", over(features.psnr - one.psnr), "dB")
@@ -440,12 +432,7 @@ def _frozen_siren(scale: float, omega: float, width: int) -> nn.Module:
     return module
 
 
-@figure(
-    "C.1",
-    title="Imperfect recovery of SIRENs with a fixed first layer",
-    plan=RECOVERED,
-    show=_SPECTRA,
-)
+@figure("C.1", title="Imperfect recovery of SIRENs with a fixed first layer", plan=RECOVERED, show=_SPECTRA)
 def figure_c1(plan: Row, run: Run, tell: Tell) -> None:
     """The same with sines in place of ReLUs, the first layer at fixed weights."""
     width, recovered = plan["width"], {}
@@ -455,10 +442,10 @@ def figure_c1(plan: Row, run: Run, tell: Tell) -> None:
         "W = I, ω₀ = 1": (1.0, 1.0),
     }
     for name, (scale, omega) in cases.items():
-        family = Family.initialised(functools.partial(_frozen_siren, scale, omega, width), name=name)
-        recovered[name] = _recovered(family, plan, run, frequency=scale * omega / (2 * math.pi))
+        build = functools.partial(_frozen_siren, scale, omega, width)
+        recovered[name] = _recovered(name, build, plan, run, scale * omega / (2 * math.pi))
     rich = functools.partial(builder("siren"), outputs=3, width=width, bias="uniform", trainable_first=False)
-    recovered["rich mapping"] = _recovered(Family.initialised(rich, name="rich mapping"), plan, run)
+    recovered["rich mapping"] = _recovered("rich mapping", rich, plan, run)
     _tell_spectra(recovered, tell)
     lead = over(recovered["rich mapping"].psnr - recovered["W = I, ω₀ = 2π"].psnr)
     with_unit(tell, "rich mapping minus W = I, ω₀ = 2π", lead, "dB")
@@ -485,11 +472,7 @@ TONES = Plan(
     title="Aliasing: a tone of 23 Hz sampled at 128 Hz, reconstructed at 256 Hz",
     plan=TONES,
     show=curves(
-        "curve",
-        x="frequency, Hz",
-        y="amplitude",
-        log_y=True,
-        reading="Means over networks. 105 = 128 − 23 Hz.",
+        "curve", x="frequency, Hz", y="amplitude", log_y=True, reading="Means over networks. 105 = 128 − 23 Hz."
     ),
 )
 def figure_54(plan: Row, run: Run, tell: Tell) -> None:
@@ -498,9 +481,8 @@ def figure_54(plan: Row, run: Run, tell: Tell) -> None:
         for omega in (300.0, 30.0):
             name = f"ω₀ = {omega:g}" if kind == "SIREN" else f"{kind}, ω₀ = {omega:g}"
             size: dict[str, Any] = {"coordinates": 1, "depth": depth, "width": width, "omega": omega}
-            family = Family.initialised(
-                functools.partial(builder("siren"), bias="uniform", shift=0.0, **size), name=name
-            )
+            build = functools.partial(builder("siren"), bias="uniform", shift=0.0, **size)
+            family = Family.initialised(build, name=name)
             tone = aliasing(family, steps=plan["iterations"], repeats=networks, seed=plan["seed"], run=run.shared)
             tell.array(name, np.stack([tone.frequencies, tone.spectrum.mean(0)]), kind="curve")
             for label, values in (

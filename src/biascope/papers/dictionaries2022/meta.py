@@ -72,12 +72,7 @@ META_LEARNED = Plan(
 )
 
 
-@figure(
-    "5.5 meta-learned",
-    title="The meta-learned rows of figures 5.5, 5.6 and C.2",
-    plan=META_LEARNED,
-    show=ENERGIES,
-)
+@figure("5.5 meta-learned", title="The meta-learned rows of figures 5.5, 5.6 and C.2", plan=META_LEARNED, show=ENERGIES)
 def figure_55_meta(plan: Row, run: Run, tell: Tell) -> None:
     """MAML from random SIRENs and FFNs: energy, atoms and reconstruction before and after."""
     (train, validation), run = faces.images(plan, run), run.shared

@@ -52,12 +52,7 @@ def _order(table: Mapping[int, np.ndarray]) -> Estimate:
     return over([spearman(np.array(list(table), float), column) for column in columns], within=(-1.0, 1.0))
 
 
-@figure(
-    "5.8",
-    title="Pre-training on a single image",
-    plan=Plan(SMOKE, LAPTOP, PAPER, _PUBLISHED),
-    show=ENERGIES,
-)
+@figure("5.8", title="Pre-training on a single image", plan=Plan(SMOKE, LAPTOP, PAPER, _PUBLISHED), show=ENERGIES)
 def figure_58(plan: Row, run: Run, tell: Tell) -> None:
     """SIRENs that learn a face each, looked at along the way with other faces."""
     (train, validation), run = faces.images(plan, run), run.shared

@@ -343,10 +343,8 @@ def theorem_61_error(plan: Row, run: Run, tell: Tell) -> None:
         with_unit(tell.about(f"P = {patterns}"), label, right.in_percent(), "%")
     chances = [exact_chance_of_error(patterns) * patterns**3 / 4 for patterns in _EXACT]
     tell("largest exact chance of an error over 4/P³", Estimate.exact(max(chances)))
-    least, label = (
-        min(beyond, key=lambda one: one.low),
-        "share of training sets without an error, minus 1 − 4/P³, least over P",
-    )
+    least = min(beyond, key=lambda one: one.low)
+    label = "share of training sets without an error, minus 1 − 4/P³, least over P"
     tell(label, least, "points", key="least_share_that_errs_nowhere_minus_1_minus_4_p3_points")
     of, sgd = tell.about("SGD"), pattern_statistics(**plan["SGD"], run=run)
     held = sgd.constants() <= 1

@@ -85,16 +85,11 @@ def _drawn_shattering(finding: Finding, dark: bool) -> Figure:
     return picture
 
 
+_WHOLE, _RANDOM = "every labelling at n", "random ones at n"
 LABELLED = Plan(
-    smoke={"every labelling at n": (2, 3), "random ones at n": (4, 6), "random ones": 3, "seed": SEED},
-    laptop={
-        **{"every labelling at n": (2, 3, 4, 5), "random ones at n": (6, 8, 10, 12)},
-        **{"random ones": 20, "seed": SEED},
-    },
-    paper={
-        **{"every labelling at n": (2, 3, 4, 5), "random ones at n": (6, 8, 10, 12, 13)},
-        **{"random ones": 50, "seed": SEED},
-    },
+    smoke={_WHOLE: (2, 3), _RANDOM: (4, 6), "random ones": 3, "seed": SEED},
+    laptop={_WHOLE: (2, 3, 4, 5), _RANDOM: (6, 8, 10, 12), "random ones": 20, "seed": SEED},
+    paper={_WHOLE: (2, 3, 4, 5), _RANDOM: (6, 8, 10, 12, 13), "random ones": 50, "seed": SEED},
 )
 
 
@@ -106,7 +101,7 @@ LABELLED = Plan(
 )
 def theorem_51(plan: Row, run: Run, tell: Tell) -> None:
     """The constructed networks, on all labellings of few points and random ones of many."""
-    whole, large = plan["every labelling at n"], plan["random ones at n"]
+    whole, large = plan[_WHOLE], plan[_RANDOM]
     shares: dict[bool, list[float]] = {True: [], False: []}
     distance, mass, networks, infinite = 0.0, 0.0, 0, 0
     for size in (*whole, *large):
