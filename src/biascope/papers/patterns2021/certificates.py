@@ -94,10 +94,10 @@ def all_inputs(law: PatternDistribution) -> PatternSamples:
 
 def bounds_and_margins(responses: Tensor, law: PatternDistribution) -> Tensor:
     """What the certificate promises and what is true, ``(2, r)``: lower bound and minimum of y·N(x) over all inputs, over M(1)."""
-    found, inputs = detection(responses), all_inputs(law)
-    bound = certificate(found)
+    detected, inputs = detection(responses), all_inputs(law)
+    bound = certificate(detected)
     margins = network_outputs(responses.double(), inputs.places) * inputs.labels
-    unit = torch.maximum(found.plus_w[:, 0], found.minus_u[:, 1]).clamp_min(1e-300)
+    unit = torch.maximum(detected.plus_w[:, 0], detected.minus_u[:, 1]).clamp_min(1e-300)
     return torch.stack([torch.minimum(bound.positive, bound.negative), margins.amin(-1)]) / unit
 
 
@@ -105,19 +105,18 @@ def judged_networks(count: int, run: Run) -> dict[str, Tensor]:
     """Certificates and margins of networks that SGD trained on few to many samples, and of random ones, by kind."""
     law, k = PatternDistribution("uniform", 5, 10), 20
     how: dict[str, Any] = {"rate": 1e-2, "batch": 20, "epochs": 5000, "seed": SEED, "run": run}
-    found = []
+    trained = []
     for samples in (4, 8, 16, 64):
         seed = seed_of(SEED, "judged", samples)
         start = initial_tables(count, law.patterns, k, seed=seed, run=run)
         done = trained_tables(start, law.draw(samples, seed=seed, runs=count), **how)
-        found.append(bounds_and_margins(done.tables.mT.cpu(), law))
+        trained.append(bounds_and_margins(done.tables.mT.cpu(), law))
     # Random channels of which some answer their own label's pattern the more: from hopeless ones to perfect ones.
-    random = torch.randn(
-        4 * count, 2 * k, law.patterns, generator=generator_for(torch.device("cpu"), SEED, "random networks")
-    )
+    generator = generator_for(torch.device("cpu"), SEED, "random networks")
+    random = torch.randn(4 * count, 2 * k, law.patterns, generator=generator)
     random[:, :k, 0] += torch.linspace(0, 12, 4 * count)[:, None]
     random[:, k:, 1] += torch.linspace(0, 12, 4 * count)[:, None]
-    return {"trained by SGD": torch.cat(found, 1), "drawn at random": bounds_and_margins(random.double(), law)}
+    return {"trained by SGD": torch.cat(trained, 1), "drawn at random": bounds_and_margins(random.double(), law)}
 
 
 def chance_below_third(samples: int) -> float:
@@ -248,17 +247,15 @@ def worst_networks(statistics: Tensor, samples: int, *, slope: float = 1.0, cons
     allowed = leanings(statistics)
     rest = constant / math.sqrt(samples)
     size = statistics.shape[-1]
-    found = torch.zeros(len(statistics), 2, 2 * size, size, dtype=torch.float64)
+    networks = torch.zeros(len(statistics), 2, 2 * size, size, dtype=torch.float64)
     for side, (lean, own, other) in enumerate(((allowed.positive, 0, 1), (allowed.negative, 1, 0))):
         added, taken = (0, size) if side == 0 else (size, 0)
         ratios = (slope * lean + rest).nan_to_num(0.0)
-        ratios[:, own], ratios[:, other] = (
-            rest,
-            1.0,
-        )  # the other label's pattern is detected too, and in no input of this label
-        found[:, side, added + own, own] = 1.0
-        found[:, side, torch.arange(size) + taken, torch.arange(size)] = ratios
-    return found
+        # The other label's pattern is detected too, and in no input of this label.
+        ratios[:, own], ratios[:, other] = rest, 1.0
+        networks[:, side, added + own, own] = 1.0
+        networks[:, side, torch.arange(size) + taken, torch.arange(size)] = ratios
+    return networks
 
 
 def exact_chance_of_error(patterns: int) -> float:

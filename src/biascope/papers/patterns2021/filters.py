@@ -35,30 +35,29 @@ DARK = 0.01  # brightness below which a filter is black: it has no positive weig
 
 # Figures 5 to 7
 
-_FRESH = {
-    "seed": 1
-}  # the filters of figure 2's networks, from seed 0, had been seen when claims went by the paper's own words
+# The filters of figure 2's networks, from seed 0, had been seen when claims went by the paper's own words.
+_FRESH = {"seed": 1}
 
 _NAMES = {BLUE: "blue", RED: "red", GREEN: "green"}  # in the order in which filters are drawn
 
 
-def brightness_of(found: Learned, coloured: bool) -> np.ndarray:
+def brightness_of(networks: Learned, coloured: bool) -> np.ndarray:
     """``(r,)`` mean brightness of a run's blue and red filters, or of its green ones; nan where there are none."""
-    chosen = ((found.colours != GREEN) == coloured) & (found.brightness > DARK)
+    chosen = ((networks.colours != GREEN) == coloured) & (networks.brightness > DARK)
     with np.errstate(invalid="ignore"):
-        return np.asarray((found.brightness * chosen).sum(1) / chosen.sum(1))
+        return np.asarray((networks.brightness * chosen).sum(1) / chosen.sum(1))
 
 
-def response_of(found: Learned, coloured: bool) -> np.ndarray:
+def response_of(networks: Learned, coloured: bool) -> np.ndarray:
     """``(r,)`` mean dot product of detectors with what they detect, blue and red digits or green ones, likewise."""
-    chosen = ((found.seen != GREEN) == coloured) & (found.brightness > DARK)
+    chosen = ((networks.seen != GREEN) == coloured) & (networks.brightness > DARK)
     with np.errstate(invalid="ignore"):
-        return np.asarray((found.responses * chosen).sum(1) / chosen.sum(1))
+        return np.asarray((networks.responses * chosen).sum(1) / chosen.sum(1))
 
 
-def green_over_others(found: Learned) -> np.ndarray:
+def green_over_others(networks: Learned) -> np.ndarray:
     """``(r,)`` mean dot product of green detectors over that of blue and red ones."""
-    return np.asarray(response_of(found, False) / response_of(found, True))
+    return np.asarray(response_of(networks, False) / response_of(networks, True))
 
 
 def swatches(energies: np.ndarray) -> np.ndarray:

@@ -185,9 +185,9 @@ def _drawn_ratios(finding: Finding, dark: bool) -> Figure:
     return ratios_figure(dots, ratio="positive detection ratio", dark=dark)
 
 
-def _leaning(found: PatternStatistics) -> np.ndarray:
+def _leaning(trained: PatternStatistics) -> np.ndarray:
     """``max(−s_i/s_1, 0)``, ``(r, P)``."""
-    return np.asarray(np.maximum(-found.statistics / found.statistics[:, :1], 0))
+    return np.asarray(np.maximum(-trained.statistics / trained.statistics[:, :1], 0))
 
 
 def _correlation(lean: np.ndarray, ratio: np.ndarray) -> Estimate:

@@ -111,10 +111,10 @@ def theorem_51(plan: Row, run: Run, tell: Tell) -> None:
         for labels in labellings(size, size in whole, plan["random ones"]):
             responses = theory.shattering_network(points, labels)
             off = (network_outputs(responses, points) - labels).abs().amax(-1)
-            found = detection(responses)
-            constant = smallest_constant(detection_ratios(found), marks, len(points), slope=1e6)
+            detected = detection(responses)
+            constant = smallest_constant(detection_ratios(detected), marks, len(points), slope=1e6)
             distance = max(distance, float(off.max()))
-            mass = max(mass, float(found.plus_w[:, 0].max()), float(found.minus_u[:, 1].max()))
+            mass = max(mass, float(detected.plus_w[:, 0].max()), float(detected.minus_u[:, 1].max()))
             fitted, tried = fitted + int((off < 0.5).sum()), tried + len(labels)
             infinite += int((constant == math.inf).sum())
         shares[size in whole].append(fitted / tried)

@@ -54,25 +54,25 @@ def two_point_runs(plan: Row, run: Run) -> list[theory.TwoPoints]:
     return found
 
 
-def errors_away(found: theory.TwoPoints) -> Mapping[str, float]:
+def errors_away(runs: theory.TwoPoints) -> Mapping[str, float]:
     """How far the counts of lemmas F.1 to F.3 are from what is expected, in standard errors, the largest of each."""
-    both, each = found.expected_crossed
+    both, each = runs.expected_crossed
 
     def away(counts: Tensor, expected: float) -> float:
-        trials = found.width * counts.shape[0] * counts.shape[1]  # runs and groups; channels are independent
+        trials = runs.width * counts.shape[0] * counts.shape[1]  # runs and groups; channels are independent
         return float((counts.mean((0, 1)) - expected).abs().max()) / math.sqrt(expected * (1 - expected) / trials)
 
     return {
-        "F.1": away(found.alive, 1 - 2.0**-found.per_input),
-        "F.2": away(found.detectors, found.gamma),
-        "F.3": max(away(found.crossed.sum(-1), both), away(found.crossed[..., 1:], each)),
+        "F.1": away(runs.alive, 1 - 2.0**-runs.per_input),
+        "F.2": away(runs.detectors, runs.gamma),
+        "F.3": max(away(runs.crossed.sum(-1), both), away(runs.crossed[..., 1:], each)),
     }
 
 
-def printed_crossings(found: theory.TwoPoints) -> float:
+def printed_crossings(runs: theory.TwoPoints) -> float:
     """``|W⁺(i) ∩ W⁻(2)|`` of spurious patterns over what lemma F.3 prints, ``k(1/2 − 2^{−n−1})/(n(n + 1))``."""
-    size = found.per_input
-    return float(found.crossed[..., 1:].mean()) * size * (size + 1) / (0.5 - 2.0 ** (-size - 1))
+    size = runs.per_input
+    return float(runs.crossed[..., 1:].mean()) * size * (size + 1) / (0.5 - 2.0 ** (-size - 1))
 
 
 def _median(values: np.ndarray) -> Estimate:
