@@ -21,11 +21,13 @@ import numpy as np
 from safetensors.torch import save_file
 from torch import nn
 
+from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.families.source import family_of, usual_shape
+from biascope.measures.scan import scan
+from biascope.measures.scan.cost import expected_cost
 from biascope.networks import builder
 from biascope.runs.run import Run
-from biascope.scanning import Sampling, describe_device, expected_cost, scan
 
 
 def small_cnn(channels):
@@ -108,7 +110,7 @@ def main():
     parser.add_argument("--commands", action="store_true", help="leave the scans out")
     given = parser.parse_args()
     device = given.device
-    print(describe_device(Run(device=device)))
+    print(Run(device=device).in_words)
     if given.commands:
         commands(device)
         return

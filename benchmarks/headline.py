@@ -362,8 +362,7 @@ MEASURED = (
 def stability(options: argparse.Namespace) -> None:
     """The effective rank of the mean gradient of networks, for seeds and numbers of draws; one row at a time."""
     from biascope.families.source import parse_settings
-    from biascope.measures.mean_gradient import mean_gradient
-    from biascope.scanning import MEAN_INPUTS
+    from biascope.measures.mean_gradient import INPUTS, mean_gradient
 
     run = Run(device=options.device, progress=False)
     rows = []
@@ -380,10 +379,10 @@ def stability(options: argparse.Namespace) -> None:
                 functools.partial(build, channels=channels, outputs=10, **parse_settings(settings)), name=words
             )
             begin = time.perf_counter()
-            probe = Probe.gaussian((channels, 32, 32), num=MEAN_INPUTS, fresh=True, seed=seed)
+            probe = Probe.gaussian((channels, 32, 32), num=INPUTS, fresh=True, seed=seed)
             found = mean_gradient(family, probe, draws=draws, keep=256, seed=seed, run=run)
             rank = found.effective_rank
-            row = {"network": words, "shape": probe.input_shape, "draws": draws, "inputs": MEAN_INPUTS, "seed": seed}
+            row = {"network": words, "shape": probe.input_shape, "draws": draws, "inputs": INPUTS, "seed": seed}
             row |= {"rank": round(rank.value, 2), "low": round(rank.low, 2), "high": round(rank.high, 2)}
             row |= {"resolved": found.resolved, "seconds": round(time.perf_counter() - begin, 1)}
             rows.append(row)

@@ -41,7 +41,7 @@ from biascope import load
 from biascope.measures.covariance import CovarianceResult
 from biascope.measures.tangent_kernel import pictures as kernel_pictures
 from biascope.results import draw
-from biascope.scanning import saved_results
+from biascope.results.registry import saved_results
 
 NETWORKS = {
     "logistic_regression": "logistic\nregression",

@@ -118,3 +118,11 @@ class TwoInputs(nn.Module):
 
     def forward(self, values: Tensor, tokens: Tensor) -> Tensor:
         return self.head(torch.tanh(self.linear(values)) * self.embedding(tokens))
+
+
+#: A file with a network of one's own.
+TINY_FILE = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2))
+"""

@@ -27,7 +27,7 @@ ROOMS = [
     "papers",
     "cli",
 ]
-BESIDE = {"__init__", "__main__", "scanning"}  # scanning, the main job, stands between the papers and the commands
+BESIDE = {"__init__", "__main__"}
 FORBIDDEN = {"utils", "util", "helpers", "helper", "common", "base", "core", "misc", "manager", "tools"}
 
 
@@ -90,7 +90,7 @@ def test_the_map_in_the_docstring_has_a_line_for_every_folder_in_their_order() -
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_folder_imports_only_from_those_above_it(name: str) -> None:
-    order = {folder: place for place, folder in enumerate([*ROOMS[:-1], "scanning", ROOMS[-1], "__main__"])}
+    order = {folder: place for place, folder in enumerate([*ROOMS, "__main__"])}
     upwards = {other for other in imported(name) if order[room(other)] > order[room(name)]}
     assert not upwards, f"{name} imports {sorted(upwards)} from below"
 

@@ -31,7 +31,7 @@ only from those above it::
     papers        figures with claims, one folder each
     cli           the commands
 
-``scanning`` is the main job. A network, a data set, a measurement, a figure and a command are one file each, found by its folder.
+A network, a data set, a measurement, a figure and a command are one file each, found by its folder.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ _HOMES = {
     "common_directions": "measures.covariance.compare",
     "write_report": "results.report",
     "family_of": "families.source",
-    "Scan": "scanning",
-    "scan": "scanning",
+    "Scan": "measures.scan",
+    "scan": "measures.scan",
 }
 
 __all__ = [
@@ -144,11 +144,11 @@ if TYPE_CHECKING:
     from biascope.kernels.selftest import selftest
     from biascope.measures.covariance import CovarianceResult
     from biascope.measures.covariance.compare import common_directions
+    from biascope.measures.scan import Scan, scan
     from biascope.results.estimate import Estimate
     from biascope.results.report import write_report
     from biascope.results.result import Result
     from biascope.runs.run import Run
-    from biascope.scanning import Scan, scan
     from biascope.tasks.bases import Basis
     from biascope.tasks.probe import Probe
     from biascope.tasks.samples import samples_of

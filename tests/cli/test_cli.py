@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_scanning import MODEL
+from networks_under_test import TINY_FILE
 
 from biascope import __version__, cli
 
@@ -20,7 +20,7 @@ Call = Callable[..., tuple[int, str, str]]
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     """Run a command in an empty folder: exit status, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.py").write_text(MODEL)
+    (tmp_path / "tiny.py").write_text(TINY_FILE)
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["biascope", *map(str, words)])

@@ -15,10 +15,10 @@ from biascope.measures.average_geometry import average_geometry
 from biascope.measures.covariance import resolved_directions
 from biascope.measures.mean_gradient import MeanGradient, mean_gradient, reference
 from biascope.measures.mean_gradient.reference import Reference, placed
+from biascope.measures.scan import scan
 from biascope.results.estimate import Estimate
 from biascope.results.registry import load
 from biascope.runs.run import Run
-from biascope.scanning import scan
 from biascope.tasks.probe import Probe
 
 CPU = Run(device="cpu", progress=False)

@@ -2,11 +2,21 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from biascope.runs import files
-from biascope.runs.files import make_writable, partial_name, put_in_place, write_atomically, write_first, written
+from biascope.runs.files import (
+    folder_name,
+    make_writable,
+    partial_name,
+    path_words,
+    put_in_place,
+    write_atomically,
+    write_first,
+    written,
+)
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path):
@@ -101,3 +111,48 @@ def test_only_what_is_ours_and_abandoned_goes(tmp_path):
         os.utime(tmp_path / name, (long_ago, long_ago))
     make_writable(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(others[2:])
+
+
+def test_folder_names_are_readable_and_safe() -> None:
+    assert folder_name("lenet", {"pooling": "average"}, None) == "lenet-pooling=average"
+    assert folder_name("model.py:build", {}, None) == "model"
+    assert folder_name("a/b/model.py:build", {}, Path("x/epoch-3.pt")) == "a__b__model@x__epoch-3.pt"
+    assert folder_name("a/model.py:wide", {}, None) == "a__model-wide"
+    assert folder_name("package.module:build", {}, None) == "package.module"
+    assert "/" not in folder_name("../../x:y", {}, None)
+
+
+def test_different_subjects_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subjects = [
+        ("lenet", {}, None),
+        ("lenet.py:build", {}, None),
+        ("net.py:build", {}, None),
+        ("a/net.py:build", {}, None),
+        ("b/net.py:build", {}, None),
+        ("a__net.py:build", {}, None),
+        ("../net.py:build", {}, None),
+        ("/elsewhere/net.py:build", {}, None),
+        ("/other/elsewhere/net.py:build", {}, None),
+        ("net.py:wide", {}, None),
+        ("net-wide.py:build", {}, None),
+        ("net wide.py:build", {}, None),
+        ("package.net:build", {}, None),
+        ("package.net.py:build", {}, None),
+        ("lenet", {"x": 1, "y": 2}, None),
+        ("lenet", {"x": "1-y=2"}, None),
+        ("mlp", {"hidden": (100, 100)}, None),
+        ("mlp", {"hidden": "-100--100-"}, None),
+        ("lenet", {}, Path("a/last.pt")),
+        ("lenet", {}, Path("b/last.pt")),
+        ("lenet", {}, Path("b/last.safetensors")),
+        ("lenet", {}, Path("last.pt")),
+        ("lenet", {}, Path("/b/last.pt")),
+    ]
+    names = [folder_name(*subject) for subject in subjects]
+    assert len(set(names)) == len(names)
+    assert not any(letter in name for name in names for letter in "/ ")
+    assert folder_name("./a/../a/net.py:build", {}, None) == folder_name("a/net.py:build", {}, None)
+    assert folder_name(f"{tmp_path}/a/net.py:build", {}, None) == "a__net"
+    files = ["photo.png", "photo.jpg", "a/photo.png", "/a/photo.png", "/b/a/photo.png", "a__photo.png"]
+    assert len({path_words(file, ".png") for file in files}) == len(files)

@@ -135,11 +135,8 @@ def print_expectation(known: Expectation, group: Lasting, **more: Any) -> None:
     """
     from biascope.runs.rehearsal import slowdown
     from biascope.runs.run import Run
-    from biascope.scanning import describe_device
 
-    device = describe_device(
-        Run(device=getattr(group, "device", "cpu"), precision=getattr(group, "precision", "float32"))
-    )
+    device = Run(device=getattr(group, "device", "cpu"), precision=getattr(group, "precision", "float32")).in_words
     if group.as_json:
         stages = [dataclasses.asdict(stage) for stage in known.stages]
         content = {"seconds": known.seconds, "whole": known.whole, "device": device, "slowdown": slowdown()}

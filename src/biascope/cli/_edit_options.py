@@ -187,7 +187,7 @@ class EncoderOptions(Group):
 
     def folder_name(self, name: str) -> str:
         """A readable name for the results of this encoder, and for no other."""
-        from biascope.scanning import path_words
+        from biascope.runs.files import path_words
 
         weights = "" if self.weights is None else f"@{path_words(self.weights, '.safetensors')}"
         return f"edit-{path_words(name)}{'-random' if self.random else ''}{weights}"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from biascope.cli import _completion
 from biascope.cli._dry_run import check_place, in_time, print_expectation
 from biascope.cli._settings_file import keep_settings
-from biascope.cli.options import Batchnorm, GradientOptions, Input, SeededWork, parsed_shape, with_groups
+from biascope.cli.options import Batchnorm, Input, SeededWork, parsed_shape, with_groups
 from biascope.cli.printing import print_json, report_line
-
-if TYPE_CHECKING:
-    from biascope.scanning import Sampling
+from biascope.derivatives.sampling import Sampling
 
 
 @with_groups
@@ -28,16 +27,16 @@ def compare(
     *,
     input: Input = "",
     batchnorm: Batchnorm = "eval",
-    gradients: GradientOptions,
+    gradients: Sampling,
     leading: Annotated[int, typer.Option(help="Number of leading directions in the compared subspaces.")] = 10,
     work: SeededWork,
 ) -> None:
     """Compare networks: spectra, effective rank and overlap of their leading directions."""
-    from biascope import scanning
     from biascope.measures.covariance import compare as comparison
+    from biascope.measures.scan.compared import results_of
     from biascope.results.registry import require_own
     from biascope.results.report import write_report
-    from biascope.runs.files import make_writable
+    from biascope.runs.files import comparison_folder, make_writable
 
     if len(subjects) < 2:
         raise ValueError(
@@ -45,18 +44,18 @@ def compare(
         )
     if len(set(subjects)) < len(subjects):
         raise ValueError(f"compare needs different subjects, got {', '.join(subjects)}. Leave out the duplicates.")
+    shape, sampling = parsed_shape(input), dataclasses.replace(gradients, seed=work.seed)
     if work.dry_run:
         check_place(work)
-        shape, sampling = parsed_shape(input), gradients.sampling(work.seed)
         _print_expected(subjects, shape, sampling, batchnorm, work)
         return
-    folder = work.out or Path("biascope-runs") / scanning.comparison_folder(subjects)
+    folder = work.out or Path("biascope-runs") / comparison_folder(subjects)
     require_own(folder)
-    results = scanning.results_of(
+    results = results_of(
         subjects,
         folder,
-        input=parsed_shape(input),
-        sampling=gradients.sampling(work.seed),
+        input=shape,
+        sampling=sampling,
         batchnorm=batchnorm,
         run=work.run(None),
     )
@@ -79,16 +78,17 @@ def _print_expected(
     subjects: list[str], shape: tuple[int, ...] | None, sampling: Sampling, batchnorm: str, work: SeededWork
 ) -> None:
     """Print the time of the scans, as far as it is found in time; run folders are only read."""
-    from biascope import scanning
+    from biascope.measures.scan.cost import PredictedCosts
+    from biascope.results.registry import saved_results
     from biascope.runs.rehearsal import LIMIT, Expectation, Stage
 
     networks = [subject for subject in subjects if not Path(subject).is_dir()]
-    found = [scanning.PredictedCosts(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
+    found = [PredictedCosts(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
 
     def predict() -> None:
         for subject in subjects:
             if Path(subject).is_dir():
-                scanning.saved_results(Path(subject))
+                saved_results(Path(subject))
         for each in found:
             each.by_size()
         for each in found:

@@ -61,8 +61,7 @@ def fit(
     from biascope.families.source import family_of, parse_settings
     from biascope.results.estimate import Estimate
     from biascope.results.result import recorded
-    from biascope.runs.files import make_writable, require_ours, write_atomically
-    from biascope.scanning import path_words
+    from biascope.runs.files import make_writable, path_words, require_ours, write_atomically
     from biascope.tasks.signal_files import save_signal
     from biascope.training.signals import fit_signal, usual_recipe
 
@@ -167,8 +166,7 @@ def advise(
     from biascope.measures.advise import advise as advised
     from biascope.measures.advise.candidates import parse_candidates
     from biascope.results.report import write_folder_report
-    from biascope.runs.files import make_writable
-    from biascope.scanning import path_words
+    from biascope.runs.files import make_writable, path_words
 
     given = reading.read(signal)
     chosen = parse_candidates(candidates, given.shape)

@@ -56,10 +56,10 @@ def kernel(
     work: SeededWork,
 ) -> None:
     """Measure the tangent kernel of a network on data: spectrum, eigenfunctions, and the share of the labels on them."""
-    from biascope import scanning
     from biascope.families import source as model_source
     from biascope.results.registry import check_samples, find
     from biascope.results.report import write_folder_report
+    from biascope.runs.files import folder_name
 
     if matrix is not None and matrix.suffix != ".npy":
         raise ValueError(f"--matrix must name an .npy file, got {matrix}. Pass --matrix kernel.npy.")
@@ -70,7 +70,7 @@ def kernel(
     chosen = model_source.parse_settings(settings)
     found = samples.arrays(work.seed)
     family = model_source.family_of(model, shape=found.shape, settings=chosen, weights_file=weights)
-    folder = work.out or Path("biascope-runs") / scanning.folder_name(model, chosen, weights)
+    folder = work.out or Path("biascope-runs") / folder_name(model, chosen, weights)
     if matrix is not None and matrix.exists():
         _require_matrix(matrix, folder)
     run = work.run(folder, on=on, data_root=samples.data_root)

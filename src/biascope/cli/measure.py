@@ -238,10 +238,10 @@ def measure(
     gradient, 64 fresh inputs per network. If a measurement uses no data set or no such inputs, then --samples, --inputs and --scale
     are settings of its own.
     """
-    from biascope import scanning
     from biascope.families import source as model_source
     from biascope.results.registry import find, settings_from
     from biascope.results.report import write_folder_report
+    from biascope.runs.files import folder_name
 
     place.check()
     found = find(name)
@@ -265,7 +265,7 @@ def measure(
         signals = _signals(data, source.sizes[0], data_root)
         shape = shape or (len(signals[0].shape),)
     family = _family(found, model, network, shape) if "family" in wanted else None
-    named = scanning.folder_name(model, network.chosen, network.weights) if family else found.name
+    named = folder_name(model, network.chosen, network.weights) if family else found.name
     folder = work.out or Path("biascope-runs") / named
     run = work.run(folder, on=on, data_root=data_root)
     given = {
@@ -367,7 +367,7 @@ def _saved_directions(folder: Path, shape: tuple[int, ...]) -> Basis:
     import torch
 
     from biascope.measures.covariance import CovarianceResult
-    from biascope.scanning import saved_results
+    from biascope.results.registry import saved_results
     from biascope.tasks import bases
 
     found = [result for result in saved_results(folder) if isinstance(result, CovarianceResult)]

@@ -146,8 +146,7 @@ def check(
     from biascope.measures.merge_check import merge_check
     from biascope.measures.merge_check.verdict import GRADES
     from biascope.results.registry import require_own
-    from biascope.runs.files import make_writable
-    from biascope.scanning import path_words
+    from biascope.runs.files import make_writable, path_words
 
     run = work.run(None, data_root=data_root)
     if unknown := [verdict for verdict in fail_on if verdict not in GRADES]:
@@ -234,9 +233,9 @@ def apply(
     from biascope.families.checkpoint import Checkpoint
     from biascope.families.checkpoint_writer import CheckpointWriter
     from biascope.results.registry import require_own
+    from biascope.runs.files import path_words
     from biascope.runs.rehearsal import placed, rehearsing
     from biascope.runs.run import Run
-    from biascope.scanning import path_words
 
     chosen = [weighted(words, weight) for words in models]
     size = bytes_in(shard_size)
@@ -287,8 +286,8 @@ def diff(
     from biascope.editing.merge import differences
     from biascope.families.checkpoint import Checkpoint
     from biascope.results.registry import require_own
+    from biascope.runs.files import path_words
     from biascope.runs.run import Run
-    from biascope.scanning import path_words
 
     first, others = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
     folder = out or Path("biascope-runs") / f"diff-{path_words(base, '.safetensors')}"

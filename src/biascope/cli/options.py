@@ -14,11 +14,11 @@ import typer
 
 from biascope.cli import _completion
 from biascope.cli._settings_file import apply_file
+from biascope.derivatives.sampling import Sampling
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
     from biascope.runs.run import Run
-    from biascope.scanning import Sampling
     from biascope.tasks.signals import Signal
     from biascope.tasks.task import Arrays
 
@@ -139,6 +139,10 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result, without progress.")]
+#: Settings of the package that a command takes as a group, with the option of each field that has one.
+SETTINGS: dict[type[Any], dict[str, Any]] = {
+    Sampling: {"estimator": Estimator, "step": Step, "draws": MaybeDraws, "readout": Readout},
+}
 
 
 _A_DAY = 86_400.0  # seconds
@@ -152,7 +156,7 @@ class Group:
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters of a :class:`Group` type are replaced by the options in it.
+    """A command whose parameters of a :class:`Group` type, or of one in :data:`SETTINGS`, are replaced by the options in it.
 
     A default instance of the group sets other defaults for this command. Python calls it with the options as keywords.
 
@@ -164,10 +168,10 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, type[Group]] = {}
+    groups: dict[str, type[Any]] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         hint = hints[name]
-        if isinstance(hint, type) and issubclass(hint, Group):
+        if isinstance(hint, type) and (hint in SETTINGS or issubclass(hint, Group)):
             groups[name] = hint
             parameters += _options_of(hint, parameter.default)
         else:
@@ -188,8 +192,8 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _options_of(group: type[Group], default: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
+def _options_of(group: type[Any], default: Any) -> list[inspect.Parameter]:
+    hints = SETTINGS.get(group) or get_type_hints(group, include_extras=True)
     usual = group() if default is inspect.Parameter.empty else default
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(usual, name), annotation=hints[name])
@@ -199,7 +203,11 @@ def _options_of(group: type[Group], default: Any) -> list[inspect.Parameter]:
 
 def _names_of(group: type[Any]) -> list[str]:
     """The options of a group, those of what it extends last."""
-    return [name for kind in group.__mro__ for name in inspect.get_annotations(kind)]
+    return (
+        [*SETTINGS[group]]
+        if group in SETTINGS
+        else [name for kind in group.__mro__ for name in inspect.get_annotations(kind)]
+    )
 
 
 @dataclass(frozen=True)
@@ -282,22 +290,6 @@ class NetworkOptions(Group):
 
         settings = {**(usual or {}), **self.chosen}
         return family_of(model, shape=shape, settings=settings, weights_file=self.weights, batchnorm=self.batchnorm)
-
-
-@dataclass(frozen=True)
-class GradientOptions(Group):
-    """How input gradients are computed, and for how many networks."""
-
-    estimator: Estimator = None
-    step: Step = 100.0
-    draws: MaybeDraws = None
-    readout: Readout = "first"
-
-    def sampling(self, seed: int) -> Sampling:
-        """The same for a scan."""
-        from biascope.scanning import Sampling
-
-        return Sampling(self.estimator, self.step, self.draws, self.readout, seed)
 
 
 @dataclass(frozen=True)

@@ -69,17 +69,17 @@ def patterns(
     The labelled images of --data give the statistics of given patches and the weights of channels. If --patches is a data set, its
     own images are used.
     """
-    from biascope import scanning
     from biascope.families import source as model_source
     from biascope.results.registry import find
     from biascope.results.report import write_folder_report
+    from biascope.runs.files import folder_name
     from biascope.tasks.patch_files import patches_of, pixel_scale
     from biascope.tasks.samples import samples_of
 
     if control not in ("initialised", "shuffled"):
         raise ValueError(f"--control must be initialised or shuffled, got {control!r}. Pass --control initialised.")
     chosen = model_source.parse_settings(settings)
-    folder = work.out or Path("biascope-runs") / scanning.folder_name(model, chosen, weights)
+    folder = work.out or Path("biascope-runs") / folder_name(model, chosen, weights)
     run = work.run(folder, data_root=samples.data_root)
     data, sizes = samples.data, samples.sizes
     how: dict[str, Any] = {"root": samples.data_root, "seed": work.seed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,11 +10,12 @@ import typer
 
 from biascope.cli._dry_run import check_place, in_time, load_in_words
 from biascope.cli._settings_file import keep_settings
-from biascope.cli.options import DataOptions, GradientOptions, Model, NetworkOptions, SeededWork, with_groups
+from biascope.cli.options import DataOptions, Model, NetworkOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, print_results
+from biascope.derivatives.sampling import Sampling
 
 if TYPE_CHECKING:
-    from biascope.scanning import PredictedCosts
+    from biascope.measures.scan.cost import PredictedCosts
 
 _NO_DATA = DataOptions(data="", samples="1000")
 
@@ -24,7 +26,7 @@ def scan(
     *,
     network: NetworkOptions,
     checkpoints: Annotated[Path | None, typer.Option(help="Folder of checkpoints from a training.")] = None,
-    gradients: GradientOptions,
+    gradients: Sampling,
     samples: DataOptions = _NO_DATA,
     work: SeededWork,
 ) -> None:
@@ -32,15 +34,18 @@ def scan(
 
     With --data, the report also has the tangent kernel on these samples.
     """
-    from biascope import scanning
+    from biascope.families.source import usual_shape
+    from biascope.measures.scan import families_of, scan_of
+    from biascope.measures.scan.cost import PredictedCosts
+    from biascope.runs.files import folder_name
 
-    sampling = gradients.sampling(work.seed)
+    sampling = dataclasses.replace(gradients, seed=work.seed)
     found = samples.arrays(work.seed) if samples.data else None
     shape = network.shape or (found.shape if found else None)
     if work.dry_run:
         check_place(work)
         how: dict[str, Any] = {"weights": network.weights, "batchnorm": network.batchnorm}
-        costs = scanning.PredictedCosts(model, sampling, work.run(None), shape, network.chosen, **how)
+        costs = PredictedCosts(model, sampling, work.run(None), shape, network.chosen, **how)
 
         def predict() -> None:
             costs.by_size()
@@ -48,23 +53,11 @@ def scan(
 
         in_time(predict, lambda: _print_cost(costs, work.as_json))
         return
-    name = scanning.folder_name(model, network.chosen, network.weights or checkpoints)
+    name = folder_name(model, network.chosen, network.weights or checkpoints)
     folder = work.out or Path("biascope-runs") / name
-    done = scanning.scan(
-        model,
-        input=shape,
-        settings=network.chosen,
-        estimator=sampling.estimator,
-        step=sampling.step,
-        draws=sampling.draws,
-        readout=sampling.readout,
-        batchnorm=network.batchnorm,
-        weights=network.weights,
-        checkpoints=checkpoints,
-        data=found,
-        seed=work.seed,
-        run=work.run(folder, data_root=samples.data_root),
-    )
+    run = work.run(folder, data_root=samples.data_root)
+    families = families_of(model, shape, network.chosen, network.weights, checkpoints, network.batchnorm)
+    done = scan_of(families, shape or usual_shape(model, network.chosen), sampling, data=found, run=run)
     keep_settings(folder)
     print_results(done.results, done.report, work.as_json)
 
@@ -73,7 +66,6 @@ def _print_cost(found: PredictedCosts, as_json: bool) -> None:
     """Print the expected time of each measurement, as far as it was found in time."""
     from biascope.results.wording import duration
     from biascope.runs.rehearsal import LIMIT, slowdown
-    from biascope.scanning import describe_device
 
     costs = list(found.costs.values())
     if as_json:
@@ -91,14 +83,14 @@ def _print_cost(found: PredictedCosts, as_json: bool) -> None:
         print_json(
             subject=found.name or found.model,
             parameters=found.parameters,
-            device=describe_device(found.run),
+            device=found.run.in_words,
             slowdown=slowdown(),
             whole=found.whole,
             costs=rows,
         )
         return
     size = "not built yet" if found.parameters is None else f"{found.parameters:,} parameters"
-    typer.echo(f"{found.name or found.model}: {size}; {describe_device(found.run)}")
+    typer.echo(f"{found.name or found.model}: {size}; {found.run.in_words}")
     for cost in costs:
         typer.echo(
             f"  {cost.measurement:22} {cost.draws} draws, {cost.estimator}: about {duration(cost.seconds)} and "

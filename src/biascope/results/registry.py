@@ -391,6 +391,22 @@ def saved(folder: Path) -> tuple[dict[str, Result], list[str]]:
     return found, problems
 
 
+def saved_results(folder: Path) -> list[Result]:
+    """Every result saved in a run folder, those of checkpoints in the order of training.
+
+    Raises:
+        ValueError: If it holds none.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"The run folder {folder} does not exist. Check the path, or scan a network first.")
+    found, problems = saved(folder)
+    if problems:
+        raise ValueError(problems[0])
+    if not found:
+        raise ValueError(f"{folder} must hold saved results, but has none. Pass a folder that biascope scan wrote.")
+    return list(found.values())
+
+
 def _kind_of(place: str) -> type[Result] | None:
     """The class of a result as its file says it, ``package.module:Name``; nothing but results of this package is looked up."""
     module, _, name = place.partition(":")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files and folders: names that no other thing has, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from biascope.networks import names as networks
 
 
 def make_writable(folder: Path) -> None:
@@ -43,6 +46,86 @@ def name_for_file(words: str) -> str:
         'small-ViT--2-3'
     """
     return "".join(letter if letter.isalnum() or letter in "-_.=" else "-" for letter in words)
+
+
+def comparison_folder(subjects: Sequence[str]) -> str:
+    """A readable name for the folder of a comparison, and for no other.
+
+    Example:
+        >>> comparison_folder(["lenet", "vgg11"])
+        'compare-lenet-vgg11'
+    """
+    words = [path_words(each) if Path(each).is_dir() else folder_name(each, {}, None) for each in subjects]
+    whole = "-".join(["compare", *words])
+    return f"{whole[:120]}-{_digest(words)}" if len(whole) > 120 or any("-" in word for word in words) else whole
+
+
+def folder_name(model: str, settings: Mapping[str, Any], weights: Path | None) -> str:
+    """A readable folder name for a model, its settings and weights, and for no other: results are saved there.
+
+    A network's name, or a plain file of the working folder, is named as it is; another file by its path. Where two models could still
+    have one name, a digest of the whole follows.
+
+    Example:
+        >>> folder_name("lenet", {"pooling": "average"}, None), folder_name("a/net.py:wide", {}, Path("b/last.pt"))
+        ('lenet-pooling=average', 'a__net-wide@b__last.pt')
+    """
+    location, _, attribute = model.rpartition(":")
+    clear = True
+    if location.endswith(".py"):
+        parts = [path_words(location, ".py")]
+        clear = re.fullmatch(r"\w+", parts[0]) is not None and parts[0] not in networks()
+    else:
+        parts = [location or model]
+    parts += [attribute] if location and attribute != "build" else []
+    parts += [f"{key}={value}" for key, value in settings.items()]
+    clear &= not any("-" in str(value) and "=" in str(value) for value in settings.values())
+    exact = "-".join(parts)
+    name = name_for_file(exact)
+    if not clear or name != exact:
+        name = f"{name}-{_digest((os.path.abspath(location) if location.endswith('.py') else location, parts[1:]))}"
+    return name if weights is None else f"{name}@{path_words(weights, '.safetensors')}"
+
+
+def path_words(path: Path | str, usual: str = "") -> str:
+    """A readable name for a file or folder that no other has: its path below the working folder; else two names and a digest.
+
+    Args:
+        path: The file, or a name that is none.
+        usual: The ending that is left out.
+
+    Example:
+        >>> path_words("runs/a/last.safetensors", ".safetensors"), path_words("last.pt", ".safetensors")
+        ('runs__a__last', 'last.pt')
+    """
+    whole, here = Path(os.path.abspath(Path(path).expanduser())), Path.cwd()
+    inside = whole.is_relative_to(here) and whole != here
+    parts = (whole.relative_to(here) if inside else Path(*whole.parts[1:][-2:])).parts
+    exact = "__".join(parts).removesuffix(usual)
+    if inside and exact == name_for_file(exact) and not any("__" in part for part in parts):
+        return exact
+    return f"{name_for_file(exact)}-{_digest(str(whole))}"
+
+
+def distinct_names(names: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Names of networks, those that repeat followed by as much of the end of their source as tells them apart.
+
+    Example:
+        >>> distinct_names(["net", "net", "lenet"], ["a/net.py:build", "b/net.py:build", "lenet"])
+        ['net (a/net.py:build)', 'net (b/net.py:build)', 'lenet']
+    """
+    found = list(names)
+    for name in {each for each in names if list(names).count(each) > 1}:
+        places = [place for place, each in enumerate(names) if each == name]
+        ends = [Path(os.path.abspath(sources[place])).parts for place in places]
+        count = next(k for k in range(1, 1 + max(map(len, ends))) if len({end[-k:] for end in ends}) == len(set(ends)))
+        for place, end in zip(places, ends, strict=True):
+            found[place] = f"{name} ({'/'.join(end[-count:])})"
+    return found
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:6]
 
 
 def as_text(name: str) -> str:

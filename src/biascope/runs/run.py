@@ -156,3 +156,8 @@ class Run:
         device = self.torch_device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} CPU cores"
         return {"device": f"{device.type} ({name})", "precision": self.precision}
+
+    @property
+    def in_words(self) -> str:
+        """The device, the precision and the version of torch."""
+        return f"{self.describe()['device']}, {self.precision}, torch {torch.__version__}"

@@ -9,44 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from networks_under_test import TINY_FILE
 from torch import nn
 from typer.testing import CliRunner
 
 from biascope.cli import app
 from biascope.derivatives.draw_times import operations_of
+from biascope.derivatives.sampling import DEAR, DRAWS, FEW_DRAWS, Sampling
 from biascope.families import weights
 from biascope.families.family import Family
 from biascope.families.source import family_of
 from biascope.measures.covariance.compare import compared, noise_floor
+from biascope.measures.scan import scan
+from biascope.measures.scan.compared import results_of
+from biascope.measures.scan.cost import expected_cost
+from biascope.results.registry import saved_results
 from biascope.results.result import Result
 from biascope.runs.run import Run
-from biascope.scanning import (
-    DEAR,
-    DRAWS,
-    FEW_DRAWS,
-    Sampling,
-    expected_cost,
-    folder_name,
-    path_words,
-    results_of,
-    saved_results,
-    scan,
-)
 
 pytestmark = pytest.mark.usefixtures("unrendered_pictures")
 
 CPU = Run(device="cpu", progress=False)
 
-MODEL = """
-from torch import nn
-def build():
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2))
-"""
-
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    (tmp_path / "tiny.py").write_text(MODEL)
+    (tmp_path / "tiny.py").write_text(TINY_FILE)
     return f"{tmp_path / 'tiny.py'}:build"
 
 
@@ -85,7 +73,7 @@ def test_edited_code_is_measured_anew(model: str, tmp_path: Path) -> None:
     run = Run(device="cpu", folder=tmp_path / "run")
     scan(model, input=(1, 8, 8), draws=8, run=run, report=False)
     path = Path(model.removesuffix(":build"))
-    path.write_text(MODEL.replace("nn.ReLU()", "nn.Tanh()"))
+    path.write_text(TINY_FILE.replace("nn.ReLU()", "nn.Tanh()"))
     scan(model, input=(1, 8, 8), draws=8, run=run, report=False)
     assert len(list((tmp_path / "run" / "trials").iterdir())) == 4
 
@@ -241,7 +229,7 @@ def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, m
         asked.append((size, columns))
         return 1000.0
 
-    monkeypatch.setattr("biascope.scanning.expected_seconds", seconds)
+    monkeypatch.setattr("biascope.measures.scan.cost.expected_seconds", seconds)
     costs = expected_cost(family, (1, 8, 8), Sampling(draws=21), Run(device="cpu"))
     assert all(3000 < cost.seconds < 3100 for cost in costs)
     assert asked == [
@@ -267,51 +255,6 @@ def test_fewer_networks_are_drawn_where_a_forward_pass_is_dear(monkeypatch: pyte
     assert {cost.draws for cost in costs} == {FEW_DRAWS}
     done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)
     assert {result.draws for result in done.results} == {FEW_DRAWS}
-
-
-def test_folder_names_are_readable_and_safe() -> None:
-    assert folder_name("lenet", {"pooling": "average"}, None) == "lenet-pooling=average"
-    assert folder_name("model.py:build", {}, None) == "model"
-    assert folder_name("a/b/model.py:build", {}, Path("x/epoch-3.pt")) == "a__b__model@x__epoch-3.pt"
-    assert folder_name("a/model.py:wide", {}, None) == "a__model-wide"
-    assert folder_name("package.module:build", {}, None) == "package.module"
-    assert "/" not in folder_name("../../x:y", {}, None)
-
-
-def test_different_subjects_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    subjects = [
-        ("lenet", {}, None),
-        ("lenet.py:build", {}, None),
-        ("net.py:build", {}, None),
-        ("a/net.py:build", {}, None),
-        ("b/net.py:build", {}, None),
-        ("a__net.py:build", {}, None),
-        ("../net.py:build", {}, None),
-        ("/elsewhere/net.py:build", {}, None),
-        ("/other/elsewhere/net.py:build", {}, None),
-        ("net.py:wide", {}, None),
-        ("net-wide.py:build", {}, None),
-        ("net wide.py:build", {}, None),
-        ("package.net:build", {}, None),
-        ("package.net.py:build", {}, None),
-        ("lenet", {"x": 1, "y": 2}, None),
-        ("lenet", {"x": "1-y=2"}, None),
-        ("mlp", {"hidden": (100, 100)}, None),
-        ("mlp", {"hidden": "-100--100-"}, None),
-        ("lenet", {}, Path("a/last.pt")),
-        ("lenet", {}, Path("b/last.pt")),
-        ("lenet", {}, Path("b/last.safetensors")),
-        ("lenet", {}, Path("last.pt")),
-        ("lenet", {}, Path("/b/last.pt")),
-    ]
-    names = [folder_name(*subject) for subject in subjects]
-    assert len(set(names)) == len(names)
-    assert not any(letter in name for name in names for letter in "/ ")
-    assert folder_name("./a/../a/net.py:build", {}, None) == folder_name("a/net.py:build", {}, None)
-    assert folder_name(f"{tmp_path}/a/net.py:build", {}, None) == "a__net"
-    files = ["photo.png", "photo.jpg", "a/photo.png", "/a/photo.png", "/b/a/photo.png", "a__photo.png"]
-    assert len({path_words(file, ".png") for file in files}) == len(files)
 
 
 TWO_NETWORKS = """

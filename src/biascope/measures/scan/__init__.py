@@ -1,0 +1,190 @@
+"""Scan: from a network to its directions, its geometry and a report. It runs measurements and is none itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from biascope.derivatives.draw_times import operations_of
+from biascope.derivatives.sampling import Sampling
+from biascope.families.family import Family
+from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
+from biascope.results import registry
+from biascope.results.result import Result
+from biascope.runs.ambient import under_torch_defaults
+from biascope.runs.files import distinct_names, make_writable, name_for_file
+from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
+from biascope.tasks.task import Arrays
+
+GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
+POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The results of a scan, and where they are saved.
+
+    Attributes:
+        results: One per measurement (and checkpoint).
+        report: The HTML file, ``None`` if none was asked for.
+        folder: Where results were saved.
+    """
+
+    results: Sequence[Result]
+    report: Path | None
+    folder: Path | None
+
+    def __repr__(self) -> str:
+        lines = [f"Scan, report {self.report}" if self.report is not None else "Scan without a report"]
+        return "\n".join([*lines, *map(repr, self.results)])
+
+    def _repr_html_(self) -> str:
+        where = "" if self.report is None else f"<p>Report: {html.escape(str(self.report))}</p>"
+        return where + "".join(result._repr_html_() for result in self.results)
+
+
+@under_torch_defaults
+def scan(
+    model: str | Family | Callable[[], nn.Module] = "lenet",
+    *,
+    input: tuple[int, ...] | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    estimator: str | None = None,
+    step: float = 100.0,
+    draws: int | None = None,
+    readout: str = "first",
+    batchnorm: str = "eval",
+    weights: Path | str | None = None,
+    checkpoints: Path | str | None = None,
+    data: Arrays | None = None,
+    seed: int = 0,
+    run: Run | None = None,
+    report: bool = True,
+) -> Scan:
+    """Measure what a network finds easy to learn, and write a report.
+
+    At initialisation, it measures the mean gradient and the average geometry. The effective rank of the mean gradient is the one
+    number for a network. With an estimator, it also measures the published anisotropy directions. With trained weights or a folder of
+    checkpoints, it measures the average geometry of each over fresh inputs. With data, it also measures the tangent kernel on them.
+
+    Args:
+        model: A known name, ``file.py:build``, ``package.module:build``, a builder, or a Family.
+        input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
+        settings: Settings of the builder.
+        estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
+            them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
+        step: Half width of the differences.
+        draws: Networks to draw; ``None`` for 400, or 100 if a forward pass is slow.
+        readout: How to reduce several outputs to a scalar.
+        batchnorm: The mode of BatchNorm.
+        weights: Trained weights, safetensors or torch.
+        checkpoints: A folder of checkpoints.
+        data: Labelled samples, for the tangent kernel; :func:`biascope.tasks.samples.samples_of` reads a data set.
+        seed: Random seed for weights and inputs.
+        run: Folder, device, precision; the folder receives results and report.
+        report: Whether to write the report.
+
+    Returns:
+        Results and report.
+    """
+    input = parse_shape(input) if isinstance(input, str) else input
+    input = input or (None if data is None else data.shape)
+    families = families_of(model, input, settings, weights, checkpoints, batchnorm)
+    shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
+    sampling = Sampling(estimator, step, draws, readout, seed)
+    return scan_of(families, shape, sampling, data=data, run=run or Run(), report=report)
+
+
+def scan_of(
+    families: Sequence[Family],
+    shape: tuple[int, ...],
+    sampling: Sampling,
+    *,
+    data: Arrays | None = None,
+    run: Run,
+    report: bool = True,
+) -> Scan:
+    """The same of families at hand, several being checkpoints of a network, with all that is drawn in one object."""
+    if run.folder is not None:
+        registry.require_own(run.folder)
+        make_writable(run.folder)
+    results: list[Result] = []
+    for family in families:
+        folder = run.folder if len(families) == 1 or run.folder is None else run.folder / name_for_file(family.name)
+        results += saved_scan(family, shape, sampling, data, run, folder)
+    page = None
+    if report and run.folder is not None:
+        from biascope.results.report import write_folder_report
+
+        page = write_folder_report(run.folder)
+    return Scan(results, page, run.folder)
+
+
+def families_of(
+    model: str | Family | Callable[[], nn.Module],
+    shape: tuple[int, ...] | None,
+    settings: Mapping[str, Any] | None,
+    weights: Path | str | None,
+    checkpoints: Path | str | None,
+    batchnorm: str,
+) -> list[Family]:
+    """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
+    if isinstance(model, Family):
+        return [model]
+    if not isinstance(model, str):
+        return [Family.initialised(model, batchnorm=batchnorm)]
+    if weights is not None and checkpoints is not None:
+        raise ValueError("Only one of weights and checkpoints may be given, got both. Leave one out.")
+    files: list[Path | None] = [None if weights is None else Path(weights)]
+    if checkpoints is not None:
+        files = [*checkpoint_files(Path(checkpoints))]
+    found = [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+    names = distinct_names([family.name for family in found], [str(file) for file in files])
+    return [dataclasses.replace(family, name=name) for family, name in zip(found, names, strict=True)]
+
+
+def saved_scan(
+    family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run, folder: Path | None
+) -> list[Result]:
+    """Results of one family, each saved as soon as it is computed."""
+    results = []
+    for result in _measure(family, shape, sampling, data, run):
+        results.append(result)
+        if folder is not None:
+            result.save(folder / result.measurement)
+    return results
+
+
+def probes(law: str, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
+    """Which measurements a scan makes of a family, and where: first the one that gives the headline."""
+    seed = sampling.seed
+    fixed = seed if sampling.fixed_seed is None else sampling.fixed_seed
+    if law == "point":
+        return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
+    found = {"mean_gradient": Probe.gaussian(shape, seed=seed, **registry.find("mean_gradient").probe)}
+    if sampling.estimator is not None:
+        found["anisotropy_directions"] = Probe.gaussian(shape, seed=fixed)
+    return {**found, "average_geometry": Probe.gaussian(shape, num=GEOMETRY_INPUTS, fresh=True, seed=seed)}
+
+
+def _measure(
+    family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
+) -> Iterator[Result]:
+    draws = sampling.draws_at(operations_of(family, shape, run) if sampling.draws is None else None, run)
+    common = {"draws": draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
+    for name, probe in probes(family.law, shape, sampling).items():
+        own: dict[str, Any] = {}
+        # Beside the mean gradient, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
+        asked = name == "anisotropy_directions" or (name == "average_geometry" and family.law == "point")
+        if asked and sampling.estimator is not None:
+            own = {"step": sampling.step, "estimator": sampling.estimator}
+        yield registry.find(name)(family, probe, **common, **own)
+    if data is not None:
+        yield registry.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)
