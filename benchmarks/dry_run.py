@@ -25,7 +25,7 @@ from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.families.source import family_of, usual_shape
 from biascope.measures.scan import scan
-from biascope.measures.scan.cost import expected_cost
+from biascope.measures.scan.cost import expected_times
 from biascope.networks import builder
 from biascope.runs.run import Run
 
@@ -119,7 +119,7 @@ def main():
     for title, source, shape, draws in CASES:
         shape = shape or usual_shape(source)
         family = family_of(source, shape=shape) if isinstance(source, str) else source
-        costs = expected_cost(family, shape, Sampling(draws=draws), Run(device=device))
+        costs = expected_times(family, shape, Sampling(draws=draws), Run(device=device))
         expected = sum(cost.seconds for cost in costs)
         with tempfile.TemporaryDirectory() as folder:
             begin = time.perf_counter()

@@ -22,7 +22,7 @@ from biascope.families.source import family_of
 from biascope.measures.covariance.compare import compared, noise_floor
 from biascope.measures.scan import scan
 from biascope.measures.scan.compared import results_of
-from biascope.measures.scan.cost import expected_cost
+from biascope.measures.scan.cost import expected_times
 from biascope.results.registry import saved_results
 from biascope.results.result import Result
 from biascope.runs.run import Run
@@ -211,14 +211,14 @@ def test_the_noise_floor_is_that_of_random_subspaces(leading: int, size: int) ->
     assert 0.0003 < np.mean(overlaps > noise_floor(leading, size)) < 0.002  # 0.001 of 20,000 pairs, with four errors
 
 
-def test_expected_cost_names_each_measurement(model: str) -> None:
+def test_expected_times_name_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
-    costs = list(expected_cost(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu")))
-    assert [cost.measurement for cost in costs] == ["mean_gradient", "average_geometry"]
-    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 and cost.draws == 1000 for cost in costs)
+    costs = list(expected_times(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu")))
+    assert [cost.name for cost in costs] == ["mean_gradient", "average_geometry"]
+    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 and cost.pieces == 1000 for cost in costs)
     for estimator in ("difference", "exact", "mixed"):
-        costs = list(expected_cost(family, (1, 8, 8), Sampling(estimator, draws=100), Run(device="cpu")))
-        assert [cost.measurement for cost in costs] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
+        costs = list(expected_times(family, (1, 8, 8), Sampling(estimator, draws=100), Run(device="cpu")))
+        assert [cost.name for cost in costs] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
         assert [cost.estimator for cost in costs] == ["mean over inputs", estimator, "exact"]
 
 
@@ -230,7 +230,7 @@ def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, m
         return 1000.0
 
     monkeypatch.setattr("biascope.measures.scan.cost.expected_seconds", seconds)
-    costs = expected_cost(family, (1, 8, 8), Sampling(draws=21), Run(device="cpu"))
+    costs = expected_times(family, (1, 8, 8), Sampling(draws=21), Run(device="cpu"))
     assert all(3000 < cost.seconds < 3100 for cost in costs)
     assert asked == [
         (64, 42),
@@ -251,8 +251,8 @@ def test_fewer_networks_are_drawn_where_a_forward_pass_is_dear(monkeypatch: pyte
     assert Sampling(draws=17).draws_at(operations, CPU) == 17
     assert operations_of(family, (3, 9, 9), CPU) is None  # it does not take such inputs, which the sampler tells
     assert Sampling().draws_at(None, CPU) == DRAWS
-    costs = expected_cost(family, (1, 8, 8), Sampling(), CPU)
-    assert {cost.draws for cost in costs} == {FEW_DRAWS}
+    costs = expected_times(family, (1, 8, 8), Sampling(), CPU)
+    assert {cost.pieces for cost in costs} == {FEW_DRAWS}
     done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)
     assert {result.draws for result in done.results} == {FEW_DRAWS}
 

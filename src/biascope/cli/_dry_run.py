@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import io
-import math
 import os
 import shutil
 import sys
@@ -21,7 +20,7 @@ from biascope.cli.options import Lasting
 from biascope.cli.printing import as_document
 
 if TYPE_CHECKING:
-    from biascope.runs.rehearsal import Expectation, Stage
+    from biascope.runs.rehearsal import Expectation, StageTime
 
 
 def rehearsed(beside: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -42,7 +41,7 @@ def rehearsed(beside: str = "") -> Callable[[Callable[..., None]], Callable[...,
                 command(**given)
                 return
             check_place(group, given.get("on"))
-            print_expectation(rehearsal_of(command, given, name, given.get(beside)), group)
+            rehearse(command, given, name, lambda known: print_expectation(known, group), given.get(beside))
 
         return called
 
@@ -62,67 +61,75 @@ def check_place(group: Lasting, on: str | None = None) -> None:
         remove_empty_folders()
 
 
-def rehearsal_of(
-    command: Callable[..., None], given: dict[str, Any], name: str, near: Path | None = None
-) -> Expectation:
-    """How long a command would take.
+def rehearse(
+    command: Callable[..., None],
+    given: dict[str, Any],
+    name: str,
+    answer: Callable[[Expectation], None],
+    near: Path | None = None,
+) -> None:
+    """Tell how long a command would take.
 
     Args:
         command: The command.
         given: Its parameters.
         name: Of the one that is a group of :class:`Lasting` options.
+        answer: Prints the time.
+        near: A file on the disk to write to; a temporary folder by default.
+    """
+    group = given[name]
+
+    def work(folder: Path) -> None:
+        own = {"quiet": True, "dry_run": False} | ({"out": folder / "run"} if hasattr(group, "out") else {})
+        with contextlib.suppress(typer.Exit):  # the status of a gate is not that of its rehearsal
+            command(**{**given, name: dataclasses.replace(group, **own)})
+
+    in_time(work, answer, near=near)
+
+
+def in_time(
+    work: Callable[[Path], None],
+    answer: Callable[[Expectation], None],
+    *,
+    budget: float | None = None,
+    near: Path | None = None,
+) -> None:
+    """Rehearse some work, and answer in time with what is known of it; what the work prints is not shown.
+
+    Args:
+        work: Takes an empty folder, where it may write, and which is removed.
+        answer: Prints what is known.
+        budget: As :class:`biascope.runs.rehearsal.Rehearsal` has it.
         near: A file on the disk to write to; a temporary folder by default.
     """
     from biascope.runs.files import remove_empty_folders
     from biascope.runs.rehearsal import Rehearsal
 
-    group, shown = given[name], sys.stdout
+    shown = sys.stdout
     disk = None if near is None else next(each for each in near.absolute().parents if each.is_dir())
     folder = Path(tempfile.mkdtemp(prefix=".biascope-dry-run-", dir=disk))
+
+    def remove() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        remove_empty_folders()
 
     def give_up(known: Expectation) -> None:
         """The last resort, in another thread: a process whose one operation goes on cannot be stopped otherwise."""
         sys.stdout = shown
-        print_expectation(known, group)
+        answer(known)
         shown.flush()
-        shutil.rmtree(folder, ignore_errors=True)
-        remove_empty_folders()
+        remove()
         os._exit(0)
 
-    own = {"quiet": True, "dry_run": False} | ({"out": folder / "run"} if hasattr(group, "out") else {})
     try:
         with (
-            Rehearsal(folder, too_long=give_up) as rehearsal,
+            Rehearsal(folder, budget=budget, too_long=give_up) as rehearsal,
             contextlib.redirect_stdout(io.StringIO()),
-            contextlib.suppress(typer.Exit),  # the status of a gate is not that of its rehearsal
         ):
-            command(**{**given, name: dataclasses.replace(group, **own)})
+            work(folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        remove_empty_folders()
-    return rehearsal.expectation
-
-
-def in_time(work: Callable[[], None], answer: Callable[[], None]) -> None:
-    """Predict a time, and answer with what was found; without the rest where that takes too long.
-
-    Args:
-        work: Predicts.
-        answer: Prints what was found so far.
-    """
-    from biascope.runs.rehearsal import Rehearsal
-
-    shown = sys.stdout
-
-    def give_up(_: Expectation) -> None:
-        sys.stdout = shown
-        answer()
-        shown.flush()
-        os._exit(0)
-
-    with Rehearsal(budget=math.inf, too_long=give_up):
-        work()
-    answer()
+        remove()
+    answer(rehearsal.expectation)
 
 
 def print_expectation(known: Expectation, group: Lasting, **more: Any) -> None:
@@ -160,7 +167,7 @@ def load_in_words(slower: float) -> str:
     )
 
 
-def _stage_in_words(stage: Stage) -> str:
+def _stage_in_words(stage: StageTime) -> str:
     from biascope.results.wording import duration
 
     if stage.seconds is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -78,29 +79,27 @@ def _print_expected(
     subjects: list[str], shape: tuple[int, ...] | None, sampling: Sampling, batchnorm: str, work: SeededWork
 ) -> None:
     """Print the time of the scans, as far as it is found in time; run folders are only read."""
-    from biascope.measures.scan.cost import PredictedCosts
+    from biascope.measures.scan.cost import in_turns, predicted
     from biascope.results.registry import saved_results
-    from biascope.runs.rehearsal import LIMIT, Expectation, Stage
+    from biascope.runs.rehearsal import LIMIT, Expectation, StageTime
 
     networks = [subject for subject in subjects if not Path(subject).is_dir()]
-    found = [PredictedCosts(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
+    predictions = [predicted(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
+    known = [next(each) for each in predictions]
 
-    def predict() -> None:
+    def predict(_: Path) -> None:
         for subject in subjects:
             if Path(subject).is_dir():
                 saved_results(Path(subject))
-        for each in found:
-            each.by_size()
-        for each in found:
-            each.by_timing()
+        for place, found in in_turns(predictions):
+            known[place] = found
 
-    def answer() -> None:
-        stages = []
-        for each in found:
-            costs = [(f"{each.name}: {cost.measurement}", cost.draws, cost.seconds) for cost in each.costs.values()]
-            stages += [Stage(name, draws, 0, 0.0, seconds) for name, draws, seconds in costs]
-            stages += [] if each.whole else [Stage(f"{each.model}: draws", 1, 0, LIMIT, None)]
+    def answer(_: Expectation) -> None:
+        stages: list[StageTime] = []
+        for each in known:
+            stages += [stage.of(each.subject) for stage in each.stages]
+            stages += [] if each.whole else [StageTime(f"{each.subject}: draws", 1, 0, LIMIT, None)]
         seconds = sum(stage.seconds or stage.spent for stage in stages)
-        print_expectation(Expectation(seconds, tuple(stages), all(each.whole for each in found)), work)
+        print_expectation(Expectation(seconds, tuple(stages), all(each.whole for each in known)), work)
 
-    in_time(predict, answer)
+    in_time(predict, answer, budget=math.inf)

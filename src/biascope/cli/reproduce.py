@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biascope.cli import _completion
-from biascope.cli._dry_run import check_place, print_expectation, rehearsal_of
+from biascope.cli._dry_run import check_place, print_expectation, rehearse
 from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import Work, with_groups
 from biascope.cli.printing import print_json
@@ -156,28 +156,29 @@ def _print_expected(figures: Sequence[FigureOfPaper], effort: str, results: Path
     """Print the times of committed runs of the same effort; a single figure without a run on this device is rehearsed."""
     from biascope.papers.verdicts import committed
     from biascope.results.wording import duration
-    from biascope.runs.rehearsal import Expectation, Stage
+    from biascope.runs.rehearsal import Expectation, StageTime
 
     check_place(work)
     here = work.run(None).describe()["device"]
     known = {each.number: committed(each, results=results).get(effort) for each in figures}
     stages = [
-        Stage(f"figure {number}, committed run on {record.device}", 1, 0, 0.0, record.seconds)
+        StageTime(f"figure {number}, committed run on {record.device}", 1, 0, 0.0, record.seconds)
         for number, record in known.items()
         if record is not None
     ]
     unknown = [number for number, record in known.items() if record is None]
-    expected = Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=not unknown)
     one = known[figures[0].number]
     if len(figures) == 1 and (one is None or one.device != here):
         if one is not None and not work.as_json:
             typer.echo(f"  {effort} effort took {duration(one.seconds)} on {one.device}. Here:")
         command = functools.partial(_reproduce, figures[0].paper, figures[0].number, effort, results, False)
-        expected, unknown = rehearsal_of(command, {"work": work}, "work"), []
+        rehearse(command, {"work": work}, "work", lambda expected: print_expectation(expected, work, unknown=[]))
+        return
     if unknown and not work.as_json:
         typer.echo(
             f"  not counted, because they have no committed run at {effort} effort: figures {', '.join(unknown)}"
         )
+    expected = Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=not unknown)
     print_expectation(expected, work, unknown=unknown)
 
 

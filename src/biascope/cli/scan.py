@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +16,8 @@ from biascope.cli.printing import print_json, print_results
 from biascope.derivatives.sampling import Sampling
 
 if TYPE_CHECKING:
-    from biascope.measures.scan.cost import PredictedCosts
+    from biascope.measures.scan.cost import ScanTime
+    from biascope.runs.run import Run
 
 _NO_DATA = DataOptions(data="", samples="1000")
 
@@ -36,7 +38,7 @@ def scan(
     """
     from biascope.families.source import usual_shape
     from biascope.measures.scan import families_of, scan_of
-    from biascope.measures.scan.cost import PredictedCosts
+    from biascope.measures.scan.cost import predicted
     from biascope.runs.files import folder_name
 
     sampling = dataclasses.replace(gradients, seed=work.seed)
@@ -44,14 +46,12 @@ def scan(
     shape = network.shape or (found.shape if found else None)
     if work.dry_run:
         check_place(work)
-        how: dict[str, Any] = {"weights": network.weights, "batchnorm": network.batchnorm}
-        costs = PredictedCosts(model, sampling, work.run(None), shape, network.chosen, **how)
-
-        def predict() -> None:
-            costs.by_size()
-            costs.by_timing()
-
-        in_time(predict, lambda: _print_cost(costs, work.as_json))
+        run = work.run(None)
+        predictions = predicted(model, sampling, run, shape, network.chosen, network.weights, network.batchnorm)
+        known = [next(predictions)]
+        in_time(
+            lambda _: known.extend(predictions), lambda _: _print_time(known[-1], run, work.as_json), budget=math.inf
+        )
         return
     name = folder_name(model, network.chosen, network.weights or checkpoints)
     folder = work.out or Path("biascope-runs") / name
@@ -62,40 +62,39 @@ def scan(
     print_results(done.results, done.report, work.as_json)
 
 
-def _print_cost(found: PredictedCosts, as_json: bool) -> None:
+def _print_time(known: ScanTime, run: Run, as_json: bool) -> None:
     """Print the expected time of each measurement, as far as it was found in time."""
     from biascope.results.wording import duration
     from biascope.runs.rehearsal import LIMIT, slowdown
 
-    costs = list(found.costs.values())
     if as_json:
         rows = [
             {
-                "measurement": cost.measurement,
-                "estimator": cost.estimator,
-                "method": cost.method,
-                "draws": cost.draws,
-                "seconds": cost.seconds,
-                "bytes": cost.memory,
+                "measurement": stage.name,
+                "estimator": stage.estimator,
+                "method": stage.method,
+                "draws": stage.pieces,
+                "seconds": stage.seconds,
+                "bytes": stage.memory,
             }
-            for cost in costs
+            for stage in known.stages
         ]
         print_json(
-            subject=found.name or found.model,
-            parameters=found.parameters,
-            device=found.run.in_words,
+            subject=known.subject,
+            parameters=known.parameters,
+            device=run.in_words,
             slowdown=slowdown(),
-            whole=found.whole,
+            whole=known.whole,
             costs=rows,
         )
         return
-    size = "not built yet" if found.parameters is None else f"{found.parameters:,} parameters"
-    typer.echo(f"{found.name or found.model}: {size}; {found.run.in_words}")
-    for cost in costs:
+    size = "not built yet" if known.parameters is None else f"{known.parameters:,} parameters"
+    typer.echo(f"{known.subject}: {size}; {run.in_words}")
+    for stage in known.stages:
         typer.echo(
-            f"  {cost.measurement:22} {cost.draws} draws, {cost.estimator}: about {duration(cost.seconds)} and "
-            f"{cost.memory / 2**20:,.0f} MiB ({cost.method})"
+            f"  {stage.name:22} {stage.pieces} draws, {stage.estimator}: about {duration(stage.seconds or 0.0)} and "
+            f"{stage.memory / 2**20:,.0f} MiB ({stage.method})"
         )
-    if not found.whole:
+    if not known.whole:
         typer.echo(f"Expected time: more than {LIMIT:g} seconds. They did not suffice to predict it.")
     typer.echo(load_in_words(slowdown()))

@@ -32,8 +32,8 @@ class Stopped(BaseException):
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A part of the work.
+class StageTime:
+    """How long a part of the work takes.
 
     Attributes:
         name: Of what it does.
@@ -61,7 +61,7 @@ class Expectation:
     """
 
     seconds: float
-    stages: tuple[Stage, ...]
+    stages: tuple[StageTime, ...]
     whole: bool
 
 
@@ -96,8 +96,8 @@ class Rehearsal:
         self._budget = BUDGET if budget is None else budget
         self._limit = LIMIT if limit is None else limit
         self._too_long = too_long
-        self._open: list[_Counter] = []
-        self._ended: list[Stage] = []
+        self._open: list[_RehearsedStage] = []
+        self._ended: list[StageTime] = []
         self._known: Expectation | None = None
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -131,35 +131,35 @@ class Rehearsal:
         return stopped  # whatever the work made of being stopped
 
     @contextlib.contextmanager
-    def counting(self, name: str, total: int, done: int) -> Iterator[_Counter]:
-        """A stage within those that are open."""
-        counter = _Counter(self, name, total, done)
-        self._open.append(counter)
+    def counting(self, name: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+        """A stage within those that are open: yields ``advance(count)``."""
+        stage = _RehearsedStage(self, name, total, done)
+        self._open.append(stage)
         try:
-            yield counter
+            yield stage.advance
         finally:
-            if counter in self._open:
-                self._open.remove(counter)
+            if stage in self._open:
+                self._open.remove(stage)
             if not self._open and self._known is None:
-                self._ended.append(counter.ended())
+                self._ended.append(stage.time(stage.elapsed))
 
     def at_hand(self, count: int) -> None:
         """How many pieces of the innermost stage are begun together."""
         if self._open:
             self._open[-1].at_hand = count
 
-    def stop_if_known(self, counter: _Counter) -> None:
+    def stop_if_known(self, stage: _RehearsedStage) -> None:
         """Stop the work if it has gone on for long enough.
 
         Raises:
             Stopped: If so.
         """
-        if self._known is None and not self._pace_is_known(counter):
+        if self._known is None and not self._pace_is_known(stage):
             return
         self._stop()
         raise Stopped
 
-    def _pace_is_known(self, innermost: _Counter) -> bool:
+    def _pace_is_known(self, innermost: _RehearsedStage) -> bool:
         now = time.monotonic()
         spent, whole = now - self._begin, self._open[0].expected(self._open[1:]) if self._open else None
         if spent < self._budget or whole is None:
@@ -180,7 +180,7 @@ class Rehearsal:
             if self._open:
                 outermost = self._open[0]
                 expected = outermost.expected(self._open[1:])
-                stages.append(outermost.stage(now, expected))
+                stages.append(outermost.time(expected))
                 seconds = max(seconds, outermost.begin - self._begin + (expected or 0.0))
             self._known = Expectation(seconds, tuple(stages), whole=False)
             return True
@@ -194,29 +194,29 @@ class Rehearsal:
             self._too_long(self._known)
 
 
-class _Counter:
-    """Pieces of one stage, and when they were done."""
+class _RehearsedStage(progress.Stage):
+    """A stage that remembers when its pieces were done, and stops the work when that is known well enough."""
 
-    def __init__(self, rehearsal: Rehearsal, name: str, total: int, done: int) -> None:
-        self._rehearsal, self.name, self._total, self._first = rehearsal, name, total, done
-        self.begin = time.monotonic()
-        self.at_hand = 1
-        self._marks = [(self.begin, done)]
+    def __init__(self, rehearsal: Rehearsal, label: str, total: int, first: int) -> None:
+        super().__init__(label, total, first)
+        self._rehearsal, self._pieces = rehearsal, total
+        self._marks = [(self.begin, first)]
 
-    def __call__(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Count pieces that are done."""
-        self._marks.append((time.monotonic(), self._marks[-1][1] + count))
+        super().advance(count)
+        self._marks.append((time.monotonic(), self.done))
         self._rehearsal.stop_if_known(self)
 
     @property
     def advanced(self) -> bool:
         """Whether any piece has ended."""
-        return self._marks[-1][1] > self._first
+        return self.done > self.first
 
-    def expected(self, inner: list[_Counter]) -> float | None:
+    def expected(self, inner: list[_RehearsedStage]) -> float | None:
         """Seconds of all pieces, where one has ended or the stages within it know how long it takes."""
         last, done = self._marks[-1]
-        left = max(self._total - done, 0)
+        left = max(self._pieces - done, 0)
         if self.advanced:
             # The first pieces may have tried several ways, so that the pace is that of the second half.
             half = (self.begin + last) / 2
@@ -227,14 +227,9 @@ class _Counter:
             return None
         return last - self.begin + (inner[0].begin - last + within) * max(left / self.at_hand, 1)
 
-    def stage(self, now: float, expected: float | None) -> Stage:
-        """As it stands."""
-        return Stage(self.name, self._total - self._first, self._marks[-1][1] - self._first, now - self.begin, expected)
-
-    def ended(self) -> Stage:
-        """When all of it is done."""
-        now = time.monotonic()
-        return self.stage(now, now - self.begin)
+    def time(self, expected: float | None) -> StageTime:
+        """As it stands, with the seconds that all of it takes."""
+        return StageTime(self.label, self._pieces - self.first, self.done - self.first, self.elapsed, expected)
 
 
 _CURRENT: ContextVar[Rehearsal | None] = ContextVar("rehearsal", default=None)
@@ -259,29 +254,38 @@ def placed(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def counted(name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+def counted(
+    name: str,
+    total: int,
+    done: int = 0,
+    *,
+    shown: bool | None = None,
+    watched: Callable[[progress.Stage], None] = lambda stage: None,
+) -> Iterator[Callable[[int], None]]:
     """Work in pieces: yields ``advance(count)``, to be called when pieces are done. A rehearsal measures them, a command shows them.
 
     Args:
         name: What is done.
         total: Pieces in all.
         done: Those that need not be done again.
+        shown: Whether to show them; by default, where a command shows its progress.
+        watched: Called when pieces are done, and may refuse the rest; not in a rehearsal.
     """
-    rehearsal = _CURRENT.get()
-    if rehearsal is None and progress.is_shown():
-        with progress.shown_stage(progress.Stage(name, total, done)) as stage:
-
-            def advance_and_tell(count: int) -> None:
-                stage.advance(count)
-                progress.tell_if_due()
-
-            yield advance_and_tell
+    if (rehearsal := _CURRENT.get()) is not None:
+        with rehearsal.counting(name, total, done) as advance:
+            yield advance
         return
-    if rehearsal is None:
-        yield lambda count: None
-        return
-    with rehearsal.counting(name, total, done) as advance:
-        yield advance
+    stage = progress.Stage(name, total, done)
+    visible = progress.is_shown() if shown is None else shown
+
+    def advance_and_tell(count: int) -> None:
+        stage.advance(count)
+        watched(stage)
+        if visible:
+            progress.tell_if_due()
+
+    with progress.shown_stage(stage) if visible else contextlib.nullcontext():
+        yield advance_and_tell
 
 
 def at_hand(count: int) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from biascope.runs.ambient import PRECISION
-from biascope.runs.progress import Stage, in_words, shown_stage, tell_if_due
-from biascope.runs.rehearsal import counted, rehearsing
+from biascope.runs.progress import Stage, in_words
+from biascope.runs.rehearsal import counted
 
 PRECISIONS = {
     "float64": torch.float64,
@@ -115,32 +115,18 @@ class Run:
         with PRECISION.at(self.precision == "tf32"):
             yield
 
-    @contextlib.contextmanager
-    def tracked(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-        """Progress with the time left: yields ``advance(count)``. A bar on a terminal, elsewhere a line every half minute."""
-        if rehearsing():
-            with counted(label, total, done) as count_pieces:
-                yield count_pieces
-            return
-        stage = Stage(label, total, done)
-        if not self.progress:
-            yield lambda count: self._counted(stage, count)
-            return
-        with shown_stage(stage):
+    def tracked(
+        self, label: str, total: int, done: int = 0
+    ) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        """Progress with the time left: gives ``advance(count)``. A bar on a terminal, elsewhere a line every half minute."""
+        return counted(label, total, done, shown=self.progress, watched=self._require_patience)
 
-            def advance(count: int) -> None:
-                self._counted(stage, count)
-                tell_if_due()
-
-            yield advance
-
-    def _counted(self, stage: Stage, count: int) -> None:
-        """Count pieces that are done.
+    def _require_patience(self, stage: Stage) -> None:
+        """Refuse work that would take too long.
 
         Raises:
             ValueError: If what is left would take longer than the patience.
         """
-        stage.advance(count)
         if self.patience is None or stage.elapsed < SURE_AFTER or (left := stage.seconds_left([])) is None:
             return
         if left > self.patience:

@@ -1,10 +1,10 @@
-"""Expected time and memory of a scan."""
+"""Expected time and memory of a scan: first by the size of the network, then by timing it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,39 +19,47 @@ from biascope.families.source import builder_of, family_of, usual_shape
 from biascope.families.tape import block_size
 from biascope.measures.scan import probes
 from biascope.results.report import page_seconds
-from biascope.runs.rehearsal import slowdown
+from biascope.runs.rehearsal import Expectation, StageTime, slowdown
 from biascope.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Expected time and memory of a measurement.
+class MeasurementTime(StageTime):
+    """How long a measurement takes: its draws, the spectra of all and of both halves, and the page.
 
     Attributes:
-        measurement: Its name.
         estimator: How gradients would be taken.
         method: The fastest way so far.
-        draws: Networks that would be drawn.
-        seconds: Expected time for all draws, the spectra of all and of both halves, and the page.
         memory: Expected bytes for weights and sums.
     """
 
-    measurement: str
     estimator: str
     method: str
-    draws: int
-    seconds: float
     memory: int
 
+    def of(self, subject: str) -> StageTime:
+        """As a stage of the work on several networks."""
+        return StageTime(f"{subject}: {self.name}", self.pieces, self.done, self.spent, self.seconds)
 
-def expected_cost(
-    model: Family | Sketch,
-    shape: tuple[int, ...],
-    sampling: Sampling,
-    run: Run | None = None,
-    *,
-    sketch: Sketch | None = None,
-) -> Iterator[Cost]:
+
+@dataclass(frozen=True)
+class ScanTime(Expectation):
+    """How long a scan takes.
+
+    Attributes:
+        stages: Its measurements.
+        subject: The name of the network, or the words for it where it is not built yet.
+        parameters: Its number of weights; ``None`` where it is not built yet.
+    """
+
+    stages: tuple[MeasurementTime, ...]
+    subject: str
+    parameters: int | None
+
+
+def expected_times(
+    model: Family | Sketch, shape: tuple[int, ...], sampling: Sampling, run: Run, sketch: Sketch | None = None
+) -> Iterator[MeasurementTime]:
     """Expected time and memory of a scan, measurement by measurement.
 
     Args:
@@ -61,7 +69,6 @@ def expected_cost(
         run: Device and precision.
         sketch: The size of the network, where it is known already.
     """
-    run = run or Run()
     times, slower, size = DrawTimes(model, shape, run, sketch), slowdown(), math.prod(shape)
     draws = sampling.draws_at(times.operations, run)
     for name, probe in probes(model.law, shape, sampling).items():
@@ -78,60 +85,61 @@ def expected_cost(
         numbers = model.num_parameters * min(draws, block_size(model.num_parameters, run.torch_device))
         sums = min(rows * size * 4, GROUPS * size**2 * 8) + 4 * size * min(size, rows, DENSE_LIMIT) * 8
         estimator = by if published else "mean over inputs" if name == "mean_gradient" else "exact"
-        yield Cost(name, estimator, method, draws, seconds, numbers * run.dtype.itemsize + sums)
+        memory = numbers * run.dtype.itemsize + sums
+        yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory)
 
 
-@dataclass
-class PredictedCosts:
-    """What a dry run has found of the time of a scan so far: first by the size of the network, then by timing it.
+def predicted(
+    model: str,
+    sampling: Sampling,
+    run: Run,
+    shape: tuple[int, ...] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    weights: Path | str | None = None,
+    batchnorm: str = "eval",
+) -> Iterator[ScanTime]:
+    """How long a scan takes, better known each time: by the size of the network, where it can be built without weights, then timed.
 
-    Attributes:
-        model: The network, as :func:`scan` takes it by a name.
+    Args:
+        model: The network by a name, as :func:`biascope.scan` takes it.
         sampling: What would be drawn.
         run: Device and precision.
         shape: Shape of one input, where it is given.
         settings: Settings of the builder.
         weights: Trained weights.
         batchnorm: The mode of BatchNorm.
-        name: Of the network, once it is known.
-        parameters: Its number of weights, likewise.
-        costs: By measurement.
-        whole: Whether every measurement has its cost.
     """
+    known = ScanTime(0.0, (), False, model, None)
+    yield known
+    settings = settings or {}
+    name, build = builder_of(model, shape, settings)
+    inputs = shape or usual_shape(model, settings)
+    sketch = sketched(build, inputs, name, "initialised" if weights is None else "point")
+    if sketch is not None:
+        *_, known = _refined(known, sketch, expected_times(sketch, inputs, sampling, run))
+    yield known
+    if sketch is None or not sketch.large:  # else timing it would take too long
+        family = family_of(model, shape=shape, settings=settings, weights_file=weights, batchnorm=batchnorm)
+        yield from _refined(known, family, expected_times(family, inputs, sampling, run, sketch))
 
-    model: str
-    sampling: Sampling
-    run: Run
-    shape: tuple[int, ...] | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    weights: Path | str | None = None
-    batchnorm: str = "eval"
-    name: str = ""
-    parameters: int | None = None
-    costs: dict[str, Cost] = dataclasses.field(default_factory=dict)
-    whole: bool = False
-    _sketch: Sketch | None = None
 
-    def by_size(self) -> None:
-        """Find the costs roughly, where the network can be built without weights."""
-        name, build = builder_of(self.model, self.shape, self.settings)
-        law = "initialised" if self.weights is None else "point"
-        self._sketch = sketched(build, self._shape, name, law)
-        if self._sketch is not None:
-            self._take(self._sketch)
+def _refined(known: ScanTime, model: Family | Sketch, times: Iterable[MeasurementTime]) -> Iterator[ScanTime]:
+    """What is known with ever more of these times in place of what was known before."""
+    stages = {stage.name: stage for stage in known.stages}
+    for stage in times:
+        stages[stage.name] = stage
+        seconds = sum(each.seconds or 0.0 for each in stages.values())
+        known = ScanTime(seconds, tuple(stages.values()), known.whole, model.name, model.num_parameters)
+        yield known
+    yield dataclasses.replace(known, whole=True)
 
-    def by_timing(self) -> None:
-        """Find the costs by timing some draws, unless that takes too long."""
-        if self._sketch is None or not self._sketch.large:
-            how: dict[str, Any] = {"settings": self.settings, "weights_file": self.weights}
-            self._take(family_of(self.model, shape=self.shape, batchnorm=self.batchnorm, **how))
 
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.shape or usual_shape(self.model, self.settings)
-
-    def _take(self, model: Family | Sketch) -> None:
-        self.name, self.parameters = model.name, model.num_parameters
-        for cost in expected_cost(model, self._shape, self.sampling, self.run, sketch=self._sketch):
-            self.costs[cost.measurement] = cost
-        self.whole = True
+def in_turns(predictions: Sequence[Iterator[ScanTime]]) -> Iterator[tuple[int, ScanTime]]:
+    """What becomes known of several scans, and of which: all of them roughly before any is known well."""
+    left = dict(enumerate(predictions))
+    while left:
+        for place in list(left):
+            if (found := next(left[place], None)) is None:
+                del left[place]
+            else:
+                yield place, found
