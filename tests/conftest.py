@@ -94,10 +94,10 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without pictures, which take seconds: for tests of what stands around them."""
-    monkeypatch.setattr("biascope.results.report._pictures", lambda *args, **kwargs: [])
+    monkeypatch.setattr("biascope.results.embedding.pictures_of", lambda *args, **kwargs: ())
 
 
 @pytest.fixture
 def unrendered_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports whose pictures are put together but not rendered, which takes seconds and is tested in tests/results."""
-    monkeypatch.setattr("biascope.results.report._embedded", lambda figure, salt: Markup("<svg></svg>"))
+    monkeypatch.setattr("biascope.results.embedding.embedded", lambda figure, salt: Markup("<svg></svg>"))

@@ -93,10 +93,10 @@ def _command(words: list[str], folder: Path, kill_at: int | str | None, by: sign
 
     torch.set_num_threads(1)
     from biascope import cli
-    from biascope.results import report
+    from biascope.results import embedding
     from biascope.training import pause
 
-    report._pictures = lambda *args, **kwargs: []  # type: ignore[assignment]  # they take seconds
+    embedding.pictures_of = lambda *args, **kwargs: ()  # type: ignore[assignment]  # they take seconds
     pause.SECONDS = 0.0  # a state of every iteration
     _count_writes(Path("writes.jsonl"), kill_at, by)
     sys.argv = ["biascope", *words]

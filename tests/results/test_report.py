@@ -14,8 +14,10 @@ from chromium import Chromium, running
 from matplotlib.figure import Figure
 
 from biascope.measures.covariance import CovarianceResult
-from biascope.results import report
+from biascope.results import embedding, report, section
+from biascope.results.comparison import overlaid
 from biascope.results.estimate import Estimate, Number
+from biascope.results.numbers import in_words
 from biascope.results.registry import find
 from biascope.results.report import write_report
 from biascope.results.result import Result
@@ -151,7 +153,7 @@ def test_it_says_what_was_found_with_intervals_and_estimator(
     for result in (anisotropy, geometry):
         assert all(statement in text for statement, _ in result.sentences()[:2])
         for number in result.headline().values():
-            value, interval = report._in_words(number)
+            value, interval = in_words(number)
             shown = "–" if interval == "unknown" else interval
             assert f"{number.label} {value} {shown}" in text
     assert "Anisotropy directions" in text
@@ -223,7 +225,7 @@ def test_several_subjects_are_compared(anisotropy: CovarianceResult, alone: Path
     assert "comparison" in page.attributes("id")
     assert "Spectra on one scale" in page.text
     assert "Overlap of the 10 leading directions" in page.text
-    assert page.text.count(f"{report._in_words(anisotropy.effective_rank)[0]} of {anisotropy.size}") == 2
+    assert page.text.count(f"{in_words(anisotropy.effective_rank)[0]} of {anisotropy.size}") == 2
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -245,7 +247,7 @@ def test_input_sizes_are_never_mixed(anisotropy: CovarianceResult, tmp_path: Pat
 
 
 def test_overlap_has_the_agreement_of_halves_on_its_diagonal(anisotropy: CovarianceResult) -> None:
-    pictures = report._overlaid([anisotropy, renamed(anisotropy, "second")], False)
+    pictures = overlaid([anisotropy, renamed(anisotropy, "second")], False)
     table = np.asarray(pictures["overlap"].axes[0].get_images()[0].get_array())
     halves = anisotropy.similarity[anisotropy.similarity_sizes.tolist().index(10)]
     np.testing.assert_allclose(np.diag(table), halves)
@@ -256,7 +258,7 @@ def test_overlaps_that_are_not_resolved_stand_in_brackets(anisotropy: Covariance
     unclear = dataclasses.replace(
         anisotropy, similarity=np.full(len(anisotropy.similarity), 0.3)
     )  # 10 of 36: chance is 0.28
-    figure = report._overlaid([unclear, renamed(unclear, "second")], False)["overlap"]
+    figure = overlaid([unclear, renamed(unclear, "second")], False)["overlap"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"(0.30)", "(1.00)"}
     assert "is not resolved" in figure.get_label()
 
@@ -298,7 +300,7 @@ def test_galleries_shrink_to_keep_the_file_small(
 def test_pictures_that_do_not_fit_are_named_not_dropped(
     anisotropy: CovarianceResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "_PICTURES", 1)
+    monkeypatch.setattr(section, "_PICTURES", 1)
     again = renamed(anisotropy, anisotropy.subject)
     path = write_report([anisotropy, again], tmp_path / "report.html")
     assert Page(path).text.count("Pictures are omitted") == 1
@@ -306,9 +308,9 @@ def test_pictures_that_do_not_fit_are_named_not_dropped(
 
 
 def test_heavy_pictures_are_embedded_as_pixels(anisotropy: CovarianceResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert report._embedded(anisotropy.plot(), "salt").startswith("<svg")
-    monkeypatch.setattr(report, "_HEAVY", 0)
-    assert report._embedded(anisotropy.plot(), "salt").startswith('<img alt="" src="data:image/png;base64,')
+    assert embedding.embedded(anisotropy.plot(), "salt").startswith("<svg")
+    monkeypatch.setattr(embedding, "_HEAVY", 0)
+    assert embedding.embedded(anisotropy.plot(), "salt").startswith('<img alt="" src="data:image/png;base64,')
 
 
 def test_a_picture_that_fails_raises_and_leaves_no_file(

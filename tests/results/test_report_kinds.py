@@ -30,8 +30,9 @@ from biascope.results.paper_page import picture, write_page
 from biascope.results.plan import Plan
 from biascope.results.record import DOCUMENT, Record
 from biascope.results.registry import find, names
-from biascope.results.report import MOST_STATEMENTS, write_report
+from biascope.results.report import write_report
 from biascope.results.result import Result, now, software
+from biascope.results.section import MOST_STATEMENTS
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from biascope.results.draw import captioned
+from biascope.results.embedding import Picture
 from biascope.results.figures import lattice, plane_figure, shared_limits, ticks
 from biascope.results.result import Plane, Result
 from biascope.results.wording import snake
@@ -25,13 +27,58 @@ if TYPE_CHECKING:
 Planes = Mapping[str, Plane]
 
 
-def live_view(identity: str, result: Result) -> dict[str, Any] | None:
+class Member(NamedTuple):
+    """Planes of one subject in a view.
+
+    Attributes:
+        source: Identity of the view that holds the data.
+        name: Of the subject.
+    """
+
+    source: str
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Planes as a page lays them out: those of one result, or of several side by side.
+
+    Attributes:
+        id: On the page.
+        members: Whose planes.
+        names: Of the planes, which the page switches between.
+        down: Frequencies named along the first axis, and where they stand in per cent of it.
+        across: The same along the second.
+        ratio: Width over height.
+        plots: Draws what stands for it in print and where no script runs.
+        data: What the page's script needs; None where other views have it.
+        title: Of a view of several.
+        pictures: What was drawn.
+    """
+
+    id: str
+    members: tuple[Member, ...]
+    names: tuple[str, ...]
+    down: list[tuple[str, float]]
+    across: list[tuple[str, float]]
+    ratio: float
+    plots: Callable[[bool], dict[str, Figure]]
+    data: dict[str, Any] | None = None
+    title: str = ""
+    pictures: tuple[Picture, ...] = ()
+
+    def with_pictures(self, pictures: tuple[Picture, ...]) -> View:
+        """The same with what was drawn."""
+        return dataclasses.replace(self, pictures=pictures)
+
+
+def live_view(identity: str, result: Result) -> View | None:
     """The view of one result and its data, if it has planes."""
     planes = result.planes()
-    return _view(identity, {identity: (result.subject, planes)}) | {"data": live_data(planes)} if planes else None
+    return _view(identity, {identity: (result.subject, planes)}, data=live_data(planes)) if planes else None
 
 
-def joint_views(results: Iterable[tuple[str, str, Result]]) -> list[dict[str, Any]]:
+def joint_views(results: Iterable[tuple[str, str, Result]]) -> list[View]:
     """For each title and shape with planes of several subjects, one view of them side by side.
 
     Args:
@@ -41,12 +88,12 @@ def joint_views(results: Iterable[tuple[str, str, Result]]) -> list[dict[str, An
     for identity, title, result in results:
         if planes := result.planes():
             alike.setdefault((title, _shape(planes)), []).append((identity, result))
-    views: list[dict[str, Any]] = []
+    views: list[View] = []
     for (title, _), group in alike.items():
         labels = distinct(result.subject for _, result in group)
         members = {key: (label, result.planes()) for (key, result), label in zip(group, labels, strict=True)}
         if len({result.subject for _, result in group}) > 1:
-            views.append(_view(f"planes-{len(views)}", members) | {"title": title, "data": None})
+            views.append(_view(f"planes-{len(views)}", members, title=title))
     return views
 
 
@@ -103,17 +150,21 @@ def _numbers(plane: Plane) -> dict[str, Any]:
     }
 
 
-def _view(identity: str, members: Mapping[str, tuple[str, Planes]]) -> dict[str, Any]:
+def _view(
+    identity: str, members: Mapping[str, tuple[str, Planes]], *, data: dict[str, Any] | None = None, title: str = ""
+) -> View:
     height, width = _shape(next(iter(members.values()))[1])
-    return {
-        "id": identity,
-        "members": [{"source": source, "name": subject} for source, (subject, _) in members.items()],
-        "names": list(dict.fromkeys(name for _, planes in members.values() for name in planes)),
-        "down": _marks(height),
-        "across": _marks(width),
-        "ratio": round(width / height, 3),
-        "plots": functools.partial(_plots, list(members.values())),
-    }
+    return View(
+        id=identity,
+        members=tuple(Member(source, subject) for source, (subject, _) in members.items()),
+        names=tuple(dict.fromkeys(name for _, planes in members.values() for name in planes)),
+        down=_marks(height),
+        across=_marks(width),
+        ratio=round(width / height, 3),
+        plots=functools.partial(_plots, list(members.values())),
+        data=data,
+        title=title,
+    )
 
 
 def _plots(members: Sequence[tuple[str, Planes]], dark: bool) -> dict[str, Figure]:

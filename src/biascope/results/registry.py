@@ -350,6 +350,12 @@ def find(name: str) -> Measurement[..., Any]:
     return found
 
 
+def title_of(result: Result) -> str:
+    """The title of the measurement that gave a result."""
+    name = result.measurement
+    return find(name).title if name in names() else name.replace("_", " ").capitalize()
+
+
 def load(folder: Path | str) -> Result:
     """A saved result, as its own class."""
     folder = Path(folder)

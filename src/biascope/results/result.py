@@ -122,11 +122,40 @@ class Beside:
         kind: How it was taken, in words: results of other kinds are not compared with it.
         size: Of what is compared: results of other sizes are not laid over it.
         number: The number to put side by side.
+        quantities: What such numbers are.
+        reading: How to read a table of them.
+        meaning: What a difference between networks means, and what it does not.
+        along_training: The same of a difference between checkpoints of a training.
     """
 
     kind: str
     size: int
     number: Estimate
+    quantities: str
+    reading: str
+    meaning: str
+    along_training: str
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Directions in the space of inputs that a report steps through.
+
+    Attributes:
+        vectors: ``(direction, input)``, from most to least variance.
+        input_shape: Shape of one input.
+        values: Variance along each.
+        errors: Standard error of each variance.
+        mean: Mean variance over all directions.
+        resolved: How many of the first are told from noise; ``None`` where that is not known.
+    """
+
+    vectors: np.ndarray
+    input_shape: tuple[int, ...]
+    values: np.ndarray
+    errors: np.ndarray
+    mean: float
+    resolved: int | None
 
 
 class Sentence(NamedTuple):
@@ -176,8 +205,6 @@ class Result(ABC):
     """
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    #: Name of an array with axes (direction, input) that the report steps through, or "".
-    gallery: ClassVar[str] = ""
     #: Measurements that give the headline where a report has both, and why this one says something else.
     details_beside: ClassVar[Mapping[str, str]] = {}
     #: Tables that a report shows, by their keys in :meth:`tables`: the columns to show, each with its heading.
@@ -262,6 +289,10 @@ class Result(ABC):
         """Planes of frequencies by name, all of one shape, shown interactively in a report; most results have none."""
         return {}
 
+    def stepped(self) -> Directions | None:
+        """Directions that a report steps through; most results have none."""
+        return None
+
     def beside(self) -> Beside | None:
         """How it is compared with other results; None for most, which are not compared."""
         return None
@@ -286,6 +317,11 @@ class Result(ABC):
     def measurement(self) -> str:
         """The name of the measurement."""
         return str(self.provenance.get("measurement", type(self).__name__))
+
+    @property
+    def paper(self) -> str:
+        """The id of the paper that it comes from."""
+        return str(self.provenance.get("paper", ""))
 
     @property
     def warnings(self) -> list[str]:

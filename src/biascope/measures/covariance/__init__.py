@@ -18,7 +18,7 @@ from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import noise_floor, side_by_side
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Beside, Result, Sentence, Step
+from biascope.results.result import Beside, Directions, Result, Sentence, Step
 from biascope.results.wording import listed
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
@@ -86,7 +86,6 @@ class CovarianceResult(Result, ABC):
         "similarity_sizes": ("subspace",),
         "similarity": ("subspace",),
     }
-    gallery: ClassVar[str] = "directions"
     #: Fields that earlier versions kept among the settings, and their names there.
     _AMONG_SETTINGS: ClassVar[Mapping[str, str]] = {
         "derivative": "estimator",
@@ -133,7 +132,26 @@ class CovarianceResult(Result, ABC):
         return self.estimator.startswith("mixed")
 
     def beside(self) -> Beside:  # noqa: D102
-        return Beside(self.estimator, self.size, self.effective_rank)
+        return Beside(
+            kind=self.estimator,
+            size=self.size,
+            number=self.effective_rank,
+            quantities="Effective ranks",
+            reading="Effective rank: the number of input directions over which the gradient spreads. Compare within a column: each "
+            "column uses one estimator.",
+            meaning="Differences between networks are those of their architectures at initial weights, on random inputs. A smaller "
+            "effective rank means a stronger preference, which helps where the data lie along the preferred directions and hurts "
+            "where they do not. It does not rank networks by accuracy.",
+            along_training="Along training, the geometry changes from what the architecture prefers to what the data and labels need. "
+            "A falling effective rank means that the output comes to depend on fewer input directions. It does not say whether "
+            "the network generalises: compare with its test accuracy.",
+        )
+
+    def stepped(self) -> Directions:  # noqa: D102
+        mean = self.trace.value / self.directions.shape[1]
+        return Directions(
+            self.directions, self.input_shape, self.eigenvalues, self.eigenvalue_errors, mean, self.resolved
+        )
 
     def overlaid(  # noqa: D102
         self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool, dark: bool

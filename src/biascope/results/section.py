@@ -1,0 +1,218 @@
+"""SHOW: what a report says of each result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from biascope.results import embedding
+from biascope.results.directions import Stepper
+from biascope.results.embedding import Picture
+from biascope.results.numbers import NumberRow, Table, tables_of
+from biascope.results.planes import View, live_view
+from biascope.results.registry import title_of
+from biascope.results.result import Badge, Result, Sentence, Step
+from biascope.runs.rehearsal import counted
+
+LEAST_STATEMENTS, MOST_STATEMENTS = 3, 5  # of a summary
+_PICTURES = 3_000_000  # letters of a page, at most, for the pictures of single results
+_NUMBERS = "→\u00a0Numbers"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A sentence of a summary.
+
+    Attributes:
+        text: The sentence.
+        place: Where on the page it is shown.
+        words: What leads there.
+        about: Of what it is, on a page of several things.
+    """
+
+    text: str
+    place: str
+    words: str
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a report says of one result, in words, numbers and pictures.
+
+    Attributes:
+        id: On the page.
+        subject: Who was measured.
+        title: What was measured.
+        badge: The verdict.
+        sentence: The finding.
+        sentences: What a summary may say of it.
+        why_detail: Why it is only a detail beside other results, if it is.
+        warnings: Caveats.
+        numbers: Its numbers in words.
+        tables: Those that it shows.
+        meaning: What it means.
+        steps: What to do next.
+        pictures: Those that stand still.
+        plane: Planes of frequencies.
+        gallery: Directions to step through.
+        shown: Whether the page has it, or only its numbers.
+        place: Where in a training its checkpoint lies, in words.
+        left_out: Whether pictures were left out to keep the page small.
+        told: Whether it begins with the finding, which the summary has not said.
+        warned: Whether it has its caveats, which the summary has too.
+    """
+
+    id: str
+    subject: str
+    title: str
+    badge: Badge | None
+    sentence: str
+    sentences: tuple[Sentence, ...]
+    why_detail: str
+    warnings: tuple[str, ...]
+    numbers: tuple[NumberRow, ...]
+    tables: tuple[Table, ...]
+    meaning: str
+    steps: tuple[Step, ...]
+    pictures: tuple[Picture, ...] = ()
+    plane: View | None = None
+    gallery: Stepper | None = None
+    shown: bool = True
+    place: str = ""
+    left_out: bool = False
+    told: bool = True
+    warned: bool = True
+
+    @property
+    def intervals(self) -> bool:
+        """Whether any interval is known."""
+        return any(row.known for row in self.numbers)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its numbers stand with those of the whole page."""
+        return self.shown and not self.why_detail
+
+    def summarised(self, several: bool) -> list[Told]:
+        """What it says in the summary, linked to its picture, table or numbers."""
+        places = {item.key: (f"{self.id}-{item.key}", item.caption) for item in self.pictures}
+        if self.plane:
+            places["frequency_plane"] = (self.plane.id, "Frequency plane")
+        if self.gallery:
+            places["directions"] = (self.gallery.id, "Directions")
+        places |= {item.key: (item.id, item.title) for item in self.tables}
+        about = f"{self.subject}, {self.title.lower()}" if several else ""
+        found = []
+        for text, shown_by in self.sentences:
+            place, words = places.get(shown_by, (f"numbers-{self.id}", "Numbers"))
+            found.append(Told(text, place, f"→\u00a0{words}", about))
+        return found
+
+    def numbers_told(self, several: bool) -> list[Told]:
+        """Its first numbers as sentences, if it says little itself."""
+        found = []
+        for row in self.numbers[:LEAST_STATEMENTS]:
+            text = f"{row.label[:1].upper()}{row.label[1:]}: {row.value}"
+            text += f" (95 % CI {row.interval})." if row.known else "."
+            found.append(Told(text, f"numbers-{self.id}", _NUMBERS, self.subject if several else ""))
+        return found
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The sections of one subject, under its name."""
+
+    id: str
+    name: str
+    sections: tuple[Section, ...]
+
+
+def sections_of(results: Sequence[Result], ends: Mapping[int, str] | None) -> list[Section]:
+    """What the page says of each result.
+
+    Args:
+        results: All of the page.
+        ends: Of checkpoints, those that have pictures, by their places, with words for them.
+    """
+    room, steppers = _PICTURES, 0
+    sections: list[Section] = []
+    with counted("results of the report", len(results)) as advance:
+        for index, result in enumerate(results):
+            place = None if ends is None else ends.get(index, "")
+            section, used = _section(index, result, results, place, fits=room > 0, steppers=steppers)
+            room, steppers = room - used, steppers + (section.gallery is not None)
+            sections.append(section)
+            advance(1)
+    return sections
+
+
+def _section(
+    index: int, result: Result, results: Sequence[Result], place: str | None, *, fits: bool, steppers: int
+) -> tuple[Section, int]:
+    """The section of a result, and how much its pictures take; of checkpoints, the place in the training."""
+    identity, shown = f"result-{index}", place != ""
+    drawn = fits and shown and place != "First checkpoint"
+    pictures = embedding.pictures_of(result.plots, identity) if drawn else ()
+    view = live_view(f"plane-{index}", result) if shown else None
+    if view:
+        still = tuple(picture for picture in pictures if picture.of_planes)
+        pictures = tuple(picture for picture in pictures if not picture.of_planes)
+        view = view.with_pictures(still or (embedding.pictures_of(view.plots, view.id) if fits else ()))
+    directions = result.stepped() if shown else None
+    repeated = place not in (None, "Last checkpoint")  # its meaning would be the same words again
+    section = Section(
+        id=identity,
+        subject=result.subject,
+        title=title_of(result),
+        badge=result.badge(),
+        sentence=result.sentence(),
+        sentences=tuple(result.sentences()),
+        why_detail=result.why_detail(results),
+        warnings=tuple(result.warnings),
+        numbers=tuple(NumberRow.of(number, number.label) for number in result.headline().values()),
+        tables=tables_of(identity, result),
+        meaning="" if repeated else result.meaning(),
+        steps=() if repeated else tuple(result.next_steps()),
+        pictures=pictures,
+        plane=view,
+        gallery=None if directions is None else Stepper(f"gallery-{steppers}", directions),
+        shown=shown,
+        place=place or "",
+        left_out=not fits and shown,
+    )
+    return section, embedding.total_size(pictures + (view.pictures if view else ()))
+
+
+def by_subject(sections: Sequence[Section], trained: bool) -> list[Subject]:
+    """Sections under their subjects; of checkpoints, only the first and the last."""
+    shown = [section for section in sections if section.shown]
+    subjects = list(dict.fromkeys(section.subject for section in shown))
+    if trained:
+        subjects.reverse()  # the last one is the one in use
+    found = []
+    for index, subject in enumerate(subjects, 1):
+        own = tuple(section for section in shown if section.subject == subject)
+        found.append(Subject(f"subject-{index}", own[0].place or subject, own))
+    return found
+
+
+def summary_of(sections: Sequence[Section], concluded: Sequence[Told], compared: bool) -> list[Told]:
+    """Three to five statements with links to what shows them.
+
+    Args:
+        sections: All of the page.
+        concluded: What a comparison of them concludes, which comes first.
+        compared: Whether there is a comparison.
+    """
+    found = list(concluded)
+    shown = [section for section in sections if section.numbered]
+    several = len({section.subject for section in shown}) > 1
+    each = [] if compared and len(found) >= 3 else [section.summarised(several) for section in shown]
+    # The first of each result, then the second of each, so that none is drowned by another.
+    for turn in range(max(map(len, each), default=0)):
+        found += [those[turn] for those in each if turn < len(those)]
+    if len(found) < LEAST_STATEMENTS:
+        for section in shown:
+            found += section.numbers_told(several)
+    return found[:MOST_STATEMENTS]
