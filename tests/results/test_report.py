@@ -14,8 +14,8 @@ from chromium import Chromium, running
 from matplotlib.figure import Figure
 
 from biascope.measures.covariance import CovarianceResult
+from biascope.measures.covariance.compare import overlaid
 from biascope.results import embedding, report, section
-from biascope.results.comparison import overlaid
 from biascope.results.estimate import Estimate, Number
 from biascope.results.numbers import in_words
 from biascope.results.registry import find
@@ -151,7 +151,7 @@ def test_it_says_what_was_found_with_intervals_and_estimator(
 ) -> None:
     text = Page(write_report([anisotropy, geometry], tmp_path / "report.html")).text
     for result in (anisotropy, geometry):
-        assert all(statement in text for statement, _ in result.sentences()[:2])
+        assert all(statement in text for statement, _ in result.story().sentences[:2])
         for number in result.headline().values():
             value, interval = in_words(number)
             shown = "–" if interval == "unknown" else interval
@@ -247,7 +247,7 @@ def test_input_sizes_are_never_mixed(anisotropy: CovarianceResult, tmp_path: Pat
 
 
 def test_overlap_has_the_agreement_of_halves_on_its_diagonal(anisotropy: CovarianceResult) -> None:
-    pictures = overlaid([anisotropy, renamed(anisotropy, "second")], False)
+    pictures = overlaid([anisotropy, renamed(anisotropy, "second")], ["one", "second"], False, False)
     table = np.asarray(pictures["overlap"].axes[0].get_images()[0].get_array())
     halves = anisotropy.similarity[anisotropy.similarity_sizes.tolist().index(10)]
     np.testing.assert_allclose(np.diag(table), halves)
@@ -258,7 +258,7 @@ def test_overlaps_that_are_not_resolved_stand_in_brackets(anisotropy: Covariance
     unclear = dataclasses.replace(
         anisotropy, similarity=np.full(len(anisotropy.similarity), 0.3)
     )  # 10 of 36: chance is 0.28
-    figure = overlaid([unclear, renamed(unclear, "second")], False)["overlap"]
+    figure = overlaid([unclear, renamed(unclear, "second")], ["one", "second"], False, False)["overlap"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"(0.30)", "(1.00)"}
     assert "is not resolved" in figure.get_label()
 
@@ -514,7 +514,7 @@ def test_the_headline_is_told_once_and_details_are_folded(
     before, _, after = whole.partition("<details")
     inside, _, behind = after.partition("</details>")
     headline = renamed(dataclasses.replace(mean, resolved=3), "net")
-    first = headline.sentences()[0].text
+    first = headline.story().sentences[0].text
     assert before.count(first) == 1
     assert first not in inside
     assert '<p class="finding">' not in before, "the summary says it"
@@ -538,7 +538,7 @@ def test_details_of_another_network_or_without_a_headline_are_not_folded(
         page = Page(write_report(results, tmp_path / "report.html"))
         assert [attributes["id"] for tag, attributes in page.elements if tag == "details"] == ["settings"]
         for result in results:
-            assert result.sentences()[0].text in page.text
+            assert result.story().sentences[0].text in page.text
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -241,23 +241,17 @@ def test_a_page_on_checkpoints_shows_the_change_and_the_two_ends_alone(page_of: 
     assert "step-10" not in text.partition("<h1>")[2].partition("</nav>")[0]
 
 
-def test_every_measurement_says_what_it_means_and_what_to_do_next() -> None:
-    silent = [name for name in names() if "meaning" not in vars_of(find(name).result)]
-    assert not silent
-    assert not [name for name in names() if "next_steps" not in vars_of(find(name).result)]
-
-
-def vars_of(kind: type[Result]) -> set[str]:
-    """What a class or one of its parents other than Result defines."""
-    return {name for parent in kind.__mro__ if parent is not Result for name in vars(parent)} - {
-        name for parent in Result.__mro__[1:] for name in vars(parent)
-    }
+@pytest.mark.parametrize("name", names())
+def test_every_measurement_says_what_it_means_and_what_to_do_next(name: str) -> None:
+    (result,) = example(name)()
+    assert result.story().meaning.endswith(".")
+    assert result.story().next_steps
 
 
 @pytest.mark.parametrize("kind", ["scan", "features", "kernel", "sample score", "patterns", "advise", "merge check"])
 def test_the_commands_that_come_next_exist(kind: str) -> None:
     for result in results(kind):
-        for step in result.next_steps():
+        for step in result.story().next_steps:
             assert step.words.endswith(".")
             if step.command:
                 check_command(shlex.split(step.command))

@@ -14,7 +14,8 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story
 from biascope.results.wording import percent, short
 
 if TYPE_CHECKING:
@@ -136,20 +137,20 @@ class Merge(Result):
         ]
         return {"layers": layers, "layers_by_model": vectors}
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "The edit was written as computed, up to rounding. Numbers that were rounded away did not change, which "
-            "matters if their share is large: then write in float32. Whether the merged model is good cannot be seen "
-            "from weights."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "The edit was written as computed, up to rounding. Numbers that were rounded away did not change, which "
+                "matters if their share is large: then write in float32. Whether the merged model is good cannot be seen "
+                "from weights."
+            ),
+            next_steps=[
+                Step(
+                    "Test the merged model with labels. Before the next merge, check it without labels.",
+                    "biascope merge check BASE MODELS --data DATA",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [
-            Step(
-                "Test the merged model with labels. Before the next merge, check it without labels.",
-                "biascope merge check BASE MODELS --data DATA",
-            )
-        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
@@ -314,15 +315,17 @@ class Difference(Result):
         ]
         return {"layers": layers, "layers_by_model": models} | ({"layers_by_pair": pairs} if pairs else {})
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "Large distances show which layers fine-tuning changed. Cosines below 0 and more than 50 % opposite changes "
-            "show where two models pull against each other. Weights alone do not show whether predictions change: that "
-            "needs samples."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "Large distances show which layers fine-tuning changed. Cosines below 0 and more than 50 % opposite changes "
+                "show where two models pull against each other. Weights alone do not show whether predictions change: that "
+                "needs samples."
+            ),
+            next_steps=[
+                Step("Measure what a merge does to predictions.", "biascope merge check BASE MODELS --data DATA")
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Measure what a merge does to predictions.", "biascope merge check BASE MODELS --data DATA")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}

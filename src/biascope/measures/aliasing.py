@@ -18,7 +18,8 @@ from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import Number, over
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story
 from biascope.results.wording import listed, percent
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
@@ -102,15 +103,17 @@ class Aliasing(Result):
             f"{percent(between)} between them."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "The network was trained on samples. Tones beyond the Nyquist frequency cannot be seen in them, so a copy "
-            "there is invented, not learned. Large copies mean that the reconstruction must not be evaluated between "
-            "the samples. Small copies are no guarantee for other signals."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "The network was trained on samples. Tones beyond the Nyquist frequency cannot be seen in them, so a copy "
+                "there is invented, not learned. Large copies mean that the reconstruction must not be evaluated between "
+                "the samples. Small copies are no guarantee for other signals."
+            ),
+            next_steps=[
+                Step("Rank networks for your own signal, with a warning of aliasing.", "biascope inr advise SIGNAL")
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Rank networks for your own signal, with a warning of aliasing.", "biascope inr advise SIGNAL")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves = {

@@ -19,7 +19,7 @@ from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail
 from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import measurement
-from biascope.results.result import Sentence
+from biascope.results.story import Sentence, Story
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -100,18 +100,22 @@ class Anisotropy(CovarianceResult):
             words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."
         return words
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def story(self) -> Story:  # noqa: D102
+        return replace(
+            super().story(),
+            sentences=self._sentences(),
+            meaning=(
+                "The first directions are those along which the gradient of an untrained network varies most from one initialisation "
+                "to the "
+                "next. The paper found that linear problems along early directions are learned well and along late ones poorly. It was "
+                "tested for linearly separable data. It says little about data whose classes are separated in another way."
+            ),
+        )
+
+    def _sentences(self) -> list[Sentence]:
         prefers = self.preference()
         words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
         return [Sentence(words, "spectrum"), *self.preference_sentences(), *self.resolved_sentence()]
-
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "The first directions are those along which the gradient of an untrained network varies most from one initialisation "
-            "to the "
-            "next. The paper found that linear problems along early directions are learned well and along late ones poorly. It was "
-            "tested for linearly separable data. It says little about data whose classes are separated in another way."
-        )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         shown_as = "Squared mixed derivative" if self.mixed else "Variance of the gradient"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail, narrowed
 from biascope.results.draw import captioned
 from biascope.results.registry import measurement
-from biascope.results.result import Sentence
+from biascope.results.story import Sentence, Story
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -49,19 +49,24 @@ class Geometry(CovarianceResult):
         words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size} directions."
         return words + (f" The network prefers {prefers}." if prefers else "")
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def story(self) -> Story:  # noqa: D102
+        return replace(
+            super().story(),
+            sentences=self._sentences(),
+            meaning=(
+                "The output changes most along the leading directions, whatever the sign of the slope. A trained network with "
+                "few leading directions ignores changes along all others. This is about how strongly the output reacts, not "
+                "about whether the reaction is useful: directions that separate classes and directions that fool the network can "
+                "both lead."
+            ),
+        )
+
+    def _sentences(self) -> list[Sentence]:
         prefers = self.preference()
         words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
         found = [Sentence(words, "spectrum"), *self.preference_sentences(), *self.resolved_sentence()]
         # A picture of directions belongs to other measurements; here the viewer shows them.
         return [Sentence(text, "directions" if key == "leading_directions" else key) for text, key in found]
-
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "The output changes most along the leading directions, whatever the sign of the slope. A trained network with few leading "
-            "directions ignores changes along all others. This is about how strongly the output reacts, not about whether the reaction "
-            "is useful: directions that separate classes and directions that fool the network can both lead."
-        )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         from biascope.results import draw

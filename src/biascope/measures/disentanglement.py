@@ -23,7 +23,7 @@ from biascope.families.family import Network
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement
-from biascope.results.result import Step
+from biascope.results.story import Step, Story
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -144,16 +144,16 @@ class Disentanglement(EditingResult):
             f"{', '.join(shares)} of the coefficients in [{self.alphas[0]:g}, {self.alphas[-1]:g}]².{ending}"
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "Where ξ is small, adding both task vectors changes each task as its own vector alone would. A large area "
-            "means that coefficients can be chosen freely. It is measured on the outputs for these samples, not on "
-            "accuracy. Far from the pre-trained weights, a network can give one answer to all samples: ξ is low there, "
-            "and the edit is useless."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "Where ξ is small, adding both task vectors changes each task as its own vector alone would. A large area "
+                "means that coefficients can be chosen freely. It is measured on the outputs for these samples, not on "
+                "accuracy. Far from the pre-trained weights, a network can give one answer to all samples: ξ is low there, "
+                "and the edit is useless."
+            ),
+            next_steps=[Step("Check models of your own for merging.", "biascope merge check BASE MODELS --data DATA")],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Check models of your own for merging.", "biascope merge check BASE MODELS --data DATA")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         maps = dict(zip(self.methods, self.xi, strict=True))

@@ -21,7 +21,7 @@ from biascope.kernels.gram import tangent_gram
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped
 from biascope.results.registry import measurement
-from biascope.results.result import Step
+from biascope.results.story import Step, Story
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
@@ -89,16 +89,18 @@ class EigenfunctionLocalisation(EditingResult):
             f"samples of {task}. The rest lies on {other}. Without localisation, the share is 50 % or more."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "A share near 100 % means that the functions that represent a task are active on its own samples alone, so "
-            "that adding its task vector leaves others untouched. Without localisation the share is 50 % or more, because the kernel "
-            "between samples of the task contains each sample with itself. Held-out samples of the task as the control show that "
-            "value. The share is a property of the tangent kernel, not of trained accuracy."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "A share near 100 % means that the functions that represent a task are active on its own samples alone, so that "
+                "adding its task vector leaves others untouched. Without localisation the share is 50 % or more, because the "
+                "kernel between samples of the task contains each sample with itself. Held-out samples of the task as the "
+                "control show that value. The share is a property of the tangent kernel, not of trained accuracy."
+            ),
+            next_steps=[
+                Step("Measure how much task vectors interfere.", "biascope edit ENCODER --what disentanglement")
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Measure how much task vectors interfere.", "biascope edit ENCODER --what disentanglement")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         energies = dict(zip(self.states, self.energy, strict=True))

@@ -24,7 +24,8 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over, paired_error
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story, model_word
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import seed_of
@@ -112,20 +113,20 @@ class FeatureElimination(Result):
             f"counts is {100 * lead.value:+.1f} points."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "If removing the directions of least geometry costs less accuracy than removing random ones of equal "
-            "variance, the network hardly used them. A small or negative lead means that the geometry at initialisation "
-            "does not tell which features matter for these data."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "If removing the directions of least geometry costs less accuracy than removing random ones of equal "
+                "variance, the network hardly used them. A small or negative lead means that the geometry at initialisation "
+                "does not tell which features matter for these data."
+            ),
+            next_steps=[
+                Step(
+                    "Score single samples instead of features.",
+                    f"biascope measure sample_score {model_word(self.subject)} --data DATASET",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [
-            Step(
-                "Score single samples instead of features.",
-                f"biascope measure sample_score {self.model_word} --data DATASET",
-            )
-        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, bands = {}, {}

@@ -22,7 +22,8 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story, model_word
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -107,14 +108,19 @@ class GeometryEvolution(Result):
             f"{self.chance[0]:.2f} in absolute value."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "A correlation well above that of a matrix without structure means that training first changes the geometry "
-            "where the data vary and the network already reacts. It is about the start of training only."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "A correlation well above that of a matrix without structure means that training first changes the geometry "
+                "where the data vary and the network already reacts. It is about the start of training only."
+            ),
+            next_steps=[
+                Step(
+                    "Follow the geometry through training.",
+                    f"biascope measure geometry_motion {model_word(self.subject)}",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Follow the geometry through training.", f"biascope measure geometry_motion {self.model_word}")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         line = np.arange(1, len(self.eigenvalues) + 1)

@@ -22,7 +22,8 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story, model_word
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -135,20 +136,20 @@ class GeometryMotion(Result):
             f"For a matrix without structure, it is {self.chance[0]:.2f} and {self.chance[1]:.2f}."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "A rising correlation with GSG means that training makes the network react more along directions in which "
-            "the data vary and to which it reacted from the start. The curves are means over runs. They do not say "
-            "which of the directions are useful for the labels."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "A rising correlation with GSG means that training makes the network react more along directions in which "
+                "the data vary and to which it reacted from the start. The curves are means over runs. They do not say "
+                "which of the directions are useful for the labels."
+            ),
+            next_steps=[
+                Step(
+                    "Look at single checkpoints of your own training.",
+                    f"biascope scan {model_word(self.subject)} --checkpoints FOLDER",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [
-            Step(
-                "Look at single checkpoints of your own training.",
-                f"biascope scan {self.model_word} --checkpoints FOLDER",
-            )
-        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         places = self.epochs.astype(float)

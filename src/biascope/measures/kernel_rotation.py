@@ -24,7 +24,8 @@ from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import SHARE, Number, over
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story, model_word
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -124,20 +125,20 @@ class KernelRotation(Result):
             f"{100 * self.energy[:, 0].mean():.0f} % before."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "If the alignment of the target grows more than that of other functions, training rotates the kernel "
-            "towards the target, so that the target becomes easier than it was at initialisation. It does not show that "
-            "this rotation causes better test accuracy."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "If the alignment of the target grows more than that of other functions, training rotates the kernel "
+                "towards the target, so that the target becomes easier than it was at initialisation. It does not show that "
+                "this rotation causes better test accuracy."
+            ),
+            next_steps=[
+                Step(
+                    "Compare the network with its linearisation, whose kernel cannot rotate.",
+                    f"biascope measure linearized_training {model_word(self.subject)}",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [
-            Step(
-                "Compare the network with its linearisation, whose kernel cannot rotate.",
-                f"biascope measure linearized_training {self.model_word}",
-            )
-        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         growth, target, places = self.growth.mean(0), self.target_growth.mean(0), np.arange(self.alignment.shape[2]) + 1

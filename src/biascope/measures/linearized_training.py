@@ -23,7 +23,8 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story, model_word
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import generator_for, seed_of
 from biascope.runs.run import Run
@@ -110,15 +111,19 @@ class LinearizedTraining(Result):
             + (f" {gone} of {self.diverged.size} trainings diverged and are left out." if gone else "")
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "The linearisation has the network's tangent kernel and nothing else. If the network is more accurate, it "
-            "gains from changing its kernel during training; if it is less accurate, the linear model is enough or "
-            "better. Both are trained by the same recipe, which may suit one of them better."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "The linearisation has the network's tangent kernel and nothing else. If the network is more accurate, it "
+                "gains from changing its kernel during training; if it is less accurate, the linear model is enough or "
+                "better. Both are trained by the same recipe, which may suit one of them better."
+            ),
+            next_steps=[
+                Step(
+                    "See how the kernel itself changes.", f"biascope measure kernel_rotation {model_word(self.subject)}"
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("See how the kernel itself changes.", f"biascope measure kernel_rotation {self.model_word}")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures, repeats, by_target = {}, self.accuracy.shape[3], len(self.targets) > 1

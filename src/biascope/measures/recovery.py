@@ -19,7 +19,8 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over
 from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Plane, Result, Step
+from biascope.results.result import Plane, Result
+from biascope.results.story import Step, Story
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -116,15 +117,15 @@ class Recovery(Result):
             f"reaches. The reconstruction has a share of {self.outside.mean():.1g} of its own energy there."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "Energy that is recovered is where the reconstruction has the frequencies of the signal. Energy that no "
-            "harmonic reaches cannot be learned, however long the training. A high PSNR on the samples does not mean "
-            "that the signal is right between them."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "Energy that is recovered is where the reconstruction has the frequencies of the signal. Energy that no "
+                "harmonic reaches cannot be learned, however long the training. A high PSNR on the samples does not mean "
+                "that the signal is right between them."
+            ),
+            next_steps=[Step("Rank networks for your own signal.", "biascope inr advise SIGNAL")],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Rank networks for your own signal.", "biascope inr advise SIGNAL")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         shares = {

@@ -23,7 +23,8 @@ from biascope.results.draw import blank, captioned, panel
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife, spearman
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Sentence, Step
+from biascope.results.result import Result
+from biascope.results.story import Sentence, Step, Story, model_word
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, master_dtype
@@ -113,15 +114,24 @@ class SampleScores(Result):
         ranks = f" The rankings from two halves of the draws have a rank correlation of {self.agreement.value:.2f}."
         return f"{words}.{ranks if math.isfinite(self.agreement.value) else ''}"
 
-    def page_title(self) -> str:  # noqa: D102
-        return f"Sample scores: along which samples of {self._data} {self.subject} can change its output"
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            page_title=f"Sample scores: along which samples of {self._data} {self.subject} can change its output",
+            sentences=self._sentences(),
+            meaning=(
+                "Samples with a high score lie along directions to which the untrained network reacts strongly; they tend to be "
+                "smooth and bright. Samples with a low score look nearly alike to it. The score does not say which samples are "
+                "useful for training: pruning by it was worse than pruning at random in our tests."
+            ),
+            next_steps=self._next_steps(),
+        )
 
     @property
     def _data(self) -> str:
         whole = str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
         return re.sub(r"-[0-9a-f]{16}$", "", whole)  # without the digest that tells sets of one name apart
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def _sentences(self) -> list[Sentence]:
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
         found = [
             Sentence(
@@ -151,23 +161,19 @@ class SampleScores(Result):
             found.append(Sentence(words, "extreme_samples"))
         return found
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "Samples with a high score lie along directions to which the untrained network reacts strongly; they tend to be smooth and "
-            "bright. Samples with a low score look nearly alike to it. The score does not say which samples are useful for training: "
-            "pruning by it was worse than pruning at random in our tests."
-        )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
+    def _next_steps(self) -> list[Step]:
         found = []
         if math.isfinite(self.agreement.value) and self.agreement.value < 0.9:
             draws = int(self.provenance.get("settings", {}).get("draws", 1000))
             words = "Draw more networks, until the order of the samples is settled."
             found.append(
-                Step(words, f"biascope measure sample_score {self.model_word} --data {self._data} --draws {4 * draws}")
+                Step(
+                    words,
+                    f"biascope measure sample_score {model_word(self.subject)} --data {self._data} --draws {4 * draws}",
+                )
             )
         words = "See what of these data and their labels the network learns first."
-        return [*found, Step(words, f"biascope kernel {self.model_word} --data {self._data}")]
+        return [*found, Step(words, f"biascope kernel {model_word(self.subject)} --data {self._data}")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         pictures, classes = {}, self.by_class()

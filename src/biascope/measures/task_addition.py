@@ -31,7 +31,7 @@ from biascope.families.family import Network
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
-from biascope.results.result import Step
+from biascope.results.story import Step, Story
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
@@ -132,19 +132,20 @@ class TaskAddition(AccuraciesAfterEdits):
         """Accuracies of every seed, editing method and task."""
         return {"accuracies": self.accuracies(single=self.single, merged=self.merged)}
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "The accuracy after addition shows how well several tasks fit into one model. Compare it with the "
-            "single-task accuracy: the gap is the price of sharing one set of weights. The coefficient was chosen on "
-            "validation samples, so other data may need another one."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "The accuracy after addition shows how well several tasks fit into one model. Compare it with the "
+                "single-task accuracy: the gap is the price of sharing one set of weights. The coefficient was chosen on "
+                "validation samples, so other data may need another one."
+            ),
+            next_steps=[
+                Step(
+                    "Check models of your own for merging, without labels.",
+                    "biascope merge check BASE MODELS --data DATA",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [
-            Step(
-                "Check models of your own for merging, without labels.", "biascope merge check BASE MODELS --data DATA"
-            )
-        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, chosen = self.mean_curves(self.curves), self.mean_chosen()

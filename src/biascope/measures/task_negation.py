@@ -24,7 +24,7 @@ from biascope.families.family import Network
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
-from biascope.results.result import Step
+from biascope.results.story import Step, Story
 from biascope.runs.identity import content_of
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
@@ -113,19 +113,19 @@ class TaskNegation(AccuraciesAfterEdits):
         """Accuracies of every seed, editing method and target."""
         return {"accuracies": self.accuracies(target=self.target, control=self.control)}
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "A task is forgotten if its accuracy falls while that of the control task stays. Low accuracy does not mean "
-            "that the knowledge is gone: a new linear probe may still find it."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "A task is forgotten if its accuracy falls while that of the control task stays. Low accuracy does not mean "
+                "that the knowledge is gone: a new linear probe may still find it."
+            ),
+            next_steps=[
+                Step(
+                    "Subtract a task vector of your own models.",
+                    "biascope merge apply BASE MODEL=-0.5 --out forgotten.safetensors",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [
-            Step(
-                "Subtract a task vector of your own models.",
-                "biascope merge apply BASE MODEL=-0.5 --out forgotten.safetensors",
-            )
-        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         curves, control = self.mean_curves(self.target_curves), self.mean_curves(self.control_curves)

@@ -12,15 +12,16 @@ from biascope.results.embedding import Picture
 from biascope.results.numbers import NumberRow
 from biascope.results.planes import View, distinct, joint_views
 from biascope.results.registry import title_of
-from biascope.results.result import Beside, Result
+from biascope.results.result import Result
 from biascope.results.section import Told
+from biascope.results.story import Compared, Story
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class BesideCell:
+class ComparedCell:
     """A number of one subject in the table of a comparison.
 
     Attributes:
@@ -36,11 +37,11 @@ class BesideCell:
     share: str
 
     @classmethod
-    def of(cls, beside: Beside) -> BesideCell:
+    def of(cls, compared: Compared) -> ComparedCell:
         """The words of what is compared."""
-        row = NumberRow.of(beside.number)
-        share = min(max(beside.number.value / beside.size, 0.0), 1.0)
-        return cls(row.value, row.interval if row.known else "", beside.size, f"{100 * share:.1f}")
+        row = NumberRow.of(compared.number)
+        share = min(max(compared.number.value / compared.size, 0.0), 1.0)
+        return cls(row.value, row.interval if row.known else "", compared.size, f"{100 * share:.1f}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Comparison:
     quantities: str
     reading: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[BesideCell, ...], ...]], ...]
+    rows: tuple[tuple[str, tuple[tuple[ComparedCell, ...], ...]], ...]
     planes: tuple[View, ...]
     groups: tuple[Overlay, ...]
     statements: tuple[Told, ...]
@@ -83,31 +84,32 @@ class Comparison:
     id: ClassVar[str] = "comparison"
 
 
-def comparison_of(results: Sequence[Result], trained: bool) -> Comparison | None:
+def comparison_of(results: Sequence[Result], stories: Sequence[Story], trained: bool) -> Comparison | None:
     """A table of one number for each subject, pictures of what may be overlaid, and what follows; None if nothing is compared.
 
     Args:
         results: Of several subjects.
+        stories: What is to be told of each.
         trained: Whether they are checkpoints of a training, in its order.
     """
-    known = [(result, beside) for result in results if (beside := result.beside()) is not None]
+    both = zip(results, stories, strict=True)
+    known = [(result, story.compared) for result, story in both if story.compared is not None]
     known.sort(key=lambda pair: bool(pair[0].why_detail(results)))  # what gives the headline comes first
     titles = {(result.measurement, beside.kind): f"{title_of(result)} ({beside.kind})" for result, beside in known}
-    alike: dict[tuple[str, str, int], list[tuple[Result, Beside]]] = {}
+    alike: dict[tuple[str, str, int], list[tuple[Result, Compared]]] = {}
     for result, beside in known:
         alike.setdefault((result.measurement, beside.kind, beside.size), []).append((result, beside))
     groups, statements, meanings = [], list[Told](), list[str]()
     for index, (key, members) in enumerate(alike.items()):
-        group = [result for result, _ in members]
+        group, beside = [result for result, _ in members], members[0][1]
         if len({result.subject for result in group}) < 2:
             continue
-        pictures = embedding.pictures_of(functools.partial(overlaid, group), f"all-{index}")
+        pictures = embedding.pictures_of(functools.partial(overlaid, group, beside), f"all-{index}")
         overlay = Overlay(f"all-{index}", titles[key[:2]], pictures)
         groups.append(overlay)
         if not group[0].why_detail(results):
-            beside = members[0][1]
             meanings.append(beside.along_training if trained else beside.meaning)
-            statements += _concluded(group, trained, overlay)
+            statements += _concluded(group, beside, trained, overlay)
     planes = joint_views((f"plane-{index}", title_of(result), result) for index, result in enumerate(results))
     if not known and not planes:
         return None
@@ -126,30 +128,31 @@ def comparison_of(results: Sequence[Result], trained: bool) -> Comparison | None
 
 
 def _rows(
-    known: Sequence[tuple[Result, Beside]], columns: Sequence[tuple[str, str]], trained: bool
-) -> list[tuple[str, tuple[tuple[BesideCell, ...], ...]]]:
+    known: Sequence[tuple[Result, Compared]], columns: Sequence[tuple[str, str]], trained: bool
+) -> list[tuple[str, tuple[tuple[ComparedCell, ...], ...]]]:
     found = []
     for subject in dict.fromkeys(result.subject for result, _ in known):
         own = [(result.measurement, beside) for result, beside in known if result.subject == subject]
         cells = tuple(
-            tuple(BesideCell.of(beside) for name, beside in own if (name, beside.kind) == column) for column in columns
+            tuple(ComparedCell.of(beside) for name, beside in own if (name, beside.kind) == column)
+            for column in columns
         )
         found.append((checkpoint_name(subject) if trained else subject, cells))
     return found
 
 
-def _concluded(group: Sequence[Result], trained: bool, overlay: Overlay) -> list[Told]:
+def _concluded(group: Sequence[Result], compared: Compared, trained: bool, overlay: Overlay) -> list[Told]:
     captions = {picture.key: picture.caption for picture in overlay.pictures}
     found = []
-    for text, shown_by in group[0].conclusions(group, _labels(group), trained):
+    for text, shown_by in compared.concluded(group, _labels(group), trained):
         place = f"{overlay.id}-{shown_by}" if shown_by in captions else "comparison-table"
         found.append(Told(text, place, f"→\u00a0{captions.get(shown_by, 'Table')}"))
     return found
 
 
-def overlaid(group: Sequence[Result], dark: bool) -> dict[str, Figure]:
+def overlaid(group: Sequence[Result], compared: Compared, dark: bool) -> dict[str, Figure]:
     """Pictures of results of one measurement, one kind and one size, under names that tell them apart."""
-    return group[0].overlaid(group, _labels(group), _all_points(group), dark)
+    return compared.overlaid(group, _labels(group), _all_points(group), dark)
 
 
 def _labels(group: Sequence[Result]) -> list[str]:

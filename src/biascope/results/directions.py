@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from biascope.results.numbers import rounded
-from biascope.results.result import Directions
+from biascope.results.story import Directions
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from biascope.results.estimate import Estimate, Number, interval_in_words
-from biascope.results.result import Badge, Result
+from biascope.results.result import Result
+from biascope.results.story import Badge, Story
 
 MOST_ROWS = 40  # of a table that are shown
 NO_SPREAD = "The spread of this number was not measured: it comes from one set of draws, or from one run. Another seed shows it."
@@ -84,10 +85,10 @@ class Table:
         return self.key.replace("_", " ").capitalize()
 
 
-def tables_of(identity: str, result: Result) -> tuple[Table, ...]:
+def tables_of(identity: str, result: Result, story: Story) -> tuple[Table, ...]:
     """The tables that a result wants shown."""
-    every, found = result.tables() if result.shown_tables else {}, []
-    for key, columns in result.shown_tables.items():
+    every, found = result.tables() if story.shown_tables else {}, []
+    for key, columns in story.shown_tables.items():
         rows = every.get(key, [])
         # A column in which nothing is known says nothing.
         there = {name: words for name, words in columns.items() if any(row.get(name) is not None for row in rows)}

@@ -16,7 +16,7 @@ from biascope.results import document
 from biascope.results.finding import FigureOfPaper, Finding
 from biascope.results.page import citation, download, rendered
 from biascope.results.record import DOCUMENT, Record
-from biascope.results.result import Badge, Step
+from biascope.results.story import Badge, Step
 from biascope.results.wording import duration, listed, natural_order
 from biascope.runs.files import require_ours, write_atomically
 

@@ -21,6 +21,7 @@ from biascope.results.provenance import common_and_own, repeats
 from biascope.results.registry import saved, title_of
 from biascope.results.result import Result
 from biascope.results.section import Section, Subject, Told, by_subject, sections_of, summary_of
+from biascope.results.story import Story
 from biascope.results.wording import listed
 from biascope.runs.files import require_ours, write_atomically
 
@@ -58,12 +59,12 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     """
     if not results:
         raise ValueError("results must hold at least one result to report, got none. Run a measurement first.")
-    trained = _checkpoints(results)
-    comparison = comparison_of(results, trained) if len({result.subject for result in results}) > 1 else None
-    sections = sections_of(results, _ends(results) if trained else None)
+    trained, stories = _checkpoints(results), [result.story() for result in results]
+    comparison = comparison_of(results, stories, trained) if len({result.subject for result in results}) > 1 else None
+    sections = sections_of(results, stories, _ends(results) if trained else None)
     summary = summary_of(sections, comparison.statements if comparison else (), comparison is not None)
     sections = _without_repetition(sections, summary, told=not (trained and comparison))
-    frame = _frame(results, sections, comparison, summary, trained, title)
+    frame = _frame(results, stories, sections, comparison, summary, trained, title)
     bare = rendered("report.html", frame | _shown(sections, trained))
     steppers = iter(filled([section.gallery for section in sections if section.gallery], LIMIT - len(bare)))
     sections = [replace(section, gallery=next(steppers)) if section.gallery else section for section in sections]
@@ -79,6 +80,7 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
 
 def _frame(
     results: Sequence[Result],
+    stories: Sequence[Story],
     sections: Sequence[Section],
     comparison: Comparison | None,
     summary: Sequence[Told],
@@ -87,7 +89,7 @@ def _frame(
 ) -> dict[str, Any]:
     """What the template shows around the sections."""
     common, own = common_and_own(results)
-    kind, usual = _kind_and_title(results, trained)
+    kind, usual = _kind_and_title(results, stories, trained)
     version = results[0].provenance.get("versions", {}).get("biascope", "")
     numbered = [section for section in sections if section.numbered]
     return {
@@ -220,7 +222,7 @@ def _undrawable(result: Result) -> str:
     """Why a saved result cannot be shown, if it cannot: its values may be of the right type and still not fit together."""
     try:
         live_view("plane", result)
-        if (directions := result.stepped()) is not None:
+        if (directions := result.story().directions) is not None:
             _ = Stepper("", directions).data
         result.plots(False)
     except Exception as error:
@@ -242,17 +244,18 @@ def _ends(results: Sequence[Result]) -> dict[int, str]:
     return {place: words[subject] for place, subject in enumerate(subjects) if subject in words}
 
 
-def _kind_and_title(results: Sequence[Result], trained: bool) -> tuple[str, str]:
+def _kind_and_title(results: Sequence[Result], stories: Sequence[Story], trained: bool) -> tuple[str, str]:
     """What kind of report it is, and its title."""
     subjects = list(dict.fromkeys(result.subject for result in results))
     if trained:
         return "checkpoints", f"{subjects[0].rpartition(' at ')[0]} along training: {len(subjects)} checkpoints"
-    first = [result for result in results if not result.why_detail(results)]
-    kinds = list(dict.fromkeys(result.page_kind or title_of(result).lower() for result in first))
+    both = zip(results, stories, strict=True)
+    first = [(result, story) for result, story in both if not result.why_detail(results)]
+    kinds = list(dict.fromkeys(story.page_kind or title_of(result).lower() for result, story in first))
     if len(subjects) > 1:
         return "comparison" if len(kinds) == 1 else _listed(kinds), f"Comparison of {_listed(subjects)}"
-    titles = {result.page_title() for result in first}
-    usual = f"{title_of(first[0])} of {subjects[0]}" if len(first) == 1 else f"Inductive bias of {subjects[0]}"
+    titles = {story.page_title for _, story in first}
+    usual = f"{title_of(first[0][0])} of {subjects[0]}" if len(first) == 1 else f"Inductive bias of {subjects[0]}"
     return _listed(kinds), (titles.pop() if len(titles) == 1 else "") or usual
 
 

@@ -16,12 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from biascope.results import store
 from biascope.results.estimate import Estimate, Number
+from biascope.results.story import Story
 from biascope.runs.command_line import command_line
 
 if TYPE_CHECKING:
@@ -115,86 +116,6 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """How a result is compared with others of its measurement.
-
-    Attributes:
-        kind: How it was taken, in words: results of other kinds are not compared with it.
-        size: Of what is compared: results of other sizes are not laid over it.
-        number: The number to put side by side.
-        quantities: What such numbers are.
-        reading: How to read a table of them.
-        meaning: What a difference between networks means, and what it does not.
-        along_training: The same of a difference between checkpoints of a training.
-    """
-
-    kind: str
-    size: int
-    number: Estimate
-    quantities: str
-    reading: str
-    meaning: str
-    along_training: str
-
-
-@dataclass(frozen=True, eq=False)
-class Directions:
-    """Directions in the space of inputs that a report steps through.
-
-    Attributes:
-        vectors: ``(direction, input)``, from most to least variance.
-        input_shape: Shape of one input.
-        values: Variance along each.
-        errors: Standard error of each variance.
-        mean: Mean variance over all directions.
-        resolved: How many of the first are told from noise; ``None`` where that is not known.
-    """
-
-    vectors: np.ndarray
-    input_shape: tuple[int, ...]
-    values: np.ndarray
-    errors: np.ndarray
-    mean: float
-    resolved: int | None
-
-
-class Sentence(NamedTuple):
-    """A sentence of a report's summary, and what on the page shows it.
-
-    Attributes:
-        text: In plain words.
-        shown_by: Key of a picture or of a shown table, ``"directions"`` for the viewer, or empty for the numbers.
-    """
-
-    text: str
-    shown_by: str = ""
-
-
-class Step(NamedTuple):
-    """Something to do after reading a result.
-
-    Attributes:
-        words: What, and why.
-        command: What to type, if there is a command for it.
-    """
-
-    words: str
-    command: str = ""
-
-
-class Badge(NamedTuple):
-    """A verdict in a word or two.
-
-    Attributes:
-        text: The verdict.
-        tone: ``"good"``, ``"fair"``, ``"bad"`` or ``"open"``, which a page gives a colour.
-    """
-
-    text: str
-    tone: str
-
-
-@dataclass(frozen=True)
 class Result(ABC):
     """The result of a measurement: frozen, self-describing, independent of the code that computed it.
 
@@ -207,10 +128,6 @@ class Result(ABC):
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: Measurements that give the headline where a report has both, and why this one says something else.
     details_beside: ClassVar[Mapping[str, str]] = {}
-    #: Tables that a report shows, by their keys in :meth:`tables`: the columns to show, each with its heading.
-    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    #: What kind of report it makes, in a word or two; by default the title of the measurement.
-    page_kind: ClassVar[str] = ""
 
     provenance: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
@@ -236,46 +153,14 @@ class Result(ABC):
     def plots(self, dark: bool = False) -> dict[str, Figure]:
         """Every picture under a key in snake_case that no wording changes; figures carry their captions (``draw.captioned``)."""
 
-    def sentences(self) -> list[Sentence]:
-        """What a summary says of it: one to five sentences, the most important first, each with what shows it."""
-        return [Sentence(self.sentence())]
-
-    def meaning(self) -> str:
-        """What the result means and what it does not, in plain words."""
-        return ""
-
-    def next_steps(self) -> list[Step]:
-        """What to do next, with a command to type where there is one."""
-        return []
-
-    def badge(self) -> Badge | None:
-        """The verdict, if it gives one."""
-        return None
-
-    def page_title(self) -> str:
-        """The title of a report on this result alone; by default the report's own."""
-        return ""
-
-    def conclusions(self, group: Sequence[Any], labels: Sequence[str], trained: bool) -> list[Sentence]:
-        """What a comparison concludes from several results of one measurement, kind and size; shown by :meth:`overlaid`.
-
-        Args:
-            group: The results, this one among them.
-            labels: A distinct name for each.
-            trained: Whether they are checkpoints of a training, in its order.
-        """
-        return []
+    def story(self) -> Story:
+        """What a report tells of it besides its numbers, pictures and tables."""
+        return Story()
 
     def class_name(self, label: int) -> str:
         """The name of a class of the data, where it is known; else its number."""
         names = self.provenance.get("data", {}).get("classes", ())
         return str(names[label]) if 0 <= label < len(names) else f"class {label}"
-
-    @property
-    def model_word(self) -> str:
-        """The network as one would type it in a command; ``MODEL`` where that is not known."""
-        known = Path(__file__).parents[1] / "networks" / f"{self.subject}.py"  # a file there is a network of that name
-        return self.subject if re.fullmatch(r"[a-z]\w*", self.subject) and known.is_file() else "MODEL"
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Tables by name, for programs: rows of the same snake_case columns, with plain values or numbers in them; most have none."""
@@ -287,25 +172,6 @@ class Result(ABC):
 
     def planes(self) -> dict[str, Plane]:
         """Planes of frequencies by name, all of one shape, shown interactively in a report; most results have none."""
-        return {}
-
-    def stepped(self) -> Directions | None:
-        """Directions that a report steps through; most results have none."""
-        return None
-
-    def beside(self) -> Beside | None:
-        """How it is compared with other results; None for most, which are not compared."""
-        return None
-
-    def overlaid(self, group: Sequence[Any], labels: Sequence[str], trained: bool, dark: bool) -> dict[str, Figure]:
-        """Pictures of several results of one measurement, kind and size.
-
-        Args:
-            group: The results, this one among them.
-            labels: A distinct name for each.
-            trained: Whether they are checkpoints of a training, in its order.
-            dark: For a dark page.
-        """
         return {}
 
     @property

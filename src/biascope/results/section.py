@@ -11,7 +11,8 @@ from biascope.results.embedding import Picture
 from biascope.results.numbers import NumberRow, Table, tables_of
 from biascope.results.planes import View, live_view
 from biascope.results.registry import title_of
-from biascope.results.result import Badge, Result, Sentence, Step
+from biascope.results.result import Result
+from biascope.results.story import Badge, Sentence, Step, Story
 from biascope.runs.rehearsal import counted
 
 LEAST_STATEMENTS, MOST_STATEMENTS = 3, 5  # of a summary
@@ -128,19 +129,20 @@ class Subject:
     sections: tuple[Section, ...]
 
 
-def sections_of(results: Sequence[Result], ends: Mapping[int, str] | None) -> list[Section]:
+def sections_of(results: Sequence[Result], stories: Sequence[Story], ends: Mapping[int, str] | None) -> list[Section]:
     """What the page says of each result.
 
     Args:
         results: All of the page.
+        stories: What is to be told of each.
         ends: Of checkpoints, those that have pictures, by their places, with words for them.
     """
     room, steppers = _PICTURES, 0
     sections: list[Section] = []
     with counted("results of the report", len(results)) as advance:
-        for index, result in enumerate(results):
+        for index, story in enumerate(stories):
             place = None if ends is None else ends.get(index, "")
-            section, used = _section(index, result, results, place, fits=room > 0, steppers=steppers)
+            section, used = _section(index, story, results, place, fits=room > 0, steppers=steppers)
             room, steppers = room - used, steppers + (section.gallery is not None)
             sections.append(section)
             advance(1)
@@ -148,10 +150,10 @@ def sections_of(results: Sequence[Result], ends: Mapping[int, str] | None) -> li
 
 
 def _section(
-    index: int, result: Result, results: Sequence[Result], place: str | None, *, fits: bool, steppers: int
+    index: int, story: Story, results: Sequence[Result], place: str | None, *, fits: bool, steppers: int
 ) -> tuple[Section, int]:
     """The section of a result, and how much its pictures take; of checkpoints, the place in the training."""
-    identity, shown = f"result-{index}", place != ""
+    result, identity, shown = results[index], f"result-{index}", place != ""
     drawn = fits and shown and place != "First checkpoint"
     pictures = embedding.pictures_of(result.plots, identity) if drawn else ()
     view = live_view(f"plane-{index}", result) if shown else None
@@ -159,21 +161,21 @@ def _section(
         still = tuple(picture for picture in pictures if picture.of_planes)
         pictures = tuple(picture for picture in pictures if not picture.of_planes)
         view = view.with_pictures(still or (embedding.pictures_of(view.plots, view.id) if fits else ()))
-    directions = result.stepped() if shown else None
+    directions = story.directions if shown else None
     repeated = place not in (None, "Last checkpoint")  # its meaning would be the same words again
     section = Section(
         id=identity,
         subject=result.subject,
         title=title_of(result),
-        badge=result.badge(),
+        badge=story.badge,
         sentence=result.sentence(),
-        sentences=tuple(result.sentences()),
+        sentences=tuple(story.sentences) or (Sentence(result.sentence()),),
         why_detail=result.why_detail(results),
         warnings=tuple(result.warnings),
         numbers=tuple(NumberRow.of(number, number.label) for number in result.headline().values()),
-        tables=tables_of(identity, result),
-        meaning="" if repeated else result.meaning(),
-        steps=() if repeated else tuple(result.next_steps()),
+        tables=tables_of(identity, result, story),
+        meaning="" if repeated else story.meaning,
+        steps=() if repeated else tuple(story.next_steps),
         pictures=pictures,
         plane=view,
         gallery=None if directions is None else Stepper(f"gallery-{steppers}", directions),

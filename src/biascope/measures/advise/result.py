@@ -15,7 +15,8 @@ import numpy as np
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number, over, spearman
-from biascope.results.result import Result, Sentence, Step
+from biascope.results.result import Result
+from biascope.results.story import Sentence, Step, Story
 from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
@@ -79,17 +80,6 @@ class Advice(Result):
     trained: np.ndarray | None
     preview: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0), np.uint8))
 
-    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "networks": {
-            "rank": "Rank (=: may be first)",
-            "network": "Network",
-            "predicted_psnr": "Predicted PSNR (kernel, all points)",
-            "predicted_psnr_on_fewer_points": "Predicted PSNR (kernel, a quarter of the points)",
-            "trained_psnr": "Trained PSNR (check)",
-            "energy_not_learned": "Energy not learned, %",
-            "energy_beyond_nyquist": "Energy beyond Nyquist, %",
-        }
-    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "values": ("candidate",),
         "times": ("time",),
@@ -333,10 +323,32 @@ class Advice(Result):
             lines.append(f"{first}{shares}{after}")
         return "\n".join(lines)
 
-    def page_title(self) -> str:  # noqa: D102
-        return f"Which network for {self.signal}?"
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            shown_tables={
+                "networks": {
+                    "rank": "Rank (=: may be first)",
+                    "network": "Network",
+                    "predicted_psnr": "Predicted PSNR (kernel, all points)",
+                    "predicted_psnr_on_fewer_points": "Predicted PSNR (kernel, a quarter of the points)",
+                    "trained_psnr": "Trained PSNR (check)",
+                    "energy_not_learned": "Energy not learned, %",
+                    "energy_beyond_nyquist": "Energy beyond Nyquist, %",
+                }
+            },
+            page_title=f"Which network for {self.signal}?",
+            sentences=self._sentences(),
+            meaning=(
+                "Three kinds of PSNR are shown, all on held-out points. Two are predictions of the tangent kernel of the "
+                f"untrained network: from {self.points[-1]:,} points, which makes the ranking, and from {self.points[0]:,} "
+                "points, which only checks that the ranking is stable. The trained PSNR, if you asked for --check, comes from a "
+                "network that was really trained. Use the predictions to order networks. Do not expect the trained network to "
+                "reach the predicted number, least of all after many more iterations than the ranking is for."
+            ),
+            next_steps=self._next_steps(),
+        )
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def _sentences(self) -> list[Sentence]:
         best, others = self.score(0), [name for name, level in zip(self.names, self.level, strict=True) if level][1:]
         found = [
             Sentence(
@@ -355,18 +367,7 @@ class Advice(Result):
             return [*found, Sentence(CAVEAT, "psnr_along_training")]
         return [*found, Sentence(self._on_training(), "predicted_and_trained")]
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "Three kinds of PSNR are shown, all on held-out points. Two are predictions of the tangent kernel of the untrained "
-            "network: "
-            f"from {self.points[-1]:,} points, which makes the ranking, and from {self.points[0]:,} points, which only checks that the "
-            "ranking is stable. The trained PSNR, if you asked for --check, comes from a network that was really trained. Use the "
-            "predictions to order networks. Do not expect the trained network to reach the predicted number, least of all after "
-            "many more "
-            "iterations than the ranking is for."
-        )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
+    def _next_steps(self) -> list[Step]:
         found = [
             Step("Train the first network.", f"biascope inr fit SIGNAL {self.models[0]} --steps {self.iterations[-1]}")
         ]

@@ -15,7 +15,8 @@ import torch
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over, spearman
-from biascope.results.result import Result, Sentence, Step
+from biascope.results.result import Result
+from biascope.results.story import Sentence, Step, Story, model_word
 from biascope.results.wording import snake
 from biascope.tasks.pattern_ratios import detection, detection_ratios
 
@@ -55,18 +56,6 @@ class ChannelPatterns(Result):
     control_responses: np.ndarray
     control_weights: np.ndarray
 
-    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "patterns": {
-            "pattern": "Pattern",
-            "channels": "Channels that detect it (mean)",
-            "strength": "Mean response",
-            "mass_for": "Detection mass for",
-            "mass_against": "Detection mass against",
-            "vote": "Vote",
-            "presence": "Share of images with it",
-            "statistic": "Label statistic",
-        }
-    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pixels": ("pattern", "colour", "row", "column"),
         **dict.fromkeys(("statistics", "presence"), ("pattern",)),
@@ -262,10 +251,27 @@ class ChannelPatterns(Result):
         channels = sorted(self._channel_rows(0), key=lambda row: -abs(row.get("weight", row["response"])))
         return "\n\n".join(_text(each, most) for each in (patterns, channels))
 
-    def page_title(self) -> str:  # noqa: D102
-        return f"Which patterns the first layer of {self.subject} detects"
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            shown_tables={
+                "patterns": {
+                    "pattern": "Pattern",
+                    "channels": "Channels that detect it (mean)",
+                    "strength": "Mean response",
+                    "mass_for": "Detection mass for",
+                    "mass_against": "Detection mass against",
+                    "vote": "Vote",
+                    "presence": "Share of images with it",
+                    "statistic": "Label statistic",
+                }
+            },
+            page_title=f"Which patterns the first layer of {self.subject} detects",
+            sentences=self._sentences(),
+            meaning=self._meaning(),
+            next_steps=self._next_steps(),
+        )
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def _sentences(self) -> list[Sentence]:
         words = self.sentence()
         first, rest = words, ""
         if (at := words.find(" The votes of its channels")) >= 0:
@@ -286,7 +292,7 @@ class ChannelPatterns(Result):
         )
         return found
 
-    def meaning(self) -> str:  # noqa: D102
+    def _meaning(self) -> str:
         words = (
             "A channel detects the pattern to which it responds most. If votes rise with the label statistics, the first layer already "
             "favours patterns that go with the label, as the theory predicts for trained networks. "
@@ -300,15 +306,18 @@ class ChannelPatterns(Result):
             + "Only the first convolution is measured. Later layers may use patterns that no single channel shows."
         )
 
-    def next_steps(self) -> list[Step]:  # noqa: D102
+    def _next_steps(self) -> list[Step]:
         found = []
         if self.provenance.get("family", {}).get("law") != "point":
             words = "Measure trained weights and compare them with this baseline."
-            found.append(Step(words, f"biascope patterns {self.model_word} --weights trained.safetensors"))
+            found.append(Step(words, f"biascope patterns {model_word(self.subject)} --weights trained.safetensors"))
         if not self.labelled:
             words = "Give a positive class, to compare the channels with label statistics."
             found.append(
-                Step(words, f"biascope patterns {self.model_word} --patches cifar10 --positive 0,1,8,9 --set outputs=1")
+                Step(
+                    words,
+                    f"biascope patterns {model_word(self.subject)} --patches cifar10 --positive 0,1,8,9 --set outputs=1",
+                )
             )
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,10 +15,11 @@ from torch import Tensor
 
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
-from biascope.measures.covariance.compare import noise_floor, side_by_side
+from biascope.measures.covariance.compare import concluded, noise_floor, overlaid
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
-from biascope.results.result import Beside, Directions, Result, Sentence, Step
+from biascope.results.result import Result
+from biascope.results.story import Compared, Directions, Sentence, Step, Story, model_word
 from biascope.results.wording import listed
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
@@ -131,66 +132,6 @@ class CovarianceResult(Result, ABC):
         """Whether it uses the mixed derivative in input and weights instead of the input gradient."""
         return self.estimator.startswith("mixed")
 
-    def beside(self) -> Beside:  # noqa: D102
-        return Beside(
-            kind=self.estimator,
-            size=self.size,
-            number=self.effective_rank,
-            quantities="Effective ranks",
-            reading="Effective rank: the number of input directions over which the gradient spreads. Compare within a column: each "
-            "column uses one estimator.",
-            meaning="Differences between networks are those of their architectures at initial weights, on random inputs. A smaller "
-            "effective rank means a stronger preference, which helps where the data lie along the preferred directions and hurts "
-            "where they do not. It does not rank networks by accuracy.",
-            along_training="Along training, the geometry changes from what the architecture prefers to what the data and labels need. "
-            "A falling effective rank means that the output comes to depend on fewer input directions. It does not say whether "
-            "the network generalises: compare with its test accuracy.",
-        )
-
-    def stepped(self) -> Directions:  # noqa: D102
-        mean = self.trace.value / self.directions.shape[1]
-        return Directions(
-            self.directions, self.input_shape, self.eigenvalues, self.eigenvalue_errors, mean, self.resolved
-        )
-
-    def overlaid(  # noqa: D102
-        self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool, dark: bool
-    ) -> dict[str, Figure]:
-        from biascope.results import draw
-
-        curves = {
-            label: (result.eigenvalues, result.eigenvalue_errors, result.held_out)
-            for label, result in zip(labels, group, strict=True)
-        }
-        traces = {label: result.trace.value for label, result in zip(labels, group, strict=True)}
-        draws = min(result.draws * result.inputs for result in group)
-        spectra = draw.spectrum(curves, draws=draws, size=self.size, traces=traces, dark=dark)
-        table = side_by_side(group)
-        overlap = draw.overlap(table.overlap, labels, resolved=table.resolved, dark=dark)
-        overlap.set_label(
-            " ".join(
-                [
-                    f"1 means that two networks share their {table.leading} leading directions. Chance is {table.chance:.2g}, the "
-                    f"noise floor is {table.floor:.2g}. The diagonal compares the two halves of a network's own draws. "
-                    "Numbers in brackets do not exceed the noise.",
-                    *table.warnings(),
-                ]
-            )
-        )
-        pictures = {
-            "spectra": captioned("Spectra on one scale", spectra),
-            "overlap": captioned(f"Overlap of the {table.leading} leading directions", overlap),
-        }
-        if trained:  # the first thing to see
-            ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
-            values, errors = np.array(ranks).T
-            along = captioned(
-                "Effective rank during training",
-                draw.along(values, errors, labels, quantity="effective rank", dark=dark),
-            )
-            pictures = {"effective_rank_along_training": along, **pictures}
-        return pictures
-
     def direction_plots(self, spectrum: str, dark: bool) -> dict[str, Figure]:
         """The spectrum under this name, leading directions, and how far two halves of the draws agree.
 
@@ -220,8 +161,37 @@ class CovarianceResult(Result, ABC):
         )
         return pictures
 
-    def page_title(self) -> str:  # noqa: D102
-        return f"Inductive bias of {self.subject}: what it finds easy to learn"
+    def story(self) -> Story:  # noqa: D102
+        mean = self.trace.value / self.directions.shape[1]
+        return Story(
+            page_title=f"Inductive bias of {self.subject}: what it finds easy to learn",
+            next_steps=self._next_steps(),
+            directions=Directions(
+                self.directions, self.input_shape, self.eigenvalues, self.eigenvalue_errors, mean, self.resolved
+            ),
+            compared=Compared(
+                kind=self.estimator,
+                size=self.size,
+                number=self.effective_rank,
+                quantities="Effective ranks",
+                reading=(
+                    "Effective rank: the number of input directions over which the gradient spreads. Compare within a column: each "
+                    "column uses one estimator."
+                ),
+                meaning=(
+                    "Differences between networks are those of their architectures at initial weights, on random inputs. A smaller "
+                    "effective rank means a stronger preference, which helps where the data lie along the preferred directions and "
+                    "hurts where they do not. It does not rank networks by accuracy."
+                ),
+                along_training=(
+                    "Along training, the geometry changes from what the architecture prefers to what the data and labels need. A "
+                    "falling effective rank means that the output comes to depend on fewer input directions. It does not say whether "
+                    "the network generalises: compare with its test accuracy."
+                ),
+                overlaid=overlaid,
+                concluded=concluded,
+            ),
+        )
 
     def preference_sentences(self) -> list[Sentence]:
         """What stands out in frequency and in space, for a summary."""
@@ -245,18 +215,9 @@ class CovarianceResult(Result, ABC):
         first = "The first direction is" if self.resolved == 1 else f"The first {self.resolved} directions are"
         return [Sentence(f"{first} resolved as a set by {self.draws} draws. Later ones are noise.", "directions")]
 
-    def conclusions(  # noqa: D102
-        self, group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool
-    ) -> list[Sentence]:
-        table = side_by_side(group)
-        if trained:
-            return table.along_training(labels)
-        found = [Sentence(table.conclusion(labels), "spectra")]
-        return found + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
+    def _next_steps(self) -> list[Step]:
         shape = "x".join(map(str, self.input_shape))
-        model, trained = self.model_word, self.provenance.get("family", {}).get("law") == "point"
+        model, trained = model_word(self.subject), self.provenance.get("family", {}).get("law") == "point"
         found = []
         preferred = not self.effective_rank.contains(self.size)
         if self.resolved is not None and self.resolved < 10 and preferred and not trained:

@@ -12,11 +12,14 @@ import torch
 
 from biascope.derivatives.spectrum import subspace_similarity
 from biascope.results.estimate import Estimate
-from biascope.results.result import Result, Sentence
+from biascope.results.result import Result
+from biascope.results.story import Sentence
 from biascope.results.wording import listed, percent
 from biascope.runs.ambient import under_torch_defaults
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from biascope.measures.covariance import CovarianceResult
 
 _NORMAL = 1.96  # standard errors that Student's interval spans at least
@@ -288,9 +291,56 @@ def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
     """
     groups: dict[str, list[Any]] = {}
     for result in results:
-        if result.beside() is not None:
+        if result.story().compared is not None:
             groups.setdefault(result.measurement, []).append(result)
     return [side_by_side(group, leading) for group in groups.values() if len(group) > 1]
+
+
+def overlaid(group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool, dark: bool) -> dict[str, Figure]:
+    """Spectra and overlaps of results that may be compared; along a training, the effective rank first."""
+    from biascope.results import draw
+
+    curves = {
+        label: (result.eigenvalues, result.eigenvalue_errors, result.held_out)
+        for label, result in zip(labels, group, strict=True)
+    }
+    traces = {label: result.trace.value for label, result in zip(labels, group, strict=True)}
+    draws = min(result.draws * result.inputs for result in group)
+    spectra = draw.spectrum(curves, draws=draws, size=group[0].size, traces=traces, dark=dark)
+    table = side_by_side(group)
+    overlap = draw.overlap(table.overlap, labels, resolved=table.resolved, dark=dark)
+    overlap.set_label(
+        " ".join(
+            [
+                f"1 means that two networks share their {table.leading} leading directions. Chance is {table.chance:.2g}, the "
+                f"noise floor is {table.floor:.2g}. The diagonal compares the two halves of a network's own draws. "
+                "Numbers in brackets do not exceed the noise.",
+                *table.warnings(),
+            ]
+        )
+    )
+    pictures = {
+        "spectra": draw.captioned("Spectra on one scale", spectra),
+        "overlap": draw.captioned(f"Overlap of the {table.leading} leading directions", overlap),
+    }
+    if trained:  # the first thing to see
+        ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
+        values, errors = np.array(ranks).T
+        along = draw.along(values, errors, labels, quantity="effective rank", dark=dark)
+        pictures = {
+            "effective_rank_along_training": draw.captioned("Effective rank during training", along),
+            **pictures,
+        }
+    return pictures
+
+
+def concluded(group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool) -> list[Sentence]:
+    """What a comparison concludes, each sentence with the picture that shows it."""
+    table = side_by_side(group)
+    if trained:
+        return table.along_training(labels)
+    found = [Sentence(table.conclusion(labels), "spectra")]
+    return found + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
 
 
 @under_torch_defaults

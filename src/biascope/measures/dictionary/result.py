@@ -14,7 +14,8 @@ import numpy as np
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over, spearman
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,15 +119,15 @@ class Dictionary(Result):
             f"{self.predicted_psnr.mean():.1f} dB."
         )
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "Atoms with large eigenvalues are learned first. If most of the energy of the signals lies on them, "
-            "training is quick and needs few points. The prediction is that of the kernel at initial weights: a trained "
-            "network can adapt its atoms."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "Atoms with large eigenvalues are learned first. If most of the energy of the signals lies on them, "
+                "training is quick and needs few points. The prediction is that of the kernel at initial weights: a trained "
+                "network can adapt its atoms."
+            ),
+            next_steps=[Step("Rank several networks for one signal.", "biascope inr advise SIGNAL")],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Rank several networks for one signal.", "biascope inr advise SIGNAL")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         energies = {self.subject: self.energy}

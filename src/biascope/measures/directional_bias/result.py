@@ -11,7 +11,8 @@ import numpy as np
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over
-from biascope.results.result import Plane, Result, Sentence, Step
+from biascope.results.result import Plane, Result
+from biascope.results.story import Sentence, Step, Story, model_word
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,11 +149,19 @@ class DirectionalBias(Result):
                 found[name] = plane(self.iterations[i, j], "iterations", None, None)
         return found
 
-    def page_title(self) -> str:  # noqa: D102
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            page_title=self._page_title(),
+            sentences=self._sentences(),
+            meaning=self._meaning(),
+            next_steps=self._next_steps(),
+        )
+
+    def _page_title(self) -> str:
         what = "frequencies" if self.is_fourier else "directions"
         return f"Directional bias of {self.subject}: which {what} it learns"
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def _sentences(self) -> list[Sentence]:
         shown_by = "frequency_plane" if self.planes() else "accuracy_by_direction"
         found = [Sentence(self.sentence(), shown_by)]
         each = _mean_over_repeats(self._accuracy[-1, -1])
@@ -179,7 +188,7 @@ class DirectionalBias(Result):
             )
         return found
 
-    def meaning(self) -> str:  # noqa: D102
+    def _meaning(self) -> str:
         words = (
             "Every direction is the same problem, rotated: a linear classifier along it solves it perfectly. So differences in "
             "accuracy "
@@ -189,8 +198,8 @@ class DirectionalBias(Result):
         )
         return words if self.repeats > 1 else f"{words} One repeat shows no spread over initial weights."
 
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        model = self.model_word
+    def _next_steps(self) -> list[Step]:
+        model = model_word(self.subject)
         found = (
             []
             if self.repeats > 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,7 +15,7 @@ from biascope.measures.covariance import CovarianceResult, covariance_fields, do
 from biascope.measures.mean_gradient.reference import placed
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
-from biascope.results.result import Sentence
+from biascope.results.story import Sentence, Story
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -28,8 +28,6 @@ INPUTS = 64  # fresh inputs per network, unless others are asked for
 @dataclass(frozen=True, repr=False)
 class MeanGradient(CovarianceResult):
     """The covariance of a family's mean gradients, largest variance first."""
-
-    page_kind: ClassVar[str] = "scan"
 
     @property
     def estimator(self) -> str:
@@ -62,7 +60,20 @@ class MeanGradient(CovarianceResult):
         prefers = self.preference()
         return f"{words} The network prefers {prefers}." if prefers else words
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def story(self) -> Story:  # noqa: D102
+        return replace(
+            super().story(),
+            page_kind="scan",
+            sentences=self._sentences(),
+            meaning=(
+                "A small number of directions means a strong preference: before it sees data, the network changes its output "
+                "mostly along these patterns. Where labels depend on them, it tends to learn quickly and with few samples. Where "
+                "labels depend on other patterns, it learns slowly. This is about initial weights and random inputs. It does not "
+                "predict accuracy on a data set, and the directions beyond the resolved ones are noise."
+            ),
+        )
+
+    def _sentences(self) -> list[Sentence]:
         rank, size = self.effective_rank, self.size
         if self.unclear() or rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
             return [Sentence(self.sentence(), "spectrum"), *self.resolved_sentence()]
@@ -70,14 +81,6 @@ class MeanGradient(CovarianceResult):
         where = Sentence(placed(rank, self.input_shape, self.subject))
         found = [Sentence(f"{first}.", "spectrum"), *([where] if where.text else []), *self.preference_sentences()]
         return [*found, *self.resolved_sentence()]
-
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "A small number of directions means a strong preference: before it sees data, the network changes its output mostly along "
-            "these patterns. Where labels depend on them, it tends to learn quickly and with few samples. Where labels depend on other "
-            "patterns, it learns slowly. This is about initial weights and random inputs. It does not predict accuracy on a data set, "
-            "and the directions beyond the resolved ones are noise."
-        )
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return self.direction_plots("Variance of the mean gradient", dark)

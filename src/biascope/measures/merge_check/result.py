@@ -24,7 +24,8 @@ from biascope.measures.merge_check.verdict import (
 )
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, proportion
-from biascope.results.result import Badge, Result, Sentence, Step
+from biascope.results.result import Result
+from biascope.results.story import Badge, Sentence, Step, Story
 from biascope.results.wording import listed
 
 if TYPE_CHECKING:
@@ -108,18 +109,6 @@ class MergeCheck(Result):
     probed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    shown_tables: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "models": {
-            "model": "Model",
-            "data": "Samples of",
-            "samples": "Samples",
-            "read_by": "Predictions of",
-            "predicted_loss": "Changed by the merge, at most lost (95 % interval)",
-            "expected_loss": "Expected drop in accuracy",
-            "distance_from_base": "Different from the base",
-            "base_cosine": "Cosine of the task vector with the base",
-        }
-    }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "alphas": ("coefficient",),
         "apart": ("model", "coefficient"),
@@ -333,15 +322,31 @@ class MergeCheck(Result):
         ]
         return {"models": models, "coefficients": coefficients, "outputs": outputs, **self.weights.tables()}
 
-    def page_title(self) -> str:  # noqa: D102
-        return f"Can {self.subject} be merged?"
-
-    def badge(self) -> Badge:  # noqa: D102
-        return Badge(
-            self.grade, {"merge": "good", "merge with a loss": "fair", "do not merge": "bad"}.get(self.grade, "open")
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            shown_tables={
+                "models": {
+                    "model": "Model",
+                    "data": "Samples of",
+                    "samples": "Samples",
+                    "read_by": "Predictions of",
+                    "predicted_loss": "Changed by the merge, at most lost (95 % interval)",
+                    "expected_loss": "Expected drop in accuracy",
+                    "distance_from_base": "Different from the base",
+                    "base_cosine": "Cosine of the task vector with the base",
+                }
+            },
+            page_title=f"Can {self.subject} be merged?",
+            badge=Badge(
+                self.grade,
+                {"merge": "good", "merge with a loss": "fair", "do not merge": "bad"}.get(self.grade, "open"),
+            ),
+            sentences=self._sentences(),
+            meaning=self._meaning(),
+            next_steps=self._next_steps(),
         )
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def _sentences(self) -> list[Sentence]:
         verdict, remarks = verdict_of(self), remarks_on(self)
         if self.grade == "undecided":
             return [Sentence(verdict, "agreement_by_coefficient"), *(Sentence(each, "models") for each in remarks)]
@@ -354,7 +359,7 @@ class MergeCheck(Result):
         found += [Sentence(covered[0], "agreement_by_coefficient")] if covered else []
         return found + [Sentence(each, "cosines" if "task vectors" in each else "models") for each in remarks]
 
-    def meaning(self) -> str:  # noqa: D102
+    def _meaning(self) -> str:
         words = (
             "The verdict compares the merged model with each fine-tuned model on that model's own samples, without labels. "
             "Accuracy cannot "
@@ -368,7 +373,7 @@ class MergeCheck(Result):
             )
         return words
 
-    def next_steps(self) -> list[Step]:  # noqa: D102
+    def _next_steps(self) -> list[Step]:
         if self.grade == "undecided":
             return [
                 Step(

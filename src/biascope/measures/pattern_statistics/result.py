@@ -15,7 +15,8 @@ import torch
 from biascope.measures.pattern_statistics import pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over, proportion
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story, model_word
 from biascope.tasks.pattern_ratios import Sides, leanings, sample_size_bound, smallest_constant
 from biascope.tasks.patterns import PatternDistribution
 
@@ -125,20 +126,20 @@ class PatternStatistics(Result):
             words += f". Theorem 6.1 guarantees zero error from {needed:,} samples; these runs have {self.samples:,}"
         return words + "."
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "A constant c* below 1 means that the network relies on a pattern only as much as the pattern goes with the "
-            "label, so that errors stay rare on new inputs. The theory holds for distributions of orthogonal patterns, "
-            "not for natural images."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "A constant c* below 1 means that the network relies on a pattern only as much as the pattern goes with the "
+                "label, so that errors stay rare on new inputs. The theory holds for distributions of orthogonal patterns, "
+                "not for natural images."
+            ),
+            next_steps=[
+                Step(
+                    "Look at the patterns that a network of your own detects.",
+                    f"biascope patterns {model_word(self.subject)} --patches DATASET",
+                )
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [
-            Step(
-                "Look at the patterns that a network of your own detects.",
-                f"biascope patterns {self.model_word} --patches DATASET",
-            )
-        ]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         lean = leanings(torch.from_numpy(self.statistics))

@@ -20,7 +20,8 @@ from biascope.measures.pooling_theory.simulation import pooling_trajectory, samp
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Step
+from biascope.results.result import Result
+from biascope.results.story import Step, Story
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -128,15 +129,17 @@ class PoolingTheory(Result):
             words += f". {never} of {len(self.trained)} frequencies are not always learned"
         return words.replace("%", " %") + "."
 
-    def meaning(self) -> str:  # noqa: D102
-        return (
-            "Pooling removes or weakens some frequencies, whatever the weights. Frequencies near 50 % accuracy are lost "
-            "for every later layer. Others can be learned, but slowly where the curvature is small. This is a theory of "
-            "one linear layer with pooling, not of a deep network."
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            meaning=(
+                "Pooling removes or weakens some frequencies, whatever the weights. Frequencies near 50 % accuracy are lost "
+                "for every later layer. Others can be learned, but slowly where the curvature is small. This is a theory of "
+                "one linear layer with pooling, not of a deep network."
+            ),
+            next_steps=[
+                Step("Measure the frequencies that a real network learns.", "biascope measure directional_bias lenet")
+            ],
         )
-
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        return [Step("Measure the frequencies that a real network learns.", "biascope measure directional_bias lenet")]
 
     def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
         return {

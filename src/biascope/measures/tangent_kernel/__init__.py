@@ -22,7 +22,8 @@ from biascope.measures.tangent_kernel import pictures as pictures
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
-from biascope.results.result import Result, Sentence, Step
+from biascope.results.result import Result
+from biascope.results.story import Sentence, Step, Story, model_word
 from biascope.results.wording import percent
 from biascope.runs.randomness import generator_for
 from biascope.runs.rehearsal import counted
@@ -139,14 +140,19 @@ class TangentSpectrum(Result):
             words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
         return words
 
-    def page_title(self) -> str:  # noqa: D102
-        return f"Tangent kernel of {self.subject} on {self._data}: how much of the labels is learned first"
+    def story(self) -> Story:  # noqa: D102
+        return Story(
+            page_title=f"Tangent kernel of {self.subject} on {self._data}: how much of the labels is learned first",
+            sentences=self._sentences(),
+            meaning=self._meaning(),
+            next_steps=self._next_steps(),
+        )
 
     @property
     def _data(self) -> str:
         return str(self.provenance.get("data", {}).get("name", "the data")).partition(",")[0]
 
-    def sentences(self) -> list[Sentence]:  # noqa: D102
+    def _sentences(self) -> list[Sentence]:
         samples, leading = len(self.labels), self.eigenvalues.shape[1]
         found = [Sentence(self.sentence(), "label_energy")]
         if not self.positive and len(self.targets) > 2:
@@ -198,7 +204,7 @@ class TangentSpectrum(Result):
         number = self.targets[place].split()[0]
         return self.class_name(int(number)) if number.isdecimal() else self.targets[place]
 
-    def meaning(self) -> str:  # noqa: D102
+    def _meaning(self) -> str:
         words = (
             "Labels on the leading eigenfunctions are learned first, and from few samples, as long as training stays near the initial "
             "weights. A share well above chance means that the architecture suits the labels before any training. "
@@ -214,8 +220,8 @@ class TangentSpectrum(Result):
             "can learn."
         )
 
-    def next_steps(self) -> list[Step]:  # noqa: D102
-        model, data = self.model_word, self._data
+    def _next_steps(self) -> list[Step]:
+        model, data = model_word(self.subject), self._data
         found = []
         if not self.exact and len(self.trace) == 1:
             words = "Draw several networks, to have intervals over initial weights."
