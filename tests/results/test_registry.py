@@ -74,7 +74,7 @@ def test_named_fields_change_a_given_dataclass_and_other_arguments_pass() -> Non
 def test_provenance_records_them_by_name() -> None:
     found = MEASURED(shape=replace(USUAL, sides=(1, 2)))
     assert found.area == 6.0
-    assert found.provenance["settings"] == {"sides": (1, 2), "width": 2.0, "height": 1.0}
+    assert found.provenance["settings"] == {"sides": [1, 2], "width": 2.0, "height": 1.0}
 
 
 def test_a_field_must_be_finite_as_any_setting() -> None:

@@ -567,6 +567,19 @@ def test_a_folder_has_one_report_of_all_that_was_found_there(
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_a_result_at_hand_is_not_read_again_and_gives_the_same_page(
+    anisotropy: CovarianceResult, geometry: CovarianceResult, tmp_path: Path
+) -> None:
+    geometry.save(tmp_path / "average_geometry")
+    place = anisotropy.save(tmp_path / "anisotropy_directions")
+    whole = report.write_folder_report(tmp_path).read_bytes()
+    (place / "result.json").write_text("{}")
+    with pytest.warns(UserWarning, match="omits a result"):
+        assert report.write_folder_report(tmp_path).read_bytes() != whole
+    assert report.write_folder_report(tmp_path, at_hand={place: anisotropy}).read_bytes() == whole
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_a_damaged_neighbour_is_left_out_of_the_report_and_told(anisotropy: CovarianceResult, tmp_path: Path) -> None:
     anisotropy.save(tmp_path / "anisotropy_directions")
     damaged = anisotropy.save(tmp_path / "old") / "result.json"

@@ -98,7 +98,8 @@ def edit(
         if rows := results[word].tables().get("accuracies"):
             files.append(write_table(rows, folder / f"{word}.csv"))
     keep_settings(folder)
-    page = write_folder_report(folder, title=f"Editing {found.name}")
+    at_hand = {folder / MEASURES[word]: result for word, result in results.items()}
+    page = write_folder_report(folder, title=f"Editing {found.name}", at_hand=at_hand)
     vectors: list[Path] = []
     if save_vectors:
         metadata = begin.metadata(encoder, data_root)

@@ -182,9 +182,9 @@ def advise(
         "width": width,
     }
     found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=work.seed, run=run, **how)
-    found.save(folder / "advice")
+    place = found.save(folder / "advice")
     keep_settings(folder)
-    page = write_folder_report(folder, title=f"Which network for {given.name}")
+    page = write_folder_report(folder, title=f"Which network for {given.name}", at_hand={place: found})
     words = [f"--steps {steps}", f"--rate {rate:g}", f"--batch {batch}", f"--set width={width}", *reading.words(given)]
     seed = [f"--seed {work.seed}"] if work.seed else []
     command = " ".join([f"biascope inr fit {shlex.quote(str(signal))} {found.models[0]}", *words, *seed])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,11 @@ from biascope.cli.options import (
     with_groups,
 )
 from biascope.cli.printing import print_json, print_results
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from biascope.families.family import Network
 
 
 @with_groups
@@ -74,20 +79,24 @@ def kernel(
     if matrix is not None and matrix.exists():
         _require_matrix(matrix, folder)
     run = work.run(folder, on=on, data_root=samples.data_root)
-    if explain or matrix is not None:
-        from biascope.kernels.gram import gram_explanation, tangent_gram
 
-        check_samples(family, found)
+    def matrix_asked() -> tuple[Network, Tensor, dict[str, Any]]:
+        """The network, the samples and how the kernel between them is taken."""
         network = family.draw(1, seed=work.seed, run=run).member(0)
         network = network.read(readout) if kind == "scalar" else network
-        x = found.whole("train")[0]
-        if explain:
-            words = gram_explanation(network, x, kernel=kind, parameters=parameters or None, run=run)
-            if work.as_json:
-                print_json(subject=family.name, explanation=words.splitlines())
-            else:
-                typer.echo(words)
-            return
+        return network, found.whole("train")[0], {"kernel": kind, "parameters": parameters or None, "run": run}
+
+    if explain:
+        from biascope.kernels.gram import gram_explanation
+
+        check_samples(family, found)
+        network, x, how = matrix_asked()
+        words = gram_explanation(network, x, **how)
+        if work.as_json:
+            print_json(subject=family.name, explanation=words.splitlines())
+        else:
+            typer.echo(words)
+        return
     result = find("tangent_kernel")(
         family,
         found,
@@ -101,19 +110,21 @@ def kernel(
         seed=work.seed,
         run=run,
     )
-    result.save(folder / "tangent_kernel")
+    place = result.save(folder / "tangent_kernel")
     keep_settings(folder)
     if matrix is not None:
         import numpy as np
 
+        from biascope.kernels.gram import tangent_gram
         from biascope.runs.files import written
         from biascope.runs.rehearsal import placed
 
-        kept = tangent_gram(network, x, kernel=kind, parameters=parameters or None, run=run)  # found in the run folder
+        network, x, how = matrix_asked()
+        kept = tangent_gram(network, x, **how)  # found in the run folder
         with written(placed(matrix)) as temporary, temporary.open("wb") as file:
             np.save(file, kept.matrix.cpu().numpy())
     files = [] if matrix is None else [matrix]
-    print_results([result], write_folder_report(folder), work.as_json, files=files)
+    print_results([result], write_folder_report(folder, at_hand={place: result}), work.as_json, files=files)
 
 
 def _require_matrix(path: Path, folder: Path) -> None:

@@ -276,9 +276,9 @@ def measure(
         **place.given_to(wanted, shape or model_source.usual_shape(model, network.chosen), work.seed, found.probe),
     }
     result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
-    result.save(folder / found.name)
+    kept = result.save(folder / found.name)
     keep_settings(folder, found.name)
-    print_results([result], write_folder_report(folder), work.as_json)
+    print_results([result], write_folder_report(folder, at_hand={kept: result}), work.as_json)
 
 
 def _not_shared(wanted: Collection[str], samples: str | None, place: Place) -> list[str]:

@@ -360,10 +360,10 @@ def _show(
         typer.echo(
             f"The earlier result in {folder} is replaced: {replaced}. Pass another --out to keep both.", err=True
         )
-    found.save(folder / "result")
+    place = found.save(folder / "result")
     keep_settings(folder)
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in found.tables().items() if rows]
-    page = write_folder_report(folder, title=title)
+    page = write_folder_report(folder, title=title, at_hand={place: found})
     if output.as_json:
         print_results([found], page, True, files=files, **({} if command is None else {"command": command}))
         return

@@ -111,10 +111,10 @@ def patterns(
         seed=work.seed,
         run=run,
     )
-    result.save(folder / "channel_patterns")
+    place = result.save(folder / "channel_patterns")
     keep_settings(folder)
     files = [write_table(rows, folder / f"{name}.csv") for name, rows in result.tables().items()]
-    page = write_folder_report(folder)
+    page = write_folder_report(folder, at_hand={place: result})
     if work.as_json:
         print_results([result], page, True, files=files)
         return

@@ -381,17 +381,21 @@ def load(folder: Path | str) -> Result:
     return result
 
 
-def saved(folder: Path) -> tuple[dict[str, Result], list[str]]:
+def saved(folder: Path, at_hand: Mapping[Path, Result] | None = None) -> tuple[dict[str, Result], list[str]]:
     """Every result saved below a folder by its place there, in an order that stays, and a sentence for each that cannot be read.
 
     Results of checkpoints come in the order of the numbers in their names.
+
+    Args:
+        folder: At any depth of which they lie.
+        at_hand: By their folders, results that were just saved there and need not be read.
     """
     places = [document.parent.relative_to(folder) for document in folder.rglob(store.DOCUMENT)]
     found: dict[str, Result] = {}
     problems: list[str] = []
     for place in sorted(map(str, places), key=natural_order):
         try:
-            found[place] = load(folder / place)
+            found[place] = (at_hand or {}).get(folder / place) or load(folder / place)
         except ValueError as error:
             problems.append(str(error))
     return found, problems

@@ -146,7 +146,9 @@ def _without_repetition(sections: Sequence[Section], summary: Sequence[Told], *,
     return found
 
 
-def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
+def write_folder_report(
+    folder: Path, *, title: str | None = None, at_hand: Mapping[Path, Result] | None = None
+) -> Path:
     """Write ``report.html`` of everything saved in a folder, so that no command removes the sections of another.
 
     A saved result that cannot be read is left out with a warning.
@@ -154,11 +156,12 @@ def write_folder_report(folder: Path, *, title: str | None = None) -> Path:
     Args:
         folder: With saved results, at any depth.
         title: Title of the page if all results there are of one subject.
+        at_hand: By their folders, results that were just saved there and need not be read.
 
     Raises:
         ValueError: If the folder holds no result that can be read.
     """
-    results, problems = saved(folder)
+    results, problems = saved(folder, at_hand)
     for subject in _changed_subjects(results.values()):
         warnings.warn(
             f"The report in {folder} mixes results of {subject} from before and after a change of its code, settings or weights. "

@@ -61,7 +61,7 @@ def recorded(
     Args:
         measurement: By which it is read back.
         paper: Where it comes from.
-        settings: As given, or as they were determined.
+        settings: As given, or as they were determined; kept as a file holds them.
         seconds: How long it took.
         run: Device and precision, where they matter.
         facts: Whatever else identifies it: data, hashes.
@@ -70,7 +70,7 @@ def recorded(
         "measurement": measurement,
         "paper": paper,
         **facts,
-        "settings": dict(settings),
+        "settings": store.plain(settings),
         **({} if run is None else {"run": run.describe()}),
         "versions": software(),
         "seconds": round(seconds, 3),

@@ -116,14 +116,17 @@ def scan_of(
         registry.require_own(run.folder)
         make_writable(run.folder)
     results: list[Result] = []
+    at_hand: dict[Path, Result] = {}
     for family in families:
         folder = run.folder if len(families) == 1 or run.folder is None else run.folder / name_for_file(family.name)
-        results += saved_scan(family, shape, sampling, data, run, folder)
+        for result in saved_scan(family, shape, sampling, data, run, folder):
+            results.append(result)
+            at_hand |= {} if folder is None else {folder / result.measurement: result}
     page = None
     if report and run.folder is not None:
         from biascope.results.report import write_folder_report
 
-        page = write_folder_report(run.folder)
+        page = write_folder_report(run.folder, at_hand=at_hand)
     return Scan(results, page, run.folder)
 
 
