@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 from biascope.results.draw import captioned
 from biascope.results.embedding import Picture
 from biascope.results.figures import lattice, plane_figure, shared_limits, ticks
+from biascope.results.numbers import rounded
 from biascope.results.result import Plane, Result
 from biascope.results.wording import snake
 
@@ -195,5 +195,5 @@ def _marks(length: int) -> list[tuple[str, float]]:
 
 def _rounded(values: np.ndarray) -> list[float | None]:
     """Four digits, whole numbers as such; JSON has no nan."""
-    short = [float(f"{value:.4g}") if math.isfinite(value) else None for value in values.ravel().tolist()]
+    short = [rounded(value) for value in values.ravel().tolist()]
     return [int(value) if value is not None and value.is_integer() else value for value in short]

@@ -95,9 +95,9 @@ def _frame(
     return {
         "title": title or usual,
         "kind": kind,
-        "badge": numbered[0].badge if len(numbered) == 1 else None,
+        "badge": numbered[0].story.badge if len(numbered) == 1 else None,
         "summary": summary,
-        "cautions": list(dict.fromkeys(words for section in numbered for words in section.warnings)),
+        "cautions": list(dict.fromkeys(words for section in numbered for words in section.result.warnings)),
         "contents": _contents(comparison, by_subject(sections, trained)),
         "comparison": comparison,
         "intervals": any(section.intervals for section in numbered),
@@ -132,17 +132,11 @@ def _without_repetition(sections: Sequence[Section], summary: Sequence[Told], *,
     meant: set[str] = set()
     found = []
     for section in sections:
-        again = section.meaning in meant
-        meant.add(section.meaning)
-        found.append(
-            replace(
-                section,
-                told=told and not any(text in said for text, _ in section.sentences),
-                meaning="" if again else section.meaning,
-                steps=() if again else section.steps,
-                warned=several or not section.numbered,
-            )
-        )
+        unsaid = told and not any(text in said for text, _ in section.sentences)
+        again = section.meant and section.story.meaning in meant
+        meant |= {section.story.meaning} if section.meant else set()
+        warned = several or not section.numbered
+        found.append(replace(section, told=unsaid, warned=warned, meant=section.meant and not again))
     return found
 
 

@@ -12,7 +12,7 @@ from biascope.results.numbers import NumberRow, Table, tables_of
 from biascope.results.planes import View, live_view
 from biascope.results.registry import title_of
 from biascope.results.result import Result
-from biascope.results.story import Badge, Sentence, Step, Story
+from biascope.results.story import Sentence, Story
 from biascope.runs.rehearsal import counted
 
 LEAST_STATEMENTS, MOST_STATEMENTS = 3, 5  # of a summary
@@ -37,23 +37,17 @@ class Told:
     about: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Section:
     """What a report says of one result, in words, numbers and pictures.
 
     Attributes:
         id: On the page.
-        subject: Who was measured.
-        title: What was measured.
-        badge: The verdict.
-        sentence: The finding.
-        sentences: What a summary may say of it.
+        result: What was found.
+        story: What is to be told of it.
         why_detail: Why it is only a detail beside other results, if it is.
-        warnings: Caveats.
         numbers: Its numbers in words.
         tables: Those that it shows.
-        meaning: What it means.
-        steps: What to do next.
         pictures: Those that stand still.
         plane: Planes of frequencies.
         gallery: Directions to step through.
@@ -62,28 +56,39 @@ class Section:
         left_out: Whether pictures were left out to keep the page small.
         told: Whether it begins with the finding, which the summary has not said.
         warned: Whether it has its caveats, which the summary has too.
+        meant: Whether it says what the result means, which no other section has said.
     """
 
     id: str
-    subject: str
-    title: str
-    badge: Badge | None
-    sentence: str
-    sentences: tuple[Sentence, ...]
+    result: Result
+    story: Story
     why_detail: str
-    warnings: tuple[str, ...]
     numbers: tuple[NumberRow, ...]
     tables: tuple[Table, ...]
-    meaning: str
-    steps: tuple[Step, ...]
-    pictures: tuple[Picture, ...] = ()
-    plane: View | None = None
-    gallery: Stepper | None = None
-    shown: bool = True
-    place: str = ""
-    left_out: bool = False
+    pictures: tuple[Picture, ...]
+    plane: View | None
+    gallery: Stepper | None
+    shown: bool
+    place: str
+    left_out: bool
     told: bool = True
     warned: bool = True
+    meant: bool = True
+
+    @property
+    def subject(self) -> str:
+        """Who was measured."""
+        return self.result.subject
+
+    @property
+    def title(self) -> str:
+        """What was measured."""
+        return title_of(self.result)
+
+    @property
+    def sentences(self) -> Sequence[Sentence]:
+        """What a summary may say of it."""
+        return self.story.sentences or [Sentence(self.result.sentence())]
 
     @property
     def intervals(self) -> bool:
@@ -161,27 +166,20 @@ def _section(
         still = tuple(picture for picture in pictures if picture.of_planes)
         pictures = tuple(picture for picture in pictures if not picture.of_planes)
         view = view.with_pictures(still or (embedding.pictures_of(view.plots, view.id) if fits else ()))
-    directions = story.directions if shown else None
-    repeated = place not in (None, "Last checkpoint")  # its meaning would be the same words again
     section = Section(
         id=identity,
-        subject=result.subject,
-        title=title_of(result),
-        badge=story.badge,
-        sentence=result.sentence(),
-        sentences=tuple(story.sentences) or (Sentence(result.sentence()),),
+        result=result,
+        story=story,
         why_detail=result.why_detail(results),
-        warnings=tuple(result.warnings),
         numbers=tuple(NumberRow.of(number, number.label) for number in result.headline().values()),
         tables=tables_of(identity, result, story),
-        meaning="" if repeated else story.meaning,
-        steps=() if repeated else tuple(story.next_steps),
         pictures=pictures,
         plane=view,
-        gallery=None if directions is None else Stepper(f"gallery-{steppers}", directions),
+        gallery=None if story.directions is None or not shown else Stepper(f"gallery-{steppers}", story.directions),
         shown=shown,
         place=place or "",
         left_out=not fits and shown,
+        meant=place in (None, "Last checkpoint"),  # else the same words would come again
     )
     return section, embedding.total_size(pictures + (view.pictures if view else ()))
 
