@@ -51,7 +51,8 @@ def results_of(
     names = dict(zip(named, distinct_names([name for _, name in named], [source for source, _ in named]), strict=True))
     results: list[Result] = []
     read = [result for each in found.values() if not isinstance(each, Family) for result in each]
-    taken = {result.provenance.get("settings", {}).get("seed") for result in read}
+    drawn = [result for result in read if result.story().compared is not None]
+    taken = {result.provenance.get("settings", {}).get("seed") for result in drawn}
     seeds = (seed for seed in itertools.count(sampling.seed) if seed not in taken)
     for subject, each in found.items():
         if isinstance(each, Family):
