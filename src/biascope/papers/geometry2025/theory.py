@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GROUPS = 32  # independent estimates of one matrix
-NAMES = {"smoke": ("mlp",), "laptop": ("mlp", "lenet"), "paper": ("mlp", "lenet")}  # of A.4 and conjecture 2
 Velocity = Callable[[Network, int], Params]
 
 
