@@ -12,7 +12,7 @@ from biascope.papers.nads2020.accuracies import in_percent, lowest_of, mean_over
 from biascope.papers.nads2020.directions import COMPARED, EXACT, directions, found_by, numbered
 from biascope.papers.nads2020.frequencies import ALL, SAMPLED, frequencies
 from biascope.papers.nads2020.networks import CNNS, LARGE, SHAPE, TITLES, in_float32, keyed, precisions
-from biascope.papers.nads2020.released import ALONG_DIRECTIONS, lenet_directions
+from biascope.papers.nads2020.released import ALONG_DIRECTIONS, accuracies_along_own, lenet_directions
 from biascope.papers.nads2020.training import PUBLISHED, learned, planned
 from biascope.results.estimate import (
     Estimate,
@@ -92,6 +92,12 @@ def figure_6(plan: Row, run: Run, tell: Tell) -> None:
         of("lowest accuracy", lowest_of(accuracy, plan["test"]), "%")
         of("mean train accuracy", mean_over(result.train_accuracy[0, 0, 0]), "%")
         of("rank correlation of accuracy and index", bootstrapped(spearman, accuracy, places))
+        theirs = accuracies_along_own(name, run)
+        if theirs is not None:
+            both = places < len(theirs)
+            pair = 100 * accuracy[both], theirs[places[both].astype(int)]
+            of("correlation with the released accuracies", bootstrapped(pearson, *pair))
+            of("mean distance from the released accuracies", bootstrapped(mean_absolute_difference, *pair), "points")
         # One training on each of two directions: how much another seed would change is not known.
         of("first minus last accuracy", Estimate(100 * float(accuracy[0] - accuracy[-1])), "points")
         if name in CNNS and len(accuracy) > 4:

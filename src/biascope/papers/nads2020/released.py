@@ -64,6 +64,17 @@ def against_published(
     return ours, theirs
 
 
+def accuracies_along_own(name: str, run: Run) -> np.ndarray | None:
+    """The authors' accuracies in percent along their own directions, by index, from ``published/nads.csv`` in the data folder."""
+    path = _released_file("nads.csv", run)
+    if not path.exists() or name not in COLUMNS:
+        return None
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    column = COLUMNS[name]
+    return np.array([float(row[column]) for row in rows if row[column]]) if column in rows[0] else None
+
+
 def lenet_directions(run: Run) -> Basis:
     """The authors' directions of LeNet, from ``published/nads_lenet.npz`` in the data folder.
 
