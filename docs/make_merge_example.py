@@ -18,7 +18,7 @@ from PIL import Image
 
 from biascope import data
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.merge_check.result import MergeCheck
 from biascope.networks import builder
 from biascope.runs.randomness import forked_rng

@@ -33,13 +33,13 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def small_blocks() -> Iterator[None]:
     """Members of a family are drawn in blocks of 2²² numbers at most in place of 2²⁶: most tests draw a few networks."""
-    from biascope.families import family, tape
+    from biascope.families import draws, tape
 
     def block_size(numbers: int, device: torch.device) -> int:
         return min(tape.block_size(numbers, device), max(1, 2**22 // max(1, numbers)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(family, "block_size", block_size)
+        patch.setattr(draws, "block_size", block_size)
         yield
 
 
@@ -59,9 +59,9 @@ def one_command_line() -> Iterator[None]:
 @pytest.fixture
 def whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks as users have them."""
-    from biascope.families import family, tape
+    from biascope.families import draws, tape
 
-    monkeypatch.setattr(family, "block_size", tape.block_size)
+    monkeypatch.setattr(draws, "block_size", tape.block_size)
 
 
 @pytest.fixture

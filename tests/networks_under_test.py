@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run

@@ -13,7 +13,8 @@ from biascope.editing.heads import Head, fitted_head, headed
 from biascope.editing.outputs import edited_outputs, sampled
 from biascope.editing.tuning import tuned_vectors, tuning_recipe
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.source import usual_shape
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import share

@@ -22,7 +22,8 @@ from biascope.cli import kernel as kernel_commands
 from biascope.cli import measure as measure_commands
 from biascope.cli import patterns as pattern_commands
 from biascope.cli import scan as scan_command
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.measures.directional_bias.result import DirectionalBias
 from biascope.results.registry import find, names
 from biascope.runs.run import Run

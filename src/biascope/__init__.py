@@ -44,7 +44,7 @@ __version__ = "0.2.0"
 _HOMES = {
     "Estimate": "results.estimate",
     "Run": "runs.run",
-    "Network": "families.family",
+    "Network": "families.network",
     "Family": "families.family",
     "Probe": "tasks.probe",
     "Basis": "tasks.bases",
@@ -137,7 +137,8 @@ if TYPE_CHECKING:
     from biascope.derivatives.linearize import linearize
     from biascope.derivatives.operators import GradientCovariance, LinearOperator, Matrix
     from biascope.derivatives.spectrum import Spectrum, eigenpairs, subspace_similarity
-    from biascope.families.family import Family, Network
+    from biascope.families.family import Family
+    from biascope.families.network import Network
     from biascope.families.source import family_of
     from biascope.kernels.gram import tangent_gram
     from biascope.kernels.products import TangentKernel, alignment

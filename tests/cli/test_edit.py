@@ -23,7 +23,7 @@ from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.study import usual_rates
 from biascope.editing.tasks import task_of
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.task_addition import TaskAddition
 from biascope.measures.task_negation import TaskNegation
 from biascope.papers.task_arithmetic2023.vit_pretraining import save_vit

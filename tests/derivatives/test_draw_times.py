@@ -25,7 +25,7 @@ def build(width: int = 8) -> nn.Module:
 
 def test_a_sketch_counts_what_the_network_has_and_does() -> None:
     family = Family.initialised(build, name="small")
-    sketch = sketched(build, (6,), "small", "initialised")
+    sketch = sketched(build, (6,), "small", None)
     assert sketch is not None
     assert sketch.num_parameters == family.num_parameters
     assert sketch.operations == operations_of(family, (6,), CPU) == operations_of(sketch, (6,), CPU)
@@ -33,7 +33,7 @@ def test_a_sketch_counts_what_the_network_has_and_does() -> None:
 
 
 def test_a_network_beyond_memory_has_a_sketch() -> None:
-    sketch = sketched(lambda: nn.Linear(6, 10**12, bias=False), (6,), "wide", "initialised")
+    sketch = sketched(lambda: nn.Linear(6, 10**12, bias=False), (6,), "wide", None)
     assert sketch is not None
     assert sketch.num_parameters == 6 * 10**12
     assert sketch.large
@@ -50,12 +50,12 @@ def reads_its_weights() -> nn.Module:
 
 @pytest.mark.parametrize(("builder", "shape"), [(reads_its_weights, (6,)), (build, (7,))])
 def test_what_cannot_be_built_or_called_without_weights_has_none(builder: object, shape: tuple[int, ...]) -> None:
-    assert sketched(builder, shape, "odd", "initialised") is None  # type: ignore[arg-type]
+    assert sketched(builder, shape, "odd", None) is None  # type: ignore[arg-type]
 
 
 def test_a_sketch_moves_no_random_state() -> None:
     before = torch.get_rng_state()
-    sketched(build, (6,), "small", "initialised")
+    sketched(build, (6,), "small", None)
     assert torch.equal(torch.get_rng_state(), before)
 
 

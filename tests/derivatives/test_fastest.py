@@ -8,7 +8,8 @@ from torch import Tensor
 
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_gradient
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 
 CPU_DEVICE = torch.device("cpu")
 

@@ -27,7 +27,8 @@ from biascope.derivatives.gradients import (
     weight_jvp,
     weight_vjp,
 )
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -29,7 +29,8 @@ from torch.nn.utils import parametrize
 from biascope.derivatives.gradients import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
 from biascope.derivatives.linearize import linearize, load_linearized, save_linearized
 from biascope.families import weights
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng

@@ -31,7 +31,8 @@ from biascope.derivatives.mixed_gram import MixedDerivativeGram, SketchedSums
 from biascope.derivatives.mixed_gram import mixed_gram as estimated_gram
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance, GramOfMean
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.measures.anisotropy_directions import anisotropy_directions
 from biascope.measures.covariance.compare import common_directions
 from biascope.networks import builder

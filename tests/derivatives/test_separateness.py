@@ -10,8 +10,9 @@ from torch import nn
 
 from biascope.derivatives.covariance import GradientSampler
 from biascope.derivatives.separateness import Separateness, check_separateness, exact_type, separateness
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
 from biascope.families.gradient_hooks import gradient_hooks
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.networks import builder
 from biascope.runs.run import Run

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from biascope import networks
 from biascope.derivatives.gradients import input_difference
 from biascope.derivatives.stem import ImpulseDifference, Stem
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

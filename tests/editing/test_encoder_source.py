@@ -21,7 +21,7 @@ from biascope.editing.encoders.image_input import ImageInput
 from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.digest import fingerprint
 
 BERT = BertShape(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import Head, features_of, fitted_head, headed, in_passes, linear_probe, unit_length
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 

@@ -13,7 +13,7 @@ from biascope.editing import outputs as task_inference
 from biascope.editing.heads import Head
 from biascope.editing.outputs import edited_outputs, methods_of, sampled
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.results.registry import find
 from biascope.runs.run import Run

@@ -19,7 +19,7 @@ from biascope.editing.tuning import tuned_vectors, tuning_recipe
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs import files
 from biascope.runs.digest import fingerprint
 from biascope.runs.run import Run

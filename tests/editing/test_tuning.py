@@ -13,7 +13,7 @@ from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import Head, fitted_head, headed
 from biascope.editing.tuning import TUNINGS, tuned_vectors, tuning_recipe
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from biascope.editing.encoder_source import VIT, headless_vit, vit_input
 from biascope.editing.encoders.encoder import Encoder
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.papers.task_arithmetic2023.vit_pretraining import save_vit
 from biascope.results import registry
 from biascope.runs.randomness import forked_rng

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import biascope
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.results.registry import find, load
 from biascope.results.result import Result
 from biascope.runs.run import Run

@@ -7,7 +7,8 @@ import torch
 from networks_under_test import CPU
 from torch import Tensor, nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.tape import Tape, TapeError
 from biascope.kernels.gram import tangent_gram
 

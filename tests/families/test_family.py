@@ -20,8 +20,10 @@ from networks_under_test import (
 )
 from torch import nn
 
-from biascope.families import family as family_module
-from biascope.families.family import READOUTS, Family, Network, read_out
+from biascope.families import draws as draws_module
+from biascope.families.family import Family
+from biascope.families.network import Network
+from biascope.families.readout import READOUTS, read_out
 from biascope.runs.randomness import forked_rng
 from biascope.runs.run import Run
 
@@ -229,7 +231,7 @@ def permuted_builder() -> nn.Module:
 
 @pytest.fixture
 def blocks_of_eight(monkeypatch):
-    monkeypatch.setattr(family_module, "block_size", lambda numbers, device: 8)
+    monkeypatch.setattr(draws_module, "block_size", lambda numbers, device: 8)
 
 
 @pytest.mark.usefixtures("blocks_of_eight")

@@ -11,7 +11,8 @@ import torch
 from networks_under_test import CPU, normal
 from torch import Tensor, nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import selftest
 from biascope.measures.average_geometry import average_geometry

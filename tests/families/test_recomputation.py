@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from biascope.derivatives.gradients import input_gradient, mixed_jvp, mixed_vjp, weight_jacobian, weight_jvp, weight_vjp
 from biascope.derivatives.linearize import linearize
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.kernels.gram import tangent_gram
 from biascope.measures.anisotropy_directions import anisotropy_directions

@@ -9,7 +9,7 @@ import torch
 from networks_under_test import CPU, global_states
 from torch import nn
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.source import (
     builder_of,
     checkpoint_files,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from biascope import networks
-from biascope.families import family as family_module
+from biascope.families import draws as draws_module
 from biascope.families.family import Family
 from biascope.families.tape import Tape, TapeError, block_size, built
 from biascope.families.weights import stacked
@@ -194,7 +194,7 @@ def test_every_published_network_is_replayed_with_its_law(name):
     family = Family.initialised(networks.builder(name))
     assert family.drawing == "replayed in stacks from recorded initialisers"
     members = 2 if family.num_parameters > 1_000_000 else 20
-    stack = family._tape.draw(members, generator_for(ON_CPU, 0, "a test"))
+    stack = family.tape.draw(members, generator_for(ON_CPU, 0, "a test"))
     reference = stacked(built(networks.builder(name), 1, 0, members))
     assert global_states() == before
     assert stack.keys() == reference.keys()
@@ -356,7 +356,7 @@ ONE_BY_ONE = {
 
 @pytest.mark.parametrize("build", ONE_BY_ONE, ids=lambda build: build.__name__)
 def test_what_cannot_be_replayed_is_built_one_by_one_and_says_why(build, monkeypatch):
-    monkeypatch.setattr(family_module, "block_size", lambda numbers, device: 200)
+    monkeypatch.setattr(draws_module, "block_size", lambda numbers, device: 200)
     before = global_states()
     family = Family.initialised(build)
     drawn = family.draw(200, seed=0, run=CPU)
@@ -414,7 +414,7 @@ def test_a_builder_that_is_no_function_of_the_random_state_is_refused(build):
 
 
 def test_rare_branches_are_drawn_as_often_as_they_happen(monkeypatch):
-    monkeypatch.setattr(family_module, "block_size", lambda numbers, device: 400)
+    monkeypatch.setattr(draws_module, "block_size", lambda numbers, device: 400)
     for build in (python_branch, branch_on_a_draw):
         centres = Family.initialised(build).draw(400, seed=0, run=CPU).params["weight"].mean(1)
         assert abs(float((centres > 3).float().mean()) - 0.1) < Z * math.sqrt(0.1 * 0.9 / 400)

@@ -13,7 +13,8 @@ from torch.nn.utils import prune
 
 from biascope.derivatives.covariance import GradientSampler
 from biascope.derivatives.mixed import MixedDerivative
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.source import family_of
 from biascope.families.unregistered import differences, random_content, settings_of
 from biascope.kernels.selftest import selftest

@@ -15,7 +15,7 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 from biascope.derivatives.gradients import weight_vjp
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels import panel as gram_panel
 from biascope.kernels.gram import Engine, tangent_gram
 from biascope.kernels.panel import Panel

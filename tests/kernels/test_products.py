@@ -28,7 +28,8 @@ from typer.testing import CliRunner
 from biascope.cli import app
 from biascope.derivatives.gradients import plain_attention
 from biascope.derivatives.spectrum import eigenpairs
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels import products as tangent_operator
 from biascope.kernels.products import Alignment, TangentKernel, alignment
 from biascope.measures.anisotropy_directions import Anisotropy, anisotropy_directions
@@ -559,9 +560,12 @@ def test_a_law_gives_its_first_draw_and_says_so() -> None:
     drawn = family.draw(1, seed=5, run=CPU64).member(0).as_module()
     results = [
         anisotropy_directions(who, GAUSSIAN, estimator="tangent", draws=16, seed=5, run=CPU64)
-        for who in (family, Family.point(drawn))
+        for who in (family, Family.point(drawn), Family.empirical([drawn]))
     ]
     np.testing.assert_allclose(results[0].eigenvalues, results[1].eigenvalues, rtol=1e-12)
+    np.testing.assert_array_equal(results[1].eigenvalues, results[2].eigenvalues)
+    with pytest.raises(ValueError, match="belongs to one network, but Sequential holds 2"):
+        anisotropy_directions(Family.empirical([drawn, drawn]), GAUSSIAN, estimator="tangent", draws=16, run=CPU64)
     other = anisotropy_directions(family, GAUSSIAN, estimator="tangent", draws=16, seed=6, run=CPU64)
     assert abs(other.eigenvalues[0] / results[0].eigenvalues[0] - 1) > 1e-3
     assert results[0].estimator == "mixed derivative of one network"

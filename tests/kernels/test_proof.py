@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels.gram import gram_explanation, tangent_gram
 from biascope.kernels.panel import Panel
 from biascope.kernels.plan import Sizes

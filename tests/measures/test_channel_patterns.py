@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from networks_under_test import CPU, CPU64, network_of, normal
 from torch import Tensor, nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.measures.channel_patterns import channel_patterns
 from biascope.measures.channel_patterns.responses import FirstConvolution, combination_of
 from biascope.networks.pattern_cnn import pattern_cnn

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from biascope.derivatives.gradients import weight_jacobian
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.measures.dictionary import dictionary
 from biascope.measures.dictionary.kernels import LOWEST, RIDGES, mean_frequency
 from biascope.measures.dictionary.result import Dictionary, over_signals, rank_agreement, ranking

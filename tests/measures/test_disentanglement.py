@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import Head
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.disentanglement import Disentanglement, disentanglement
 from biascope.tasks.task import Arrays
 

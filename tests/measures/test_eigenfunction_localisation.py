@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from biascope.derivatives.gradients import weight_jacobian
 from biascope.editing.heads import Head, headed
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.eigenfunction_localisation import eigenfunction_localisation
 from biascope.tasks.task import Arrays
 

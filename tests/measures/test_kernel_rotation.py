@@ -11,7 +11,8 @@ from networks_under_test import CPU64, normal, normalised_network, tanh_network
 from torch import Tensor, nn
 
 from biascope.derivatives.gradients import weight_jacobian
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.products import alignment
 from biascope.measures.kernel_rotation import KernelRotation, kernel_rotation
 from biascope.runs.randomness import seed_of

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from biascope.editing.heads import Head, identity_head
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.merge_check import likely_labels, merge_check
 from biascope.measures.merge_check.result import MergeCheck
 from biascope.measures.merge_check.verdict import GRADES, graded, verdict_of

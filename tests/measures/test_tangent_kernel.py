@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from biascope.derivatives.spectrum import subspace_similarity
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.products import alignment
 from biascope.measures import tangent_kernel as module
 from biascope.measures.tangent_kernel import TangentSpectrum, tangent_kernel

@@ -14,7 +14,7 @@ from biascope.editing.pictures import radar_figure
 from biascope.editing.results import repeated
 from biascope.editing.tuning import tuned_vectors, tuning_recipe
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.task_addition import TaskAddition, task_addition
 from biascope.tasks.task import Arrays
 

@@ -11,7 +11,7 @@ from biascope.editing.heads import Head, fitted_head
 from biascope.editing.results import repeated
 from biascope.editing.tuning import tuned_vectors, tuning_recipe
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.task_negation import TaskNegation, task_negation
 from biascope.tasks.task import Arrays
 

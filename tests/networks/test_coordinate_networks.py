@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import jacrev
 
 from biascope.derivatives.linearize import linearize
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.source import builder_of
 from biascope.kernels.gram import tangent_gram
 from biascope.networks import builder

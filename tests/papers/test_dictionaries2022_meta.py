@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.networks import builder
 from biascope.papers.dictionaries2022 import faces

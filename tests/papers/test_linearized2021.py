@@ -11,7 +11,7 @@ import torch
 
 from biascope import papers
 from biascope.derivatives.linearize import linearize
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.kernel_rotation import KernelRotation
 from biascope.papers.linearized2021 import eigenfunctions, kernel_alignment, linear_models, shared, training_sizes
 from biascope.results.claim import EFFORTS, Trained

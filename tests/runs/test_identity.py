@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from biascope.derivatives.linearize import linearize
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.source import family_of
 from biascope.kernels.gram import tangent_gram
 from biascope.networks.lenet import lenet

@@ -23,7 +23,8 @@ import torch
 from typer.testing import CliRunner
 
 from biascope import cli
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.source import family_of
 from biascope.kernels.gram import tangent_gram
 from biascope.measures.feature_elimination import feature_elimination
@@ -302,7 +303,7 @@ import sys
 from pathlib import Path
 from test_ray import KEYS, pairs, training
 from biascope.runs import cluster
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.runs.run import Run
 from biascope.runs.trials import Sweep

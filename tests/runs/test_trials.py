@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs import files
 from biascope.runs.files import make_writable, write_atomically
 from biascope.runs.run import Run

@@ -9,7 +9,8 @@ import torch
 from networks_under_test import CPU64, global_states, normal
 from torch import Tensor, nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.networks.coordinate_mlp import coordinate_mlp
 from biascope.networks.siren import siren
 from biascope.runs.run import Run

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.runs.run import Run
 from biascope.tasks import bases
 from biascope.tasks.task import Arrays, Relabelled, along_directions

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, SignalTask

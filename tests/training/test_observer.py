@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import biascope
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import load
 from biascope.results.estimate import Estimate
 from biascope.tasks.probe import Probe

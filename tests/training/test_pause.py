@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.runs.identity import Identity
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays

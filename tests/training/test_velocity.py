@@ -10,7 +10,8 @@ from networks_under_test import CPU64, normal
 from torch import nn
 
 from biascope.derivatives.matrices import DrawnMatrix, data_covariance
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.measures.geometry_evolution import GeometryEvolution, geometry_evolution
 from biascope.papers.geometry2025.models import mlp_evolution
 from biascope.runs.run import Run

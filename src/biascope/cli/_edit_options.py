@@ -13,7 +13,7 @@ from biascope.cli.options import Grid, Group, MaybeRate, Steps, Weights
 
 if TYPE_CHECKING:
     from biascope.editing.encoders.encoder import Encoder
-    from biascope.families.family import Network
+    from biascope.families.network import Network
     from biascope.training.recipe import Recipe
 
 WHAT_HELP = "Measurements to run, separated by commas: addition, negation, disentanglement, localisation."

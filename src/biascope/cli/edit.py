@@ -18,7 +18,7 @@ from biascope.cli.printing import print_results, print_warnings, report_line, wr
 
 if TYPE_CHECKING:
     from biascope.editing.study import Study
-    from biascope.families.family import Network
+    from biascope.families.network import Network
     from biascope.results.estimate import Estimate
     from biascope.results.result import Result
     from biascope.runs.run import Run

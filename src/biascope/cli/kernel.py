@@ -27,7 +27,7 @@ from biascope.cli.printing import print_json, print_results
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from biascope.families.family import Network
+    from biascope.families.network import Network
 
 
 @with_groups

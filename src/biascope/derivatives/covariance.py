@@ -23,7 +23,8 @@ from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
 from biascope.families.acceptance import differentiated
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
@@ -188,7 +189,7 @@ class GradientSampler:
 
     def _check_variation(self) -> None:
         """A builder that seeds itself gives one network over and over."""
-        if self.family.law != "initialised":
+        if self.family.size is not None:
             return
         pair = self._draws[0:2]
         if all(torch.equal(part[0], part[1]) for part in pair.params.values()):

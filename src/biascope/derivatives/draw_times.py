@@ -14,7 +14,8 @@ from torch import nn
 
 from biascope.derivatives.covariance import GradientSampler
 from biascope.derivatives.gradients import forward_flops, input_gradient, plain_attention
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.failures import FOREIGN
 from biascope.runs.randomness import forked_rng
@@ -35,13 +36,13 @@ class Sketch:
 
     Attributes:
         name: Its name.
-        law: As :attr:`biascope.families.family.Family.law`.
+        size: As :attr:`biascope.families.family.Family.size`.
         num_parameters: Number of weights.
         operations: Floating-point operations of a forward pass of one input.
     """
 
     name: str
-    law: str
+    size: int | None
     num_parameters: int
     operations: float
 
@@ -51,18 +52,18 @@ class Sketch:
         return self.num_parameters > _LARGE or self.operations > _LONG
 
 
-def sketched(build: Callable[[], nn.Module], shape: Sequence[int], name: str, law: str) -> Sketch | None:
+def sketched(build: Callable[[], nn.Module], shape: Sequence[int], name: str, size: int | None) -> Sketch | None:
     """The sketch of a network; ``None`` where it cannot be built or called without a device.
 
     Args:
         build: Makes the network.
         shape: Shape of one input.
         name: Its name.
-        law: Of its weights.
+        size: Number of distinct members, ``None`` for weights drawn at random.
 
     Example:
-        >>> sketched(lambda: nn.Linear(40_000, 40_000), (40_000,), "wide", "initialised")
-        Sketch(name='wide', law='initialised', num_parameters=1600040000, operations=3200000000)
+        >>> sketched(lambda: nn.Linear(40_000, 40_000), (40_000,), "wide", None)
+        Sketch(name='wide', size=None, num_parameters=1600040000, operations=3200000000)
     """
     try:
         with torch.device("meta"), forked_rng(0):
@@ -72,7 +73,7 @@ def sketched(build: Callable[[], nn.Module], shape: Sequence[int], name: str, la
         operations = forward_flops(network, torch.empty(1, *shape, device="meta"))
     except FOREIGN:
         return None
-    return Sketch(name, law, sum(tensor.numel() for tensor in params.values()), operations)
+    return Sketch(name, size, sum(tensor.numel() for tensor in params.values()), operations)
 
 
 def operations_of(model: Family | Sketch, shape: Sequence[int], run: Run) -> float | None:
@@ -118,7 +119,7 @@ class DrawTimes:
             sampler = GradientSampler(self._model, probe, run=self._run, **how)
             return sampler.expected_seconds(draws), sampler.method
         pace, told = self._pace
-        drawing = 0.0 if self._model.law == "point" else self._model.num_parameters / _WEIGHTS
+        drawing = 0.0 if self._model.size == 1 else self._model.num_parameters / _WEIGHTS
         return draws * (passes * pace + drawing), told
 
     @property

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.autotune import Timings
 
 _CALLS, _QUICK = 4, 0.3  # a way is timed up to so many times while a call takes less than so many seconds …

@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.derivatives.fast_layers import PoolingBySlices
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import ATTENTION, PLAIN_ATTENTION, under_torch_defaults
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.randomness import forked_rng, seed_of
 
@@ -50,7 +51,7 @@ def doubts_of_zeros(family: Family, x: Any, readout: str = "first") -> list[str]
         >>> doubts_of_zeros(Family.initialised(build), torch.ones(2, 3))[0].split(".")[0]
         'Weights of build that start at or near 0 (scale) switch off 1 of its 1 layers (weight)'
     """
-    if family.law != "initialised":
+    if family.size is not None:
         return []
     like = next((leaf for leaf in tree_leaves(x) if leaf.is_floating_point()), None)
     network = family.template.read(readout)
@@ -183,7 +184,7 @@ def _named(names: list[str]) -> str:
 def _options(family: Family) -> list[str]:
     """Settings of the builder that seem to be about initial values, by their names."""
     try:
-        settings = inspect.signature(family._build).parameters if family._build is not None else {}
+        settings = inspect.signature(family.build).parameters if family.build is not None else {}
     except (TypeError, ValueError):  # a builder without a signature
         return []
     return [

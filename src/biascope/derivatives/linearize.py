@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.derivatives.gradients import plain_attention
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults
@@ -61,7 +61,7 @@ def linearize(network: Network, at: Params | None = None, *, biased: bool = True
         biased: Whether the value at the expansion point is part of the output.
 
     Returns:
-        The linearised network. Its :meth:`~biascope.families.family.Network.as_module` is an ordinary module for any optimiser.
+        The linearised network. Its :meth:`~biascope.families.network.Network.as_module` is an ordinary module for any optimiser.
 
     Raises:
         ValueError: If the network is linearised already, or ``at`` does not fit its weights. Calling the network raises it if an

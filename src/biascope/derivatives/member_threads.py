@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.ambient import one_on_each_core
 
 One = Callable[[Network, Any], Tensor]

@@ -21,7 +21,8 @@ from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.gradients import mixed_jvp, mixed_vjp, plain_attention
 from biascope.derivatives.moments import unit_of
 from biascope.families.acceptance import differentiated
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.failures import reason_of
 from biascope.runs.memory import give_back, is_of_the_device, is_out_of_memory

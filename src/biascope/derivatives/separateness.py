@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from biascope.derivatives.gradients import plain_attention
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 
 _COMPANIONS = 3  # inputs made up to fill a batch

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.gradients import input_gradient
 from biascope.derivatives.separateness import coarsest_rounding
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.randomness import generator_for
 

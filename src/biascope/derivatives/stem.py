@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from biascope.derivatives.gradients import forward_only
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 
 

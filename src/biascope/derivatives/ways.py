@@ -15,7 +15,7 @@ from biascope.derivatives.fastest import Way
 from biascope.derivatives.gradients import input_difference, input_gradient
 from biascope.derivatives.member_threads import MemberThreads, One, of_member
 from biascope.derivatives.stem import ImpulseDifference, Stem
-from biascope.families.family import Network
+from biascope.families.network import Network
 
 _STACK = 64  # members at which a stack shows its speed
 

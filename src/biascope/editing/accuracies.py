@@ -15,7 +15,7 @@ from torch import Tensor
 from biascope.editing.heads import Head
 from biascope.editing.outputs import METHODS, edited_outputs, require_repeatable, sampled
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays

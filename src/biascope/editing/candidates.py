@@ -26,7 +26,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.acceptance import module_built
 from biascope.families.checkpoint import Checkpoint, read_settings
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.source import builder_of, parse_shape
 from biascope.families.weights import Params
 from biascope.results.planes import distinct

@@ -22,7 +22,7 @@ from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, read_settings
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import forked_rng, seed_of

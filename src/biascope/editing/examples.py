@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from biascope.editing.heads import Head
 from biascope.editing.tuning import TUNINGS
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 
 

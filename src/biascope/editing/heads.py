@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.digest import fingerprint
 from biascope.runs.memory import fitting, halved

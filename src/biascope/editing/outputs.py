@@ -18,7 +18,7 @@ from biascope.editing.heads import Head, checked_features, image_layout, in_pass
 from biascope.editing.tuning import Vectors
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng, generator_for

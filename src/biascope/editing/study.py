@@ -15,7 +15,7 @@ from biascope.editing.heads import Head, fitted_head, require_splits
 from biascope.editing.tuning import TUNINGS, require_heads, tuned_vectors
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.files import make_writable, name_for_file, require_ours, write_atomically
 from biascope.runs.identity import content_of

@@ -9,7 +9,7 @@ from typing import Any
 from biascope.derivatives.linearize import linearize
 from biascope.editing.heads import ENCODER, Head, headed, require_splits
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import content_of

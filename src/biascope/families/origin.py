@@ -35,7 +35,7 @@ from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import forked_rng, seed_of
 
 if TYPE_CHECKING:
-    from biascope.families.family import Network
+    from biascope.families.network import Network
 
 BATCHNORM_MODES = ("eval", "train")
 # Of outputs, by the bytes of a number: the same operations on the same numbers. Where eval() rearranges them, rounding is coarser.

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.spectrum import Spectrum
 from biascope.families.acceptance import accepted_outputs, shape_of
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels.panel import Panel
 from biascope.kernels.plan import (
     Part,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels.plan import Part, Sizes, passes
 from biascope.kernels.proof import placed, sample_count
 from biascope.kernels.rules import GradientRule, Held, PairRule, product

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels.proof import Proof
 from biascope.kernels.rules import GradientRule, PairRule, Rule, possible_rules
 from biascope.kernels.uses import Signature, Uses

@@ -24,7 +24,7 @@ from biascope.derivatives.gradients import forward_flops, plain_attention, weigh
 from biascope.derivatives.operators import LinearOperator
 from biascope.derivatives.separateness import check_separateness
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.results.estimate import Estimate, jackknife
 from biascope.runs.ambient import under_torch_defaults

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.gradients import plain_attention
 from biascope.derivatives.separateness import deviation, exact_type, separateness
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels.uses import Uses, layer_uses, scalars
 from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import generator_for

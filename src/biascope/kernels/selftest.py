@@ -18,7 +18,8 @@ from biascope.derivatives.gradients import input_gradient, plain_attention, weig
 from biascope.derivatives.initial_zeros import doubts_of_zeros
 from biascope.derivatives.separateness import separateness
 from biascope.derivatives.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import chosen_parameters

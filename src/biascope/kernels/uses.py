@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.gradients import plain_attention
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 
 # What a function tells of a parameter without computing with it.

@@ -373,9 +373,9 @@ def _coherence(covariance: EstimatedOperator) -> float | None:
 
 def _one_network(family: Family, seed: int, run: Run) -> Family:
     """The one network that a tangent space belongs to: a given one, or the first draw of a law."""
-    if family.law == "point":
+    if family.size == 1:
         return family
-    if family.law != "initialised":
+    if family.size is not None:
         raise ValueError(
             f"A tangent space belongs to one network, but {family.name} holds {family.size}. Pass Family.point of one."
         )

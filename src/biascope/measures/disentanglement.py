@@ -19,7 +19,7 @@ from biascope.editing.outputs import METHODS, edited_outputs, methods_of, requir
 from biascope.editing.results import EditingResult, places_inside
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.registry import measurement

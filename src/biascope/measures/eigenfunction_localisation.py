@@ -16,7 +16,7 @@ from biascope.editing.heads import Head, headed
 from biascope.editing.outputs import sampled
 from biascope.editing.pictures import local_energy_figure
 from biascope.editing.results import EditingResult
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped

@@ -16,7 +16,8 @@ from biascope.derivatives.covariance import gaussian_sampler, gradient_covarianc
 from biascope.derivatives.matrices import FORMED, DrawnMatrix, GramOfRows, correlation_with_identity, references
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number

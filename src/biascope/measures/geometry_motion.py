@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.derivatives.gradients import input_gradient, plain_attention
 from biascope.derivatives.matrices import DrawnMatrix, correlation_with_identity, references
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife

@@ -17,7 +17,8 @@ from torch.nn.utils import get_total_norm
 
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import Spectrum, eigenpairs
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import Gram, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import PALETTE, captioned

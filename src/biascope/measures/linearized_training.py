@@ -16,7 +16,8 @@ from torch import nn
 from biascope.derivatives.linearize import linearize
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.draw import captioned

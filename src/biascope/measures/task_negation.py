@@ -20,7 +20,7 @@ from biascope.editing.heads import Head, require_splits
 from biascope.editing.outputs import METHODS, methods_of
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, before_any_edit, error_of_samples
 from biascope.editing.tuning import Vectors, require_heads
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement

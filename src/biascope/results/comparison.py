@@ -162,7 +162,7 @@ def _labels(group: Sequence[Result]) -> list[str]:
 
 
 def _all_points(group: Sequence[Result]) -> bool:
-    return all(result.provenance.get("family", {}).get("law") == "point" for result in group)
+    return all(result.at_given_weights for result in group)
 
 
 def checkpoint_name(subject: str) -> str:

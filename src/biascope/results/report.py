@@ -229,7 +229,7 @@ def _undrawable(result: Result) -> str:
 
 def _checkpoints(results: Sequence[Result]) -> bool:
     """Whether all results are of checkpoints of one training, and may be compared."""
-    points = all(result.provenance.get("family", {}).get("law") == "point" for result in results)
+    points = all(result.at_given_weights for result in results)
     networks = {result.subject.rpartition(" at ")[0] for result in results}
     return points and len(networks) == 1 and "" not in networks and len({result.subject for result in results}) > 1
 

@@ -180,6 +180,11 @@ class Result(ABC):
         return str(self.provenance.get("family", {}).get("name", "a network"))
 
     @property
+    def at_given_weights(self) -> bool:
+        """Whether one network was measured at given weights, such as trained ones."""
+        return bool(self.provenance.get("family", {}).get("law") == "point")
+
+    @property
     def measurement(self) -> str:
         """The name of the measurement."""
         return str(self.provenance.get("measurement", type(self).__name__))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
 
 LARGEST = 2**23  # cells of an array that sets of frequencies are grown on

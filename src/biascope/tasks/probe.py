@@ -18,7 +18,7 @@ from biascope.runs.identity import content_of
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 
-Law = Callable[[torch.Generator, int], Tensor]
+Sampler = Callable[[torch.Generator, int], Tensor]
 
 _BLOCK = 256  # members whose fresh inputs are drawn in one go; part of what a seed means
 _KEPT = 2**29  # bytes: a block up to this size is kept until another one is drawn
@@ -67,7 +67,7 @@ class Probe:
     fresh: bool
     description: str
     _points: Any = field(default=None, repr=False)
-    _law: Law | None = field(default=None, repr=False)
+    _sampler: Sampler | None = field(default=None, repr=False)
     _seed: int = 0
     _latest: _LatestBlock = field(default_factory=_LatestBlock, repr=False, compare=False)
 
@@ -88,11 +88,11 @@ class Probe:
         return Probe(num, False, description or f"{num} given input{'s' if num > 1 else ''}", points)
 
     @staticmethod
-    def sampled(law: Law, num: int, seed: int = 0, description: str = "sampled inputs") -> Probe:
-        """Inputs drawn afresh for every member: ``law(generator, count)`` returns ``(count, …)`` on its device."""
+    def sampled(sampler: Sampler, num: int, seed: int = 0, description: str = "sampled inputs") -> Probe:
+        """Inputs drawn afresh for every member: ``sampler(generator, count)`` returns ``(count, …)`` on its device."""
         if num < 1:
             raise ValueError(f"num must be at least 1 input per member, got {num}. Pass num=1.")
-        return Probe(num, True, description, None, law, seed)
+        return Probe(num, True, description, None, sampler, seed)
 
     @staticmethod
     def gaussian(shape: Sequence[int], *, num: int = 1, std: float = 1.0, fresh: bool = False, seed: int = 0) -> Probe:
@@ -113,13 +113,13 @@ class Probe:
         if not 0 < std < math.inf:
             raise ValueError(f"std must be a positive number, got {std}. Pass std=1.")
 
-        def law(generator: torch.Generator, count: int) -> Tensor:
+        def sampler(generator: torch.Generator, count: int) -> Tensor:
             return std * torch.randn((count, *shape), generator=generator, device=generator.device)
 
         words = f"N(0, {std:g}²) inputs of shape {'×'.join(map(str, shape))}"
         if fresh:
-            return Probe.sampled(law, num, seed, f"{num} fresh {words} per network")
-        points = law(generator_for(torch.device("cpu"), seed, "probe"), num)
+            return Probe.sampled(sampler, num, seed, f"{num} fresh {words} per network")
+        points = sampler(generator_for(torch.device("cpu"), seed, "probe"), num)
         return Probe(num, False, f"{num} fixed {words} (seed {seed})", points)
 
     def __repr__(self) -> str:
@@ -135,12 +135,11 @@ class Probe:
     def identity(self) -> dict[str, object]:
         """The identity of this probe: its inputs, or the distribution that they are drawn from, with the first inputs."""
         first = tree_leaves(self.inputs(0, 1, Run(device="cpu", precision="float64")))
-        law = None if self._law is None else code_of(self._law)
         return {
             "num": self.num,
             "fresh": self.fresh,
             "seed": self._seed,
-            "law": law,
+            "law": None if self._sampler is None else code_of(self._sampler),
             "content": content_of([leaf if isinstance(leaf, Tensor) else repr(leaf) for leaf in first]),
         }
 
@@ -160,8 +159,8 @@ class Probe:
 
         if not self.fresh:
             return tree_map(place, self._points)
-        assert self._law is not None
-        law = self._law
+        assert self._sampler is not None
+        sampler = self._sampler
         parts = []
         while start < stop:
             block, first = divmod(start, _BLOCK)
@@ -169,7 +168,7 @@ class Probe:
             whole = self._latest.get(
                 device,
                 block,
-                lambda: law(generator_for(device, self._seed, "probe", block), _BLOCK * self.num),  # noqa: B023
+                lambda: sampler(generator_for(device, self._seed, "probe", block), _BLOCK * self.num),  # noqa: B023
             )
             parts.append(tree_map(lambda leaf: leaf.reshape(_BLOCK, self.num, *leaf.shape[1:])[first:last], whole))  # noqa: B023
             start += last - first

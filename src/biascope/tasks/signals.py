@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import generator_for

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from biascope.derivatives.fast_layers import PoolingBySlices
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.run import Run

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import CONVOLUTIONS, under_torch_defaults
 from biascope.runs.identity import identity_of

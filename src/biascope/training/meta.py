@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults

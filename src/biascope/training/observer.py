@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from biascope.families import weights
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.results.estimate import Estimate
 from biascope.results.registry import find
 from biascope.results.result import Result

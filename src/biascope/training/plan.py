@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.autotune import Timings
 from biascope.runs.memory import give_back
 from biascope.runs.run import Run

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.runs.run import Run
 from biascope.tasks.signals import Signal, SignalTask, coordinate_grid, outputs_at, psnr_of
 from biascope.training.fit import fit

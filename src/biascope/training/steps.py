@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from biascope.derivatives.fast_layers import ConvolutionByShifts
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params, stacked
 from biascope.runs.run import Run

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from biascope.families.family import Draws, Family
+from biascope.families.draws import Draws
+from biascope.families.family import Family
 from biascope.runs.cluster import device_type
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from biascope.derivatives.gradients import plain_attention
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.training.recipe import loss_of
 

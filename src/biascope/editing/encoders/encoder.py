@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 
 Kind = Literal["image", "text"]
 

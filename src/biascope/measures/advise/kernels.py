@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from biascope.derivatives.gradients import weight_vjp
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run

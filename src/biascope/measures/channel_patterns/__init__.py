@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.families.family import Draws, Family, Network
+from biascope.families.draws import Draws
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.measures.channel_patterns.responses import FirstConvolution, combination_of
 from biascope.measures.channel_patterns.result import ChannelPatterns
 from biascope.results.registry import measurement
@@ -160,9 +162,9 @@ def channel_patterns(
         positive=positive,
         seed=seed,
     )
-    words = "" if control is None and family.law == "initialised" else "with shuffled filters"
+    words = "" if control is None and family.size is None else "with shuffled filters"
     if control is not None:
-        words = "at initialisation" if control.law == "initialised" else "of the control"
+        words = "at initialisation" if control.size is None else "of the control"
     members = min(draws, family.size or draws)
     found = list(trials.outcomes([f"draw {index}" for index in range(members)], drawn))
     others = list(trials.outcomes([f"control {index}" for index in range(draws if words else 0)], controlled))

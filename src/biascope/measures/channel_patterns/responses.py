@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import generator_for
 

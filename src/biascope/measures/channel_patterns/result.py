@@ -297,7 +297,7 @@ class ChannelPatterns(Result):
             "A channel detects the pattern to which it responds most. If votes rise with the label statistics, the first layer already "
             "favours patterns that go with the label, as the theory predicts for trained networks. "
         )
-        if self.provenance.get("family", {}).get("law") != "point":
+        if not self.at_given_weights:
             words += (
                 "Here the weights are random, so any correlation is chance: it is the baseline for trained weights. "
             )
@@ -308,7 +308,7 @@ class ChannelPatterns(Result):
 
     def _next_steps(self) -> list[Step]:
         found = []
-        if self.provenance.get("family", {}).get("law") != "point":
+        if not self.at_given_weights:
             words = "Measure trained weights and compare them with this baseline."
             found.append(Step(words, f"biascope patterns {model_word(self.subject)} --weights trained.safetensors"))
         if not self.labelled:

@@ -217,7 +217,7 @@ class CovarianceResult(Result, ABC):
 
     def _next_steps(self) -> list[Step]:
         shape = "x".join(map(str, self.input_shape))
-        model, trained = model_word(self.subject), self.provenance.get("family", {}).get("law") == "point"
+        model, trained = model_word(self.subject), self.at_given_weights
         found = []
         preferred = not self.effective_rank.contains(self.size)
         if self.resolved is not None and self.resolved < 10 and preferred and not trained:

@@ -113,7 +113,7 @@ def dictionary(
     if choice not in ("window", "random"):
         raise ValueError(f"choice must be 'window' or 'random', got {choice!r}. Pass choice='window'.")
     total = flat.shape[1]
-    draws = 1 if total <= points and family.law == "point" else draws
+    draws = 1 if total <= points and family.size == 1 else draws
     atoms = min(atoms, points, total)
     _check_settings(min(points, total), atoms, draws, decades, held_out, ridge)
     grid = coordinate_grid(sizes, low=low, high=high)

@@ -12,7 +12,8 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run

@@ -23,7 +23,7 @@ from biascope.editing.results import places_inside
 from biascope.editing.tuning import require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.measures.merge_check.result import BOX, MergeCheck
 from biascope.measures.merge_check.verdict import doubts_of_decay
 from biascope.results.registry import measurement

@@ -288,12 +288,12 @@ def pooling_theory(
     response = pooling.prefilter_response(prefilter, size, stride)
     frequencies, magnitude = range(size // 2 + 1), np.abs(response)
     trained = [int(place) for place in np.unique(np.round(np.linspace(0, size // 2, curves)))]
-    law, learned = {"epsilon": epsilon, "sigma": noise}, {"epsilon": epsilon, "sigma": training_noise}
+    signals, learned = {"epsilon": epsilon, "sigma": noise}, {"epsilon": epsilon, "sigma": training_noise}
     start: dict[str, Any] = {**learned, "weight_std": weight_std, "train": train, "recipe": recipe}
 
     def repeated(key: str) -> Outcome:
         own = seed_of(seed, "pooling", key)
-        drawn = [sample(response, stride, frequencies, **law, samples=samples, seed=own) for sample in SIMULATIONS]
+        drawn = [sample(response, stride, frequencies, **signals, samples=samples, seed=own) for sample in SIMULATIONS]
         trajectory = pooling_trajectory(magnitude, stride, trained, **start, seed=own, run=run)
         needed = trajectory.first_below.double().where(trajectory.first_below > 0, torch.nan)
         losses = trajectory.losses.float()
@@ -305,7 +305,7 @@ def pooling_theory(
         run,
         code=repeated,
         model=(size, stride, prefilter),
-        signals=law,
+        signals=signals,
         samples=samples,
         start=start,
         trained=trained,
@@ -313,7 +313,7 @@ def pooling_theory(
     )
     outcomes = list(trials.outcomes([f"repeat-{place}" for place in range(repeats)], repeated))
     forms: tuple[Callable[..., float], ...] = (best_accuracy, best_accuracy_complex)
-    accuracy = np.array([[form(response, stride, place, **law) for place in frequencies] for form in forms])
+    accuracy = np.array([[form(response, stride, place, **signals) for place in frequencies] for form in forms])
     gamma = [math.sqrt(stride) * pooling.aliasing_ratio(response, stride, place) for place in frequencies]
     return PoolingTheory(
         frequencies=np.array(frequencies),
@@ -332,9 +332,9 @@ def pooling_theory(
     )
 
 
-def _curvature(prefilter: np.ndarray, stride: int, place: int, std: float, law: dict[str, float]) -> list[float]:
+def _curvature(prefilter: np.ndarray, stride: int, place: int, std: float, signals: dict[str, float]) -> list[float]:
     """The three entries of the average Hessian at a frequency: of φ, of θ, and the size of that between them."""
-    of_phi = pooling.loss_hessian_phi(prefilter, stride, place, **law, theta_std=std)[place, place]
-    of_theta = pooling.loss_hessian_theta(prefilter, stride, place, **law, phi_std=std)
-    between = pooling.loss_hessian_cross(prefilter, stride, place, epsilon=law["epsilon"])
+    of_phi = pooling.loss_hessian_phi(prefilter, stride, place, **signals, theta_std=std)[place, place]
+    of_theta = pooling.loss_hessian_theta(prefilter, stride, place, **signals, phi_std=std)
+    between = pooling.loss_hessian_cross(prefilter, stride, place, epsilon=signals["epsilon"])
     return [of_phi, of_theta.diagonal()[place % len(of_theta)], np.abs(between).max()]

@@ -165,11 +165,11 @@ def saved_scan(
     return results
 
 
-def probes(law: str, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
+def probes(size: int | None, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
     """Which measurements a scan makes of a family, and where: first the one that gives the headline."""
     seed = sampling.seed
     fixed = seed if sampling.fixed_seed is None else sampling.fixed_seed
-    if law == "point":
+    if size == 1:
         return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
     found = {"mean_gradient": Probe.gaussian(shape, seed=seed, **registry.find("mean_gradient").probe)}
     if sampling.estimator is not None:
@@ -182,10 +182,10 @@ def _measure(
 ) -> Iterator[Result]:
     draws = sampling.draws_at(operations_of(family, shape, run) if sampling.draws is None else None, run)
     common = {"draws": draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
-    for name, probe in probes(family.law, shape, sampling).items():
+    for name, probe in probes(family.size, shape, sampling).items():
         own: dict[str, Any] = {}
         # Beside the mean gradient, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
-        asked = name == "anisotropy_directions" or (name == "average_geometry" and family.law == "point")
+        asked = name == "anisotropy_directions" or (name == "average_geometry" and family.size == 1)
         if asked and sampling.estimator is not None:
             own = {"step": sampling.step, "estimator": sampling.estimator}
         yield registry.find(name)(family, probe, **common, **own)

@@ -71,9 +71,9 @@ def expected_times(
     """
     times, slower, size = DrawTimes(model, shape, run, sketch), slowdown(), math.prod(shape)
     draws = sampling.draws_at(times.operations, run)
-    for name, probe in probes(model.law, shape, sampling).items():
+    for name, probe in probes(model.size, shape, sampling).items():
         by = sampling.estimator or "exact"
-        published = name == "anisotropy_directions" or model.law == "point"
+        published = name == "anisotropy_directions" or model.size == 1
         # A mixed derivative costs some backward passes for each number of an input, about as much as a difference.
         chosen = ("exact" if by == "exact" else "difference") if published else "exact"
         how = {"estimator": chosen, "step": sampling.step, "readout": sampling.readout, "seed": sampling.seed}
@@ -114,7 +114,7 @@ def predicted(
     settings = settings or {}
     name, build = builder_of(model, shape, settings)
     inputs = shape or usual_shape(model, settings)
-    sketch = sketched(build, inputs, name, "initialised" if weights is None else "point")
+    sketch = sketched(build, inputs, name, None if weights is None else 1)
     if sketch is not None:
         *_, known = _refined(known, sketch, expected_times(sketch, inputs, sampling, run))
     yield known

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.measures.dictionary import dictionary
 from biascope.measures.dictionary.result import Dictionary
 from biascope.runs.run import Run

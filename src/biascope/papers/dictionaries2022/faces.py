@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from biascope.data import data_root
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.results.estimate import Estimate
 from biascope.results.finding import Tell

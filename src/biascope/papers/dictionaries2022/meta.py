@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.papers.dictionaries2022 import faces
 from biascope.papers.dictionaries2022.atoms import ATOMS, Seen, components, seen

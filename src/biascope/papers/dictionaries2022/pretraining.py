@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.papers.dictionaries2022 import faces
 from biascope.papers.dictionaries2022.atoms import seen
 from biascope.papers.dictionaries2022.faces import FEW, FROM_META, FROM_RANDOM, LAPTOP, PAPER, SETUP, SMOKE

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.papers.geometry2025.learning import (
     ONE_EACH,
     RECIPE,

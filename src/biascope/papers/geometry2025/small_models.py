@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.papers.geometry2025.models import halfspace_second_moment, mean_tap_matrix
 from biascope.papers.geometry2025.theory import (
     GROUPS,

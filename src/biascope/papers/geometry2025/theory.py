@@ -19,7 +19,8 @@ from torch.func import grad, vmap
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.derivatives.gradients import input_gradient
 from biascope.derivatives.matrices import DrawnMatrix, data_covariance
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.measures.geometry_evolution import geometry_evolution
 from biascope.papers.geometry2025.models import (

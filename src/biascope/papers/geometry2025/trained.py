@@ -16,7 +16,7 @@ from torch.func import grad, jvp, vmap
 
 from biascope.derivatives.gradients import input_gradient
 from biascope.derivatives.matrices import DrawnMatrix, correlation, data_covariance, seen_through
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.papers.geometry2025.shared import TITLES, family_of, geometry_of, probe_scale
 from biascope.papers.geometry2025.theory import (

@@ -20,7 +20,8 @@ from biascope import data
 from biascope.derivatives.linearize import linearize
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import Sizes
 from biascope.networks import builder

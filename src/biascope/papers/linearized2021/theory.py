@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.products import TangentKernel, alignment
 from biascope.measures.anisotropy_directions import anisotropy_directions

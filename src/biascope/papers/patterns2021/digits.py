@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from biascope import data
-from biascope.families.family import Family, Network
+from biascope.families.family import Family
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.results.draw import PALETTE, blank, legend_below, panel
 from biascope.results.estimate import Estimate, bootstrapped, over, proportion, spearman

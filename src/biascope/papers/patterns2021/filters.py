@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.papers.patterns2021.digits import LAPTOP, PAPER, PUBLISHED_SETUP, SIZES, SMOKE, Learned, learned, mnist
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel

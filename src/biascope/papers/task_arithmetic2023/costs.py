@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from biascope.derivatives.linearize import linearize
 from biascope.editing.encoder_source import VIT as VIT_SETTINGS
 from biascope.editing.encoders.bert import bert
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.papers.task_arithmetic2023.plans import CNN, TEXT, VIT
 from biascope.papers.task_arithmetic2023.tasks import untrained
 from biascope.results.draw import PALETTE, blank, legend_below, panel

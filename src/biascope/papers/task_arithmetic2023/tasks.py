@@ -24,7 +24,7 @@ from biascope.editing.tasks import tasks_of
 from biascope.editing.tuning import TUNINGS, tuning_recipe
 from biascope.editing.vectors import TaskVector
 from biascope.families.checkpoint import Checkpoint
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.papers.task_arithmetic2023.plans import CNN, NOTES, SHOTS, SIZES, TEXT, TEXTS, VIT
 from biascope.results.estimate import over, proportion
 from biascope.results.finding import Tell

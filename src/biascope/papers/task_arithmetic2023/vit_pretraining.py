@@ -17,7 +17,7 @@ from biascope import data, networks
 from biascope.editing.encoder_source import VIT, VIT_FILE, VIT_MEAN, VIT_SPREAD, headless_vit, vit_input
 from biascope.editing.encoders.encoder import Encoder
 from biascope.families import weights
-from biascope.families.family import Network
+from biascope.families.network import Network
 from biascope.papers.task_arithmetic2023.glyphs import glyph_characters, rendered_glyphs
 from biascope.papers.task_arithmetic2023.views import Sources, random_views
 from biascope.runs.identity import content_of
