@@ -425,7 +425,7 @@ def test_batchnorm_statistics_of_an_encoder_are_told(folder):
         own = {"_fc.weight": normal(3, 1280).float(), "_fc.bias": torch.zeros(3)}
         moved = {"_bn1.running_mean": torch.ones(1280)} if name == "a" else {}
         weights.save(state | own | moved, f"{name}.safetensors")
-    reading = Reading("efficientnet_lite0", input="3x32x32", points=2)
+    reading = Reading("efficientnet_lite0", input="3x32x32", samples=2)
     found = candidates_of(
         Path("base.safetensors"), [Path("a.safetensors"), Path("b.safetensors")], ["a.npz"], reading, run=CPU
     )

@@ -88,27 +88,17 @@ class ReadingOptions(Group):
     unrelated: Unrelated = False
 
     def reading(self, seed: int) -> Reading:
-        """The same for the models at hand."""
+        """The same with texts read."""
         from biascope.editing.candidates import Reading
         from biascope.families.source import parse_settings
 
-        points, *more = whole_numbers(self.samples, "--samples")
+        samples, *more = whole_numbers(self.samples, "--samples")
         if more:
             raise ValueError(
                 f"--samples must be one number, the samples of each data set, got {self.samples!r}. Pass --samples 1000."
             )
-        return Reading(
-            self.model,
-            parse_settings(self.settings),
-            self.input,
-            self.head,
-            self.features,
-            self.pixels,
-            self.split,
-            points,
-            self.unrelated,
-            seed,
-        )
+        chosen = {"settings": parse_settings(self.settings), "samples": samples, "seed": seed}
+        return Reading(**{**vars(self), **chosen})
 
 
 @app.command()
@@ -174,7 +164,7 @@ def check(
         known.vectors,
         known.tasks,
         split=SPLIT,
-        points=reading.points,
+        points=reading.samples,
         compared=known.compared,
         accuracies=dict(zip(known.vectors, accuracy, strict=True)) if accuracy else None,
         control=known.control,

@@ -54,7 +54,7 @@ class Reading:
         pixels: ``"own"`` (standardised over the set's training images), ``"unit"`` (from 0 to 1) or ``"MEAN:SPREAD"``, one number
             for each channel or one for all.
         split: Where samples are taken from; by default test, validation or train, the first that there is.
-        points: Samples of each set at most.
+        samples: Samples of each set at most.
         unrelated: Whether models may have another base.
         seed: Random seed for the choice of samples.
     """
@@ -66,14 +66,14 @@ class Reading:
     features: bool = False
     pixels: str = "own"
     split: str | None = None
-    points: int = 1000
+    samples: int = 1000
     unrelated: bool = False
     seed: int = 0
 
     @property
     def choice(self) -> dict[str, Any]:
         """The choice of samples."""
-        return {"points": self.points, "split": self.split, "seed": self.seed}
+        return {"points": self.samples, "split": self.split, "seed": self.seed}
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def candidates_of(
             f"--data must be given once for each of {len(models)} models or once for all, got {len(sets)}. Pass --data for each "
             "model, in their order."
         )
-    if reading.points < 2:
-        raise ValueError(f"--samples must be at least 2, got {reading.points}. Pass --samples 1000.")
+    if reading.samples < 2:
+        raise ValueError(f"--samples must be at least 2, got {reading.samples}. Pass --samples 1000.")
     start, ends = Checkpoint.open(base), [Checkpoint.open(path) for path in models]
     for each in (start, *ends):
         require_no_adapter(
@@ -288,7 +288,7 @@ def _encoded(
             whole[each] = prepared_samples(each, encoder, **reading.choice, root=run.data_root)
             continue
         try:
-            task = task_of(each, encoder, sizes=(*PROBES, reading.points), root=run.data_root, seed=reading.seed)
+            task = task_of(each, encoder, sizes=(*PROBES, reading.samples), root=run.data_root, seed=reading.seed)
         except ValueError as error:
             hint = " Or pass --features, which needs no classes." if "must have labels" in str(error) else ""
             raise ValueError(f"{error}{hint}") from error
