@@ -58,7 +58,7 @@ def shared() -> dict[str, str]:
 
 
 def _of_group(kind: Any) -> list[Any]:
-    if not (isinstance(kind, type) and issubclass(kind, options.Group) and kind is not options.Group):
+    if not (isinstance(kind, type) and issubclass(kind, options.OptionGroup) and kind is not options.OptionGroup):
         return []
     hints = typing.get_type_hints(kind, include_extras=True).values()
     return [info for hint in hints for info in getattr(hint, "__metadata__", ())]

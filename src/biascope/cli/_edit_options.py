@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biascope.cli.options import Grid, Group, MaybeRate, Steps, Weights
+from biascope.cli.options import Grid, MaybeRate, OptionGroup, Steps, Weights
 
 if TYPE_CHECKING:
     from biascope.editing.encoders.encoder import Encoder
@@ -52,7 +52,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Question(Group):
+class Question(OptionGroup):
     """Which measurements to run."""
 
     what: Annotated[str, typer.Option(help=WHAT_HELP)] = "addition"
@@ -108,7 +108,7 @@ class Question(Group):
 
 
 @dataclass(frozen=True)
-class TuningOptions(Group):
+class TuningOptions(OptionGroup):
     """How to fine-tune."""
 
     steps: Steps = 500
@@ -152,7 +152,7 @@ class TuningOptions(Group):
 
 
 @dataclass(frozen=True)
-class EncoderOptions(Group):
+class EncoderOptions(OptionGroup):
     """Which weights an encoder starts from."""
 
     weights: Weights = None

@@ -22,13 +22,13 @@ from biascope.cli.options import (
     Data,
     DataOptions,
     DataRoot,
-    Group,
     MaybeInputs,
     MaybeSamples,
     MaybeScale,
     Model,
     NetworkOptions,
     On,
+    OptionGroup,
     SeededWork,
     with_groups,
 )
@@ -53,7 +53,7 @@ BASIS_HELP = (
 
 
 @dataclass(frozen=True)
-class Place(Group):
+class Place(OptionGroup):
     """Where a measurement looks: at inputs, or along directions."""
 
     inputs: MaybeInputs = None

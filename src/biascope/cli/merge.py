@@ -16,11 +16,11 @@ from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     DataRoot,
     Grid,
-    Group,
     Input,
     Lasting,
     MaybeModel,
     MaybeSplit,
+    OptionGroup,
     Out,
     Output,
     Samples,
@@ -72,7 +72,7 @@ Unrelated = Annotated[
 
 
 @dataclass(frozen=True)
-class ReadingOptions(Group):
+class ReadingOptions(OptionGroup):
     """How models and samples are read."""
 
     model: MaybeModel = None

@@ -148,7 +148,7 @@ SETTINGS: dict[type[Any], dict[str, Any]] = {
 _A_DAY = 86_400.0  # seconds
 
 
-class Group:
+class OptionGroup:
     """Options that go together: a frozen dataclass whose fields are options, all with defaults.
 
     Give a parameter of a command this type.
@@ -156,7 +156,7 @@ class Group:
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters of a :class:`Group` type, or of one in :data:`SETTINGS`, are replaced by the options in it.
+    """A command whose parameters of a :class:`OptionGroup` type, or of one in :data:`SETTINGS`, are replaced by the options in it.
 
     A default instance of the group sets other defaults for this command. Python calls it with the options as keywords.
 
@@ -171,7 +171,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, type[Any]] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         hint = hints[name]
-        if isinstance(hint, type) and (hint in SETTINGS or issubclass(hint, Group)):
+        if isinstance(hint, type) and (hint in SETTINGS or issubclass(hint, OptionGroup)):
             groups[name] = hint
             parameters += _options_of(hint, parameter.default)
         else:
@@ -211,7 +211,7 @@ def _names_of(group: type[Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Output(Group):
+class Output(OptionGroup):
     """How a command prints."""
 
     as_json: Json = False
@@ -264,7 +264,7 @@ class SeededWork(Work):
 
 
 @dataclass(frozen=True)
-class NetworkOptions(Group):
+class NetworkOptions(OptionGroup):
     """Options of a network besides its name."""
 
     input: Input = ""
@@ -293,7 +293,7 @@ class NetworkOptions(Group):
 
 
 @dataclass(frozen=True)
-class DataOptions(Group):
+class DataOptions(OptionGroup):
     """Which samples are measured on."""
 
     data: Data = "cifar10"
@@ -313,7 +313,7 @@ class DataOptions(Group):
 
 
 @dataclass(frozen=True)
-class SignalOptions(Group):
+class SignalOptions(OptionGroup):
     """How a signal is read from its file."""
 
     longest: Annotated[

@@ -43,7 +43,8 @@ _PROBES = 48  # columns that a sketch of the kernel multiplies
 _ROW_PASSES, _ROW_WRITING = 5, 50
 
 Work = Callable[[Any, slice], list[Tensor]]
-Sketch = list[tuple[float, Tensor]]  # of tr K and of tr K²: what is known, and what each random column sees of the rest
+# Of tr K and of tr K²: what is known, and what each random column sees of the rest.
+TraceSketch = list[tuple[float, Tensor]]
 
 
 class TangentKernel(LinearOperator):
@@ -96,7 +97,7 @@ class TangentKernel(LinearOperator):
         self._budget = _NUMBERS.get(self.device.type, 2**28)
         self._batches = self._multiplies = True  # until the network turns out not to be mapped over inputs or vectors
         self._held: Tensor | None = None
-        self._sketches: dict[tuple[int, int], Sketch] = {}
+        self._sketches: dict[tuple[int, int], TraceSketch] = {}
         self._squares = torch.full((self.size,), math.nan, dtype=torch.float64, device=self.device)
 
     def __repr__(self) -> str:
@@ -210,7 +211,7 @@ class TangentKernel(LinearOperator):
         left_out = (rest.sum() - rest) / (len(rest) - 1)
         return jackknife(statistic(seen + float(rest.mean())), [statistic(seen + one) for one in left_out.tolist()])
 
-    def _sketch(self, probes: int, seed: int) -> Sketch:
+    def _sketch(self, probes: int, seed: int) -> TraceSketch:
         if probes < 9:
             raise ValueError(f"probes must be at least 9 columns to estimate a spread, got {probes}. Pass probes=48.")
         if (probes, seed) not in self._sketches:

@@ -10,10 +10,10 @@ import torch
 from biascope.runs.ambient import one_on_each_core
 from biascope.runs.run import Run
 
-Part = TypeVar("Part")
+T = TypeVar("T")
 
 
-def on_each_core(work: Callable[[int], Part], count: int, run: Run) -> list[Part]:
+def on_each_core(work: Callable[[int], T], count: int, run: Run) -> list[T]:
     """Independent parts of work, on a CPU one on each core: the layers of one small network are too short to share."""
     threads = torch.get_num_threads()
     if run.torch_device.type != "cpu" or min(threads, count) == 1:

@@ -27,7 +27,7 @@ Sample = Callable[[int], tuple[Network, Task]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How trials are trained.
 
     Attributes:
@@ -41,7 +41,7 @@ class Plan:
     seconds: float
 
 
-def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan:
+def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> TrainingPlan:
     """The fastest method to train a number of networks of one kind, from timing a few iterations of each.
 
     On a CPU: one after another on each core, or in a stack where that is faster (networks of plain products). On a GPU:
@@ -71,15 +71,15 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
     if run.torch_device.type == "cpu":
         threads = min(torch.get_num_threads(), trials)
         if trials <= threads or trials * total < WORTH_TIMING:
-            return Plan("loop", threads, math.nan)  # nothing to choose, or less to gain than timing takes
+            return TrainingPlan("loop", threads, math.nan)  # nothing to choose, or less to gain than timing takes
         alone = timed("loop", 1) / (1 if draws_in_training(network) else max(1, threads))
         size = min(4, trials)
         if size > 1 and parameters <= STACK_LIMIT and timed("stack", size) < 0.8 * alone:
-            return Plan("stack", _even_size(size, trials), timed("stack", size) * total * trials)
-        return Plan("loop", threads, alone * total * trials)
+            return TrainingPlan("stack", _even_size(size, trials), timed("stack", size) * total * trials)
+        return TrainingPlan("loop", threads, alone * total * trials)
     alone = timed("captured", 1)
     if parameters > STACK_LIMIT or trials == 1:
-        return Plan("captured", 1, alone * total * trials)
+        return TrainingPlan("captured", 1, alone * total * trials)
     size = min(MOST, trials)
     while math.isinf(min(timed("stack", size), timed("shifts", size))) and size > 1:
         size //= 2
@@ -89,8 +89,8 @@ def training_plan(sample: Sample, recipe: Recipe, trials: int, run: Run) -> Plan
         ways.append("compiled")
     best = min(ways, key=lambda way: timed(way, size))
     if alone < timed(best, size):
-        return Plan("captured", 1, alone * total * trials)
-    return Plan(best, size, timed(best, size) * total * trials)
+        return TrainingPlan("captured", 1, alone * total * trials)
+    return TrainingPlan(best, size, timed(best, size) * total * trials)
 
 
 def _even_size(most: int, trials: int) -> int:

@@ -23,7 +23,7 @@ from biascope.runs.trials import Group, Outcome, Sweep
 from biascope.tasks.task import Task
 from biascope.training.evaluation import STACK_LIMIT, evaluation
 from biascope.training.fit import fit
-from biascope.training.plan import MOST, Plan, training_plan
+from biascope.training.plan import MOST, TrainingPlan, training_plan
 from biascope.training.recipe import Recipe
 
 WINDOWS = 100  # points that a kept loss curve has at most
@@ -157,13 +157,13 @@ class _Stack:
             self._streams[key] = self.family.draws(seed=seed, run=key[1])
         return self._streams[key]
 
-    def planned(self, kind: str, trials: Sequence[Trial], run: Run) -> Plan:
+    def planned(self, kind: str, trials: Sequence[Trial], run: Run) -> TrainingPlan:
         """How trials of a kind are best trained, by timing a few iterations."""
         if run.on is not None:  # workers have other devices than this process, and one slot each
             large = self.family.num_parameters > STACK_LIMIT
             if device_type(run) == "cpu":
-                return Plan("loop", 1, math.nan)
-            return Plan("captured", 1, math.nan) if large else Plan("stack", MOST, math.nan)
+                return TrainingPlan("loop", 1, math.nan)
+            return TrainingPlan("captured", 1, math.nan) if large else TrainingPlan("stack", MOST, math.nan)
         seed = seed_of(self.seed, "repeat", self.course.repeat(kind))
         draws = self._drawn(seed, run)
 

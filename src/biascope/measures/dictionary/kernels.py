@@ -28,7 +28,7 @@ RIDGES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 @dataclass(frozen=True)
-class Part:
+class GridPoints:
     """The points of a grid that a kernel is taken on, and those that its atoms are shown on.
 
     Attributes:
@@ -101,18 +101,18 @@ class GridKernels:
 
         return list(trials.outcomes([f"network {draw}" for draw in range(draws)], measured))
 
-    def part(self, draw: int) -> Part:
+    def part(self, draw: int) -> GridPoints:
         """The points for the kernel of a network: all, or a choice of its own."""
         total, sizes = self.signals.shape[1], self.sizes
         if self.whole:
-            return Part(torch.arange(total), sizes)
+            return GridPoints(torch.arange(total), sizes)
         indices, generator = torch.arange(total).reshape(sizes), generator_for(CPU, self.seed, "part", draw)
         if self.choice == "random":
             places = torch.randperm(total, generator=generator)[: self.points].sort().values
             strides = range(1, max(sizes) + 1)
             stride = next(s for s in strides if math.prod(-(-size // s) for size in sizes) <= self.points)
             coarse = indices[tuple(slice(None, None, stride) for _ in sizes)]
-            return Part(places, tuple(coarse.shape), stride, coarse.flatten())
+            return GridPoints(places, tuple(coarse.shape), stride, coarse.flatten())
         # Of the signals' own proportions.
         sides = tuple(max(1, math.floor(size * (self.points / total) ** (1 / len(sizes)))) for size in sizes)
         windows = []
@@ -121,7 +121,7 @@ class GridKernels:
                 int(torch.randint(n - s + 1, (1,), generator=generator)) for n, s in zip(sizes, sides, strict=True)
             ]
             windows.append(indices[tuple(slice(c, c + s) for c, s in zip(corners, sides, strict=True))].flatten())
-        return Part(max(windows, key=lambda places: float(self.signals[:, places].var(1).mean())), sides)
+        return GridPoints(max(windows, key=lambda places: float(self.signals[:, places].var(1).mean())), sides)
 
     def _measured(self, network: Network, draw: int, run: Run) -> Outcome:
         """Of one network: ``eigenvalues`` (n,), ``energy`` (m, T), ``concentration`` (m,), ``predicted`` (m, R), ``atoms`` (k, c)."""
@@ -143,7 +143,7 @@ class GridKernels:
         }
         return {name: tensor.cpu() for name, tensor in outcome.items()}
 
-    def _atoms(self, network: Network, part: Part, values: Tensor, vectors: Tensor, run: Run) -> Tensor:
+    def _atoms(self, network: Network, part: GridPoints, values: Tensor, vectors: Tensor, run: Run) -> Tensor:
         """The first eigenfunctions on the grid that they are shown on, of unit length ``(k, c)``."""
         first = vectors[:, : self.atoms]
         if part.shown is not None:  # carried to a grid by φ(r) = Σ_i k(r, r_i)φ_i/λ

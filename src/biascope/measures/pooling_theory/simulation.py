@@ -34,7 +34,7 @@ def pooled(signals: np.ndarray, response: np.ndarray, stride: int) -> np.ndarray
     return np.asarray(np.fft.ifft(response * np.fft.fft(signals), axis=1).real[:, ::stride])
 
 
-class Draw(TypedDict):
+class SignalDraw(TypedDict):
     """What is drawn.
 
     Attributes:
@@ -48,7 +48,7 @@ class Draw(TypedDict):
     seed: int
 
 
-def _noise_and_labels(draw: Draw, size: int, what: str, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+def _noise_and_labels(draw: SignalDraw, size: int, what: str, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Noise ``(n, D)`` and labels −1 and 1 ``(n,)``."""
     samples, generator = draw["samples"], generator_for(_CPU, draw["seed"], what)
     noise = draw["sigma"] * torch.randn(samples, size, generator=generator, dtype=dtype).numpy()
@@ -56,7 +56,7 @@ def _noise_and_labels(draw: Draw, size: int, what: str, dtype: torch.dtype) -> t
 
 
 def sampled_accuracy(
-    response: np.ndarray, stride: int, frequencies: Sequence[int], *, epsilon: float, **draw: Unpack[Draw]
+    response: np.ndarray, stride: int, frequencies: Sequence[int], *, epsilon: float, **draw: Unpack[SignalDraw]
 ) -> np.ndarray:
     """Share of signals of D(v_ℓ), pooled, that the best rule gets right, for each ℓ: ``(L,)``.
 
@@ -68,7 +68,7 @@ def sampled_accuracy(
         stride: S.
         frequencies: The ℓ, each with its cosine v_ℓ.
         epsilon: ε.
-        draw: See :class:`Draw`.
+        draw: See :class:`SignalDraw`.
 
     Returns:
         The shares; their standard error is that of a binomial.
@@ -82,7 +82,7 @@ def sampled_accuracy(
 
 
 def sampled_accuracy_complex(
-    response: np.ndarray, stride: int, frequencies: Sequence[int], *, epsilon: float, **draw: Unpack[Draw]
+    response: np.ndarray, stride: int, frequencies: Sequence[int], *, epsilon: float, **draw: Unpack[SignalDraw]
 ) -> np.ndarray:
     """The same in the model of the proof of theorem 1: spectra with εy at ℓ and circular noise of power σ² elsewhere.
 
