@@ -637,7 +637,7 @@ def test_wrong_arguments_are_a_sentence() -> None:
     network = network_of(smooth_mlp)
     with pytest.raises(ValueError, match=r"batch must be at least 1 input, got 0\. Pass batch"):
         TangentKernel(network, x, batch=0, run=CPU64)
-    with pytest.raises(ValueError, match="inputs must share one leading axis"):
+    with pytest.raises(ValueError, match="Inputs must share one leading axis"):
         TangentKernel(network, normal(0, 6), run=CPU64)
     with pytest.raises(ValueError, match=r"probes must be at least 9 columns .* got 8\. Pass probes"):
         TangentKernel(network, x, run=CPU64).trace(8)

@@ -47,7 +47,7 @@ def test_fixed_inputs_may_be_arrays_and_trees():
 )
 def test_inputs_without_one_leading_axis_are_a_sentence(x, sizes):
     with pytest.raises(
-        ValueError, match=rf"^inputs must share one leading axis .* got {sizes}\. Pass x\[None\] for one"
+        ValueError, match=rf"^Inputs must share one leading axis .* got {sizes}\. Pass x\[None\] for one"
     ):
         Probe.fixed(x)
 

@@ -16,6 +16,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.derivatives.fast_layers import PoolingBySlices
+from biascope.families.inputs import is_real
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import ATTENTION, PLAIN_ATTENTION, under_torch_defaults
@@ -47,7 +48,7 @@ def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
 
     def gradient(params: Params, buffers: Params, inputs: Any) -> Tensor:
         leaves, structure = tree_flatten(inputs)
-        moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+        moving = [is_real(leaf) for leaf in leaves]
         _require_real(moving)
 
         def scalar(*active: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ def _require_real(moving: list[bool]) -> None:
 
 def _gradient_of_one(network: Network, x: Any) -> Tensor:
     leaves, structure = tree_flatten(x)
-    moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+    moving = [is_real(leaf) for leaf in leaves]
     _require_real(moving)
     leaves = [leaf.detach().requires_grad_() if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
     with torch.enable_grad():
@@ -290,7 +291,7 @@ def _of_each(one: Callable[..., Tensor], network: Network, x: Any, rows: Tensor,
 def _scalar(network: Network, buffers: Params, x: Any) -> tuple[list[Tensor], Callable[[Params, list[Tensor]], Tensor]]:
     """The floating-point leaves of one input, and the network as a scalar function of weights and those."""
     leaves, structure = tree_flatten(x)
-    moving = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves]
+    moving = [is_real(leaf) for leaf in leaves]
     _require_real(moving)
 
     def scalar(params: Params, active: list[Tensor]) -> Tensor:

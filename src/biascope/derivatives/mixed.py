@@ -22,6 +22,7 @@ from biascope.derivatives.gradients import mixed_jvp, mixed_vjp, plain_attention
 from biascope.derivatives.moments import unit_of
 from biascope.families.acceptance import differentiated
 from biascope.families.family import Family
+from biascope.families.inputs import on_tensors, taken
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.failures import reason_of
@@ -379,10 +380,5 @@ def _products(rows: Tensor, others: Tensor) -> Tensor:
 
 def _input(inputs: Any, index: int, paired: bool) -> Any:
     """One of the inputs ``(n, …)``, or one of each member's ``(m, n, …)``, still with an axis of one."""
-
-    def cut(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return leaf[:, index : index + 1] if paired else leaf[index : index + 1]
-
-    return tree_map(cut, inputs)
+    one = slice(index, index + 1)
+    return on_tensors(lambda tensor: tensor[:, one], inputs) if paired else taken(inputs, one)

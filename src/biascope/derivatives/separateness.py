@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from biascope.derivatives.gradients import plain_attention
+from biascope.families.inputs import cloned, placed, taken
 from biascope.families.network import Network
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 
@@ -72,7 +73,7 @@ def separateness(network: Network, x: Any) -> Separateness:
     dtype, rounding = exact_type(network, x)
     like = next(iter(network.params.values()))
     network = network.to(like.device, dtype)
-    x = tree_map(lambda leaf: _cast(leaf, dtype), x)
+    x = placed(x, None, dtype)
     # A random forward pass must not advance the user's generators.
     with torch.no_grad(), plain_attention(), forked_rng(seed_of(0, "separateness")):
         expected = _outputs(network, x)
@@ -148,11 +149,11 @@ def exact_type(network: Network, x: Any) -> tuple[torch.dtype, float]:
     A network may convert to float32 by itself: it then runs in float64, and rounds like float32.
     """
     like = next(iter(network.params.values()))
-    one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
+    one = taken(x, slice(1))
     for dtype in dict.fromkeys((torch.float64, like.dtype)):
         seen = _Roundings()  # type: ignore[no-untyped-call]
         with contextlib.suppress(Exception), torch.no_grad(), plain_attention():  # any forward pass may raise anything
-            inputs = tree_map(lambda leaf: _cast(leaf, dtype), one)  # noqa: B023
+            inputs = placed(one, None, dtype, copy=True)
             changed = network.to(like.device, dtype)
             with seen:
                 outputs = changed(inputs)
@@ -186,7 +187,7 @@ class _Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _outputs(network: Network, x: Any) -> Tensor:
     """``(n, p)``, of a copy: a network may work in place on its input."""
-    found = network(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)).detach()
+    found = network(cloned(x)).detach()
     return found.reshape(len(found), -1) if found.dim() else found.reshape(1, 1)
 
 
@@ -196,7 +197,7 @@ def _other_batches(network: Network, x: Any, count: int) -> list[tuple[Tensor, T
     batches = [torch.tensor([index]) for index in some] if count > 1 else []
     if count > 2:
         batches += [torch.tensor([count - 1, 0]), torch.arange(count - 1, -1, -1).roll(1)]
-    return [(rows, _outputs(network, _taken(x, rows))) for rows in batches]
+    return [(places, _outputs(network, taken(x, places))) for places in batches]
 
 
 def _in_company(network: Network, x: Any) -> Tensor | None:
@@ -227,11 +228,3 @@ def _companions(x: Any) -> Any:
             made = leaf.flatten()[places]
         joined.append(torch.cat([made, leaf]))
     return tree_unflatten(joined, structure)
-
-
-def _taken(x: Any, rows: Tensor) -> Any:
-    return tree_map(lambda leaf: leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, x)
-
-
-def _cast(leaf: Any, dtype: torch.dtype) -> Any:
-    return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

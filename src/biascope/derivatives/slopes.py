@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.gradients import input_gradient
 from biascope.derivatives.separateness import coarsest_rounding
+from biascope.families.inputs import cloned, is_real
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.randomness import generator_for
@@ -76,14 +77,10 @@ def relative(first: Tensor, second: Tensor) -> float:
 
 def arithmetic_of(network: Network, x: Any) -> Arithmetic:
     """Accuracy of a network's finite differences; some networks cast to lower precision internally."""
-    coarsest = coarsest_rounding(network, _copied(x))
+    coarsest = coarsest_rounding(network, cloned(x))
     if coarsest > torch.finfo(torch.float32).eps:
         return HALF
     return SINGLE if coarsest > torch.finfo(torch.float64).eps else DOUBLE
-
-
-def _is_real(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
 def input_agreement(network: Network, x: Any, arithmetic: Arithmetic, seed: int) -> Agreement:
@@ -99,7 +96,7 @@ def input_agreement(network: Network, x: Any, arithmetic: Arithmetic, seed: int)
 
     def line(offset: float) -> Line:
         point = _moved(x, _random_like(x, seed, "selftest aside"), offset)
-        parts = [leaf.flatten(1) for leaf in tree_leaves(direction) if _is_real(leaf)]
+        parts = [leaf.flatten(1) for leaf in tree_leaves(direction) if is_real(leaf)]
         slope = (input_gradient(network, point) * torch.cat(parts, 1)).sum(1)
         return Line(lambda step: network(_moved(point, direction, step)), slope)
 
@@ -134,9 +131,9 @@ def weight_agreement(
             point = {name: part + offset * aside[name] for name, part in point.items()}
 
         def along(step: float) -> Tensor:
-            return network(_copied(x), {name: part + step * direction[name] for name, part in point.items()})
+            return network(cloned(x), {name: part + step * direction[name] for name, part in point.items()})
 
-        return Line(along, derivative(network.with_params(point), _copied(x), direction))
+        return Line(along, derivative(network.with_params(point), cloned(x), direction))
 
     return _agreement(line, arithmetic)
 
@@ -190,7 +187,7 @@ def _kink(line: Line, arithmetic: Arithmetic) -> float:
 def _random_like(x: Any, seed: int, name: str) -> Any:
     """A random direction in proportion to the inputs."""
     generator = generator_for(torch.device("cpu"), seed, name)
-    return tree_map(lambda leaf: _noise(leaf, generator) if _is_real(leaf) else leaf, x)
+    return tree_map(lambda leaf: _noise(leaf, generator) if is_real(leaf) else leaf, x)
 
 
 def _noise(part: Tensor, generator: torch.Generator) -> Tensor:
@@ -207,8 +204,4 @@ def _weight_direction(params: Params, moving: Collection[str], seed: int, name: 
 
 def _moved(x: Any, direction: Any, step: float) -> Any:
     """Inputs moved along a direction; always a copy, since a network may work in place on its input."""
-    return tree_map(lambda leaf, way: leaf + step * way if _is_real(leaf) else leaf, x, direction)
-
-
-def _copied(x: Any) -> Any:
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+    return tree_map(lambda leaf, way: leaf + step * way if is_real(leaf) else leaf, x, direction)

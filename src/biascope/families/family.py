@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from biascope.families import weights
 from biascope.families.acceptance import accepted_outputs, module_built, require_measurable, shape_of
 from biascope.families.draws import Draws, GivenDraws, InitialDraws, MappedDraws, RepeatedDraws
-from biascope.families.network import Network, few_placed, placed
+from biascope.families.inputs import placed, taken
+from biascope.families.network import PROOF, Network
 from biascope.families.origin import Origin, UnlikeError
 from biascope.families.tape import Builder, Tape, TapeError, built
 from biascope.families.unregistered import differences, random_content, structure_of
@@ -180,7 +181,7 @@ class Family(ABC):
         device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
         if (origin := self.template.origin) is not None and origin.rearranged:
             self.check_forward(x, run)  # settles how it is put into evaluation mode
-        inputs = placed(x, device, dtype)
+        inputs = placed(x, device, dtype, copy=True)
         must = must or f"accept inputs of shape {shape_of(x)}"
         with forward_pass(f"{self.name} must {must}", remedy), torch.no_grad():
             outputs = self.template.to(device, dtype)(inputs)
@@ -227,7 +228,7 @@ self.register_buffer('B', …) instead of self.B = ….
         if template.origin is None or not template.params:
             return
         try:
-            template.origin.prove(template, few_placed(x, device, dtype), self.others)
+            template.origin.prove(template, placed(taken(x, PROOF), device, dtype, copy=True), self.others)
         except UnlikeError as error:
             if error.member or not str(error):
                 raise ValueError(self._disagreement(error.member)) from None

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.families import weights
 from biascope.families.acceptance import copied
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
+from biascope.families.inputs import cloned, is_real, on_tensors, placed, taken
 from biascope.families.origin import Origin, UnlikeError
 from biascope.families.readout import READOUTS, read_out
 from biascope.families.recomputation import WithoutRecomputation
@@ -25,7 +26,7 @@ from biascope.runs.code import code_of, forget_as_made
 from biascope.runs.digest import fingerprint
 from biascope.runs.randomness import forked_rng, seed_of
 
-_FEW = 4  # inputs that a proof looks at
+PROOF = slice(4)  # inputs that a proof looks at
 _FAR = 100.0  # where differences look by default
 _BENT = 1e-2  # of a gradient: units on a kink go one way or the other by rounding
 _COLUMNS = 16  # outputs that have a group of their own
@@ -94,7 +95,7 @@ class Network:
             return
         like = next(iter(self.params.values()))
         try:
-            self.origin.prove(self, few_placed(x, like.device, like.dtype))
+            self.origin.prove(self, placed(taken(x, PROOF), like.device, like.dtype, copy=True))
         except UnlikeError as error:
             if str(error):
                 raise
@@ -161,7 +162,7 @@ class Network:
         # In float64 a change shows that rounding would hide; some forward passes are written for one precision.
         for dtype, rounding in ((torch.float64, 1e-7), (like.dtype, 1e-3 if like.dtype.itemsize > 2 else 5e-2)):
             with contextlib.suppress(Exception), forked_rng(seed_of(0, "witness")):
-                inputs = placed(x, device, dtype)
+                inputs = placed(x, device, dtype, copy=True)
                 return _behaviour(self.to(device, dtype), inputs, rounding)
         return None
 
@@ -214,36 +215,19 @@ class Network:
         return module
 
 
-def placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Inputs copied to a device, real ones in a type."""
-
-    def copied_to(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return leaf.detach().to(device, dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
-
-    return tree_map(copied_to, x)
-
-
-def few_placed(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """The first few of some inputs, enough for a proof, on a device and in a type."""
-    few = tree_map(lambda leaf: leaf[:_FEW] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
-    return placed(few, device, dtype)
-
-
 def _behaviour(network: Network, x: Any, rounding: float) -> list[tuple[Tensor, float]]:
     """Outputs at inputs and far from them, each by itself, and gradients by inputs and weights, with their tolerances."""
     generator = torch.Generator().manual_seed(0)
 
-    def far(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-            return leaf
-        return leaf + _FAR * torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf)
+    def far(tensor: Tensor) -> Tensor:
+        if not is_real(tensor):
+            return tensor
+        return tensor + _FAR * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
 
     groups: list[tuple[Tensor, float]] = []
     with torch.no_grad():
-        for inputs in (x, tree_map(far, x)):
-            outputs = network(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs))
+        for inputs in (x, on_tensors(far, x)):
+            outputs = network(cloned(inputs))
             rows = outputs.detach().reshape(outputs.shape[0], -1).double().cpu()
             groups += [(part.clone(), rounding) for part in rows.T[:: max(1, rows.shape[1] // _COLUMNS)]]
     with contextlib.suppress(Exception), torch.enable_grad():  # not every network can be differentiated by everything
@@ -254,10 +238,10 @@ def _behaviour(network: Network, x: Any, rounding: float) -> list[tuple[Tensor, 
 def _slopes(network: Network, x: Any, generator: torch.Generator) -> list[Tensor]:
     """Gradients of a random combination of the outputs: by each input, and by each parameter in short."""
     moving = {name: part.detach().clone().requires_grad_() for name, part in network.params.items()}
-    places = tree_map(lambda leaf: leaf.clone().requires_grad_() if _is_real(leaf) else leaf, x)
-    outputs = network(tree_map(lambda leaf: leaf + 0 if _is_real(leaf) else leaf, places), moving)
+    places = tree_map(lambda leaf: leaf.clone().requires_grad_() if is_real(leaf) else leaf, x)
+    outputs = network(tree_map(lambda leaf: leaf + 0 if is_real(leaf) else leaf, places), moving)
     mixture = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
-    wanted = [*(leaf for leaf in tree_leaves(places) if _is_real(leaf)), *moving.values()]
+    wanted = [*(leaf for leaf in tree_leaves(places) if is_real(leaf)), *moving.values()]
     found = torch.autograd.grad((outputs * mixture).sum(), wanted, allow_unused=True, materialize_grads=True)
     inputs = len(wanted) - len(moving)
     short = []
@@ -266,7 +250,3 @@ def _slopes(network: Network, x: Any, generator: torch.Generator) -> list[Tensor
         along = torch.randn(flat.shape, generator=generator, dtype=torch.float64)
         short.append(torch.stack([flat.norm(), flat @ along]))
     return [gradient.detach().double().cpu() for gradient in found[:inputs]] + short
-
-
-def _is_real(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.is_floating_point()

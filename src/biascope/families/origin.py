@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from biascope.families.acceptance import copied, shape_of
 from biascope.families.gradient_hooks import remove_gradient_hooks
+from biascope.families.inputs import cloned, on_tensors, taken
 from biascope.families.plain_layers import use_plain_layers
 from biascope.families.tape import as_copies_are
 from biascope.families.unregistered import changed, differences, settings_of
@@ -352,7 +353,7 @@ class _Truth:
 
     def __init__(self, origin: Origin, network: Network, x: Any) -> None:
         # Inputs may be zeros, where much is not seen; they may also be all that the network takes. So may its weights.
-        for moved, self.x in ((True, _varied(x)), (True, _few(x)), (False, _varied(x))):
+        for moved, self.x in ((True, _varied(x)), (True, taken(x, slice(2))), (False, _varied(x))):
             try:
                 self._call(origin, network, moved)
             except FOREIGN as error:
@@ -361,7 +362,7 @@ class _Truth:
                 continue
             if all(bool(leaf.isfinite().all()) for leaf in self.outputs):
                 return
-        self.x = _few(x)
+        self.x = taken(x, slice(2))
         with forward_pass(f"{origin.name} must accept inputs of shape {shape_of(x)}", "Check its forward pass."):
             self._call(origin, network, False)
 
@@ -492,16 +493,12 @@ def _move(module: nn.Module) -> None:
             module.load_state_dict(module.state_dict())
 
 
-def _few(x: Any) -> Any:
-    return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
-
-
 def _varied(x: Any, count: int = 1, scale: float = 1.0) -> Any:
     """The first input, and the last one moved at random, as often and as far as is asked for."""
     generator = torch.Generator().manual_seed(0)
 
-    def more(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.dim():
+    def more(leaf: Tensor) -> Tensor:
+        if not leaf.dim():
             return leaf
         last = leaf[-1:].expand(count, *leaf.shape[1:])
         if leaf.is_floating_point():
@@ -509,13 +506,12 @@ def _varied(x: Any, count: int = 1, scale: float = 1.0) -> Any:
             last = last + torch.randn(last.shape, generator=generator).to(leaf) * (spread or 1.0) * scale
         return torch.cat([leaf[:1], last])
 
-    return tree_map(more, x)
+    return on_tensors(more, x)
 
 
 def _called(network: Network, x: Any) -> list[Tensor]:
-    own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
     with forked_rng(seed_of(0, "same function")):
-        return [leaf for leaf in tree_leaves(network(own)) if isinstance(leaf, Tensor)]
+        return [leaf for leaf in tree_leaves(network(cloned(x))) if isinstance(leaf, Tensor)]
 
 
 def _outputs(network: Network, x: Any) -> list[Tensor]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from biascope.derivatives.spectrum import Spectrum
 from biascope.families.acceptance import accepted_outputs, shape_of
+from biascope.families.inputs import placed, sample_count, taken
 from biascope.families.network import Network
 from biascope.kernels.panel import Panel
 from biascope.kernels.plan import (
@@ -28,7 +29,7 @@ from biascope.kernels.plan import (
     parts_in_larger_batches,
     usual_sizes,
 )
-from biascope.kernels.proof import Proof, placed, sample_count
+from biascope.kernels.proof import Proof
 from biascope.kernels.uses import scalars
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.cluster import device_type
@@ -199,12 +200,11 @@ def _check(network: Network, kernel: str, run: Run) -> None:
 
 def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     """The outputs to differentiate, one after another."""
-    one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
+    one = taken(x, slice(1))
     like = next(iter(network.params.values()))
-    given = tree_map(lambda leaf: placed(leaf, like).clone() if isinstance(leaf, Tensor) else leaf, one)
     must = f"The network must accept samples of shape {shape_of(x)}"
     with forward_pass(must, "Pass samples of the shape it was made for."), torch.no_grad():
-        found = network(given)
+        found = network(placed(one, like.device, like.dtype, copy=True))
     accepted_outputs(found, one, "The network")
     if not bool(torch.isfinite(found).all()):
         raise ValueError("The network's output must be a finite number, but is not. Check its weights and inputs.")

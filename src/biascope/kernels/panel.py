@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
+from biascope.families.inputs import placed, sample_count, taken
 from biascope.families.network import Network
 from biascope.kernels.plan import Part, Sizes, passes
-from biascope.kernels.proof import placed, sample_count
 from biascope.kernels.rules import GradientRule, Held, PairRule, product
 from biascope.kernels.uses import Uses, layer_uses
 from biascope.runs.autotune import Timings
@@ -98,15 +97,15 @@ class Panel:
         for samples in (min(_FEW, self.last), min(self.sizes.chunk, self.last)):
             if timings.seconds.get("sample", 0.0) * samples > _SOON:
                 break  # many are not much faster than few
-            some = self._first(samples)
+            some = self._placed(self.x, slice(samples))
             timings.timed("multiply-add", lambda: square @ square, units=_SIDE**3)
             differentiated = functools.partial(layer_uses, self.network, some, self.output, [])
             with self._differentiating.products():
                 timings.timed("sample", differentiated, units=samples)
         return round(timings.seconds["sample"] / timings.seconds["multiply-add"])
 
-    def _first(self, samples: int) -> Any:
-        return tree_map(lambda leaf: placed(leaf[:samples], self._like) if isinstance(leaf, Tensor) else leaf, self.x)
+    def _placed(self, x: Any, span: slice) -> Any:
+        return placed(taken(x, span), self._like.device, self._like.dtype)
 
     def _held(
         self, x: Any, start: int, stop: int, group: list[Part], advance: Callable[[int], None]
@@ -116,7 +115,7 @@ class Panel:
         whole: dict[str, Held] = {}
         for begin in range(start, stop, self.sizes.chunk):
             end = min(stop, begin + self.sizes.chunk)
-            chunk = tree_map(lambda leaf: placed(leaf[begin:end], self._like) if isinstance(leaf, Tensor) else leaf, x)  # noqa: B023
+            chunk = self._placed(x, slice(begin, end))
             with self._differentiating.products():
                 uses = layer_uses(self.network, chunk, self.output, by_itself)
             for part in group:

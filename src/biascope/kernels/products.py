@@ -24,6 +24,7 @@ from biascope.derivatives.gradients import forward_flops, plain_attention, weigh
 from biascope.derivatives.operators import LinearOperator
 from biascope.derivatives.separateness import check_separateness
 from biascope.families import weights
+from biascope.families.inputs import on_tensors
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.results.estimate import Estimate, jackknife
@@ -268,7 +269,7 @@ class TangentKernel(LinearOperator):
         gradient = grad(scalar)
         if self._batches:
             axes = tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, x)
-            alone = tree_map(lambda leaf: leaf[:, None] if isinstance(leaf, Tensor) else leaf, x)
+            alone = on_tensors(lambda tensor: tensor[:, None], x)
             try:
                 gradients: Params = vmap(gradient, in_dims=(None, axes))(self.network.params, alone)
             except RuntimeError as error:

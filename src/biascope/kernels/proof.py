@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.derivatives.gradients import plain_attention
 from biascope.derivatives.separateness import deviation, exact_type, separateness
+from biascope.families.inputs import cloned, placed, sample_count, taken
 from biascope.families.network import Network
 from biascope.kernels.uses import Uses, layer_uses, scalars
 from biascope.runs.memory import is_of_the_device
@@ -124,14 +124,14 @@ class Proof:
         """
         names = tuple(network.params if parameters is None else parameters)
         like = next(iter(network.params.values()))
-        dtype, rounding = exact_type(network, tree_map(lambda leaf: placed(leaf, like), _taken(x, torch.tensor([0]))))
+        dtype, rounding = exact_type(network, placed(taken(x, slice(1)), like.device, like.dtype))
         network = network.to(like.device, dtype)
         sets = [x] if other is None else [x, other]
         numbers = sum(network.params[name].numel() for name in names) * len(sets)
         most = max(_FEWEST, min(_SAMPLES, _NUMBERS // max(1, numbers)))
         places = [_spread(sample_count(each), most, index) for index, each in enumerate(sets)]
         alone = _Alone(network, names)
-        found = tuple(alone.few(_taken(each, some), some, output) for each, some in zip(sets, places, strict=True))
+        found = tuple(alone.few(taken(each, some), some, output) for each, some in zip(sets, places, strict=True))
         return Proof(network, names, output, found, rounding)
 
     def at(self, output: int | None) -> Proof:
@@ -196,7 +196,7 @@ class Proof:
         """
         few, like = self.sets[0], next(iter(network.params.values()))
         places = _filled(few.places, sample_count(x), size)
-        batch = tree_map(lambda leaf: placed(leaf, like), _taken(x, places))
+        batch = placed(taken(x, places), like.device, like.dtype)
         uses = layer_uses(network, batch, self.output, backward=False)
         mine = uses.outputs[: few.count]
         spread = torch.cat([few.outputs.double(), uses.outputs.double()])
@@ -223,13 +223,13 @@ class Proof:
         if not found:
             return self, len(places)
         together = torch.cat([torch.tensor(found), self.sets[0].places])
-        few = _Alone(self.network, self.names).few(_taken(x, together), together, self.output)
+        few = _Alone(self.network, self.names).few(taken(x, together), together, self.output)
         return dataclasses.replace(self, sets=(few, *self.sets[1:])), len(places)
 
     def _with_gradient(self, module: nn.Module, x: Any, places: Tensor, names: set[str]) -> set[str]:
         """Those of the parameters that have a gradient on one of the samples: of a sum with random signs, lest it cancel."""
         like = next(iter(self.network.params.values()))
-        batch = tree_map(lambda leaf: placed(leaf, like), _taken(x, places))
+        batch = placed(taken(x, places), like.device, like.dtype)
         with torch.enable_grad(), plain_attention():
             values = scalars(_applied(self.network, module, batch), self.output)
             signs = torch.randn(len(values), generator=generator_for(values.device, 0, "signs"), device=values.device)
@@ -307,11 +307,11 @@ class _Alone:
         self._module = self._module or self._network.as_module()
         named = dict(self._module.named_parameters())
         like = next(iter(self._network.params.values()))
-        some = tree_map(lambda leaf: placed(leaf, like), some)
+        some = placed(some, like.device, like.dtype)
         rows: dict[str, list[Tensor]] = {name: [] for name in self._names}
         outputs = []
         for index in range(len(places)):
-            one = tree_map(lambda leaf: leaf[index : index + 1].clone() if isinstance(leaf, Tensor) else leaf, some)  # noqa: B023
+            one = cloned(taken(some, slice(index, index + 1)))
             with torch.enable_grad(), plain_attention():
                 found = _applied(self._network, self._module, one)
                 gradients = _gradients(scalars(found, output).sum(), [named[name] for name in self._names])
@@ -362,28 +362,3 @@ def _filled(places: Tensor, count: int, size: int) -> Tensor:
 def _floored(lengths: Tensor, share: float, least: float) -> Tensor:
     """Lengths, at least a share of the longest: what is shorter is known less precisely than by its own length."""
     return lengths.clamp_min(max(share * float(lengths.max()), least))
-
-
-def _taken(x: Any, places: Tensor) -> Any:
-    return tree_map(lambda leaf: leaf[places.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, x)
-
-
-def placed(leaf: Any, like: Tensor) -> Any:
-    """A tensor on the device of another, real numbers in its type; anything else as it is."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.to(like.device, like.dtype if leaf.is_floating_point() else leaf.dtype)
-
-
-def sample_count(x: Any) -> int:
-    """How many samples a batch holds.
-
-    Raises:
-        ValueError: If its tensors disagree.
-    """
-    sizes = {leaf.shape[0] for leaf in tree_leaves(x) if isinstance(leaf, Tensor) and leaf.dim()}
-    if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(
-            f"Inputs must share one leading axis over at least one sample, got {sorted(sizes)}. Pass x[None] for one."
-        )
-    return int(sizes.pop())

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from biascope.derivatives import slopes
 from biascope.derivatives.gradients import input_gradient, plain_attention, weight_jacobian, weight_jvp, weight_vjp
@@ -19,6 +19,7 @@ from biascope.derivatives.initial_zeros import doubts_of_zeros
 from biascope.derivatives.separateness import separateness
 from biascope.derivatives.slopes import Agreement, arithmetic_of, input_agreement, relative, weight_agreement
 from biascope.families.family import Family
+from biascope.families.inputs import cloned
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.kernels.gram import tangent_gram
@@ -332,7 +333,7 @@ def _function_of_one_input(network: Network, x: Any) -> Iterator[_Identity]:
 
 def _repeat(network: Network, x: Any) -> float:
     """Two passes of one tensor, which a network may overwrite; infinite where an output is no number."""
-    own = _copied(x)
+    own = cloned(x)
     with torch.no_grad():
         first, second = network(own), network(own)
     return relative(first, second) / _TOLERANCE if bool(torch.isfinite(first).all()) else math.inf
@@ -340,7 +341,7 @@ def _repeat(network: Network, x: Any) -> float:
 
 def _why_not_repeated(network: Network, x: Any) -> str:
     """Why the same input gives another output."""
-    own = _copied(x)
+    own = cloned(x)
     with torch.no_grad():
         finite = bool(torch.isfinite(network(own)).all())
     if not finite:
@@ -352,10 +353,6 @@ def _why_not_repeated(network: Network, x: Any) -> str:
 
 def _are_tensors(leaves: tuple[Any, ...]) -> bool:
     return all(isinstance(leaf, Tensor) for leaf in leaves)
-
-
-def _copied(x: Any) -> Any:
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
 def _is_constant(network: Network, x: Tensor) -> bool:

@@ -17,6 +17,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from biascope.derivatives.gradients import plain_attention
+from biascope.families.inputs import cloned, on_tensors
 from biascope.families.network import Network
 from biascope.families.weights import Params
 
@@ -219,7 +221,7 @@ def layer_uses(
     recorder.raw |= params.keys() if network.couples_inputs else set()
     with torch.enable_grad(), plain_attention():
         with recorder if not network.couples_inputs else contextlib.nullcontext():
-            outputs = network.apply(params, network.buffers, _copied(x))
+            outputs = network.apply(params, network.buffers, cloned(x))
         scalar = scalars(outputs, output).sum()
         if backward and scalar.requires_grad:
             torch.autograd.backward(scalar)
@@ -238,7 +240,7 @@ def _sample_gradients(network: Network, names: Sequence[str], x: Any, output: in
     """Gradients of each sample's scalar output by some parameters, ``(n, numbers)`` each."""
 
     def scalar(chosen: Params, one: Any) -> Tensor:
-        alone = tree_map(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else leaf, one)
+        alone = on_tensors(lambda tensor: tensor.unsqueeze(0), one)
         return scalars(network.apply({**network.params, **chosen}, network.buffers, alone), output).squeeze(0)
 
     chosen = {name: network.params[name].detach() for name in names}
@@ -246,9 +248,9 @@ def _sample_gradients(network: Network, names: Sequence[str], x: Any, output: in
     with plain_attention(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
         try:
-            found: Params = vmap(grad(scalar), in_dims=(None, 0), randomness="same")(chosen, _copied(x))
+            found: Params = vmap(grad(scalar), in_dims=(None, 0), randomness="same")(chosen, cloned(x))
         except RuntimeError:  # recurrent layers and functions with a backward pass of their own cannot be mapped
-            each = [_plain_gradients(scalar, chosen, _sample(_copied(x), index)) for index in range(count)]
+            each = [_plain_gradients(scalar, chosen, on_tensors(itemgetter(i), cloned(x))) for i in range(count)]
             found = {name: torch.stack([gradients[name] for gradients in each]) for name in names}
     return {name: tensor.detach().reshape(count, -1) for name, tensor in found.items()}
 
@@ -262,15 +264,6 @@ def _plain_gradients(scalar: Callable[[Params, Any], Tensor], chosen: Params, on
         return {name: torch.zeros_like(tensor) for name, tensor in leaves.items()}
     found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
-
-
-def _sample(x: Any, index: int) -> Any:
-    return tree_map(lambda leaf: leaf[index] if isinstance(leaf, Tensor) else leaf, x)
-
-
-def _copied(x: Any) -> Any:
-    """Inputs that a network may work in place on."""
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
 def scalars(outputs: Tensor, output: int | None) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.families.inputs import placed, sample_count
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.code import code_of
 from biascope.runs.identity import content_of
@@ -79,12 +80,7 @@ class Probe:
             ValueError: If there are none, or leaves disagree in number.
         """
         points = tree_map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, Tensor | np.ndarray) else leaf, x)
-        sizes = {leaf.shape[0] for leaf in tree_leaves(points) if isinstance(leaf, Tensor) and leaf.dim()}
-        if len(sizes) != 1 or 0 in sizes:
-            raise ValueError(
-                f"inputs must share one leading axis with at least one input, got {sorted(sizes)}. Pass x[None] for one."
-            )
-        num = sizes.pop()
+        num = sample_count(points)
         return Probe(num, False, description or f"{num} given input{'s' if num > 1 else ''}", points)
 
     @staticmethod
@@ -150,15 +146,8 @@ class Probe:
     def inputs(self, start: int, stop: int, run: Run) -> Any:
         """Inputs for members ``start … stop−1``: ``(n, …)`` if fixed, ``(stop − start, n, …)`` if fresh."""
         device = run.torch_device
-
-        def place(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            # A copy even where nothing changes: a network may work in place on its input.
-            return leaf.to(device, run.dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
-
         if not self.fresh:
-            return tree_map(place, self._points)
+            return placed(self._points, device, run.dtype, copy=True)
         assert self._sampler is not None
         sampler = self._sampler
         parts = []
@@ -172,4 +161,4 @@ class Probe:
             )
             parts.append(tree_map(lambda leaf: leaf.reshape(_BLOCK, self.num, *leaf.shape[1:])[first:last], whole))  # noqa: B023
             start += last - first
-        return tree_map(place, tree_map(lambda *leaves: torch.cat(leaves), *parts))
+        return placed(tree_map(lambda *leaves: torch.cat(leaves), *parts), device, run.dtype, copy=True)
