@@ -17,7 +17,7 @@ from biascope.editing.adapters import require_no_adapter
 from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
-from biascope.editing.merge import RELATED
+from biascope.editing.merge import require_related
 from biascope.editing.model_heads import ends_with, headless, own_head, require_linear
 from biascope.editing.stream import TaskStream, is_vector
 from biascope.editing.tasks import task_of
@@ -138,7 +138,7 @@ def candidates_of(
         )
     if is_vector(start):
         raise ValueError(f"The base must hold weights, but {start.name} holds a task vector. Pass its base first.")
-    names = distinct(_label(each) for each in ends)
+    names = distinct(each.label for each in ends)
     places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
     use = _encoded if _is_encoder(start, reading) else _built
     return use(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
@@ -193,7 +193,7 @@ def _built(
     tasks = {name: whole[each] for name, each in sets.items()}
     notes = _notes(state, {name: end for name, end in states.items() if not is_vector(ends[name])}, start)
     return Candidates(
-        _label(start),
+        start.label,
         network,
         heads,
         vectors,
@@ -299,7 +299,7 @@ def _encoded(
     heads = {name: probes.get(each) or identity_head(outputs) for name, each in sets.items()}
     heads |= {name: _last_layer(ends[name], encoder.head, outputs) for name in own}
     return Candidates(
-        _label(start),
+        start.label,
         network,
         heads,
         vectors,
@@ -373,11 +373,8 @@ def _vector(network: Network, params: Params, name: str, reading: Reading, *, kn
         one, two = first.flatten().double(), params[key].flatten().double()
         sums += torch.stack([one @ two, one @ one, two @ two])
     lengths = math.sqrt(float(sums[1] * sums[2]))
-    if not known and not reading.unrelated and lengths and float(sums[0]) / lengths < RELATED:
-        raise ValueError(
-            f"{name} must be fine-tuned from the base, but its weights have a cosine of {float(sums[0]) / lengths:.2f} with it, "
-            "as if it had another base. Pass the base that it was fine-tuned from, or --unrelated."
-        )
+    if not known and not reading.unrelated and lengths:
+        require_related(name, "the base", float(sums[0]) / lengths)
     return TaskVector.between(network.params, params, source=name)
 
 
@@ -446,7 +443,3 @@ def _different(sets: Mapping[str, str], control: str | None) -> list[str]:
 
 def _compared(reading: Reading) -> str:
     return "features" if reading.features else "classes"
-
-
-def _label(model: Checkpoint) -> str:
-    return model.name.removesuffix(".safetensors")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import json
 import math
-import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 
 from biascope.editing.adapters import is_adapter, on_base, require_no_adapter, updates
+from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.stream import TaskStream, is_vector, knows_base
 from biascope.families import weights
@@ -87,7 +86,7 @@ def merge(
         raise ValueError(f"A merge needs models with finite weights, got {coefficients or 'none'}. Pass A=0.4.")
     _check_base(base)
     require_no_adapter(base, "Pass the model that it was trained on as BASE.")
-    adapters = [_label(model) for model, _ in models if is_adapter(model)]
+    adapters = [model.label for model, _ in models if is_adapter(model)]
     models = [(on_base(model, base), weight) for model, weight in models]
     every = sorted({*base.tensors, *(name for model, _ in models if not knows_base(model) for name in model.tensors)})
     skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
@@ -115,7 +114,7 @@ def merge(
     writer = CheckpointWriter(
         out, base.tensors, metadata={**base.metadata, **about}, shard_bytes=shard_bytes, overwrite=overwrite
     )
-    sums, hashed = _Sums(), Fingerprint()
+    sums, hashed = LayerSums(), Fingerprint()
     differing: list[str] = []
     with writer, run.tracked("merging", base.numbers) as advance:
         for name in every:
@@ -133,7 +132,7 @@ def merge(
                 hashed.add(start)
                 writer.write(name, end)
                 advance(len(start))
-        layers, columns = sums.by_layer(6 + 2 * len(streams))
+        layers, columns = sums.by_layer()
         _check_sizes(columns)
         _check_related(base, [] if unrelated else streams, columns)
         about |= {"base": hashed.value, "sources": described([stream.fingerprint for stream in streams])}
@@ -141,8 +140,8 @@ def merge(
         # Checked before the file gets its name: what ends in an error leaves nothing behind.
         numbers, norms, edits, errors, changed, lost = columns[:, :6].T
         found = Merge(
-            base=_label(base),
-            models=tuple(distinct(_label(model) for model, _ in models)),
+            base=base.label,
+            models=tuple(distinct(model.label for model, _ in models)),
             coefficients=np.array(coefficients),
             layers=layers,
             numbers=numbers.astype(int),
@@ -189,7 +188,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     if not models:
         raise ValueError("A difference needs at least two checkpoints, got one. Pass another.")
     _check_base(base)
-    adapters = [_label(model) for model in (base, *models) if is_adapter(model)]
+    adapters = [model.label for model in (base, *models) if is_adapter(model)]
     misfits = _told_of_adapters(adapters)
     between = len(adapters) == 1 + count
     if between:
@@ -216,8 +215,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
         TaskStream(base, model, () if knows_base(model) else odd | (model.tensors.keys() - base.tensors.keys()))
         for model in models
     ]
-    sums, broken = _Sums(), np.zeros(1 + count, int)
-    pairs = list(itertools.combinations(range(count), 2))
+    sums, broken = LayerSums(), np.zeros(1 + count, int)
     with run.tracked("comparing", base.numbers) as advance:
         for name in names:
             for _, start, parts, deltas in _moves(base, streams, name):
@@ -227,37 +225,23 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
                     torch.where(finite[0] & each, part, 0.0)
                     for each, part in zip(finite, (start, *deltas), strict=True)
                 )
-                products = [deltas[one].sign() * deltas[two].sign() for one, two in pairs]
-                row = [len(start), _dot(start, start), *(_dot(delta, delta) for delta in deltas)]
-                row += [int(delta.count_nonzero()) for delta in deltas]
-                row += [_dot(deltas[one], deltas[two]) for one, two in pairs]
-                row += [int(product.count_nonzero()) for product in products]
-                row += [int((product < 0).sum()) for product in products]
-                sums.add(name, row)
+                sums.add(name, comparison(start, deltas))
                 advance(len(start))
-    layers, columns = sums.by_layer(2 + 2 * count + 3 * len(pairs))
+    layers, columns = sums.by_layer()
     _check_sizes(columns)
-    cuts = np.cumsum([1, 1, count, count, len(pairs), len(pairs)])
-    numbers, norms, moved, changed, dots, shared, conflicts = np.split(columns, cuts, axis=1)
     misfits += [
         f"{each.name} has {total:,} numbers that are not finite; they count as unchanged"
         for each, total in zip((base, *models), broken, strict=True)
         if total
     ]
     return Difference(
-        base=_label(base),
-        models=tuple(distinct(map(_label, models))),
+        base=base.label,
+        models=tuple(distinct(model.label for model in models)),
         layers=layers,
-        numbers=numbers[:, 0].astype(int),
-        base_norms=np.sqrt(norms[:, 0]),
-        task_norms=np.sqrt(moved),
-        changed=changed.astype(int),
-        dots=dots,
-        shared=shared.astype(int),
-        conflicts=conflicts.astype(int),
         misfits=tuple(misfits),
         between_updates=between,
         provenance=_recorded("merge_diff", {}, clock),
+        **compared(columns, count),
     ).check()
 
 
@@ -273,7 +257,7 @@ def _moves(
 
 
 def _edited(
-    base: Checkpoint, streams: Sequence[TaskStream], coefficients: list[float], name: str, sums: _Sums
+    base: Checkpoint, streams: Sequence[TaskStream], coefficients: list[float], name: str, sums: LayerSums
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Slices of a tensor of the base, and what they become."""
     for begin, start, parts, deltas in _moves(base, streams, name):
@@ -287,9 +271,9 @@ def _edited(
         end = streams[0].end(start, parts[0], begin) if sole else (wide + edit).to(start.dtype)
         _check_finite(end, name, "the merged model", "Pass smaller weights, or models of a wider type")
         error, changed = end.to(wide.dtype) - wide - edit, edit != 0
-        row = [len(start), _dot(wide, wide), _dot(edit, edit), _dot(error, error)]
+        row = [len(start), dot(wide, wide), dot(edit, edit), dot(error, error)]
         row += [int(changed.sum()), int((changed & (end == start)).sum())]
-        sums.add(name, row + [_dot(delta, delta) for delta in deltas] + [_dot(wide, delta) for delta in deltas])
+        sums.add(name, row + [dot(delta, delta) for delta in deltas] + [dot(wide, delta) for delta in deltas])
         yield start, end
 
 
@@ -351,11 +335,21 @@ def _check_related(base: Checkpoint, streams: Sequence[TaskStream], columns: np.
         square, along = columns[:, 6 + index].sum(), columns[:, 6 + len(streams) + index].sum()
         lengths = math.sqrt(own * max(own + 2 * along + square, 0.0))
         cosine = (own + along) / lengths if lengths else 1.0
-        if not stream.is_vector and cosine < RELATED:
-            raise ValueError(
-                f"{stream.model.name} must be fine-tuned from {base.name}, but its weights have a cosine of {cosine:.2f} "
-                "with it, as if it had another base. Pass the base that it was fine-tuned from, or --unrelated."
-            )
+        if not stream.is_vector:
+            require_related(stream.model.name, base.name, cosine)
+
+
+def require_related(model: str, base: str, cosine: float) -> None:
+    """Refuse a model whose weights have too small a cosine with those of the base.
+
+    Raises:
+        ValueError: If it does not seem to be fine-tuned from it.
+    """
+    if cosine < RELATED:
+        raise ValueError(
+            f"{model} must be fine-tuned from {base}, but its weights have a cosine of {cosine:.2f} with it, as if it had another "
+            "base. Pass the base that it was fine-tuned from, or --unrelated."
+        )
 
 
 def _told_of_adapters(names: Sequence[str]) -> list[str]:
@@ -371,40 +365,12 @@ def _told_of_adapters(names: Sequence[str]) -> list[str]:
 def _remarks(base: Checkpoint, kept: set[str], differing: Sequence[str]) -> tuple[str, ...]:
     if not kept:
         return ()
-    words = f"{len(kept)} tensors are taken from {_label(base)} (integers, running statistics, names to keep)"
+    words = f"{len(kept)} tensors are taken from {base.label} (integers, running statistics, names to keep)"
     return (f"{words}; {len(differing)} of them differ in the models." if differing else f"{words}.",)
-
-
-def _label(model: Checkpoint) -> str:
-    return model.name.removesuffix(".safetensors")
 
 
 def _types(base: Checkpoint, names: Sequence[str]) -> list[str]:
     return sorted({str(base.tensors[name].dtype).removeprefix("torch.") for name in names})
-
-
-def _dot(first: Tensor, second: Tensor) -> float:
-    return float(torch.dot(first.double(), second.double()))
-
-
-class _Sums:
-    """Sums by layer, in float64."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, np.ndarray] = {}
-
-    def add(self, name: str, row: Sequence[float]) -> None:
-        layer, more = weights.layer_of(name), np.array(row, np.float64)
-        self._rows[layer] = self._rows[layer] + more if layer in self._rows else more
-
-    def by_layer(self, columns: int) -> tuple[tuple[str, ...], np.ndarray]:
-        """Layers, by the numbers in their names, and their sums ``(layer, column)``."""
-        layers = sorted(self._rows, key=_by_number)
-        return tuple(layers), np.array([self._rows[layer] for layer in layers]).reshape(-1, columns)
-
-
-def _by_number(layer: str) -> list[tuple[int, str]]:
-    return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", layer)]
 
 
 def _recorded(what: str, settings: dict[str, Any], clock: float) -> dict[str, Any]:

@@ -150,6 +150,11 @@ class Checkpoint:
         return (self.path if self.path.is_dir() else self.path.parent) / file
 
     @property
+    def label(self) -> str:
+        """What to call it in results."""
+        return self.name.removesuffix(".safetensors")
+
+    @property
     def numbers(self) -> int:
         """How many numbers it holds."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())

@@ -18,11 +18,11 @@ from torch import Tensor
 from biascope.derivatives.moments import unit_of
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
+from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.outputs import edited_outputs, predicted_classes, require_repeatable, sampled
 from biascope.editing.results import places_inside
 from biascope.editing.tuning import require_heads
 from biascope.editing.vectors import TaskVector
-from biascope.families import weights
 from biascope.families.network import Network
 from biascope.measures.merge_check.result import BOX, MergeCheck
 from biascope.measures.merge_check.verdict import doubts_of_decay
@@ -433,33 +433,13 @@ def _resampled(each: np.ndarray, resamples: int, seed: int) -> np.ndarray:
 
 def _by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, Any]:
     """Norms, inner products and sign conflicts of task vectors, in the order of the network's layers."""
-    own = list(vectors.values())
-    pairs = list(itertools.combinations(range(len(own)), 2))
-    rows: dict[str, np.ndarray] = {}
+    own, sums = list(vectors.values()), LayerSums()
     for name in own[0].deltas:
-        start = encoder.params[name].flatten().double().cpu()
-        deltas = [vector.deltas[name].flatten().double().cpu() for vector in own]
-        signs = [delta.sign() for delta in deltas]
-        both = [signs[one] * signs[two] for one, two in pairs]
-        row: list[float | Tensor] = [len(start), start @ start, *(delta @ delta for delta in deltas)]
-        row += [sign.count_nonzero() for sign in signs]
-        row += [start @ delta for delta in deltas]
-        row += [deltas[one] @ deltas[two] for one, two in pairs]
-        row += [product.count_nonzero() for product in both] + [(product < 0).sum() for product in both]
-        layer = weights.layer_of(name)
-        more = np.array([float(number) for number in row])
-        rows[layer] = rows[layer] + more if layer in rows else more
-    cuts = np.cumsum([1, 1, len(own), len(own), len(own), len(pairs), len(pairs)])
-    parts = np.split(np.array(list(rows.values())), cuts, axis=1)
-    numbers, norms, moved, changed, along, dots, shared, conflicts = parts
-    return {
-        "layers": tuple(rows),
-        "numbers": numbers[:, 0].astype(int),
-        "base_norms": np.sqrt(norms[:, 0]),
-        "task_norms": np.sqrt(moved),
-        "changed": changed.astype(int),
-        "base_dots": along,
-        "dots": dots,
-        "shared": shared.astype(int),
-        "conflicts": conflicts.astype(int),
-    }
+        start, *deltas = (
+            tensor.flatten().double().cpu()
+            for tensor in (encoder.params[name], *(vector.deltas[name] for vector in own))
+        )
+        sums.add(name, [*(dot(start, delta) for delta in deltas), *comparison(start, deltas)])
+    layers, columns = sums.by_layer(sort=False)
+    along, others = np.split(columns, [len(own)], axis=1)
+    return {"layers": layers, "base_dots": along, **compared(others, len(own))}
