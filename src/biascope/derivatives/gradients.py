@@ -47,17 +47,8 @@ def input_gradient(network: Network, x: Any, *, paired: bool = False) -> Tensor:
         return _gradient_of_one(network, x)
 
     def gradient(params: Params, buffers: Params, inputs: Any) -> Tensor:
-        leaves, structure = tree_flatten(inputs)
-        moving = [is_real(leaf) for leaf in leaves]
-        _require_real(moving)
-
-        def scalar(*active: Tensor) -> Tensor:
-            given = iter(active)
-            merged = [next(given) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
-            return network.apply(params, buffers, tree_unflatten(merged, structure)).sum()
-
-        active = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
-        gradients = torch.func.grad(scalar, argnums=tuple(range(len(active))))(*active)
+        active, scalar = _scalar(network, buffers, inputs)
+        gradients = torch.func.grad(scalar, argnums=1)(params, active)
         return torch.cat([part.flatten(1) for part in gradients], dim=1)
 
     return vmap(gradient, in_dims=(0, 0, 0 if paired else None))(network.params, network.buffers, x)

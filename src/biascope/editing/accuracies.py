@@ -83,9 +83,18 @@ def searched_coefficients(count: int) -> Tensor:
 def resampled_accuracies(right: np.ndarray, place: int, resamples: int, seed: int) -> np.ndarray:
     """Accuracies of edits on resampled samples of a task ``(G, B)``, from the correct samples ``(G, n)``."""
     count = right.shape[1]
-    generator = np.random.default_rng(seed_of(seed, "resamples", place))
-    counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    counts = resample_counts(count, resamples, seed_of(seed, "resamples", place))
     return np.asarray(right @ counts.T / count)
+
+
+def resample_counts(samples: int, resamples: int, seed: int) -> np.ndarray:
+    """How often each sample is in each resample, ``(B, n)``.
+
+    Example:
+        >>> resample_counts(5, 3, seed=0).sum(1)
+        array([5, 5, 5])
+    """
+    return np.random.default_rng(seed).multinomial(samples, np.full(samples, 1 / samples), size=resamples)
 
 
 def require_resamples(resamples: int) -> None:

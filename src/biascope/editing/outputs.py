@@ -78,6 +78,15 @@ def methods_of(vectors: Vectors, asked: Sequence[str] | None = None) -> tuple[st
     return wanted
 
 
+def require_vectors(vectors: Vectors, methods: Sequence[str], tasks: Sequence[str], *, who: str = "Every task") -> None:
+    """Raise a ``ValueError`` where an editing method lacks the task vector of a task."""
+    for method in methods:
+        if lacking := [task for task in tasks if task not in vectors[METHODS[method][1]]]:
+            raise ValueError(
+                f"{who} must have a task vector for {method}, but {lacking[0]!r} has none. Fine-tune the encoder on it."
+            )
+
+
 def sampled(task: Arrays, split: str, points: int | None, *, seed: int) -> Arrays:
     """A random part of one split, at most so many samples; all of it for ``None``.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from biascope.editing import pictures
-from biascope.results.estimate import Estimate, agree, over
+from biascope.results.estimate import SHARE, Estimate, Number, agree, over
 from biascope.results.result import Result
 
 if TYPE_CHECKING:
@@ -48,6 +49,23 @@ class AccuraciesAfterEdits(RepeatedResult):
 
     chosen: np.ndarray
     pretrained: np.ndarray
+
+    #: The kinds of accuracy in :meth:`table`, in the order of the headline.
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def table(self) -> dict[str, dict[str, Estimate]]:
+        """Shares, by editing method and before any edit, of each kind of accuracy that is known there."""
+
+    def headline(self) -> dict[str, Number]:
+        """Every kind of accuracy, by editing method and before any edit."""
+        table = self.table()
+        return {
+            f"{kind}_accuracy:{name}": table[name][kind].named(f"{kind} accuracy, {name}", SHARE)
+            for kind in self.shown
+            for name in (*self.methods, PRETRAINED)
+            if kind in table[name]
+        }
 
     def accuracies(self, **columns: np.ndarray) -> list[dict[str, Any]]:
         """A row for every seed, editing method and task, with these columns."""

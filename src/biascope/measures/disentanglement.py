@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from biascope.editing import pictures
+from biascope.editing.accuracies import resample_counts
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
-from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, sampled
+from biascope.editing.outputs import METHODS, edited_outputs, methods_of, require_repeatable, require_vectors, sampled
 from biascope.editing.results import EditingResult, places_inside
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.editing.vectors import TaskVector
@@ -343,11 +344,7 @@ def _checked(
             f"pair must name two of the tasks {', '.join(tasks)}, got {', '.join(names)}. Pass pair=(…, …)."
         )
     require_heads(names, heads)
-    for way in ways:
-        if lacking := [task for task in names if task not in vectors[METHODS[way][1]]]:
-            raise ValueError(
-                f"Both tasks must have a task vector for {way}, but {lacking[0]!r} has none. Fine-tune the encoder on it."
-            )
+    require_vectors(vectors, ways, names, who="Both tasks")
     if distance not in DISTANCES:
         raise ValueError(
             f"distance must be one of {', '.join(map(repr, DISTANCES))}, got {distance!r}. Pass distance='disagreement'."
@@ -393,7 +390,6 @@ def _resampled(apart: Sequence[np.ndarray], resamples: int, seed: int) -> np.nda
     """The sum of mean distances at every place, on resampled samples of each set, ``(B, A, A)``."""
     total = np.zeros((resamples, *apart[0].shape[1:]))
     for place, each in enumerate(apart):
-        generator = np.random.default_rng(seed_of(seed, "resamples", place))
-        counts = generator.multinomial(len(each), np.full(len(each), 1 / len(each)), size=resamples)
+        counts = resample_counts(len(each), resamples, seed_of(seed, "resamples", place))
         total += np.tensordot(counts / len(each), each, 1)
     return total

@@ -24,12 +24,12 @@ from biascope.editing.accuracies import (
 )
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
-from biascope.editing.outputs import METHODS, methods_of
+from biascope.editing.outputs import METHODS, methods_of, require_vectors
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, before_any_edit, error_of_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.network import Network
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number, over
+from biascope.results.estimate import Estimate, over
 from biascope.results.registry import measurement
 from biascope.results.story import Step, Story
 from biascope.runs.identity import content_of
@@ -77,6 +77,7 @@ class TaskAddition(AccuraciesAfterEdits):
         **dict.fromkeys(("single", "merged"), ("repeat", "method", "task")),
         "draws": ("repeat", "method", "statistic", "resample"),
     }
+    shown: ClassVar[tuple[str, ...]] = ("absolute", "normalised", "single")
 
     @property
     def absolute(self) -> np.ndarray:
@@ -106,16 +107,6 @@ class TaskAddition(AccuraciesAfterEdits):
                 for number, (row, each) in enumerate(rows.items())
             }
         return table
-
-    def headline(self) -> dict[str, Number]:  # noqa: D102
-        table = self.table()
-        order = [*self.methods, PRETRAINED]
-        return {
-            f"{row}_accuracy:{name}": table[name][row].named(f"{row} accuracy, {name}", SHARE)
-            for row in ("absolute", "normalised", "single")
-            for name in order
-            if row in table[name]
-        }
 
     def sentence(self) -> str:  # noqa: D102
         table = self.table()
@@ -241,11 +232,7 @@ def task_addition(
     require_heads(tasks, heads)
     for task, data in tasks.items():
         require_splits(data, SPLITS, task)
-        for way in ways:
-            if task not in vectors[METHODS[way][1]]:
-                raise ValueError(
-                    f"Every task must have a task vector for {way}, but {task!r} has none. Fine-tune the encoder on it."
-                )
+    require_vectors(vectors, ways, tuple(tasks))
     if not tasks or coefficients < 2:
         raise ValueError(
             f"tasks and coefficients must be at least 1 and 2, got {len(tasks)} and {coefficients}. Pass coefficients=21."

@@ -17,12 +17,12 @@ from biascope.editing import pictures
 from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples, resampled_accuracies
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head, require_splits
-from biascope.editing.outputs import METHODS, methods_of
+from biascope.editing.outputs import METHODS, methods_of, require_vectors
 from biascope.editing.results import PRETRAINED, AccuraciesAfterEdits, before_any_edit, error_of_samples
 from biascope.editing.tuning import Vectors, require_heads
 from biascope.families.network import Network
 from biascope.results.draw import captioned
-from biascope.results.estimate import SHARE, Estimate, Number, over
+from biascope.results.estimate import Estimate, over
 from biascope.results.registry import measurement
 from biascope.results.story import Step, Story
 from biascope.runs.identity import content_of
@@ -32,8 +32,6 @@ from biascope.tasks.task import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_ROWS = ("target", "control")
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,26 +76,21 @@ class TaskNegation(AccuraciesAfterEdits):
         **dict.fromkeys(("chosen", "target", "control"), ("repeat", "method", "task")),
         "draws": ("repeat", "method", "statistic", "resample"),
     }
+    shown: ClassVar[tuple[str, ...]] = ("target", "control")
 
     def table(self) -> dict[str, dict[str, Estimate]]:
         """Shares, by editing method: mean target and control accuracy, with intervals as in :meth:`TaskAddition.table`."""
         start = (self.pretrained.mean(1), self.pretrained_control)
-        table = {PRETRAINED: {row: before_any_edit(start[i], self.draws[:, 0, 2 * i]) for i, row in enumerate(_ROWS)}}
+        table = {
+            PRETRAINED: {row: before_any_edit(start[i], self.draws[:, 0, 2 * i]) for i, row in enumerate(self.shown)}
+        }
         for place, name in enumerate(self.methods):
             means = (self.target[:, place].mean(-1), self.control[:, place].mean(-1))
             table[name] = {
                 row: over(means[i], shared=error_of_samples(self.draws[:, place, 2 * i + 1]), within=(0.0, 1.0))
-                for i, row in enumerate(_ROWS)
+                for i, row in enumerate(self.shown)
             }
         return table
-
-    def headline(self) -> dict[str, Number]:  # noqa: D102
-        table = self.table()
-        return {
-            f"{row}_accuracy:{name}": table[name][row].named(f"{row} accuracy, {name}", SHARE)
-            for row in _ROWS
-            for name in (*self.methods, PRETRAINED)
-        }
 
     def sentence(self) -> str:  # noqa: D102
         table = self.table()
@@ -310,11 +303,7 @@ def _check(
     require_heads(tasks, heads)
     for task, data in tasks.items():
         require_splits(data, SPLITS, task)
-    for way in ways:
-        if lacking := [task for task in targets if task not in vectors[METHODS[way][1]]]:
-            raise ValueError(
-                f"Every target must have a task vector for {way}, but {lacking[0]!r} has none. Fine-tune the encoder on it."
-            )
+    require_vectors(vectors, ways, targets, who="Every target")
     if not 0 < kept <= 1 or coefficients < 2:
         raise ValueError(
             f"kept must be from 0 to 1, and coefficients must be at least 2, got {kept} and {coefficients}. "

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from biascope.derivatives.moments import unit_of
+from biascope.editing.accuracies import resample_counts
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
@@ -426,8 +427,7 @@ def _resampled(each: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     Sets of one size are resampled alike: right for models that share their samples, and for others it changes nothing.
     """
     count = len(each)
-    generator = np.random.default_rng(seed_of(seed, "resamples"))
-    counts = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    counts = resample_counts(count, resamples, seed_of(seed, "resamples"))
     return np.asarray(np.tensordot(counts / count, each, 1))
 
 
