@@ -274,7 +274,7 @@ def _encoded(
         tuned = opened(model).network
         _check_finite(tuned.params, model.name)
         vectors[name] = _vector(network, tuned.params, name, reading)
-        states[name] = tuned.params | tuned.buffers
+        states[name] = tuned.state
     layer = f"{encoder.head}.weight"
     own = (
         []
@@ -306,7 +306,7 @@ def _encoded(
         {name: whole[each] for name, each in sets.items()},
         whole.get(control or ""),
         _compared(reading),
-        (*_notes_on_heads(own, probed, encoder.head), *_notes(network.params | network.buffers, states, start)),
+        (*_notes_on_heads(own, probed, encoder.head), *_notes(network.state, states, start)),
         encoder.head if own else "",
     )
 

@@ -190,7 +190,7 @@ def save_vectors(
         tasks = {task for vectors in by_tuning.values() for task in vectors}
         require_own_vectors(folder, tasks, tunings=by_tuning, seeds=len(study.vectors))
     make_writable(folder)
-    state = {**study.encoder.params, **study.encoder.buffers}
+    state = study.encoder.state
     kept = {name: state[name] for name in study.encoder.module.state_dict() if name in state}
     weights.save(kept, folder / "base.safetensors", {"format": "pt", "encoder": study.name, **(metadata or {})})
     parts = {f"{task}.{part}": getattr(head, part) for task, head in study.heads.items() for part in ("weight", "bias")}

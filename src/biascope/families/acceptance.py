@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from biascope.families.tape import TapeError, as_copies_are
+from biascope.families.weights import state_of
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.memory import is_of_the_device
 
@@ -53,7 +54,7 @@ def require_measurable(module: nn.Module, name: str) -> None:
             raise ValueError(
                 f"{name} must be a plain torch.nn.Module, but {where} is compiled by torch.jit. Pass the module it was made from."
             )
-    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+    for key, tensor in state_of(module).items():
         if nn.parameter.is_lazy(tensor):
             raise ValueError(
                 f"{name} must have weights of known shape, but {key} has no shape yet. Run one forward pass in the builder."

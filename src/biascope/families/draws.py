@@ -71,8 +71,7 @@ class RepeatedDraws(Draws):
 
     def _members(self, start: int, stop: int) -> Network:
         one, size = self.template.to(self.run.torch_device, self.run.dtype), stop - start
-        state = {**one.params, **one.buffers}
-        return self._stack({name: tensor.expand(size, *tensor.shape) for name, tensor in state.items()}, size)
+        return self._stack({name: tensor.expand(size, *tensor.shape) for name, tensor in one.state.items()}, size)
 
 
 class GivenDraws(Draws):
@@ -80,7 +79,7 @@ class GivenDraws(Draws):
 
     def __init__(self, template: Network, seed: int, run: Run, doubt: str, *, stack: Network) -> None:
         super().__init__(template, seed, run, doubt)
-        self._given = {**stack.params, **stack.buffers}
+        self._given = stack.state
         self._count = stack.members or 1
 
     def _members(self, start: int, stop: int) -> Network:
@@ -126,8 +125,7 @@ class InitialDraws(Draws):
     def _built(self, start: int, stop: int) -> Network:
         members = built(self._build, self.seed, start, stop)
         for member in members:
-            known = {**self.template.params, **self.template.buffers}
-            if listed := weights.misfits(member, known, types=False):
+            if listed := weights.misfits(member, self.template.state, types=False):
                 raise ValueError(
                     f"{self._name} must build the same layers in every draw, but two draws differ: {listed}. Choose the "
                     "layers outside of the builder, and make one family for each architecture."

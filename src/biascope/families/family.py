@@ -477,11 +477,11 @@ def _recorded(build: Builder) -> tuple[Tape | None, str]:
 
 def _require_repeatable(build: Builder, template: Network, name: str) -> None:
     """A builder must be a function of the random state: else no draw can be repeated, and none resumed."""
-    state = {**template.params, **template.buffers}
+    state = template.state
     for _ in range(_REPEATS):  # one may agree by chance, as addresses and turns of a cycle do
         with forked_rng(seed_of(0, "template")):
             again = build()
-        for key, tensor in (*again.named_parameters(), *again.named_buffers()):
+        for key, tensor in weights.state_of(again).items():
             held = state.get(key)
             if (
                 held is None

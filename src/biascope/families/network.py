@@ -138,6 +138,11 @@ class Network:
         return f"Network({', '.join(parts)})"
 
     @property
+    def state(self) -> Params:
+        """Parameters and buffers by name."""
+        return {**self.params, **self.buffers}
+
+    @property
     def identity(self) -> dict[str, object]:
         """The identity of this network: the code of its forward pass, its settings, weights and buffers."""
         return {
@@ -145,7 +150,7 @@ class Network:
             "readout": self.readout,
             "apart": self.couples_inputs,
             "members": self.members,
-            "weights": fingerprint({**self.params, **self.buffers}),
+            "weights": fingerprint(self.state),
         }
 
     @under_torch_defaults
@@ -209,7 +214,7 @@ class Network:
             raise ValueError("as_module needs one network, got a stack. Pass network.member(0).")
         module = copied(self.module, type(self.module).__name__).requires_grad_()
         forget_as_made(module)
-        for name, tensor in {**self.params, **self.buffers}.items():
+        for name, tensor in self.state.items():
             owner = module.get_submodule(name.rpartition(".")[0])
             getattr(owner, name.rpartition(".")[2]).data = tensor.detach().clone()
         return module

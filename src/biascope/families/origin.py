@@ -29,7 +29,7 @@ from biascope.families.inputs import cloned, on_tensors, taken
 from biascope.families.plain_layers import use_plain_layers
 from biascope.families.tape import as_copies_are
 from biascope.families.unregistered import changed, differences, settings_of
-from biascope.families.weights import Params
+from biascope.families.weights import Params, state_of
 from biascope.runs.code import AS_MADE, code_as_made, forget_as_made
 from biascope.runs.failures import FOREIGN, forward_pass, reason_of
 from biascope.runs.memory import is_of_the_device
@@ -89,7 +89,7 @@ class Origin:
         if batchnorm not in BATCHNORM_MODES:
             raise ValueError(f"batchnorm must be 'eval' or 'train', got {batchnorm!r}. Pass batchnorm='eval'.")
         self.name, self._batchnorm = name, batchnorm
-        self._given = {key: weakref.ref(tensor) for key, tensor in _tensors(module).items()}
+        self._given = {key: weakref.ref(tensor) for key, tensor in state_of(module).items()}
         came = copied(module, name)  # never called: a call may leave behind what it computed
         forget_as_made(came)
         as_made = code_as_made(came)
@@ -105,7 +105,7 @@ class Origin:
                 raise ValueError(
                     f"{name} must go into evaluation mode, but its eval() failed with: {reason_of(error)}. Let eval() work twice."
                 ) from error
-            self.rearranged = differences(came, evaluated) + _unequal(held, _tensors(evaluated))
+            self.rearranged = differences(came, evaluated) + _unequal(held, state_of(evaluated))
         if self.rearranged:
             # What its eval() computes belongs to the weights of that moment, so eval() is tried last.
             self._modes = [_without_its_eval, _as_in_training, _evaluated]
@@ -190,7 +190,7 @@ class Origin:
 
     def _shares(self, module: nn.Module) -> bool:
         alive = {_memory(tensor) for tensor in self._alive().values()}
-        return any(tensor.numel() and _memory(tensor) in alive for tensor in _tensors(module).values())
+        return any(tensor.numel() and _memory(tensor) in alive for tensor in state_of(module).values())
 
     def _alive(self) -> Params:
         """The user's own weights, where they still exist."""
@@ -318,7 +318,7 @@ class Origin:
         recipe = self._untouched(module)
         untouched = copied(recipe, self.name)
         called = self._at(network, recipe, truth.after)
-        if reads := reads or _foreign_reads(_tensors(module), recipe, lambda: _outputs(called, truth.x))[1]:
+        if reads := reads or _foreign_reads(state_of(module), recipe, lambda: _outputs(called, truth.x))[1]:
             return (
                 f"{self.name} must reach its layers through self, but its forward pass reads {reads[0]} of the module that it "
                 "was copied from, or under another name. Look for a closure, a hook, a list of parameters or a weak reference."
@@ -447,12 +447,8 @@ def _prepared(module: nn.Module, batchnorm: str) -> bool:
     return any(not layer.track_running_stats for layer in layers)
 
 
-def _tensors(module: nn.Module) -> Params:
-    return dict((*module.named_parameters(), *module.named_buffers()))
-
-
 def _copies(module: nn.Module) -> Params:
-    return {key: tensor.detach().clone() for key, tensor in _tensors(module).items()}
+    return {key: tensor.detach().clone() for key, tensor in state_of(module).items()}
 
 
 def _write(state: Params, values: Params) -> None:
@@ -477,7 +473,7 @@ def _move(module: nn.Module) -> None:
     draw = torch.Generator().manual_seed(0)
     parameters = {key for key, _ in module.named_parameters()}
     with torch.no_grad():
-        for key, tensor in _tensors(module).items():
+        for key, tensor in state_of(module).items():
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
             noise = torch.randn(min(tensor.numel(), _NOISE), generator=draw).to(tensor)
@@ -607,7 +603,7 @@ def _foreign_reads(given: Params, recipe: nn.Module, call: Callable[[], R]) -> t
         recipe: The copy, whose own weights are not to be read either.
         call: The call.
     """
-    places = (*given.items(), *_tensors(recipe).items())
+    places = (*given.items(), *state_of(recipe).items())
     reads = _Reads({_memory(tensor): key for key, tensor in places if tensor.numel() and tensor.is_floating_point()})
     try:
         with reads:

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from biascope.families.weights import Params
+from biascope.families.weights import Params, state_of
 from biascope.runs.randomness import forked_rng, seed_of
 
 Builder = Callable[[], nn.Module]
@@ -404,7 +404,7 @@ def _other_generators() -> tuple[object, ...]:
 
 def _state(module: nn.Module) -> Params:
     """Parameters and buffers by name, shared ones once."""
-    return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    return {name: tensor.detach() for name, tensor in state_of(module).items()}
 
 
 def built(build: Builder, seed: int, first: int, last: int) -> list[Params]:

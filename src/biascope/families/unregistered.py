@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biascope.families.weights import state_of
 from biascope.runs.code import AS_MADE, closure_of, digest_or_shape
 
 # What torch itself keeps in every module, and we in ours; hooks are looked at, since they take part in the forward pass.
@@ -124,7 +125,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, list | tuple):
         yield from ((f"[{index}]", part) for index, part in enumerate(value))
     elif isinstance(value, nn.Module):  # held in a list or a closure: its weights are nobody's
-        yield from ((f".{name}", part) for name, part in (*value.named_parameters(), *value.named_buffers()))
+        yield from ((f".{name}", part) for name, part in state_of(value).items())
         yield from ((f".{name}", part) for name, part in settings_of(value).items())
     elif isinstance(value, functools.partial):
         yield from (("", value.func), ("", value.args), ("", value.keywords))

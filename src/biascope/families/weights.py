@@ -9,7 +9,7 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from biascope.runs.digest import Described
 from biascope.runs.files import written
@@ -17,6 +17,11 @@ from biascope.runs.files import written
 Params = dict[str, Tensor]
 EDITABLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of BatchNorm
+
+
+def state_of(module: nn.Module) -> Params:
+    """The parameters and buffers of a module by name, shared ones once, also those that it does not save."""
+    return dict((*module.named_parameters(), *module.named_buffers()))
 
 
 def count(params: Params) -> int:

@@ -146,7 +146,7 @@ class Observer:
             self._kept[step] = _on_cpu(network)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            weights.save({**network.params, **network.buffers}, self._folder / f"step-{step}.safetensors")
+            weights.save(network.state, self._folder / f"step-{step}.safetensors")
         for name, function in self._hooks.items():
             self.seen[name][step] = found = function(step, network)
             if self._log is not None:

@@ -120,7 +120,7 @@ class FirstConvolution:
                 pixels.to(weight), weight, bias, 1, 0, self.layer.dilation, self.layer.groups
             )  # (P, K, 1, 1)
             if self.norm is not None:
-                prefix, state = f"{self.norm}.", {**network.params, **network.buffers}
+                prefix, state = f"{self.norm}.", network.state
                 own = {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
                 maps = torch.func.functional_call(network.module.get_submodule(self.norm), own, (maps,))
         return maps[:, :, 0, 0].T.double()
