@@ -53,7 +53,7 @@ BASIS_HELP = (
 
 
 @dataclass(frozen=True)
-class Place(OptionGroup):
+class PlaceOptions(OptionGroup):
     """Where a measurement looks: at inputs, or along directions."""
 
     inputs: MaybeInputs = None
@@ -228,7 +228,7 @@ def measure(
     data: Data = "cifar10",
     samples: MaybeSamples = None,
     data_root: DataRoot = None,
-    place: Place,
+    place: PlaceOptions,
     on: On = None,
     work: SeededWork,
 ) -> None:
@@ -281,7 +281,7 @@ def measure(
     print_results([result], write_folder_report(folder, at_hand={kept: result}), work.as_json)
 
 
-def _not_shared(wanted: Collection[str], samples: str | None, place: Place) -> list[str]:
+def _not_shared(wanted: Collection[str], samples: str | None, place: PlaceOptions) -> list[str]:
     """Options of this command that have no use of their own for a measurement: they are words for its settings."""
     given = {
         "--samples": None if {"data", "signals", "signal"} & set(wanted) else samples,

@@ -35,7 +35,7 @@ _COLUMN_NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # numbers that the columns of o
 _ACTIVATIONS = 200  # numbers per input entry that a column needs besides those of the weights, roughly
 
 Span = tuple[int, int]
-Work = Callable[[Network, Any, Tensor, bool], Tensor]
+RowsOfMembers = Callable[[Network, Any, Tensor, bool], Tensor]
 
 
 class MixedDerivative:
@@ -152,7 +152,7 @@ class MixedDerivative:
     ) -> Iterator[Tensor]:
         """``M_θᵀM_θ V`` of draws ``start … stop−1``, some ``(m, D, k)`` at a time; without vectors the Gram matrices."""
         rows = torch.eye(self.size, device=self.device) if vectors is None else vectors.T
-        work: Work = self._gram if self.step is None else self._gram_of_columns
+        work: RowsOfMembers = self._gram if self.step is None else self._gram_of_columns
         results: list[Tensor] = []
         for first, part in self._mapped(work, rows, start, stop):
             results.append(part.double())
@@ -235,7 +235,7 @@ class MixedDerivative:
         axes[:, begin:end].fill_diagonal_(1)
         return axes
 
-    def _summed(self, work: Work, spans: Sequence[Span], rows: Tensor, length: int) -> Tensor:
+    def _summed(self, work: RowsOfMembers, spans: Sequence[Span], rows: Tensor, length: int) -> Tensor:
         total = torch.zeros(len(rows), length, dtype=torch.float64, device=self.device)
         for start, stop in spans:
             for first, part in self._mapped(work, rows, start, stop):
@@ -298,7 +298,7 @@ class MixedDerivative:
             axes = self._axes(like, first, min(end, first + chunk))
             yield first, mixed_jvp(stack, x, axes, step=self.step, paired=paired)
 
-    def _mapped(self, work: Work, rows: Tensor, start: int, stop: int) -> Iterator[tuple[int, Tensor]]:
+    def _mapped(self, work: RowsOfMembers, rows: Tensor, start: int, stop: int) -> Iterator[tuple[int, Tensor]]:
         """Work on rows for each draw: some members and some rows at a time, ``(first row, (m, k, ·))``.
 
         Several members come with all rows at once. What does not fit into memory is halved and done again.
@@ -318,7 +318,7 @@ class MixedDerivative:
             if first >= len(rows):
                 start, first = last, 0
 
-    def _averaged(self, work: Work, rows: Tensor, start: int, stop: int) -> Tensor:
+    def _averaged(self, work: RowsOfMembers, rows: Tensor, start: int, stop: int) -> Tensor:
         """Work on some rows of some members, averaged over their inputs."""
         stack, inputs = self._draws[start:stop].read(self.readout), self.probe.inputs(start, stop, self.run)
         fresh, alone = self.probe.fresh, stop - start == 1

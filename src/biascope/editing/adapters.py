@@ -15,7 +15,7 @@ from torch import Tensor
 
 from biascope.editing.vectors import KIND
 from biascope.families import weights
-from biascope.families.checkpoint import Checkpoint, Source, read_settings
+from biascope.families.checkpoint import Checkpoint, StoredTensor, read_settings
 
 CONFIG = "adapter_config.json"
 ADAPTER = "adapter"  # in the metadata: the hash of the adapter's file
@@ -104,7 +104,7 @@ def on_base(model: Checkpoint, base: Checkpoint) -> Checkpoint:
         return model
     layers, others = _layers(model)
     rename = _names_in(base, model, [f"{name}.weight" for name in layers])
-    changes: dict[str, Source] = {}
+    changes: dict[str, StoredTensor] = {}
     for name, layer in layers.items():
         place = rename(f"{name}.weight")
         changes[place] = layer.fitting(base.tensors[place].shape, base.tensors[place].dtype, f"{name} of {model.name}")
@@ -177,8 +177,8 @@ class Update:
 class Replaced:
     """What a weight that an adapter has whole differs by from the base's."""
 
-    whole: Source
-    base: Source
+    whole: StoredTensor
+    base: StoredTensor
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -83,7 +83,7 @@ class Held:
         yield from (flat[begin : begin + most].clone() for begin in range(0, len(flat), most))
 
 
-class Source(Protocol):
+class StoredTensor(Protocol):
     """Where the values of a tensor come from."""
 
     @property
@@ -119,7 +119,7 @@ class Checkpoint:
     """
 
     name: str
-    tensors: Mapping[str, Source]
+    tensors: Mapping[str, StoredTensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     path: Path = field(default_factory=Path)
 

@@ -43,7 +43,7 @@ _PROBES = 48  # columns that a sketch of the kernel multiplies
 # Multiply-adds that a row of the Jacobian costs: so many forward passes, and so many per parameter to write it to memory.
 _ROW_PASSES, _ROW_WRITING = 5, 50
 
-Work = Callable[[Any, slice], list[Tensor]]
+BatchProduct = Callable[[Any, slice], list[Tensor]]
 # Of tr K and of tr K²: what is known, and what each random column sees of the rest.
 TraceSketch = list[tuple[float, Tensor]]
 
@@ -284,7 +284,7 @@ class TangentKernel(LinearOperator):
         self._squares[span] = torch.stack(lengths).square().sum(0)
         return rows
 
-    def _over_data(self, product: Work | None, of_rows: Work, count: int) -> Iterator[list[Tensor]]:
+    def _over_data(self, product: BatchProduct | None, of_rows: BatchProduct, count: int) -> Iterator[list[Tensor]]:
         """Work on all inputs, batch by batch: a product with so many vectors, or of the rows where that is cheaper."""
         start = 0
         with self.run.tracked("tangent kernel", self.size) as advance:
@@ -305,7 +305,7 @@ class TangentKernel(LinearOperator):
                 advance(stop - start)
                 start = stop
 
-    def _part(self, work: Work, start: int, count: int) -> list[Tensor]:
+    def _part(self, work: BatchProduct, start: int, count: int) -> list[Tensor]:
         """Work on so many inputs, or on those that are left."""
         span = slice(start, min(self.size, start + count))
         with self.run.products(), plain_attention():
