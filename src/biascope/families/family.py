@@ -81,7 +81,31 @@ class Family(ABC):
             torch.Size([3, 1, 4])
         """
         name = str(name or getattr(build, "__name__", type(build).__name__))
-        return Initialised.of(build, name, batchnorm)
+        if isinstance(build, nn.Module):
+            raise ValueError(
+                f"{name} must be a function that builds a network, got a network. Use Family.point for one network."
+            )
+        as_made = code_as_made(build)
+        with forked_rng(seed_of(0, "template")):
+            module = module_built(name, build)
+        require_measurable(module, name)
+        if not any(parameter.numel() for parameter in module.parameters()):
+            raise ValueError(f"{name} must have parameters to draw, but has none. Pass a network with weights.")
+        template = Network.of(module, batchnorm, name, build=build)
+        tape, drawing = _recorded(build)
+        if tape is None:  # a tape is proven to equal the builder under a seed; without one that is still open
+            _require_repeatable(build, template, name)
+        with forked_rng(seed_of(0, "proof")):
+            another = build()
+        if another is module:
+            raise ValueError(
+                f"{name} must build a new network at each call, but gave the same object twice. Create it inside of the builder, or "
+                "measure its weights with Family.point."
+            )
+        found = tuple(random_content(module, another))
+        return Initialised(
+            name, "initialised", template, batchnorm, drawing, None, found, build=build, tape=tape, as_made=as_made
+        )
 
     @staticmethod
     def point(
@@ -108,7 +132,25 @@ class Family(ABC):
             2
         """
         name = name or type(module.module if isinstance(module, Network) else module).__name__
-        return Point.of(module, name, batchnorm, build)
+        if not isinstance(module, nn.Module | Network):
+            raise ValueError(
+                f"A point family needs a torch.nn.Module, got {name}. Use Family.initialised for a builder."
+            )
+        network = module if isinstance(module, Network) else Network.of(module, batchnorm, name, build=build)
+        if not weights.count(network.params):
+            raise ValueError(f"{name} must have parameters, but has none. Pass a network with weights.")
+        unregistered: tuple[str, ...] = ()
+        if build is not None:
+            with forked_rng(seed_of(0, "proof")):
+                another = build()
+            for key, buffer in another.named_buffers():
+                if not torch.equal(buffer, network.buffers[key].to(buffer)):
+                    raise ValueError(
+                        f"The weights of {name} must hold all that its builder draws, but the buffer {key} is not among them. "
+                        "Register it with persistent=True and save the weights again."
+                    )
+            unregistered = tuple(random_content(module, another)) if isinstance(module, nn.Module) else ()
+        return Point(name, "point", network, batchnorm, "one set of weights", 1, unregistered)
 
     @staticmethod
     def empirical(members: Sequence[nn.Module], name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -120,7 +162,28 @@ class Family(ABC):
         """
         if not members:
             raise ValueError("members must hold at least one network, got none. Pass a list of modules.")
-        return Empirical.of(members, name or type(members[0]).__name__, batchnorm)
+        networks = [Network.of(member, batchnorm) for member in members]
+        first, *rest = networks
+        for index, network in enumerate(networks):
+            for mine, wanted in ((network.params, first.params), (network.buffers, first.buffers)):
+                weights.matched(mine, wanted, f"member {index}")
+            if structure_of(network.module) != structure_of(first.module):
+                raise ValueError(
+                    f"All members must have the same layers, but member {index} has others than member 0. "
+                    "Make one family for each architecture."
+                )
+        params = weights.stacked([network.params for network in networks])
+        buffers = weights.stacked([network.buffers for network in networks])
+        size = len(networks)
+        stack = dataclasses.replace(first, params=params, buffers=buffers, members=size)
+        unregistered = tuple(dict.fromkeys(name for other in rest for name in differences(first.module, other.module)))
+        others = tuple(other.origin for other in rest if other.origin is not None)
+        for other in others:
+            other.leave_weights()
+        name = name or type(members[0]).__name__
+        return Empirical(
+            name, "empirical", first, batchnorm, "given members", size, unregistered, others=others, stack=stack
+        )
 
     def mapped(self, transform: Callable[[Network], Network], name: str) -> Family:
         """This family with every network changed by a function; the function must also accept stacks.
@@ -307,35 +370,6 @@ class Initialised(Family):
     tape: Tape | None = field(kw_only=True, repr=False)
     as_made: str = field(kw_only=True, repr=False)
 
-    @staticmethod
-    def of(build: Builder, name: str, batchnorm: str) -> Initialised:
-        """See :meth:`Family.initialised`."""
-        if isinstance(build, nn.Module):
-            raise ValueError(
-                f"{name} must be a function that builds a network, got a network. Use Family.point for one network."
-            )
-        as_made = code_as_made(build)
-        with forked_rng(seed_of(0, "template")):
-            module = module_built(name, build)
-        require_measurable(module, name)
-        if not any(parameter.numel() for parameter in module.parameters()):
-            raise ValueError(f"{name} must have parameters to draw, but has none. Pass a network with weights.")
-        template = Network.of(module, batchnorm, name, build=build)
-        tape, drawing = _recorded(build)
-        if tape is None:  # a tape is proven to equal the builder under a seed; without one that is still open
-            _require_repeatable(build, template, name)
-        with forked_rng(seed_of(0, "proof")):
-            another = build()
-        if another is module:
-            raise ValueError(
-                f"{name} must build a new network at each call, but gave the same object twice. Create it inside of the builder, or "
-                "measure its weights with Family.point."
-            )
-        found = tuple(random_content(module, another))
-        return Initialised(
-            name, "initialised", template, batchnorm, drawing, None, found, build=build, tape=tape, as_made=as_made
-        )
-
     @property
     def _content(self) -> list[object]:
         # The template's weights are built under a fixed seed: they tell what a builder reads from files.
@@ -351,31 +385,6 @@ class Initialised(Family):
 @dataclass(frozen=True, repr=False)
 class Point(Family):
     """One network at given weights."""
-
-    @staticmethod
-    def of(
-        module: nn.Module | Network, name: str, batchnorm: str, build: Callable[[], nn.Module] | None = None
-    ) -> Point:
-        """See :meth:`Family.point`."""
-        if not isinstance(module, nn.Module | Network):
-            raise ValueError(
-                f"A point family needs a torch.nn.Module, got {name}. Use Family.initialised for a builder."
-            )
-        network = module if isinstance(module, Network) else Network.of(module, batchnorm, name, build=build)
-        if not weights.count(network.params):
-            raise ValueError(f"{name} must have parameters, but has none. Pass a network with weights.")
-        unregistered: tuple[str, ...] = ()
-        if build is not None:
-            with forked_rng(seed_of(0, "proof")):
-                another = build()
-            for key, buffer in another.named_buffers():
-                if not torch.equal(buffer, network.buffers[key].to(buffer)):
-                    raise ValueError(
-                        f"The weights of {name} must hold all that its builder draws, but the buffer {key} is not among them. "
-                        "Register it with persistent=True and save the weights again."
-                    )
-            unregistered = tuple(random_content(module, another)) if isinstance(module, nn.Module) else ()
-        return Point(name, "point", network, batchnorm, "one set of weights", 1, unregistered)
 
     @property
     def _content(self) -> list[object]:
@@ -400,31 +409,6 @@ class Empirical(Family):
     """
 
     stack: Network = field(kw_only=True, repr=False)
-
-    @staticmethod
-    def of(members: Sequence[nn.Module], name: str, batchnorm: str) -> Empirical:
-        """See :meth:`Family.empirical`."""
-        networks = [Network.of(member, batchnorm) for member in members]
-        first, *rest = networks
-        for index, network in enumerate(networks):
-            for mine, wanted in ((network.params, first.params), (network.buffers, first.buffers)):
-                weights.matched(mine, wanted, f"member {index}")
-            if structure_of(network.module) != structure_of(first.module):
-                raise ValueError(
-                    f"All members must have the same layers, but member {index} has others than member 0. "
-                    "Make one family for each architecture."
-                )
-        params = weights.stacked([network.params for network in networks])
-        buffers = weights.stacked([network.buffers for network in networks])
-        size = len(networks)
-        stack = dataclasses.replace(first, params=params, buffers=buffers, members=size)
-        unregistered = tuple(dict.fromkeys(name for other in rest for name in differences(first.module, other.module)))
-        others = tuple(other.origin for other in rest if other.origin is not None)
-        for other in others:
-            other.leave_weights()
-        return Empirical(
-            name, "empirical", first, batchnorm, "given members", size, unregistered, others=others, stack=stack
-        )
 
     @property
     def _content(self) -> list[object]:
