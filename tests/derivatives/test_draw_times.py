@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from biascope.derivatives import draw_times
-from biascope.derivatives.draw_times import DrawTimes, operations_of, sketched
+from biascope.derivatives.draw_times import DrawTimes, operations_of, outlined
 from biascope.families.family import Family
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -23,21 +23,21 @@ def build(width: int = 8) -> nn.Module:
     return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 1))
 
 
-def test_a_sketch_counts_what_the_network_has_and_does() -> None:
+def test_an_outline_counts_what_the_network_has_and_does() -> None:
     family = Family.initialised(build, name="small")
-    sketch = sketched(build, (6,), "small", None)
-    assert sketch is not None
-    assert sketch.num_parameters == family.num_parameters
-    assert sketch.operations == operations_of(family, (6,), CPU) == operations_of(sketch, (6,), CPU)
-    assert not sketch.large
+    outline = outlined(build, (6,), "small", None)
+    assert outline is not None
+    assert outline.num_parameters == family.num_parameters
+    assert outline.operations == operations_of(family, (6,), CPU) == operations_of(outline, (6,), CPU)
+    assert not outline.large
 
 
-def test_a_network_beyond_memory_has_a_sketch() -> None:
-    sketch = sketched(lambda: nn.Linear(6, 10**12, bias=False), (6,), "wide", None)
-    assert sketch is not None
-    assert sketch.num_parameters == 6 * 10**12
-    assert sketch.large
-    seconds, told = DrawTimes(sketch, (6,), CPU).expected(PROBE, 100, **HOW)
+def test_a_network_beyond_memory_has_an_outline() -> None:
+    outline = outlined(lambda: nn.Linear(6, 10**12, bias=False), (6,), "wide", None)
+    assert outline is not None
+    assert outline.num_parameters == 6 * 10**12
+    assert outline.large
+    seconds, told = DrawTimes(outline, (6,), CPU).expected(PROBE, 100, **HOW)
     assert seconds > 1e5
     assert told == "roughly, from its operations"
 
@@ -50,12 +50,12 @@ def reads_its_weights() -> nn.Module:
 
 @pytest.mark.parametrize(("builder", "shape"), [(reads_its_weights, (6,)), (build, (7,))])
 def test_what_cannot_be_built_or_called_without_weights_has_none(builder: object, shape: tuple[int, ...]) -> None:
-    assert sketched(builder, shape, "odd", None) is None  # type: ignore[arg-type]
+    assert outlined(builder, shape, "odd", None) is None  # type: ignore[arg-type]
 
 
-def test_a_sketch_moves_no_random_state() -> None:
+def test_an_outline_moves_no_random_state() -> None:
     before = torch.get_rng_state()
-    sketched(build, (6,), "small", None)
+    outlined(build, (6,), "small", None)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -31,7 +31,7 @@ _WEIGHTS = 1e8  # drawn in a second
 
 
 @dataclass(frozen=True)
-class Sketch:
+class Outline:
     """A network by its size: it was built on no device, so it has no weights.
 
     Attributes:
@@ -52,8 +52,8 @@ class Sketch:
         return self.num_parameters > _LARGE or self.operations > _LONG
 
 
-def sketched(build: Callable[[], nn.Module], shape: Sequence[int], name: str, size: int | None) -> Sketch | None:
-    """The sketch of a network; ``None`` where it cannot be built or called without a device.
+def outlined(build: Callable[[], nn.Module], shape: Sequence[int], name: str, size: int | None) -> Outline | None:
+    """The outline of a network; ``None`` where it cannot be built or called without a device.
 
     Args:
         build: Makes the network.
@@ -62,8 +62,8 @@ def sketched(build: Callable[[], nn.Module], shape: Sequence[int], name: str, si
         size: Number of distinct members, ``None`` for weights drawn at random.
 
     Example:
-        >>> sketched(lambda: nn.Linear(40_000, 40_000), (40_000,), "wide", None)
-        Sketch(name='wide', size=None, num_parameters=1600040000, operations=3200000000)
+        >>> outlined(lambda: nn.Linear(40_000, 40_000), (40_000,), "wide", None)
+        Outline(name='wide', size=None, num_parameters=1600040000, operations=3200000000)
     """
     try:
         with torch.device("meta"), forked_rng(0):
@@ -73,12 +73,12 @@ def sketched(build: Callable[[], nn.Module], shape: Sequence[int], name: str, si
         operations = forward_flops(network, torch.empty(1, *shape, device="meta"))
     except FOREIGN:
         return None
-    return Sketch(name, size, sum(tensor.numel() for tensor in params.values()), operations)
+    return Outline(name, size, sum(tensor.numel() for tensor in params.values()), operations)
 
 
-def operations_of(model: Family | Sketch, shape: Sequence[int], run: Run) -> float | None:
+def operations_of(model: Family | Outline, shape: Sequence[int], run: Run) -> float | None:
     """Operations of a forward pass of one input; ``None`` where it fails, which the sampler will tell."""
-    if isinstance(model, Sketch):
+    if isinstance(model, Outline):
         return model.operations
     device = run.torch_device
     try:
@@ -96,15 +96,15 @@ class DrawTimes:
         model: The networks.
         shape: Shape of one input.
         run: Device and precision.
-        sketch: Their size, where it is known already.
+        outline: Their size, where it is known already.
 
     Attributes:
         operations: Of a forward pass of one input.
     """
 
-    def __init__(self, model: Family | Sketch, shape: Sequence[int], run: Run, sketch: Sketch | None = None) -> None:
+    def __init__(self, model: Family | Outline, shape: Sequence[int], run: Run, outline: Outline | None = None) -> None:
         self._model, self._shape, self._run = model, tuple(shape), run
-        self.operations = operations_of(sketch or model, shape, run)
+        self.operations = operations_of(outline or model, shape, run)
 
     def expected(self, probe: Probe, draws: int, **how: Any) -> tuple[float, str]:
         """Seconds of so many draws, and how they are known.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from biascope.derivatives.covariance import GROUPS
-from biascope.derivatives.draw_times import DrawTimes, Sketch, sketched
+from biascope.derivatives.draw_times import DrawTimes, Outline, outlined
 from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.sampling import Sampling
 from biascope.derivatives.spectrum import expected_seconds
@@ -58,18 +58,18 @@ class ScanTime(Expectation):
 
 
 def expected_times(
-    model: Family | Sketch, shape: tuple[int, ...], sampling: Sampling, run: Run, sketch: Sketch | None = None
+    model: Family | Outline, shape: tuple[int, ...], sampling: Sampling, run: Run, outline: Outline | None = None
 ) -> Iterator[MeasurementTime]:
     """Expected time and memory of a scan, measurement by measurement.
 
     Args:
-        model: Who; by a sketch alone, the time is rough.
+        model: Who; by an outline alone, the time is rough.
         shape: Shape of one input.
         sampling: What would be drawn.
         run: Device and precision.
-        sketch: The size of the network, where it is known already.
+        outline: The size of the network, where it is known already.
     """
-    times, slower, size = DrawTimes(model, shape, run, sketch), slowdown(), math.prod(shape)
+    times, slower, size = DrawTimes(model, shape, run, outline), slowdown(), math.prod(shape)
     draws = sampling.draws_at(times.operations, run)
     for name, probe in probes(model.size, shape, sampling).items():
         by = sampling.estimator or "exact"
@@ -114,16 +114,16 @@ def predicted(
     settings = settings or {}
     name, build = builder_of(model, shape, settings)
     inputs = shape or usual_shape(model, settings)
-    sketch = sketched(build, inputs, name, None if weights is None else 1)
-    if sketch is not None:
-        *_, known = _refined(known, sketch, expected_times(sketch, inputs, sampling, run))
+    outline = outlined(build, inputs, name, None if weights is None else 1)
+    if outline is not None:
+        *_, known = _refined(known, outline, expected_times(outline, inputs, sampling, run))
     yield known
-    if sketch is None or not sketch.large:  # else timing it would take too long
+    if outline is None or not outline.large:  # else timing it would take too long
         family = family_of(model, shape=shape, settings=settings, weights_file=weights, batchnorm=batchnorm)
-        yield from _refined(known, family, expected_times(family, inputs, sampling, run, sketch))
+        yield from _refined(known, family, expected_times(family, inputs, sampling, run, outline))
 
 
-def _refined(known: ScanTime, model: Family | Sketch, times: Iterable[MeasurementTime]) -> Iterator[ScanTime]:
+def _refined(known: ScanTime, model: Family | Outline, times: Iterable[MeasurementTime]) -> Iterator[ScanTime]:
     """What is known with ever more of these times in place of what was known before."""
     stages = {stage.name: stage for stage in known.stages}
     for stage in times:
