@@ -152,7 +152,7 @@ def gives_list():
 
 
 def gives_dict():
-    return Reads(lambda y: {"logits": y})
+    return Reads(lambda y: {"scores": y})
 
 
 def gives_integers():

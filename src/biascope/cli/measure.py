@@ -293,13 +293,14 @@ def _not_shared(wanted: Collection[str], samples: str | None, place: PlaceOption
 
 def _family(found: Measurement[..., Any], model: str, network: NetworkOptions, shape: tuple[int, ...] | None) -> Family:
     """The networks to measure, under a name with the user's settings."""
-    from biascope.families import source as model_source
+    from biascope.families.libraries import kind_of
+    from biascope.families.named_model import label_of
 
     # A measurement may need networks of a kind (two outputs for two classes); what the user sets goes before.
     usual = {} if ":" in model else found.network
     family = network.family(model, shape, usual)
-    if network.weights is None:
-        family = dataclasses.replace(family, name=model_source.label_of(family.name.split(" ")[0], network.chosen))
+    if network.weights is None and not kind_of(model):
+        family = dataclasses.replace(family, name=label_of(family.name.split(" ")[0], network.chosen))
     return family
 
 

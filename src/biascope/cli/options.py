@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from biascope.tasks.signals import Signal
     from biascope.tasks.task import Arrays
 
-MODEL_HELP = "A network's name (biascope list), path/to/file.py:build or package.module:build."
+MODEL_HELP = (
+    "A network's name (biascope list), path/to/file.py:build, package.module:build, or a model of a library: timm:NAME, "
+    "torchvision:NAME, open_clip:NAME, hf:FOLDER, hf-config:TYPE, peft:FOLDER, FILE.pt2."
+)
 
 Model = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=_completion.networks)]
 SignalPath = Annotated[Path, typer.Argument(help="An image, a .wav sound or an .npy array.")]
@@ -36,6 +39,12 @@ ModelOption = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
 Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
 Settings = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Fetch weights and configurations of a library's model from its hub.")
+]
+Full = Annotated[
+    bool, typer.Option("--full", help="Build hf-config:TYPE at the library's own size instead of two layers.")
+]
 Weights = Annotated[Path | None, typer.Option("--weights", help="File of trained weights, safetensors or torch.")]
 Batchnorm = Annotated[
     str,
@@ -271,6 +280,8 @@ class NetworkOptions(OptionGroup):
     settings: Settings = dataclasses.field(default_factory=list)
     weights: Weights = None
     batchnorm: Batchnorm = "eval"
+    download: Download = False
+    full: Full = False
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -282,7 +293,8 @@ class NetworkOptions(OptionGroup):
         """The settings."""
         from biascope.families.source import parse_settings
 
-        return parse_settings(self.settings)
+        flags = {name: True for name in ("download", "full") if getattr(self, name)}
+        return parse_settings(self.settings) | flags
 
     def family(self, model: str, shape: tuple[int, ...] | None, usual: Mapping[str, Any] | None = None) -> Family:
         """The networks of that name; usual settings hold where the user sets none."""

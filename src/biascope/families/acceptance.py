@@ -123,7 +123,10 @@ def accepted_outputs(outputs: object, x: Any, name: str) -> Tensor:
         ValueError: mine must return a row of outputs for each of 2 inputs, got shape 3×2. Put the inputs along the first axis.
     """
     if not isinstance(outputs, Tensor):
-        raise ValueError(f"{name} must return one tensor, got {type(outputs).__name__}. Wrap it to return the logits.")
+        parts = f" with {', '.join(map(str, outputs))}" if isinstance(outputs, dict) else ""
+        raise ValueError(
+            f"{name} must return one tensor, got {type(outputs).__name__}{parts}. Wrap it to return the logits."
+        )
     if not outputs.is_floating_point():
         raise ValueError(f"{name} must return real numbers, got {outputs.dtype}. Return real scores, such as logits.")
     if outputs.layout is not torch.strided:

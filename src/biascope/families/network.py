@@ -18,7 +18,7 @@ from biascope.families.acceptance import copied
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
 from biascope.families.inputs import cloned, is_real, on_tensors, placed, taken
 from biascope.families.origin import Origin, UnlikeError
-from biascope.families.readout import READOUTS, read_out
+from biascope.families.readout import READOUTS, read_out, single_output
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
 from biascope.runs.ambient import OneAtATime, under_torch_defaults
@@ -120,7 +120,7 @@ class Network:
             if isinstance(inputs, dict):
                 arguments, keywords = (), inputs
             with OneAtATime(), WithoutRecomputation():
-                outputs = functional_call(self.module, (params, buffers), arguments, keywords)
+                outputs = single_output(functional_call(self.module, (params, buffers), arguments, keywords))
             return outputs if self.readout is None else read_out(outputs, self.readout)
 
         if not self.couples_inputs:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +13,30 @@ from torch import Tensor
 from biascope.runs.randomness import seed_of
 
 READOUTS = ("first", "sum", "mean", "margin", "random")
+
+
+def single_output(outputs: Any) -> Any:
+    """The tensor among what a network returns: the logits of a dictionary or dataclass, or the one tensor of a tuple.
+
+    Anything else is returned as it is, for :func:`biascope.families.acceptance.accepted_outputs` to refuse.
+
+    Example:
+        >>> single_output({"loss": None, "logits": torch.ones(2)})
+        tensor([1., 1.])
+        >>> single_output((torch.ones(2), (torch.zeros(2), torch.zeros(2))))  # of an LSTM
+        tensor([1., 1.])
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    found: Any = None
+    if isinstance(outputs, Mapping):
+        found = outputs.get("logits")
+    elif dataclasses.is_dataclass(outputs) or hasattr(outputs, "logits"):
+        found = getattr(outputs, "logits", None)
+    elif isinstance(outputs, tuple):
+        tensors = [each for each in outputs if isinstance(each, Tensor)]
+        found = tensors[0] if len(tensors) == 1 else None
+    return found if isinstance(found, Tensor) else outputs
 
 
 def read_out(outputs: Tensor, readout: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Models as a user names them: a network of the papers, ``path/to/file.py:build`` or ``package.module:build``."""
+"""Models as a user names them: a network of the papers, ``file.py:build``, ``package.module:build``, or one of a library."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from typing import Any
 from torch import nn
 
 from biascope import networks
-from biascope.families import weights
+from biascope.families import libraries, weights
 from biascope.families.acceptance import module_built
 from biascope.families.family import Family
+from biascope.families.named_model import Asked, NamedModel, label_of
 from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
 from biascope.runs.ambient import settings_kept, under_torch_defaults
@@ -85,11 +86,6 @@ def _value(text: str) -> Any:
     return text
 
 
-def label_of(name: str, settings: Mapping[str, Any]) -> str:
-    """A network's name with its settings: ``"lenet pooling=average"``."""
-    return name + "".join(f" {key}={value}" for key, value in settings.items())
-
-
 @under_torch_defaults
 def builder_of(
     source: str, shape: tuple[int, ...] | None = None, settings: Mapping[str, Any] | None = None
@@ -97,13 +93,15 @@ def builder_of(
     """The name and the zero-argument builder of a network.
 
     Args:
-        source: A known name, ``file.py:function`` or ``package.module:function``.
+        source: A known name, ``file.py:function``, ``package.module:function``, or a model of a library (``timm:resnet18``).
         shape: Input shape; sets ``channels`` and ``image_size`` of the papers' networks, or their ``coordinates``.
         settings: Passed on to the builder.
 
     Raises:
         ValueError: If there is no such network, file or function, or a setting does not exist.
     """
+    if (model := _library_model(source, shape, settings)) is not None:
+        return model.name, model.build
     chosen = dict(settings or {})
     if source.endswith(".py"):
         raise ValueError(
@@ -170,18 +168,25 @@ def _shape_settings(name: str, function: Callable[..., nn.Module], shape: tuple[
 
 
 def usual_shape(source: str, settings: Mapping[str, Any] | None = None) -> tuple[int, ...]:
-    """The default input shape of a network: grey images of 32 × 32, or as many coordinates as it takes.
+    """The default input shape of a network: what its library says, grey images of 32 × 32, or as many coordinates as it takes.
 
     Example:
         >>> usual_shape("lenet"), usual_shape("siren"), usual_shape("siren", {"coordinates": 3})
         ((1, 32, 32), (2,), (3,))
     """
+    if (model := _library_model(source, None, settings)) is not None:
+        return model.shape
     if ":" in source or source.endswith(".py"):
         return 1, 32, 32
     parameters = inspect.signature(networks.builder(source)).parameters
     if "coordinates" not in parameters:
         return 1, 32, 32
     return (int((settings or {}).get("coordinates", parameters["coordinates"].default)),)
+
+
+def _library_model(source: str, shape: tuple[int, ...] | None, settings: Mapping[str, Any] | None) -> NamedModel | None:
+    """The model of a library, ``None`` for any other."""
+    return libraries.named(source, Asked.of(shape, settings)) if libraries.kind_of(source) else None
 
 
 def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:
@@ -313,7 +318,14 @@ def family_of(
         weights_file: File of trained weights. The family is then this one network.
         batchnorm: The mode of BatchNorm.
     """
-    name, build = builder_of(source, shape, settings)
+    model = _library_model(source, shape, settings)
+    if model is not None and (weights_file is None or model.trained):
+        if weights_file is not None:
+            raise ValueError(
+                f"{source} comes with its own weights, got {weights_file} beside them. Leave --weights out."
+            )
+        return model.family(batchnorm)
+    name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
     if weights_file is None:
         return Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
     found, where = weights.load(weights_file), str(weights_file)

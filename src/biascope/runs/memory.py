@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -31,6 +33,15 @@ def is_of_the_device(error: BaseException) -> bool:
     """Whether the device failed, and not the network that ran on it: its memory, its driver or a library of it."""
     failed = isinstance(error, RuntimeError) and re.match(r"(CUDA|cuDNN|CUBLAS|cuBLAS|HIP|MPS)\b.*error", str(error))
     return is_out_of_memory(error) or isinstance(error, torch.AcceleratorError) or bool(failed)
+
+
+def free_memory() -> float:
+    """Bytes of main memory that nobody uses; infinite where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return math.inf
+    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), math.inf)
 
 
 def give_back() -> None:

@@ -52,7 +52,7 @@ class Scan:
 
 @under_torch_defaults
 def scan(
-    model: str | Family | Callable[[], nn.Module] = "lenet",
+    model: str | Family | nn.Module | Callable[[], nn.Module] = "lenet",
     *,
     input: tuple[int, ...] | str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -75,7 +75,8 @@ def scan(
     checkpoints, it measures the average geometry of each over fresh inputs. With data, it also measures the tangent kernel on them.
 
     Args:
-        model: A known name, ``file.py:build``, ``package.module:build``, a builder, or a Family.
+        model: A known name, ``file.py:build``, ``package.module:build``, a model of a library (``timm:resnet18``), a builder, a module,
+            whose weights are measured as they are, or a Family.
         input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
         settings: Settings of the builder.
         estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
@@ -131,7 +132,7 @@ def scan_of(
 
 
 def families_of(
-    model: str | Family | Callable[[], nn.Module],
+    model: str | Family | nn.Module | Callable[[], nn.Module],
     shape: tuple[int, ...] | None,
     settings: Mapping[str, Any] | None,
     weights: Path | str | None,
@@ -141,6 +142,8 @@ def families_of(
     """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
     if isinstance(model, Family):
         return [model]
+    if isinstance(model, nn.Module):
+        return [Family.point(model, batchnorm=batchnorm)]
     if not isinstance(model, str):
         return [Family.initialised(model, batchnorm=batchnorm)]
     if weights is not None and checkpoints is not None:

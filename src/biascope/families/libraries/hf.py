@@ -1,0 +1,273 @@
+"""``hf:FOLDER``: a model that transformers saved, with its weights; without weights, as it is initialised.
+
+Nothing is fetched unless the user says ``--download``; then ``hf:NAME`` is a model of the hub.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from biascope.families.libraries.one_tensor import KNOWN, OneTensor, is_causal, readout_in_words, table_scale, taken_by
+from biascope.families.libraries.packages import imported
+from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
+from biascope.runs.failures import FOREIGN, reason_of
+from biascope.runs.randomness import forked_rng
+
+HELP = "a folder that transformers saved"
+EXAMPLE = "hf:path/to/folder"
+POSITIONS = 16  # of a text, where none are asked for
+_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+_FEW = ", ".join(KNOWN[1:])
+
+
+def named(rest: str, asked: Asked) -> NamedModel:
+    """The model of a folder, or of the hub if that was allowed."""
+    source = f"hf:{rest}"
+    transformers = library(source)
+    folder = Path(rest).expanduser()
+    if not folder.is_dir():
+        if not asked.download:
+            raise ValueError(
+                f"{source} must name a folder, and there is none. Check the path, or pass --download to fetch {rest} from the hub."
+            )
+        return model_of(source, Path(rest).name, functools.partial(_trained, transformers, rest, None, True), asked)
+    if not asked.settings and (files := sorted(folder.glob("*.gguf"))) and not any(folder.glob("*.safetensors")):
+        if len(files) > 1:
+            raise ValueError(
+                f"{folder} must hold one .gguf file, got {len(files)}. Keep one of them in a folder of its own."
+            )
+        imported("gguf", source)
+        return model_of(
+            source, files[0].stem, functools.partial(_trained, transformers, str(folder), files[0].name, False), asked
+        )
+    config = configuration_in(folder, transformers)
+    if any(next(folder.glob(kind), None) for kind in _WEIGHTS):
+        if asked.settings:
+            raise ValueError(
+                f"{folder} has weights, so its sizes are fixed, got {dict(asked.settings)}. Leave --set out."
+            )
+        return model_of(
+            source, folder.resolve().name, functools.partial(_trained, transformers, str(folder), None, False), asked
+        )
+    changed = with_settings(config, asked.settings, source, _given(config))
+    kind = _class_of(config, transformers)
+    return model_of(source, folder.resolve().name, functools.partial(_initial, kind, changed), asked, trained=False)
+
+
+def library(source: str) -> Any:
+    """The library, of a version that is understood."""
+    first = "transformers" not in sys.modules
+    transformers = imported("transformers", source, least="5.0")
+    if first:  # its remarks are about speed and files; whoever has imported it before has chosen
+        transformers.utils.logging.set_verbosity_error()
+    return transformers
+
+
+def configuration_in(folder: Path, transformers: Any) -> Any:
+    """The configuration in a folder.
+
+    Raises:
+        ValueError: If there is none, or the model brings code of its own.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{folder} must hold config.json, and does not. Pass a folder that save_pretrained wrote.")
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} must be JSON, but is not: {error}. Save the model again.") from error
+    if "auto_map" in document:
+        raise ValueError(f"{folder} brings Python code of its own, which is not run. Build the model in file.py:build.")
+    try:
+        with silent(transformers):
+            return transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    except FOREIGN as error:
+        raise ValueError(
+            f"{file} must be a configuration of transformers, but reading it failed with: {reason_of(error)}. Check the file, and "
+            "that transformers is new enough for this model."
+        ) from error
+
+
+def with_settings(config: Any, settings: Mapping[str, Any], source: str, given: Mapping[str, Any] = {}) -> Any:
+    """A configuration with some entries of its kind replaced.
+
+    Args:
+        config: Any configuration of that kind.
+        settings: Entries to replace.
+        source: The model, as the user named it.
+        given: Entries that stay, where they are not the kind's usual ones.
+
+    Raises:
+        ValueError: If it has no such entry, or refuses a value.
+    """
+    known = {*config.to_dict(), *config.attribute_map}
+    if unknown := sorted(settings.keys() - known):
+        sizes = [name for name in sorted(known) if any(word in name for word in ("size", "layers", "heads", "dim"))]
+        raise ValueError(
+            f"{source} must have the setting {unknown[0]!r}, and has {', '.join(sizes)} … Choose one of them."
+        )
+    try:
+        return type(config)(**{**given, **settings})
+    except FOREIGN as error:
+        raise ValueError(
+            f"{source} must take these settings, but refused: {reason_of(error)}. Change --set."
+        ) from error
+
+
+def _given(config: Any) -> dict[str, Any]:
+    """What makes a configuration, without what a library adds when it is read."""
+    document: dict[str, Any] = config.to_diff_dict()
+    return {
+        key: value
+        for key, value in document.items()
+        if key not in ("transformers_version", "model_type", "_name_or_path")
+    }
+
+
+def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool = True, usual: str = "") -> NamedModel:
+    """What a model takes and gives, found on one that is made.
+
+    Args:
+        source: As the user named it.
+        name: What to call it.
+        make: Makes the model: of initial weights, or with those that it came with.
+        asked: What the user asked for.
+        trained: Whether it comes with weights.
+        usual: What the name should tell beside the readout.
+    """
+    with forked_rng(0):
+        model = make()
+    config = model.config
+    if taken_by(model) == "inputs_embeds" and not _has_embeddings(model):
+        raise ValueError(f"{source} takes more than one kind of input. Build the part to measure in file.py:build.")
+    if getattr(config, "is_encoder_decoder", False):
+        make = functools.partial(_encoder, make)
+        model, usual = _encoder(lambda: model), ", ".join(filter(None, ("encoder", usual)))
+    scale, causal = table_scale(model), is_causal(config, model)
+    tensor = OneTensor(model, scale=scale, causal=causal).eval()
+    shape = _shape(source, tensor.takes, config, asked.shape)
+    with torch.no_grad():
+        read = readout_in_words(model(**{tensor.takes: torch.zeros(1, *shape)}), causal)
+    told = ", ".join(filter(None, (usual, read)))
+    labels = getattr(config, "num_labels", None) if not read else None
+    return NamedModel(
+        f"{name} ({told})" if told else name,
+        functools.partial(_one_tensor, make, scale, causal),
+        shape,
+        trained,
+        classes=labels,
+    )
+
+
+def _shape(source: str, takes: str, config: Any, asked: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of one input, as the configuration has it."""
+    if takes == "inputs_embeds":
+        return text_shape(source, asked, int(config.get_text_config().hidden_size), POSITIONS)
+    if takes == "pixel_values":
+        side = getattr(config, "image_size", None)
+        if asked is None and side is None:
+            raise ValueError(
+                f"The configuration of {source} does not say how large its images are. Pass --input 3x224x224."
+            )
+        sides = tuple(side) if isinstance(side, list | tuple) else (side or 224, side or 224)
+        return image_shape(source, asked, (int(getattr(config, "num_channels", 3)), *sides))
+    if takes == "input_features" and hasattr(config, "num_mel_bins"):
+        usual = (int(config.num_mel_bins), 2 * int(getattr(config, "max_source_positions", 1500)))
+        if asked not in (None, usual):
+            raise ValueError(f"{source} takes spectra of {usual[0]}×{usual[1]}, got {asked}. Leave --input out.")
+        return usual
+    if asked is None or takes not in KNOWN:
+        raise ValueError(
+            f"The configuration of {source} does not say how long its inputs ({takes}) are. Pass --input, such as --input 4000 for a "
+            "sound, or build it in file.py:build."
+        )
+    return asked
+
+
+def _has_embeddings(model: Any) -> bool:
+    try:
+        return model.get_input_embeddings() is not None
+    except (NotImplementedError, AttributeError):
+        return False
+
+
+def _encoder(make: Any) -> Any:
+    return make().get_encoder()
+
+
+def _one_tensor(make: Any, scale: float, causal: bool) -> nn.Module:
+    return OneTensor(make(), scale=scale, causal=causal)
+
+
+def _class_of(config: Any, transformers: Any) -> Any:
+    """The class that a configuration names, else the model without a head."""
+    names = config.architectures or ()
+    return next((getattr(transformers, name) for name in names if hasattr(transformers, name)), transformers.AutoModel)
+
+
+def _initial(kind: Any, config: Any) -> nn.Module:
+    """A model at initial weights."""
+    make = kind.from_config if hasattr(kind, "from_config") else kind._from_config
+    model: nn.Module = make(config, attn_implementation="eager")
+    return model
+
+
+def _trained(transformers: Any, place: str, gguf: str | None, download: bool) -> nn.Module:
+    """A model with its weights, in float32.
+
+    Raises:
+        ValueError: If the files do not hold all of them.
+    """
+    where: dict[str, Any] = {"local_files_only": not download, **({"gguf_file": gguf} if gguf else {})}
+    with silent(transformers):
+        try:
+            config = transformers.AutoConfig.from_pretrained(place, **where)
+            kind = transformers.AutoModelForCausalLM if gguf else _class_of(config, transformers)
+            model, loaded = kind.from_pretrained(
+                place, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **where
+            )
+        except FOREIGN as error:
+            raise ValueError(
+                f"{place} must hold a model that transformers can read, but that failed with: {reason_of(error)}. Check the folder."
+            ) from error
+    require_whole(place, loaded)
+    return model  # type: ignore[no-any-return]
+
+
+def require_whole(place: str, loaded: Mapping[str, Any]) -> None:
+    """Refuse a model of which some weights were not in its files, and so are random.
+
+    Raises:
+        ValueError: With the first of them.
+    """
+    missing = sorted(map(str, loaded.get("missing_keys", ()))) + sorted(map(str, loaded.get("mismatched_keys", ())))
+    if missing:
+        more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise ValueError(
+            f"{place} must hold all weights of its model, but {missing[0]}{more} would stay random. Save the model again, or correct "
+            "'architectures' in config.json."
+        )
+
+
+@contextlib.contextmanager
+def silent(transformers: Any) -> Iterator[None]:
+    """Without the library's remarks and progress bars."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
