@@ -20,7 +20,8 @@ from biascope.families.network import Network
 from biascope.families.weights import load
 from biascope.results.estimate import Estimate
 from biascope.tasks.probe import Probe
-from biascope.training.observer import _WAITING, Observer, hook, lightning_callback
+from biascope.training.callbacks import lightning_callback
+from biascope.training.observer import _WAITING, Observer, hook
 
 CPU = biascope.Run(device="cpu", progress=False)
 PROBE = Probe.gaussian((1, 28, 28), num=2, fresh=True)
@@ -384,7 +385,7 @@ def ready() -> dict[str, Any]:
 
 
 def test_there_is_an_example_of_every_tool() -> None:
-    assert list(EXAMPLES) == ["Your own loop", "TensorBoard", "Weights & Biases", "Lightning"]
+    assert list(EXAMPLES) == ["Your own loop", "TensorBoard", "Weights & Biases", "Lightning", "transformers"]
 
 
 def test_the_example_of_a_plain_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import inspect
 import math
 import numbers
@@ -239,67 +238,6 @@ def _measured(
         listed = ", ".join(map(repr, known))
         raise ValueError(f"number must be one of {listed}, got {number!r}. Pass number={next(iter(known))!r}.")
     return known[number]
-
-
-def lightning_callback(*, network: Callable[[Any], nn.Module] | None = None, **settings: Any) -> Any:
-    """An :class:`Observer` as a callback of Lightning: ``Trainer(callbacks=[lightning_callback(at=(0, 100))])``.
-
-    It counts steps of the optimiser, also where gradients are accumulated or a training is resumed. Of several processes, the first
-    one observes; each must hold all weights. Numbers of hooks go to the loggers of the trainer unless ``log`` is given. The observer
-    is the attribute ``observer`` of the callback from the start of the training on.
-
-    Args:
-        network: Which part of the LightningModule is observed, ``lambda module: module.model``; by default all of it.
-        settings: Settings of the observer: ``at``, ``hooks``, ``log``, ``threshold``, ``keep``, ``folder``.
-
-    Raises:
-        ImportError: If Lightning is not installed.
-        ValueError: In training, if ``training_step`` returns no loss.
-    """
-    known = [name for name in inspect.signature(Observer).parameters if name not in ("module", "start")]
-    for name in settings:
-        if name not in known:
-            raise ValueError(f"An observer has no setting {name!r}. It takes: {', '.join(known)}.")
-    lightning = _lightning()
-
-    class ObserverCallback(lightning.Callback):  # type: ignore[misc, name-defined] # known where it is installed
-        observer: Observer | None = None
-
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            self._sum: Tensor | None = None
-            self._step: int = trainer.global_step
-            if trainer.is_global_zero:
-                module = pl_module if network is None else network(pl_module)
-                to_loggers = functools.partial(_log_to, trainer)
-                self.observer = Observer(module, **{"log": to_loggers, **settings, "start": trainer.global_step})
-
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if self.observer is None:
-                return
-            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-            if not isinstance(loss, Tensor):
-                raise ValueError("training_step must return a loss to be observed, got none. Return the loss from it.")
-            # Lightning has divided the loss by the number of accumulated batches already.
-            self._sum = loss.detach() if self._sum is None else self._sum + loss.detach()
-            if trainer.global_step > self._step:
-                self.observer(self._sum)
-                self._sum, self._step = None, trainer.global_step
-
-    return ObserverCallback()
-
-
-def _log_to(trainer: Any, name: str, value: float, step: int) -> None:
-    for logger in trainer.loggers:
-        logger.log_metrics({name: value}, step=step)
-
-
-def _lightning() -> Any:
-    for package in ("lightning.pytorch", "pytorch_lightning"):
-        try:
-            return importlib.import_module(package)
-        except ImportError:
-            continue
-    raise ImportError("lightning_callback needs Lightning, which is not installed. Run pip install lightning.")
 
 
 def _is_count(number: Any) -> bool:
