@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: scan test lint lines docs bench package clean
+.PHONY: scan test hub lint lines docs bench package clean
 
 scan: $(STAMP)
 	$(BIN)/biascope scan
@@ -12,6 +12,11 @@ scan: $(STAMP)
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --dist worksteal
+
+# Models of timm, torchvision, transformers, peft and open_clip by name: their tests, with these libraries.
+hub: export PYTHONDONTWRITEBYTECODE =
+hub: .venv/.installed-hub
+	$(BIN)/python -m pytest tests/families/libraries tests/training/test_callbacks.py -n auto
 
 lint: $(STAMP) lines
 	$(BIN)/ruff check .
@@ -52,6 +57,10 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
+
+.venv/.installed-hub: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[hub]"
+	touch .venv/.installed-hub
 
 .venv/.installed-docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
