@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -370,6 +371,24 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
         raise ValueError(
             f"{option} must be whole numbers separated by commas, got {text!r}. Pass 2000,1000."
         ) from error
+
+
+_SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def byte_size(text: str, option: str) -> int:
+    """A number of bytes, written as ``5GB``, ``1.5 MiB`` or ``300``.
+
+    Example:
+        >>> [byte_size(text, "--shard-size") for text in ("5GB", "1.5 MiB", "300")]
+        [5000000000, 1572864, 300]
+    """
+    parts = re.fullmatch(r"([\d.]+)\s*([A-Za-z]*)", text.strip())
+    try:
+        assert parts is not None
+        return int(float(parts[1]) * _SIZES[parts[2].upper()])
+    except (AssertionError, ValueError, KeyError) as error:
+        raise ValueError(f"{option} must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error
 
 
 def parsed_shape(text: str) -> tuple[int, ...] | None:
