@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
@@ -98,7 +99,8 @@ class Dictionary(Result):
             raise ValueError(f"by must be 'predicted' or 'concentration', got {by!r}. Pass by='predicted'.")
         return self.predicted_psnr if by == "predicted" else self.concentration
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         psnr, frequency = over_signals(self.predicted_psnr), over(self.frequency.mean(1))
         concentration = over_signals(self.concentration, within=(0.0, 1.0))
         energy = over_signals(self.energy_above(0.01), within=(0.0, 1.0))
@@ -111,7 +113,8 @@ class Dictionary(Result):
             "mean_frequency": frequency.named("mean frequency of the first atoms", "cycles"),
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         count, share = (self.relative >= 0.01).sum(1).mean(), 100 * self.energy_above(0.01).mean()
         return (
             f"For {self.subject}, {count:.0f} of {self.places.shape[1]:,} eigenvalues are at least 1 % of the largest. Their atoms "
@@ -119,7 +122,8 @@ class Dictionary(Result):
             f"{self.predicted_psnr.mean():.1f} dB."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "Atoms with large eigenvalues are learned first. If most of the energy of the signals lies on them, "
@@ -129,7 +133,8 @@ class Dictionary(Result):
             next_steps=[Step("Rank several networks for one signal.", "biascope inr advise SIGNAL")],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         energies = {self.subject: self.energy}
         found = {
             "energy": captioned(
