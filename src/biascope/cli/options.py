@@ -16,6 +16,7 @@ import typer
 from biascope.cli import _completion
 from biascope.cli._settings_file import apply_file
 from biascope.derivatives.sampling import Sampling
+from biascope.editing.reading import Reading
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
@@ -149,9 +150,28 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result, without progress.")]
+_HEAD = (
+    "Name of the last linear layer, such as head. Every model keeps its own; it is not merged. For an encoder, the usual name is "
+    "known: _fc, head or classifier."
+)
+_PIXELS = "Scale of images: own (mean 0, variance 1 over the set), unit (0 to 1), or MEAN:SPREAD such as 0.1307:0.3081."
+Unrelated = Annotated[
+    bool, typer.Option("--unrelated", help="Accept models that do not seem to be fine-tuned from the base.")
+]
 #: Settings of the package that a command takes as a group, with the option of each field that has one.
 SETTINGS: dict[type[Any], dict[str, Any]] = {
     Sampling: {"estimator": Estimator, "step": Step, "draws": MaybeDraws, "readout": Readout},
+    Reading: {
+        "model": MaybeModel,
+        "input": Input,
+        "head": Annotated[str | None, typer.Option(help=_HEAD)],
+        "features": Annotated[
+            bool, typer.Option("--features", help="Compare outputs by cosine: they are features, not class scores.")
+        ],
+        "pixels": Annotated[str, typer.Option(help=_PIXELS)],
+        "split": MaybeSplit,
+        "unrelated": Unrelated,
+    },
 }
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from biascope.cli._dry_run import rehearsed
-from biascope.cli.merge.checkpoints import CHECKPOINT, Base, Unrelated
+from biascope.cli.merge.checkpoints import CHECKPOINT, Base
 from biascope.cli.merge.results import TABLES, save_and_print
-from biascope.cli.options import Lasting, byte_size, with_groups
+from biascope.cli.options import Lasting, Unrelated, byte_size, with_groups
 
 MODELS_HELP = (
     f"Fine-tuned models, saved task vectors or LoRA adapters, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}, or a folder "

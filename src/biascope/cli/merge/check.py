@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from biascope.cli._dry_run import rehearsed
-from biascope.cli.merge.checkpoints import Base, Unrelated
+from biascope.cli.merge.checkpoints import Base
 from biascope.cli.merge.results import TABLES, save_and_print
 from biascope.cli.options import (
     DataRoot,
     Grid,
-    Input,
-    MaybeModel,
-    MaybeSplit,
-    OptionGroup,
     Samples,
     SeededWork,
     Settings,
@@ -27,54 +22,15 @@ from biascope.cli.options import (
     whole_numbers,
     with_groups,
 )
-
-if TYPE_CHECKING:
-    from biascope.editing.candidates import Reading
+from biascope.editing.reading import Reading
 
 FAIL_ON_HELP = (
     "Exit with status 1 if this is the verdict, for use as a gate; may be repeated. Verdicts are 'merge', 'merge with a loss', "
     "'do not merge' and 'undecided'."
 )
-HEAD_HELP = (
-    "Name of the last linear layer, such as head. Every model keeps its own; it is not merged. For an encoder, the usual name is "
-    "known: _fc, head or classifier."
-)
 ACCURACY_HELP = (
     "Accuracy of each model on its task, such as 0.93, in their order. The expected loss is computed from it."
 )
-PIXELS_HELP = (
-    "Scale of images: own (mean 0, variance 1 over the set), unit (0 to 1), or MEAN:SPREAD such as 0.1307:0.3081."
-)
-
-
-@dataclass(frozen=True)
-class ReadingOptions(OptionGroup):
-    """How models and samples are read."""
-
-    model: MaybeModel = None
-    settings: Settings = dataclasses.field(default_factory=list)
-    input: Input = ""
-    head: Annotated[str | None, typer.Option(help=HEAD_HELP)] = None
-    features: Annotated[
-        bool, typer.Option("--features", help="Compare outputs by cosine: they are features, not class scores.")
-    ] = False
-    pixels: Annotated[str, typer.Option(help=PIXELS_HELP)] = "own"
-    split: MaybeSplit = None
-    samples: Samples = "1000"
-    unrelated: Unrelated = False
-
-    def reading(self, seed: int) -> Reading:
-        """The same with texts read."""
-        from biascope.editing.candidates import Reading
-        from biascope.families.source import parse_settings
-
-        samples, *more = whole_numbers(self.samples, "--samples")
-        if more:
-            raise ValueError(
-                f"--samples must be one number, the samples of each data set, got {self.samples!r}. Pass --samples 1000."
-            )
-        chosen = {"settings": parse_settings(self.settings), "samples": samples, "seed": seed}
-        return Reading(**{**vars(self), **chosen})
 
 
 @with_groups
@@ -86,7 +42,9 @@ def check(
     ],
     *,
     data: SeveralData,
-    how: ReadingOptions,
+    how: Reading,
+    settings: Settings = [],  # noqa: B006 - typer copies it
+    samples: Samples = "1000",
     accuracy: Annotated[list[float], typer.Option(help=ACCURACY_HELP)] = [],  # noqa: B006 - typer copies it
     control: Annotated[
         str | None, typer.Option(help="Samples outside all tasks, to measure what the merge changes there.")
@@ -108,6 +66,7 @@ def check(
     """
     from biascope.editing.candidates import candidates_of
     from biascope.editing.unlabelled import SPLIT
+    from biascope.families.source import parse_settings
     from biascope.measures.merge_check import merge_check
     from biascope.measures.merge_check.verdict import GRADES
     from biascope.results.registry import require_own
@@ -128,7 +87,12 @@ def check(
         raise ValueError("--accuracy does not apply with --features, where there are no classes. Leave it out.")
     if wrong := [each for each in accuracy if not 0 < each <= 1]:
         raise ValueError(f"--accuracy must lie between 0 and 1, got {wrong[0]:g}. Pass a share, such as 0.93.")
-    reading = how.reading(work.seed)
+    points, *more = whole_numbers(samples, "--samples")
+    if more:
+        raise ValueError(
+            f"--samples must be one number, the samples of each data set, got {samples!r}. Pass --samples 1000."
+        )
+    reading = dataclasses.replace(how, settings=parse_settings(settings), samples=points, seed=work.seed)
     known = candidates_of(base, models, data, reading, control=control, run=run)
     folder = work.out or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
     require_own(folder, *TABLES)

@@ -9,6 +9,3 @@ import typer
 
 CHECKPOINT = "a .safetensors or torch file, or a folder with shards and index, as Hugging Face writes it"
 Base = Annotated[Path, typer.Argument(help=f"The pre-trained model: {CHECKPOINT}.")]
-Unrelated = Annotated[
-    bool, typer.Option("--unrelated", help="Accept models that do not seem to be fine-tuned from the base.")
-]
