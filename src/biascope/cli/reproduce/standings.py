@@ -26,20 +26,20 @@ def print_standings(paper: str, number: str, results: Path | None, every: bool, 
     if paper:
         name = papers.find(paper).name
         standings = [each for each in standings if each.figure.paper == name]
-    outcomes = verdicts.outcomes(standings)
+    conclusions = verdicts.conclusions(standings)
     if number:
         wanted = papers.figure(paper, number).number
         standings = [each for each in standings if each.figure.number == wanted]
         tested = {each.claim.of for each in standings}
-        outcomes = [each for each in outcomes if each.statement.key in tested]
+        conclusions = [each for each in conclusions if each.statement.key in tested]
     if as_json:
         print_json(
-            summary=[each.row() for each in verdicts.summary(standings, outcomes)],
-            statements=[each.row() for each in outcomes],
+            summary=[each.row() for each in verdicts.summary(standings, conclusions)],
+            statements=[each.row() for each in conclusions],
             rows=[each.row() for each in standings],
         )
         return
-    for line in verdicts.summary_lines(standings, outcomes):
+    for line in verdicts.summary_lines(standings, conclusions):
         typer.echo(line)
     if not (every or number):
         typer.echo("\nAdd --all for every claim, or name a paper and a figure.")
