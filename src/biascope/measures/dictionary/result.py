@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -154,29 +154,6 @@ def over_signals(table: np.ndarray, *, within: tuple[float, float] = (-math.inf,
         2.1 ± 0.59 (95 % CI -0.78 to 5.01)
     """
     return over(table.mean(1), shared=over(table.mean(0)) if table.shape[1] > 1 else 0.0, within=within)
-
-
-def ranking(results: Sequence[Dictionary], *, by: str = "predicted") -> dict[str, Estimate]:
-    """Networks in the order in which they are predicted to reconstruct the signals, the best first, each with its score.
-
-    Args:
-        results: Results of the same signals.
-        by: See :meth:`Dictionary.score`.
-
-    Raises:
-        ValueError: If there are none, or they are of other signals or of other points.
-    """
-    if not results:
-        raise ValueError("results must hold at least one dictionary to rank, got none. Measure one first.")
-    first = results[0]
-    for other in results:
-        if other.signals != first.signals or not np.array_equal(other.places[:1], first.places[:1]):
-            raise ValueError(
-                f"Dictionaries must use the same points of the same signals to be ranked, got {first.signals} and {other.signals} on "
-                f"{first.places.shape[1]:,} and {other.places.shape[1]:,} points. Measure them with the same settings."
-            )
-    scores = {each.subject: over_signals(each.score(by)) for each in results}
-    return dict(sorted(scores.items(), key=lambda item: -item[1].value))
 
 
 def rank_agreement(predicted: np.ndarray, trained: np.ndarray) -> Estimate:
