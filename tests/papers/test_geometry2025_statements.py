@@ -275,7 +275,7 @@ def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:
 
 
 def test_a_statement_whose_claims_differ_says_how() -> None:
-    found = {each.statement.key: each for each in verdicts.outcomes(verdicts.standings())}
+    found = {each.statement.key: each for each in verdicts.conclusions(verdicts.standings())}
     outcome = found["mlp_learns_circles"]
     assert outcome.verdict == "inconclusive"
     assert "radii" in outcome.remark

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from biascope import data
 from biascope.runs.run import Run
@@ -65,11 +66,13 @@ class Standardised(Task):
         """Shape of one input."""
         return self.pixels.shape
 
-    def batch(self, split: str, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = self.pixels.batch(split, indices)
         return (x - self.mean) / self.deviation, y
 
-    def select(self, members: Sequence[int]) -> Standardised:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> Standardised:
         return Standardised(self.pixels.select(members), self.mean, self.deviation)
 
 
