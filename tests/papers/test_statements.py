@@ -25,7 +25,7 @@ def outcomes() -> list[Outcome]:
     return verdicts.outcomes(verdicts.standings())
 
 
-@pytest.mark.parametrize("paper", ["geometry2025", "linearized2021", "nads2020"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_statement_has_a_claim_of_the_paper_or_a_reason(paper: str) -> None:
     found = papers.find(paper)
     claims = [claim for figure in found.figures for claim in figure.claims]
