@@ -52,14 +52,6 @@ def test_text_encoders_and_bounds_of_ours_do_not_count() -> None:
                 assert claim.tolerance in bound_of_a_comparison, claim.statement
 
 
-def test_every_statement_has_a_claim_of_the_thesis_or_a_reason() -> None:
-    tested = {
-        claim.of for each in PAPER.figures for claim in each.claims if claim.kind == "paper" and not claim.post_hoc
-    }
-    for statement in PAPER.statements:
-        assert bool(statement.untested) is (statement.key not in tested), statement.key
-
-
 def test_a_bound_that_random_weights_meet_does_not_count() -> None:
     path = RESULTS / PAPER.name / "6.10.json"
     random = json.loads(path.read_text())["efforts"]["paper"]["statistics"]
