@@ -22,7 +22,7 @@ from biascope.papers.task_arithmetic2023 import (
     tasks,
 )
 from biascope.papers.verdicts import RESULTS
-from biascope.results.claim import Trained
+from biascope.results.claim import EFFORTS, Trained
 from biascope.results.estimate import Number, proportion
 from biascope.results.finding import Tell
 from biascope.results.plan import Row
@@ -44,6 +44,14 @@ def test_text_encoders_and_bounds_of_ours_do_not_count() -> None:
             if claim.kind == "paper" and claim.of != "control_accuracy_is_similar":
                 bound_of_a_comparison = (0.0, 50.0, 0.1, -0.1, 1 / 400)
                 assert claim.tolerance in bound_of_a_comparison, claim.statement
+
+
+def test_each_encoder_of_a_map_has_pairs_of_tasks() -> None:
+    rows = [figure.plan.row(effort) for figure in PAPER.figures for effort in EFFORTS]
+    maps = [row for row in rows if "pairs" in row]
+    assert maps
+    for row in maps:
+        assert row["pairs"].keys() == set(row["encoders"]) == set(row.networks)  # --network offers these
 
 
 def test_a_bound_that_random_weights_meet_does_not_count() -> None:
