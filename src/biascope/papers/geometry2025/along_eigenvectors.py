@@ -216,7 +216,7 @@ def _tell_images(
         of("lowest train accuracy", least(along), "%")
         lowest += along
     tell.about(title)("lowest train accuracy", least(lowest), "%")
-    tell.settings["samples"] = images.name
+    tell.settings.update({**precisions([family], run, "bfloat16"), "samples": images.name})
 
 
 @figure(

@@ -23,6 +23,7 @@ from biascope.papers.geometry2025.shared import (
     halved,
     loop_of,
     planned,
+    precisions,
     released_family,
     run_of,
     titles,
@@ -168,6 +169,7 @@ def images_move(plan: Row, run: Run, tell: Tell) -> None:
     for name in plan.networks:
         data = _images(name, plan, run)
         tell.settings[f"samples: {TITLES[name]}"] = data.name
+        tell.settings.update(precisions([released_family(name, data.shape, "relu", plain=True)], run))
         for loss in plan["losses"]:
             motion, rate = _moved(name, plan, data, run, _recipe(name, plan, loss))
             published = loss == "cross-entropy"
@@ -258,6 +260,7 @@ def _on_both(name: str, plan: Row, samples: int, batch: int, run: Run, tell: Tel
     tell.settings[f"velocity: {TITLES[name]}"] = _velocity(epochs // checkpoints)
     shape = grey(plan)
     family = released_family(name, shape, "relu", plain=True)
+    tell.settings.update(precisions([family], run))
     return {
         kind: geometry_motion(
             family,
