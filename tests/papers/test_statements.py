@@ -25,7 +25,7 @@ def conclusions() -> list[Conclusion]:
     return verdicts.conclusions(verdicts.standings())
 
 
-@pytest.mark.parametrize("paper", ["geometry2025", "linearized2021", "nads2020"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_statement_has_a_claim_of_the_paper_or_a_reason(paper: str) -> None:
     found = papers.find(paper)
     claims = [claim for figure in found.figures for claim in figure.claims]
@@ -145,7 +145,6 @@ def test_a_statement_stands_no_better_than_its_claims(
 
 
 def test_claims_written_after_their_numbers_do_not_decide() -> None:
-    """53 claims of the committed records that were not marked by hand, and what they leave of their statements."""
     late = [each for each in verdicts.standings() if each.fitted and each.claim.kind == "paper"]
-    assert len(late) >= 53
+    assert any(not each.claim.post_hoc for each in late)  # the records tell it of claims that are not marked by hand
     assert not any(each.decides for each in late)

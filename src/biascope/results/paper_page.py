@@ -187,7 +187,8 @@ def _meaning(record: Record) -> str:
             f"This run only checks that the figure can be computed. At {record.effort} effort the sizes are too small for a verdict, "
             "so the numbers say nothing about the paper."
         )
-    words = "A claim is reproduced if the whole interval of our number lies within a tolerance that was fixed before the first run. "
+    words = "A claim is reproduced if the whole interval of our number lies within its tolerance. "
+    words += "Claims that are newer than their numbers are marked in the status, and decide nothing. "
     if "not reproduced" in verdicts:
         words += "A claim that is not reproduced may be wrong, or our setting may differ from the paper's. "
         words += "The notes say what is known. "

@@ -91,7 +91,7 @@ def print_claim(standing: Standing, *remarks: str) -> None:
         why = f"; {standing.judgement.reason}" if standing.judgement.reason else ""
         terms = f"measured {standing.measured!r}, {terms}{why}"
     whose = {"paper": "", "ours": " (bound of ours)", "check": " (check of our own code)"}[claim.kind]
-    whose += " (written after the number was seen)" if claim.post_hoc else ""
+    whose += " (written after the number was seen)" if standing.fitted else ""
     typer.echo(textwrap.fill(f"  {standing.verdict:15} {claim.statement}{whose}", 110, subsequent_indent=" " * 18))
     for detail in (terms, *remarks):
         typer.echo(f"{'':18}{detail}")
