@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from biascope.families.acceptance import copied, shape_of
+from biascope.families.attention import allow_stacked_masks
 from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.inputs import cloned, on_tensors, taken
 from biascope.families.plain_layers import use_plain_layers
@@ -439,6 +440,7 @@ def _as_in_training(module: nn.Module) -> nn.Module:
 def _prepared(module: nn.Module, batchnorm: str) -> bool:
     """Prepare a module in evaluation mode for forward passes, in place; whether the inputs of a batch influence one another."""
     use_plain_layers(module)
+    allow_stacked_masks(module)
     module.requires_grad_(False)
     layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     if batchnorm == "train":
