@@ -38,6 +38,15 @@ def use_eager_attention(module: nn.Module) -> bool:
     return attention_of(module) != before
 
 
+def replace_fused_attention(module: nn.Module) -> None:
+    """Let a module compute its attention step by step where it uses kernels that torch cannot differentiate in every way.
+
+    The plain formula of ``sdpa`` has all derivatives, and measurements ask torch for it.
+    """
+    if set(attention_of(module).split(", ")) - {"", EAGER, "sdpa"}:
+        use_eager_attention(module)
+
+
 def allow_stacked_masks(module: nn.Module) -> None:
     """Let masks of padding be stacked by ``vmap``, each sample with its own, in models of transformers.
 

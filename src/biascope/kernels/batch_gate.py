@@ -26,7 +26,6 @@ from biascope.families.attention import EAGER, attention_of, use_eager_attention
 from biascope.families.family import Family
 from biascope.families.inputs import cloned, is_real, placed, taken
 from biascope.families.network import Network
-from biascope.kernels.proof import TOLERANCES
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.memory import is_of_the_device
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
@@ -34,6 +33,8 @@ from biascope.runs.run import Run
 
 INPUT, WEIGHT = "input", "weight"  # what a measurement differentiates by
 
+# Of a gradient, relative to its length. A unit that rounding puts on the other side of a kink moves it by parts of a percent.
+TOLERANCES = {"float64": 1e-6, "float32": 1e-3, "tf32": 3e-2, "float16": 3e-2, "bfloat16": 5e-2}
 _ASIDE = 1e-2  # of an input: how far it is moved off the kinks of a network
 _SINGLE, _DOUBLE = (
     1e-6,
@@ -104,7 +105,7 @@ _KNOWN: weakref.WeakKeyDictionary[nn.Module, dict[object, Passage]] = weakref.We
 
 def _found(compared: _Comparison, half: bool) -> Passage:
     name, module, run = compared.name, compared.network.module, compared.run
-    steps, own, told = _steps(run, half), attention_of(module), compared.narrow()
+    steps, own, told = _steps(run, half), attention_of(module), [*compared.narrow(), *compared.replaced()]
     tried = compared.climbed(steps)
     if not tried[-1].agrees and own not in ("", EAGER) and use_eager_attention(module):
         why, tried = tried[-1].why, compared.climbed(steps)
@@ -162,6 +163,16 @@ class _Comparison:
         return [
             f"{self.name} computes in numbers of 16 bits, whatever precision is asked for: each rounds by up to "
             f"{_percent(self._rounding / 2)}. Remove the cast or the autocast from forward."
+        ]
+
+    def replaced(self) -> list[str]:
+        """What is to be told of attention that was replaced as soon as the network was taken."""
+        origin, now = self.network.origin, attention_of(self.network.module)
+        if origin is None or origin.attention == now:
+            return []
+        return [
+            f"Attention of {self.name} is computed step by step ({now}), not by {origin.attention}, which torch cannot differentiate "
+            "in every way."
         ]
 
     def climbed(self, steps: list[str]) -> list[_Step]:

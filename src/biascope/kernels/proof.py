@@ -41,7 +41,7 @@ _NOT_FINITE = (
 )
 # Of a finished kernel, relative to √(K_ii K_jj). A unit that rounding puts on the other side of a kink moves entries by parts
 # of a percent; a wrong rule moves them by its whole share.
-TOLERANCES = {"float64": 1e-6, "float32": 1e-2, "tf32": 3e-2, "float16": 3e-2, "bfloat16": 5e-2}
+_TOLERANCES = {"float64": 1e-6, "float32": 1e-2, "tf32": 3e-2, "bfloat16": 5e-2}
 _ROUNDINGS = {"float64": 2**-52, "float32": 2**-23, "tf32": 2**-10, "bfloat16": 2**-7}
 
 
@@ -282,7 +282,7 @@ class Proof:
         """
         if math.isnan(error):
             raise ValueError(_NOT_FINITE)
-        tolerance = max(TOLERANCES[precision], self.tolerance)
+        tolerance = max(_TOLERANCES[precision], self.tolerance)
         if not error <= tolerance:
             finer = "" if precision == "float64" else "Pass precision='float64', or check"
             raise ValueError(

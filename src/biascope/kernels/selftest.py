@@ -111,7 +111,7 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
     """
     # A random forward pass must not advance the user's generators.
     with plain_attention(), forked_rng(seed_of(seed, "selftest")):
-        run = _usable_run(family, lambda run: Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run), "cpu")
+        run = selftest_run(family, shape, seed=seed)
         x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
         family.first_outputs(x, run)
         shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
@@ -132,6 +132,11 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
                 checks.append(_run_check(identity) if moving else _unproven(identity))
                 advance(1)
         return checks
+
+
+def selftest_run(family: Family, shape: tuple[int, ...], *, seed: int = 0) -> Run:
+    """Device and precision of a selftest: float64 on the CPU, unless the network runs in float32 only."""
+    return _usable_run(family, lambda run: Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run), "cpu")
 
 
 @dataclass(frozen=True)
