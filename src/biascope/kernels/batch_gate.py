@@ -209,7 +209,7 @@ class _Comparison:
         return TOLERANCES["float32"] if self._rounding > _DOUBLE else TOLERANCES["float64"]
 
     def _difference(self, dtype: torch.dtype, x: Any) -> float:
-        """Of gradients in a batch in some type from those of single samples in the finest type."""
+        """How far gradients in a batch in some type are from those of single samples in the finest type."""
         exact, coarse, found = self._at(self.exact), self._at(dtype), []
         batch, first = _in_company(coarse, placed(x, None, dtype))
         singles = [taken(x, slice(index, index + 1)) for index in range(_count(x))]
