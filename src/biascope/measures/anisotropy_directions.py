@@ -144,7 +144,7 @@ def _derivatives(settings: Mapping[str, Any]) -> tuple[str, ...]:
     paper="nads2020",
     result=Anisotropy,
     example=_example,
-    checks=derivative_checks(_derivatives),
+    checks=derivative_checks(_derivatives, half=True),
 )
 def anisotropy_directions(
     family: Family,

@@ -269,7 +269,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="geometry2025",
     result=SampleScores,
     example=_example,
-    checks=derivative_checks(lambda settings: ("input",)),
+    checks=derivative_checks(lambda settings: ("input",), half=True),
 )
 def sample_score(
     family: Family,

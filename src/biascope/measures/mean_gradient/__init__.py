@@ -103,7 +103,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="nads2020",
     result=MeanGradient,
     example=_example,
-    checks=derivative_checks(lambda settings: ("input",)),
+    checks=derivative_checks(lambda settings: ("input",), half=True),
     probe={"num": INPUTS, "fresh": True},
 )
 def mean_gradient(
