@@ -272,7 +272,7 @@ class Work(Lasting):
 
         if folder is not None:
             require_own(folder)
-        found = Run(
+        run = Run(
             folder=folder,
             device=self.device,
             precision=self.precision,
@@ -282,8 +282,8 @@ class Work(Lasting):
             patience=None if self.yes else _A_DAY,
         )
         if on is None:
-            _ = found.torch_device
-        return found
+            _ = run.torch_device
+        return run
 
 
 @dataclass(frozen=True)
