@@ -338,11 +338,11 @@ class DataOptions(OptionGroup):
         """Samples to take of each split."""
         return whole_numbers(self.samples, "--samples")
 
-    def arrays(self, seed: int, labelled: bool = True) -> Arrays:
+    def arrays(self, seed: int) -> Arrays:
         """The samples."""
         from biascope.tasks.samples import samples_of
 
-        return samples_of(self.data, sizes=self.sizes, root=self.data_root, labelled=labelled, seed=seed)
+        return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed)
 
 
 @dataclass(frozen=True)
