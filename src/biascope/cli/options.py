@@ -272,7 +272,7 @@ class Work(Lasting):
 
         if folder is not None:
             require_own(folder)
-        found = Run(
+        run = Run(
             folder=folder,
             device=self.device,
             precision=self.precision,
@@ -282,8 +282,8 @@ class Work(Lasting):
             patience=None if self.yes else _A_DAY,
         )
         if on is None:
-            _ = found.torch_device
-        return found
+            _ = run.torch_device
+        return run
 
 
 @dataclass(frozen=True)
@@ -338,11 +338,11 @@ class DataOptions(OptionGroup):
         """Samples to take of each split."""
         return whole_numbers(self.samples, "--samples")
 
-    def arrays(self, seed: int, labelled: bool = True) -> Arrays:
+    def arrays(self, seed: int) -> Arrays:
         """The samples."""
         from biascope.tasks.samples import samples_of
 
-        return samples_of(self.data, sizes=self.sizes, root=self.data_root, labelled=labelled, seed=seed)
+        return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed)
 
 
 @dataclass(frozen=True)

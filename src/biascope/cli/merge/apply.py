@@ -56,7 +56,7 @@ def apply(
     if rehearsing():
         CheckpointWriter(out, start.tensors, shard_bytes=size, overwrite=overwrite)  # refuses what it cannot write
     try:
-        found = merge(
+        merged = merge(
             start,
             opened,
             placed(out),
@@ -70,7 +70,7 @@ def apply(
         typer.echo("Stopped. Nothing was written. The same command starts again.", err=True)
         raise typer.Exit(1) from None  # 130 would be told that it goes on
     try:
-        save_and_print(found, folder, f"{out.name}: {found.subject}", output)
+        save_and_print(merged, folder, f"{out.name}: {merged.subject}", output)
     except (ValueError, OSError) as error:  # the model is written, which is what was asked for
         typer.echo(f"biascope: {out} is written, but its report in {folder} is not: {error}", err=True)
 

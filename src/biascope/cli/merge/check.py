@@ -97,7 +97,7 @@ def check(
     folder = work.out or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
     require_own(folder, *TABLES)
     make_writable(folder)
-    found = merge_check(
+    checked = merge_check(
         known.network,
         known.heads,
         known.vectors,
@@ -112,15 +112,15 @@ def check(
         seed=work.seed,
         run=dataclasses.replace(run, folder=folder),
     )
-    found = dataclasses.replace(found, notes=known.notes)
-    words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{found.alpha.value:g}"]
+    checked = dataclasses.replace(checked, notes=known.notes)
+    words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{checked.alpha.value:g}"]
     words += ["--keep", f"{known.head}.*"] if known.head else []
     words += ["--unrelated"] if how.unrelated else []
     then = shlex.join([*words, "--out", "merged.safetensors"])
-    if not found.grade.startswith("merge") or not _fit(base, models, f"{known.head}." if known.head else None):
+    if not checked.grade.startswith("merge") or not _fit(base, models, f"{known.head}." if known.head else None):
         then = ""
-    save_and_print(found, folder, f"Can {found.subject} be merged?", work, command=then)
-    if found.grade in fail_on:
+    save_and_print(checked, folder, f"Can {checked.subject} be merged?", work, command=then)
+    if checked.grade in fail_on:
         raise typer.Exit(1)
 
 

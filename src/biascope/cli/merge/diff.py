@@ -37,5 +37,5 @@ def diff(
     first, others = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
     folder = out or Path("biascope-runs") / f"diff-{path_words(base, '.safetensors')}"
     require_own(folder, *TABLES)
-    found = differences(first, others, run=Run(progress=not output.quiet))
-    save_and_print(found, folder, f"How {found.subject} differ", output)
+    difference = differences(first, others, run=Run(progress=not output.quiet))
+    save_and_print(difference, folder, f"How {difference.subject} differ", output)

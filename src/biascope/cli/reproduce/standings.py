@@ -60,17 +60,17 @@ def print_papers(results: Path | None, as_json: bool) -> None:
     from biascope.papers import verdicts
     from biascope.results.wording import duration
 
-    found = list(map(papers.find, papers.names()))
+    known = list(map(papers.find, papers.names()))
     if as_json:
         rows = [
             {"paper": paper.name, "title": paper.title, "figure": figure.number, "figure_title": figure.title}
-            for paper in found
+            for paper in known
             for figure in paper.figures
         ]
         print_json(figures=rows)
         return
     standings = verdicts.standings(results=results)
-    for paper in found:
+    for paper in known:
         typer.echo(f"\n{paper.name}  {paper.title}")
         for figure in paper.figures:
             own = [each for each in standings if each.figure is figure]
