@@ -27,7 +27,7 @@ from biascope.families.libraries.one_tensor import (
     taken_by,
 )
 from biascope.families.libraries.packages import imported
-from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
+from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel, TextReadout, image_shape, text_shape
 from biascope.results.axes import Axis
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
@@ -162,15 +162,24 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
         make = functools.partial(_encoder, make)
         model, usual = _encoder(lambda: model), ", ".join(filter(None, ("encoder", usual)))
     scale, causal = table_scale(model), is_causal(config, model)
-    tensor = one_tensor(model, scale=scale, causal=causal).eval()
+    readout = asked.text
+    if readout != PLAIN and taken_by(model) != "inputs_embeds":
+        raise ValueError(f"{source} is no model of texts, so it has no {', '.join(TEXT_SETTINGS)}. Leave them out.")
+    if readout.without and not trained:
+        raise ValueError(
+            f"{source} has initial weights, whose tokens have no common direction. Leave --set without out."
+        )
+    _require_tokens(source, model, readout)
+    tensor = one_tensor(model, scale=scale, causal=causal, readout=readout).eval()
     shape = _shape(source, tensor.takes, config, asked.shape)
+    x = torch.zeros(1, *shape, dtype=torch.long if readout.ids else torch.float32)
     with torch.no_grad():
-        read = readout_in_words(model(**{tensor.takes: torch.zeros(1, *shape)}), causal)
-    told = ", ".join(filter(None, (usual, read)))
+        read = "" if readout.position else readout_in_words(model(**{tensor.takes: x}), causal)
+    told = ", ".join(filter(None, (usual, read, readout.told())))
     labels = getattr(config, "num_labels", None) if not read else None
     return NamedModel(
         f"{name} ({told})" if told else name,
-        functools.partial(_one_tensor, make, scale, causal),
+        functools.partial(_one_tensor, make, scale, causal, readout),
         shape,
         trained,
         classes=labels,
@@ -178,10 +187,24 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
     )
 
 
+def _require_tokens(source: str, model: Any, readout: TextReadout) -> None:
+    """Refuse ids of tokens that the model does not have.
+
+    Raises:
+        ValueError: With the first of them.
+    """
+    count = model.get_input_embeddings().weight.shape[0] if readout.words or readout.without else 0
+    for token in (*readout.words, *readout.without):
+        if isinstance(token, int) and not 0 <= token < count:
+            raise ValueError(f"{source} has {count:,} tokens, counted from 0, got token {token}. Pass one of them.")
+
+
 def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, ...]:
     """What the axes of an input are, by the name under which the model takes it."""
+    if tensor.takes == "input_ids":
+        return (Axis("token"),)
     if tensor.takes == "inputs_embeds":
-        read = position_read(model, tensor.scale * torch.ones(1, *shape), tensor.causal)
+        read = position_read(model, tensor.scale * torch.ones(1, *shape), tensor.causal, tensor.readout)
         return Axis("token", read=read), Axis("channel")
     known = {
         "pixel_values": ("channel", "height", "width"),
@@ -193,6 +216,8 @@ def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, 
 
 def _shape(source: str, takes: str, config: Any, asked: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape of one input, as the configuration has it."""
+    if takes == "input_ids":
+        return asked or (POSITIONS,)
     if takes == "inputs_embeds":
         return text_shape(source, asked, int(config.get_text_config().hidden_size), POSITIONS)
     if takes == "pixel_values":
@@ -227,8 +252,8 @@ def _encoder(make: Any) -> Any:
     return make().get_encoder()
 
 
-def _one_tensor(make: Any, scale: float, causal: bool) -> nn.Module:
-    return one_tensor(make(), scale=scale, causal=causal)
+def _one_tensor(make: Any, scale: float, causal: bool, readout: TextReadout) -> nn.Module:
+    return one_tensor(make(), scale=scale, causal=causal, readout=readout)
 
 
 def _class_of(config: Any, transformers: Any) -> Any:

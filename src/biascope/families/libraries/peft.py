@@ -47,7 +47,7 @@ def named(rest: str, asked: Asked) -> NamedModel:
             "--set base=FOLDER, or --download to fetch it."
         )
     make = functools.partial(_adapted, transformers, peft, folder, base, asked.download)
-    return model_of(source, folder.resolve().name, make, Asked(asked.shape))
+    return model_of(source, folder.resolve().name, make, Asked(asked.shape, text=asked.text))
 
 
 def _adapted(transformers: Any, peft: Any, folder: Path, base: str, download: bool) -> nn.Module:
