@@ -338,23 +338,24 @@ def family_of(
         holding: Which of several inputs are held.
     """
     model = _library_model(source, shape, settings)
-    if holding is not None and (model is not None or shape is None):
+    if holding is not None and shape is None:
         raise ValueError(
-            f"{source} takes its main input alone. Build it in file.py:build to hold other inputs."
-            if model is not None
-            else "The shape of the measured input must be given beside what is held. Pass --input, such as --input 16x4."
+            "The shape of the measured input must be given beside what is held. Pass --input, such as --input 16x4."
         )
     if model is not None and (weights_file is None or model.trained):
         if weights_file is not None:
             raise ValueError(
                 f"{source} comes with its own weights, got {weights_file} beside them. Leave --weights out."
             )
+        if holding is not None:
+            held, came = holding.wrapper(model.build, torch.randn(3, *model.shape), model.name), model.build
+            model = dataclasses.replace(model, build=lambda: held(came()))
         return dataclasses.replace(model.family(batchnorm), axes=asked_axes or model.axes)
     name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
     axes = _usual_axes(source) if model is None else model.axes
     made = _reporting(name, build)
     finished = None if shape is None else of_one_input(made, shape, name, axes=asked_axes, holding=holding)
-    axes = asked_axes or (holding.axes if holding is not None else axes)
+    axes = asked_axes or (holding.axes if holding is not None else ()) or axes
     if weights_file is None:
         build = made if finished is None else _reporting(name, lambda: finished(made()))
         return dataclasses.replace(Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes)
