@@ -26,6 +26,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.acceptance import module_built
 from biascope.families.checkpoint import Checkpoint, read_settings
+from biascope.families.names import matched
 from biascope.families.network import Network
 from biascope.families.source import builder_of, parse_shape
 from biascope.families.weights import Params
@@ -179,12 +180,12 @@ def _built(
             _require_last(module, reading.head, next(iter(whole.values())), start.name)
             module = headless(module, reading.head)
     states = {name: _state(start, state, model, reading) for name, model in ends.items()}
-    module.load_state_dict(weights.matched(_merged(state, reading), module.state_dict(), start.name))
+    module.load_state_dict(matched(_merged(state, reading), module.state_dict(), start.name))
     network = _with_edited_buffers(Network.of(module))
     outputs = _outputs(network, list(whole.values()), start.name)
     vectors = {}
     for name, end in states.items():
-        fitting = weights.matched(_merged(end, reading), module.state_dict(), ends[name].name)
+        fitting = matched(_merged(end, reading), module.state_dict(), ends[name].name)
         params = {key: fitting[key].to(like.dtype) for key, like in network.params.items()}
         vectors[name] = _vector(network, params, name, reading, known=is_vector(ends[name]))
     heads = {

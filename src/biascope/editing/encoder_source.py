@@ -20,8 +20,8 @@ from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.encoders.image_input import ImageInput
 from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
-from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, read_settings
+from biascope.families.names import matched
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults
@@ -185,7 +185,7 @@ class _Loading:
             module = build()
         if not self.random:
             found, source = find()
-            module.load_state_dict(weights.matched(found, module.state_dict(), source))
+            module.load_state_dict(matched(found, module.state_dict(), source))
         return Network.of(module)
 
     def named(self, name: str) -> str:

@@ -27,6 +27,7 @@ from biascope.families import libraries, weights
 from biascope.families.acceptance import module_built
 from biascope.families.family import Family
 from biascope.families.named_model import Asked, NamedModel, label_of
+from biascope.families.names import matched
 from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
 from biascope.runs.ambient import settings_kept, under_torch_defaults
@@ -332,7 +333,7 @@ def family_of(
 
     def trained() -> nn.Module:
         module = _reporting(name, build)()
-        module.load_state_dict(weights.matched(found, module.state_dict(), where))
+        module.load_state_dict(matched(found, module.state_dict(), where))
         return module
 
     with forked_rng(0):
