@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from biascope.editing.adapters import require_no_adapter
 from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
-from biascope.editing.merge import require_related
+from biascope.editing.merge import fits_of, require_related
 from biascope.editing.model_heads import ends_with, headless, own_head, require_linear
 from biascope.editing.stream import TaskStream, is_vector
 from biascope.editing.tasks import task_of
@@ -143,6 +144,28 @@ def candidates_of(
     places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
     use = _encoded if _is_encoder(start, reading) else _built
     return use(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
+
+
+def kept_by_apply(base: Path, models: Sequence[Path], head: str) -> str | None:
+    """What ``merge apply`` must keep from the base to merge what was checked.
+
+    Returns:
+        A pattern of names; empty where each model's head is kept apart without being named; none where names do not fit, which the
+        reader of an encoder bridges.
+    """
+    start, ends = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
+    for pattern in ("", f"{head}.*") if head else ("",):
+        kept = {name for each in (start, *ends) for name in each.tensors if fnmatch.fnmatchcase(name, pattern)}
+        try:
+            fits = fits_of(ends, start, kept)
+            left = {name for fit in fits for name in fit.absent}
+            for fit in fits:
+                TaskStream(start, fit.shared, kept | left)
+        except ValueError:
+            continue
+        if pattern or not head or not any(name.startswith(f"{head}.") for fit in fits for name in fit.names):
+            return pattern
+    return None
 
 
 def _is_encoder(start: Checkpoint, reading: Reading) -> bool:

@@ -225,7 +225,14 @@ def _prefixes(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[tuple
         for cut, prefix in itertools.product(_cuts(name), common[0]):
             if name[:cut] not in common[1]:  # else counted above
                 votes[prefix, name[:cut]] += prefix + name[cut:] in found
-    return [pair for pair, count in sorted(votes.items(), key=lambda item: (-item[1], item[0])) if count][:_FEW]
+    ordered = sorted(votes.items(), key=lambda item: (-item[1], item[0]))
+    return [pair for pair, count in ordered if count and not _end_alike(*pair)][:_FEW]
+
+
+def _end_alike(removed: str, added: str) -> bool:
+    """Whether two prefixes have their last part in common, so that it is none that differs."""
+    last = removed.rpartition(".")[0].rpartition(".")[2]
+    return bool(removed and added) and last == added.rpartition(".")[0].rpartition(".")[2]
 
 
 def _cuts(name: str) -> Iterator[int]:
