@@ -27,7 +27,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.acceptance import module_built
 from biascope.families.checkpoint import Checkpoint, read_settings
-from biascope.families.names import matched
+from biascope.families.names import Fitted, matched, told
 from biascope.families.network import Network
 from biascope.families.source import builder_of, parse_shape
 from biascope.families.weights import Params
@@ -190,6 +190,8 @@ def _built(
     run: Run,
 ) -> Candidates:
     """With a network from a builder, whose outputs are class scores or features."""
+    fits = dict(zip(ends, fits_of(list(ends.values()), start, _heads(start, ends.values(), reading)), strict=True))
+    reading = _with_head(reading, fits)
     shape = parse_shape(reading.input) if reading.input else None
     whole = {
         each: unlabelled_images(each, shape=shape, pixels=reading.pixels, root=run.data_root, **reading.choice)
@@ -199,10 +201,10 @@ def _built(
     _check_finite(state, start.name)
     with forked_rng(0):
         module = _module(reading, shape or next(iter(whole.values())).shape, state)
-        if reading.head:
+        if reading.head and not _is_headless(module, reading.head, _own_heads(fits)):
             _require_last(module, reading.head, next(iter(whole.values())), start.name)
             module = headless(module, reading.head)
-    states = {name: _state(start, state, model, reading) for name, model in ends.items()}
+    states = {name: _state(start, state, fit, reading) for name, fit in fits.items()}
     module.load_state_dict(matched(_merged(state, reading), module.state_dict(), start.name))
     network = _with_edited_buffers(Network.of(module))
     outputs = _outputs(network, list(whole.values()), start.name)
@@ -216,6 +218,7 @@ def _built(
     }
     tasks = {name: whole[each] for name, each in sets.items()}
     notes = _notes(state, {name: end for name, end in states.items() if not is_vector(ends[name])}, start)
+    notes = (*told(list(fits.values())), *notes)
     return Candidates(
         start.label,
         network,
@@ -376,13 +379,53 @@ def _notes_on_heads(own: Sequence[str], probed: Sequence[str], head: str) -> lis
     return notes
 
 
-def _state(start: Checkpoint, state: Params, model: Checkpoint, reading: Reading) -> Params:
-    """Fine-tuned weights of a checkpoint or of a task vector, where they fit the base."""
+def _state(start: Checkpoint, state: Params, fit: Fitted, reading: Reading) -> Params:
+    """Fine-tuned weights of a checkpoint or of a task vector under the names of the base, where they fit it."""
+    model = fit.model
     every = {*start.tensors, *model.tensors}
-    TaskStream(start, model, every - _merged(dict.fromkeys(every), reading).keys())
-    end = TaskVector.load(model.path).applied(state, verify=False) if is_vector(model) else model.params()
+    TaskStream(start, fit.shared, {*fit.absent} | (every - _merged(dict.fromkeys(every), reading).keys()))
+    if is_vector(model):
+        end = TaskVector.load(model.path).applied(state, verify=False)
+    else:
+        end = fit.shared.params() | {name: model.read(own) for name, own in fit.heads.items()}
     _check_finite(end, model.name)
     return end
+
+
+def _heads(start: Checkpoint, models: Iterable[Checkpoint], reading: Reading) -> set[str]:
+    """The tensors of a head that the user names, under the names of each checkpoint."""
+    if not reading.head:
+        return set()
+    return {name for each in (start, *models) for name in each.tensors if name.startswith(f"{reading.head}.")}
+
+
+def _own_heads(fits: Mapping[str, Fitted]) -> list[str]:
+    """The layers that models have of their own, and the base calls so."""
+    return list(dict.fromkeys(weights.layer_of(name) for fit in fits.values() for name in fit.heads))
+
+
+def _with_head(reading: Reading, fits: Mapping[str, Fitted]) -> Reading:
+    """With the head that every model has of its own, where the user names none.
+
+    Raises:
+        ValueError: If it is no single layer that all have.
+    """
+    layers = _own_heads(fits)
+    if reading.head or not layers:
+        return reading
+    without = [name for name, fit in fits.items() if f"{layers[0]}.weight" not in fit.heads]
+    if len(layers) > 1 or without:
+        what = f"{listed(layers)}" if len(layers) > 1 else f"none in {listed(without)}"
+        raise ValueError(
+            f"The models must have one last linear layer each, to be read through, got {what}. Pass models that end in one layer."
+        )
+    return dataclasses.replace(reading, head=layers[0])
+
+
+def _is_headless(module: nn.Module, head: str, own: Sequence[str]) -> bool:
+    """Whether a network was built without a layer that models have, or with nothing in its place."""
+    found = dict(module.named_modules()).get(head)
+    return isinstance(found, nn.Identity) or (found is None and head in own)
 
 
 def _merged(state: Mapping[str, Any], reading: Reading) -> dict[str, Any]:

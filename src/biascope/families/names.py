@@ -34,6 +34,7 @@ HEADS = (
         "vocab_projector",
     ),
 )
+_WHO = "\0"  # stands for models in a sentence, and in no name
 _FEW = 4  # pairs of prefixes that are looked at, the likeliest first
 # What transformers and torch.compile write for one tensor in older and newer versions.
 _SPELLINGS = (
@@ -85,25 +86,33 @@ class Fitted:
         return replace(self.model, tensors={name: self.model.tensors[own] for name, own in sorted(self.names.items())})
 
     @property
-    def told(self) -> dict[str, str]:
-        """What a user should know, in sentences with ``{}`` for the model, by kind."""
+    def brief(self) -> str:
+        """The same in a few words, for the name of a network with these weights; empty if all names are the same."""
         removed, added = (prefix.rstrip(".") for prefix in self.prefixes)
-        found = {}
+        words = [f"prefix {removed} removed" * bool(removed), f"prefix {added} added" * bool(added)]
+        words += [f"without its {_layers(self.heads.values())}"] if self.heads else []
+        words += [f"{_layers(self.absent)} of {self.base}"] if self.absent else []
+        words += [f"{alias} tied to {name}" for alias, name in self.ties.items()]
+        return ", ".join(filter(None, words))
+
+    def sentences(self, who: str) -> list[str]:
+        """What a user should know of a model that is called so."""
+        removed, added = (prefix.rstrip(".") for prefix in self.prefixes)
+        found = []
         if removed and added:
-            found["prefix"] = f"The names of {{}} begin with {removed} where those of {self.base} begin with {added}."
+            found.append(f"The names of {who} begin with {removed} where those of {self.base} begin with {added}.")
         elif removed or added:
             how = f"without their prefix {removed}" if removed else f"with the prefix {added} that {self.base} has"
-            found["prefix"] = f"The names of {{}} are read {how}."
+            found.append(f"The names of {who} are read {how}.")
         if self.heads:
-            found["head"] = (
-                f"{_layers(self.heads.values())} of {{}} is a head of its own. It is kept apart and not merged."
-            )
-        if floating := [name for name in self.absent if name not in self.heads]:
-            found["absent"] = f"{_layers(floating)} is that of {self.base}. It is not merged, since {{}} has none."
+            found.append(f"Kept apart as a head and not merged: {_layers(self.heads)} of {who}.")
+        if lacking := [name for name in self.absent if name not in self.heads]:
+            found.append(f"Left as in {self.base}, since missing in {who}: {_layers(lacking)}.")
         for alias, name in self.ties.items():
-            found[f"tie {alias}"] = f"In {{}}, {alias} is tied to {name}: both hold the same numbers."
+            whose = self.base if alias in self.names else who
+            found.append(f"In {whose}, {alias} is tied to {name}: both hold the same numbers.")
         if self.constants:
-            found["constants"] = f"{listed(self.constants[:_FEW])} of {{}} is no weight and is left out."
+            found.append(f"Left out, since no weights: {_layers(self.constants)} of {who}.")
         return found
 
 
@@ -117,9 +126,9 @@ def told(fits: Sequence[Fitted]) -> list[str]:
     """
     models: dict[str, list[str]] = {}
     for fit in fits:
-        for sentence in fit.told.values():
+        for sentence in fit.sentences(_WHO):
             models.setdefault(sentence, []).append(fit.model.label)
-    return [sentence.format(listed(names)) for sentence, names in models.items()]
+    return [sentence.replace(_WHO, listed(names)) for sentence, names in models.items()]
 
 
 def fitted(models: Sequence[Checkpoint], base: Checkpoint, kept: Collection[str] = ()) -> list[Fitted]:
@@ -143,16 +152,23 @@ def fitted(models: Sequence[Checkpoint], base: Checkpoint, kept: Collection[str]
     return [_without(fit, apart & fit.names.keys()) for fit in found]
 
 
-def matched(loaded: Params, wanted: Params, source: str) -> Params:
+def matched(loaded: Params, wanted: Params, source: str, *, headless: bool = False) -> Params:
     """The loaded weights under the wanted names, or an error that lists what does not fit.
 
     A prefix (``module.`` of a parallel wrapper) is removed or added if that makes the names fit, and other spellings are understood.
+
+    Args:
+        loaded: Weights.
+        wanted: Those of the network.
+        source: Where they are from.
+        headless: Whether a head that the network lacks is left out.
 
     Raises:
         ValueError: Listing missing, extra and mis-shaped names; or if a weight is quantised or complex.
     """
     fit = fitted([held(source, loaded)], held("the network", wanted))[0]
-    loaded = {name: loaded[own] for name, own in {**fit.names, **fit.heads}.items()}
+    heads = {} if headless and not fit.absent else fit.heads
+    loaded = {name: loaded[own] for name, own in {**fit.names, **heads}.items()}
     if problems := weights.misfits(loaded, wanted, types=False):
         raise ValueError(f"The weights in {source} must fit the network: {problems}. Pass the matching model.")
     for name, tensor in wanted.items():
@@ -275,11 +291,12 @@ def _pair(
             lacking[part], extra[part] = both[part]
     outside = {name: own for name, own in found.items() if not name.startswith(removed)}
     beyond = {name: own for name, own in wanted.items() if not name.startswith(added)}
-    for part, own in [*lacking.items()]:
-        if part not in other and (twin := _twin(base, own, names)) is not None:
-            names[own], ties[own] = names[twin], twin
-            del lacking[part]
-    own_names = {there: here for here, there in names.items()}
+    own_names = set(names.values())
+    for left in (lacking, beyond):
+        for part, own in [*left.items()]:
+            if part not in other and (twin := _twin(base, own, names)) is not None:
+                names[own], ties[own] = names[twin], twin
+                del left[part]
     for left in (extra, outside):
         for part, own in [*left.items()]:
             if part not in other and (twin := _twin(model, own, own_names)) is not None:
@@ -320,7 +337,7 @@ def _is_head(name: str, prefix: str) -> bool:
     return not name.startswith(prefix) or _in_head(name.removeprefix(prefix))
 
 
-def _twin(model: Checkpoint, name: str, among: Mapping[str, str]) -> str | None:
+def _twin(model: Checkpoint, name: str, among: Collection[str]) -> str | None:
     """The one other matrix of a checkpoint that holds the same numbers, unless its configuration says that none is tied."""
     where = model.tensors[name]
     if len(where.shape) != 2 or not where.dtype.is_floating_point or _says_untied(model):

@@ -19,6 +19,7 @@ from torch import nn
 from biascope.families.libraries.one_tensor import KNOWN, OneTensor, is_causal, readout_in_words, table_scale, taken_by
 from biascope.families.libraries.packages import imported
 from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
+from biascope.families.weights import Params
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
 
@@ -50,13 +51,16 @@ def named(rest: str, asked: Asked) -> NamedModel:
             source, files[0].stem, functools.partial(_trained, transformers, str(folder), files[0].name, False), asked
         )
     config = configuration_in(folder, transformers)
-    if any(next(folder.glob(kind), None) for kind in _WEIGHTS):
+    if asked.state is not None or any(next(folder.glob(kind), None) for kind in _WEIGHTS):
         if asked.settings:
             raise ValueError(
                 f"{folder} has weights, so its sizes are fixed, got {dict(asked.settings)}. Leave --set out."
             )
         return model_of(
-            source, folder.resolve().name, functools.partial(_trained, transformers, str(folder), None, False), asked
+            source,
+            folder.resolve().name,
+            functools.partial(_trained, transformers, str(folder), None, False, asked.state),
+            asked,
         )
     changed = with_settings(config, asked.settings, source, _given(config))
     kind = _class_of(config, transformers)
@@ -221,19 +225,22 @@ def _initial(kind: Any, config: Any) -> nn.Module:
     return model
 
 
-def _trained(transformers: Any, place: str, gguf: str | None, download: bool) -> nn.Module:
-    """A model with its weights, in float32.
+def _trained(transformers: Any, place: str, gguf: str | None, download: bool, state: Params | None = None) -> nn.Module:
+    """A model with its weights, or with others that are given, in float32.
 
     Raises:
         ValueError: If the files do not hold all of them.
     """
+    place_or_none: str | None = place
     where: dict[str, Any] = {"local_files_only": not download, **({"gguf_file": gguf} if gguf else {})}
     with silent(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(place, **where)
             kind = transformers.AutoModelForCausalLM if gguf else _class_of(config, transformers)
+            if state is not None:
+                place_or_none, where = None, {"config": config, "state_dict": state}
             model, loaded = kind.from_pretrained(
-                place, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **where
+                place_or_none, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **where
             )
         except FOREIGN as error:
             raise ValueError(
