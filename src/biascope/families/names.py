@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -147,7 +147,7 @@ def fitted(models: Sequence[Checkpoint], base: Checkpoint, kept: Collection[str]
     Raises:
         ValueError: If names fit in two ways.
     """
-    found = [_fit(model, base, set(kept)) for model in models]
+    found = [_fit(model, base, kept) for model in models]
     apart = {name for fit in found for name in fit.absent if name in fit.heads or _is_head(name, fit.prefixes[1])}
     return [_without(fit, apart & fit.names.keys()) for fit in found]
 
@@ -187,29 +187,17 @@ def held(name: str, params: Params) -> Checkpoint:
     return Checkpoint(name, {key: Held(tensor) for key, tensor in params.items()})
 
 
-def _fit(model: Checkpoint, base: Checkpoint, kept: set[str]) -> Fitted:
-    found, wanted = (_spelled(each, kept) for each in (model, base))
-    ways = [_pair(model, base, found, wanted, prefixes) for prefixes in _prefixes(found, wanted)]
-    proven = [fit for fit, whole in ways if whole]
-    proven = [
-        fit for fit in proven if not any(fit.names.items() < other.names.items() for other in proven)
-    ]  # a part of another way is no way of its own
-    different = list({tuple(sorted(fit.names.items())): fit for fit in reversed(proven)}.values())
-    if len(different) > 1:
-        begins = sorted(
-            {fit.prefixes[0] or "no prefix" for fit in different} | {fit.prefixes[1] for fit in different} - {""}
-        )
-        raise ValueError(
-            f"The names of {model.name} must fit those of {base.name} in one way, but fit with {listed(begins)}. Save the part that "
-            "was fine-tuned alone, under one of them."
-        )
-    if different:
-        return different[0]
-    nearest = ways[0][0] if ways else None
+def _fit(model: Checkpoint, base: Checkpoint, kept: Collection[str]) -> Fitted:
+    nearest = None
+    for newest in _rules(model, base):
+        found, wanted = (_spelled(each, kept, newest) for each in (model, base))
+        ways = [_pair(model, base, found, wanted, prefixes) for prefixes in _prefixes(found, wanted)]
+        if (proven := _proven(model, base, [fit for fit, whole in ways if whole])) is not None:
+            return proven
+        nearest = nearest or next((fit for fit, _ in ways), None)
     # Nothing is kept apart of what does not fit: all of it is listed by whoever needs it.
-    plain = {name: name for name in model.tensors}
     if nearest is None or len(nearest.names) <= len(model.tensors.keys() & base.tensors.keys()):
-        return Fitted(model, base.label, plain)
+        return Fitted(model, base.label, {name: name for name in model.tensors})
     (removed, added), named = nearest.prefixes, {own: name for name, own in nearest.names.items()}
     moved = {
         named.get(own) or (added + own.removeprefix(removed) if own.startswith(removed) else own): own
@@ -218,14 +206,42 @@ def _fit(model: Checkpoint, base: Checkpoint, kept: set[str]) -> Fitted:
     return Fitted(model, base.label, moved, prefixes=nearest.prefixes)
 
 
-def _spelled(model: Checkpoint, kept: set[str]) -> dict[str, str]:
+def _proven(model: Checkpoint, base: Checkpoint, fits: Sequence[Fitted]) -> Fitted | None:
+    """The one way in which names fit.
+
+    Raises:
+        ValueError: If there are several.
+    """
+    # A part of another way is no way of its own.
+    whole = [fit for fit in fits if not any(fit.names.items() < other.names.items() for other in fits)]
+    different = list({tuple(sorted(fit.names.items())): fit for fit in reversed(whole)}.values())
+    if len(different) > 1:
+        begins = {prefix for fit in different for prefix in fit.prefixes} - {""}
+        raise ValueError(
+            f"The names of {model.name} must fit those of {base.name} in one way, but fit with the prefixes {listed(sorted(begins))}. "
+            "Save the part that was fine-tuned alone."
+        )
+    return different[0] if different else None
+
+
+def _rules(model: Checkpoint, base: Checkpoint) -> Iterator[Callable[[str], str] | None]:
+    """By what else names are spelled: by nothing, and where that does not suffice, by the library that wrote a configuration."""
+    yield None
+    from biascope.families.libraries.spellings import newest
+
+    for each in (base, model):
+        if each.path.name and (rule := newest(each.beside("."))) is not None:
+            yield rule
+
+
+def _spelled(model: Checkpoint, kept: Collection[str], newest: Callable[[str], str] | None = None) -> dict[str, str]:
     """The names of a checkpoint by their newest spelling, where these are different from each other."""
     found: dict[str, str] = {}
     for name in model.tensors:
         spelling = name
         for pattern, newer in _SPELLINGS:
             spelling = pattern.sub(newer, spelling)
-        found[spelling] = name
+        found[spelling if newest is None else newest(spelling)] = name
     names = found if len(found) == len(model.tensors) else {name: name for name in model.tensors}
     return {spelling: name for spelling, name in names.items() if name not in kept}
 
