@@ -201,7 +201,7 @@ def _built(
     _check_finite(state, start.name)
     with forked_rng(0):
         module = _module(reading, shape or next(iter(whole.values())).shape, state)
-        if reading.head and not _is_headless(module, reading.head, _own_heads(fits)):
+        if reading.head:
             _require_last(module, reading.head, next(iter(whole.values())), start.name)
             module = headless(module, reading.head)
     states = {name: _state(start, state, fit, reading) for name, fit in fits.items()}
@@ -422,12 +422,6 @@ def _with_head(reading: Reading, fits: Mapping[str, Fitted]) -> Reading:
     return dataclasses.replace(reading, head=layers[0])
 
 
-def _is_headless(module: nn.Module, head: str, own: Sequence[str]) -> bool:
-    """Whether a network was built without a layer that models have, or with nothing in its place."""
-    found = dict(module.named_modules()).get(head)
-    return isinstance(found, nn.Identity) or (found is None and head in own)
-
-
 def _merged(state: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
     """What is merged of named tensors: all but the head."""
     return {name: each for name, each in state.items() if not (reading.head and name.startswith(f"{reading.head}."))}
@@ -485,7 +479,10 @@ def _must_take(samples: Arrays, name: str) -> str:
 
 def _require_last(module: nn.Module, head: str, samples: Arrays, name: str) -> None:
     """Refuse a head behind which something follows: read through it, a model would give other predictions than its own."""
-    require_linear(module, head)
+    if not isinstance(
+        dict(module.named_modules()).get(head), nn.Identity
+    ):  # in the place of a head that it was built without
+        require_linear(module, head)
     x = samples.batch(SPLIT, torch.arange(min(2, samples.sizes[SPLIT])))[0]
     with forward_pass(_must_take(samples, name), _OF_ITS_SHAPE):
         last = ends_with(module, head, x.float())

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
@@ -166,7 +167,9 @@ def matched(loaded: Params, wanted: Params, source: str, *, headless: bool = Fal
     Raises:
         ValueError: Listing missing, extra and mis-shaped names; or if a weight is quantised or complex.
     """
-    fit = fitted([held(source, loaded)], held("the network", wanted))[0]
+    given = held(source, loaded)
+    require_whole(given)
+    fit = fitted([given], held("the network", wanted))[0]
     heads = {} if headless and not fit.absent else fit.heads
     loaded = {name: loaded[own] for name, own in {**fit.names, **heads}.items()}
     if problems := weights.misfits(loaded, wanted, types=False):
@@ -182,6 +185,19 @@ def matched(loaded: Params, wanted: Params, source: str, *, headless: bool = Fal
     return {name: loaded[name] for name in wanted}
 
 
+def require_whole(model: Checkpoint) -> None:
+    """Refuse an adapter where the weights of a network are needed.
+
+    Raises:
+        ValueError: If there are factors of an adapter.
+    """
+    if factors := [name for name in model.tensors if ".lora_" in name]:
+        raise ValueError(
+            f"{model.name} must hold the weights of a model, but holds an adapter ({factors[0]}). Name it as peft:FOLDER, or write the "
+            "whole model first: biascope merge apply BASE ADAPTER=1 --out model.safetensors."
+        )
+
+
 def held(name: str, params: Params) -> Checkpoint:
     """Weights in memory, as a checkpoint."""
     return Checkpoint(name, {key: Held(tensor) for key, tensor in params.items()})
@@ -192,18 +208,18 @@ def _fit(model: Checkpoint, base: Checkpoint, kept: Collection[str]) -> Fitted:
     for newest in _rules(model, base):
         found, wanted = (_spelled(each, kept, newest) for each in (model, base))
         ways = [_pair(model, base, found, wanted, prefixes) for prefixes in _prefixes(found, wanted)]
-        if (proven := _proven(model, base, [fit for fit, whole in ways if whole])) is not None:
+        if (proven := _proven(model, base, [way.fit for way in ways if way.whole])) is not None:
             return proven
-        nearest = nearest or next((fit for fit, _ in ways), None)
-    # Nothing is kept apart of what does not fit: all of it is listed by whoever needs it.
-    if nearest is None or len(nearest.names) <= len(model.tensors.keys() & base.tensors.keys()):
+        nearest = nearest or next((way.fit for way in ways if 2 * way.alike >= len(wanted)), None)
+    # What does not fit is listed by whoever needs it, under the names that come nearest and without what is a head anyway.
+    if nearest is None:
         return Fitted(model, base.label, {name: name for name in model.tensors})
     (removed, added), named = nearest.prefixes, {own: name for name, own in nearest.names.items()}
-    moved = {
-        named.get(own) or (added + own.removeprefix(removed) if own.startswith(removed) else own): own
-        for own in model.tensors
-    }
-    return Fitted(model, base.label, moved, prefixes=nearest.prefixes)
+    heads = {name: own for name, own in nearest.heads.items() if not own.startswith(removed) or _is_head(name, added)}
+    left = {own for own in model.tensors if own not in heads.values()}
+    moved = {named.get(own) or added + own.removeprefix(removed): own for own in left}
+    absent = tuple(name for name in nearest.absent if _is_head(name, added))
+    return Fitted(model, base.label, moved, heads, absent, prefixes=nearest.prefixes)
 
 
 def _proven(model: Checkpoint, base: Checkpoint, fits: Sequence[Fitted]) -> Fitted | None:
@@ -286,10 +302,18 @@ def _common(names: Mapping[str, str]) -> list[str]:
     return [shared[:cut] for cut in _cuts(shared)]
 
 
+class _Way(NamedTuple):
+    """A way in which names may fit: whether it is proven, and how many names are alike."""
+
+    fit: Fitted
+    whole: bool
+    alike: int
+
+
 def _pair(
     model: Checkpoint, base: Checkpoint, found: Mapping[str, str], wanted: Mapping[str, str], prefixes: tuple[str, str]
-) -> tuple[Fitted, bool]:
-    """The pairs of two prefixes, and whether these are proven: whether all that is left over is a head, a tie or no weight."""
+) -> _Way:
+    """The pairs of two prefixes, proven if all that is left over is a head, a tie or no weight."""
     removed, added = prefixes
     inside = {name.removeprefix(removed): own for name, own in found.items() if name.startswith(removed)}
     parts = {name.removeprefix(added): own for name, own in wanted.items() if name.startswith(added)}
@@ -309,15 +333,10 @@ def _pair(
     beyond = {name: own for name, own in wanted.items() if not name.startswith(added)}
     own_names = set(names.values())
     for left in (lacking, beyond):
-        for part, own in [*left.items()]:
-            if part not in other and (twin := _twin(base, own, names)) is not None:
-                names[own], ties[own] = names[twin], twin
-                del left[part]
+        ties |= _without_ties(base, left, names, other)
+    names |= {alias: names[twin] for alias, twin in ties.items()}
     for left in (extra, outside):
-        for part, own in [*left.items()]:
-            if part not in other and (twin := _twin(model, own, own_names)) is not None:
-                ties[own] = twin
-                del left[part]
+        ties |= _without_ties(model, left, own_names, other)
     constants = [own for left in (extra, outside) for own in left.values() if _is_constant(model, own)]
     heads = {added + part: own for part, own in extra.items()} | outside
     heads = {name: own for name, own in heads.items() if own not in constants}
@@ -328,9 +347,18 @@ def _pair(
     )
     explained &= all(_in_head(part) or _is_constant(base, own) for part, own in lacking.items())
     explained &= all(_in_head(part) or own in constants for part, own in extra.items())
-    left = sum(_size(model, own) for own in heads.values()), sum(_size(base, own) for own in absent)
+    apart_sizes = sum(_size(model, own) for own in heads.values()), sum(_size(base, own) for own in absent)
     size = sum(_size(base, own) for own in names)
-    return fit, bool(names) and explained and size >= max(left)
+    return _Way(fit, bool(names) and explained and size >= max(apart_sizes), len(both))
+
+
+def _without_ties(model: Checkpoint, left: dict[str, str], among: Collection[str], other: set[str]) -> dict[str, str]:
+    """Take tensors off those that are left over, where each is the same as one of others; both by name."""
+    twins = {part: (own, _twin(model, own, among)) for part, own in left.items() if part not in other}
+    found = {part: (own, twin) for part, (own, twin) in twins.items() if twin is not None}
+    for part in found:
+        del left[part]
+    return dict(found.values())
 
 
 def _without(fit: Fitted, apart: set[str]) -> Fitted:

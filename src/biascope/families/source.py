@@ -29,7 +29,7 @@ from biascope.families.acceptance import module_built
 from biascope.families.checkpoint import Checkpoint, has_weights
 from biascope.families.family import Family
 from biascope.families.named_model import Asked, NamedModel, label_of
-from biascope.families.names import Fitted, fitted, held, matched
+from biascope.families.names import Fitted, fitted, held, matched, require_whole
 from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
 from biascope.runs.ambient import settings_kept, under_torch_defaults
@@ -362,6 +362,7 @@ def _folder_with(
     """
     folder, asked = Path(source.partition(":")[2]).expanduser(), Asked.of(shape, settings)
     given = Checkpoint.open(file)
+    require_whole(given)
     if not has_weights(folder):
         model = libraries.named(source, dataclasses.replace(asked, state=given.params()))
         return dataclasses.replace(model, name=f"{model.name} at {as_text(file.stem)}")

@@ -5,11 +5,10 @@ Nothing is fetched unless the user says ``--download``; then ``hf:NAME`` is a mo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from biascope.families.libraries.one_tensor import KNOWN, OneTensor, is_causal, readout_in_words, table_scale, taken_by
-from biascope.families.libraries.packages import imported
+from biascope.families.libraries.packages import imported, silent
 from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
 from biascope.families.weights import Params
 from biascope.runs.failures import FOREIGN, reason_of
@@ -263,18 +262,3 @@ def require_whole(place: str, loaded: Mapping[str, Any]) -> None:
             f"{place} must hold all weights of its model, but {missing[0]}{more} would stay random. Save the model again, or correct "
             "'architectures' in config.json."
         )
-
-
-@contextlib.contextmanager
-def silent(transformers: Any) -> Iterator[None]:
-    """Without the library's remarks and progress bars."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

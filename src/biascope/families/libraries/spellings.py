@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from biascope.families.libraries.packages import imported
+from biascope.families.libraries.packages import imported, silent
 from biascope.runs.failures import FOREIGN
 
 
@@ -25,11 +25,12 @@ def newest(folder: Path) -> Callable[[str], str] | None:
         if "auto_map" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
             return None  # code of its own, which is not run
         transformers = imported("transformers", str(folder), least="5.0")
-        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
-        kind = getattr(transformers, (config.architectures or ["AutoModel"])[0])
-        with torch.device("meta"):
-            model = (kind.from_config if hasattr(kind, "from_config") else kind._from_config)(config)
-        rules = imported("transformers.conversion_mapping", str(folder)).get_model_conversion_mapping(model)
+        with silent(transformers):
+            config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+            kind = getattr(transformers, (config.architectures or ["AutoModel"])[0])
+            with torch.device("meta"):
+                model = (kind.from_config if hasattr(kind, "from_config") else kind._from_config)(config)
+            rules = imported("transformers.conversion_mapping", str(folder)).get_model_conversion_mapping(model)
     except FOREIGN:  # a kind or a version without such rules
         return None
     renamed = [rule for rule in rules if type(rule).__name__ == "WeightRenaming"]
