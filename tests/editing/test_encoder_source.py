@@ -522,6 +522,14 @@ def test_a_piece_without_a_row_in_the_table_is_refused(tmp_path: Path) -> None:
         encoder_of(tmp_path, length=16)
 
 
+def test_the_last_line_of_a_vocabulary_may_end_the_file(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*MARKS, "one", "two"]))
+    assert WordPieces.from_file(tmp_path / "vocab.txt", length=4)(["one two"])[0, 1:3].tolist() == [
+        len(MARKS),
+        len(MARKS) + 1,
+    ]
+
+
 def test_a_vocabulary_without_marks_and_too_few_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match=r"lacks \[SEP\]"):
         WordPieces(MARKS[:3])

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from biascope.families.checkpoint import has_weights
 from biascope.families.libraries.one_tensor import KNOWN, OneTensor, is_causal, readout_in_words, table_scale, taken_by
 from biascope.families.libraries.packages import imported, silent
 from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
@@ -230,22 +231,33 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool, st
     Raises:
         ValueError: If the files do not hold all of them.
     """
-    place_or_none: str | None = place
     where: dict[str, Any] = {"local_files_only": not download, **({"gguf_file": gguf} if gguf else {})}
     with silent(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(place, **where)
             kind = transformers.AutoModelForCausalLM if gguf else _class_of(config, transformers)
             if state is not None:
-                place_or_none, where = None, {"config": config, "state_dict": state}
+                where = {"config": config, "state_dict": state}
             model, loaded = kind.from_pretrained(
-                place_or_none, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **where
+                None if state is not None else place,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+                **where,
             )
         except FOREIGN as error:
             raise ValueError(
                 f"{place} must hold a model that transformers can read, but that failed with: {reason_of(error)}. Check the folder."
             ) from error
     require_whole(place, loaded)
+    unused = sorted(map(str, loaded.get("unexpected_keys", ())))
+    if (
+        state is not None and unused and not has_weights(Path(place))
+    ):  # beside weights of its own, names were compared before
+        raise ValueError(
+            f"The model of {place} must have all layers that the weights are for, but lacks {unused[0]}. Pass the folder of the model "
+            "that was trained, with its weights."
+        )
     return model  # type: ignore[no-any-return]
 
 
