@@ -27,7 +27,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.acceptance import module_built
 from biascope.families.checkpoint import Checkpoint, read_settings
-from biascope.families.names import Fitted, matched, told
+from biascope.families.names import Fitted, matched, told, unwrapped
 from biascope.families.network import Network
 from biascope.families.source import builder_of, parse_shape
 from biascope.families.weights import Params
@@ -171,7 +171,7 @@ def kept_by_apply(base: Path, models: Sequence[Path], head: str) -> str | None:
 def _is_encoder(start: Checkpoint, reading: Reading) -> bool:
     """Whether the network is an encoder without classes: by its name, or by its folder."""
     if reading.model is None:
-        if any((start.path / file).is_file() for file in ("config.json", "open_clip_config.json")):
+        if any(start.beside(file).is_file() for file in ("config.json", "open_clip_config.json")):
             return True
         raise ValueError(
             f"--model must name the network of {start.name}, but is missing. Pass --model lenet, path/to/file.py:build, or an "
@@ -274,15 +274,17 @@ def _encoded(
     run: Run,
 ) -> Candidates:
     """With an encoder: classes come from each model's own last layer, or from a linear probe where it has none."""
+    start, folder = unwrapped(start), start.beside(".")
+    ends = {name: model if is_vector(model) else unwrapped(model) for name, model in ends.items()}
     files = {name: model for name, model in ends.items() if not is_vector(model)}
     pooled = reading.head is None and _classified_by_pooler(start, files.values())
 
     def opened(model: Checkpoint) -> Encoder:
         how: dict[str, Any] = {"image_size": parse_shape(reading.input)[-1]} if reading.input else {}
         how |= {"root": run.data_root, "pooled": pooled, "head": reading.head}
-        if reading.model is None:
+        if reading.model is None and model.path.is_dir():
             return encoder_of(model.path, **how)
-        return encoder_of(reading.model, weights_file=model.path, **how)
+        return encoder_of(reading.model or folder, weights_file=model.path, **how)
 
     encoder = opened(start)
     network, vectors = encoder.network, {}

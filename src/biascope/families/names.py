@@ -36,6 +36,7 @@ HEADS = (
     ),
 )
 _WHO = "\0"  # stands for models in a sentence, and in no name
+_WRAPPERS = {"module", "_orig_mod", "model", ""}  # of parallel training, torch.compile and Lightning
 _FEW = 4  # pairs of prefixes that are looked at, the likeliest first
 # What transformers and torch.compile write for one tensor in older and newer versions.
 _SPELLINGS = (
@@ -185,6 +186,17 @@ def matched(loaded: Params, wanted: Params, source: str, *, headless: bool = Fal
     return {name: loaded[name] for name in wanted}
 
 
+def unwrapped(model: Checkpoint) -> Checkpoint:
+    """A checkpoint without what a wrapper puts before all of its names, for readers that know the names of their network.
+
+    Example:
+        >>> sorted(unwrapped(held("a", {"module._orig_mod.w": torch.ones(1), "module._orig_mod.b": torch.ones(1)})).tensors)
+        ['b', 'w']
+    """
+    prefix = next((each for each in reversed(_common(model.tensors)) if set(each.split(".")) <= _WRAPPERS), "")
+    return replace(model, tensors={name.removeprefix(prefix): each for name, each in model.tensors.items()})
+
+
 def require_whole(model: Checkpoint) -> None:
     """Refuse an adapter where the weights of a network are needed.
 
@@ -215,10 +227,19 @@ def _fit(model: Checkpoint, base: Checkpoint, kept: Collection[str]) -> Fitted:
     if nearest is None:
         return Fitted(model, base.label, {name: name for name in model.tensors})
     (removed, added), named = nearest.prefixes, {own: name for name, own in nearest.names.items()}
-    heads = {name: own for name, own in nearest.heads.items() if not own.startswith(removed) or _is_head(name, added)}
+    odd = {
+        name
+        for name, own in nearest.heads.items()
+        if name in base.tensors and _shape(base, name)[1:] != _shape(model, own)[1:]
+    }
+    heads = {
+        name: own
+        for name, own in nearest.heads.items()
+        if name not in odd and (not own.startswith(removed) or _is_head(name, added))
+    }
     left = {own for own in model.tensors if own not in heads.values()}
     moved = {named.get(own) or added + own.removeprefix(removed): own for own in left}
-    absent = tuple(name for name in nearest.absent if _is_head(name, added))
+    absent = tuple(name for name in nearest.absent if name not in odd and _is_head(name, added))
     return Fitted(model, base.label, moved, heads, absent, prefixes=nearest.prefixes)
 
 
@@ -288,7 +309,7 @@ def _cuts(name: str) -> Iterator[int]:
     yield from (match.end() for match in re.finditer(r"\.", name))
 
 
-def _common(names: Mapping[str, str]) -> list[str]:
+def _common(names: Collection[str]) -> list[str]:
     """Prefixes of whole parts that all names have.
 
     Example:
