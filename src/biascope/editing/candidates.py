@@ -274,6 +274,7 @@ def _encoded(
     run: Run,
 ) -> Candidates:
     """With an encoder: classes come from each model's own last layer, or from a linear probe where it has none."""
+    prefixes = told([fit for fit in fits_of([*ends.values()], start) if any(fit.prefixes)])
     start, folder = unwrapped(start), start.beside(".")
     ends = {name: model if is_vector(model) else unwrapped(model) for name, model in ends.items()}
     files = {name: model for name, model in ends.items() if not is_vector(model)}
@@ -335,7 +336,7 @@ def _encoded(
         {name: whole[each] for name, each in sets.items()},
         whole.get(control or ""),
         _compared(reading),
-        (*_notes_on_heads(own, probed, encoder.head), *_notes(network.state, states, start)),
+        (*_notes_on_heads(own, probed, encoder.head), *prefixes, *_notes(network.state, states, start)),
         encoder.head if own else "",
     )
 
