@@ -10,9 +10,9 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -20,6 +20,9 @@ from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, Held, StoredTensor, read_settings
 from biascope.families.weights import Params
 from biascope.results.wording import listed
+
+if TYPE_CHECKING:
+    from biascope.families.libraries.spellings import Rules
 
 #: First parts of the names of what stands on a shared part, in torchvision, timm and transformers; models of one base may differ there.
 HEADS = (
@@ -150,7 +153,7 @@ def fitted(models: Sequence[Checkpoint], base: Checkpoint, kept: Collection[str]
         ValueError: If names fit in two ways.
     """
     found = [_fit(model, base, kept) for model in models]
-    apart = {name for fit in found for name in fit.absent if name in fit.heads or _is_head(name, fit.prefixes[1])}
+    apart = {name for fit in found for name in fit.absent if not _is_constant(base, name)}
     return [_without(fit, apart & fit.names.keys()) for fit in found]
 
 
@@ -217,9 +220,9 @@ def held(name: str, params: Params) -> Checkpoint:
 
 def _fit(model: Checkpoint, base: Checkpoint, kept: Collection[str]) -> Fitted:
     nearest = None
-    for newest in _rules(model, base):
-        found, wanted = (_spelled(each, kept, newest) for each in (model, base))
-        ways = [_pair(model, base, found, wanted, prefixes) for prefixes in _prefixes(found, wanted)]
+    for rules in _rules(model, base):
+        found, wanted = (_spelled(each, kept, rules) for each in (model, base))
+        ways = [_pair(model, base, found, wanted, prefixes, rules) for prefixes in _prefixes(found, wanted)]
         if (proven := _proven(model, base, [way.fit for way in ways if way.whole])) is not None:
             return proven
         nearest = nearest or next((way.fit for way in ways if 2 * way.alike >= len(wanted)), None)
@@ -261,24 +264,24 @@ def _proven(model: Checkpoint, base: Checkpoint, fits: Sequence[Fitted]) -> Fitt
     return different[0] if different else None
 
 
-def _rules(model: Checkpoint, base: Checkpoint) -> Iterator[Callable[[str], str] | None]:
-    """By what else names are spelled: by nothing, and where that does not suffice, by the library that wrote a configuration."""
+def _rules(model: Checkpoint, base: Checkpoint) -> Iterator[Rules | None]:
+    """By what else names are read: by nothing, and where that does not suffice, by the library that wrote a configuration."""
     yield None
-    from biascope.families.libraries.spellings import newest
+    from biascope.families.libraries.spellings import rules_of
 
     for each in (base, model):
-        if each.path.name and (rule := newest(each.beside("."))) is not None:
-            yield rule
+        if each.path.name and (rules := rules_of(each.beside("."))) is not None:
+            yield rules
 
 
-def _spelled(model: Checkpoint, kept: Collection[str], newest: Callable[[str], str] | None = None) -> dict[str, str]:
+def _spelled(model: Checkpoint, kept: Collection[str], rules: Rules | None) -> dict[str, str]:
     """The names of a checkpoint by their newest spelling, where these are different from each other."""
     found: dict[str, str] = {}
     for name in model.tensors:
         spelling = name
         for pattern, newer in _SPELLINGS:
             spelling = pattern.sub(newer, spelling)
-        found[spelling if newest is None else newest(spelling)] = name
+        found[spelling if rules is None else rules.newest(spelling)] = name
     names = found if len(found) == len(model.tensors) else {name: name for name in model.tensors}
     return {spelling: name for spelling, name in names.items() if name not in kept}
 
@@ -332,7 +335,12 @@ class _Way(NamedTuple):
 
 
 def _pair(
-    model: Checkpoint, base: Checkpoint, found: Mapping[str, str], wanted: Mapping[str, str], prefixes: tuple[str, str]
+    model: Checkpoint,
+    base: Checkpoint,
+    found: Mapping[str, str],
+    wanted: Mapping[str, str],
+    prefixes: tuple[str, str],
+    rules: Rules | None,
 ) -> _Way:
     """The pairs of two prefixes, proven if all that is left over is a head, a tie or no weight."""
     removed, added = prefixes
@@ -341,13 +349,19 @@ def _pair(
     both = {part: (parts[part], inside[part]) for part in parts if part in inside}
     other = {part for part, (here, there) in both.items() if _shape(base, here) != _shape(model, there)}
     names = {here: there for part, (here, there) in both.items() if part not in other}
+    body = f"{rules.body}." if rules is not None and rules.body else ""
+    body = body if any(part.startswith(body) for part in both) else ""
+
+    def in_head(part: str) -> bool:
+        return _in_head(part) or not part.startswith(body)
+
     ties: dict[str, str] = {}
     # A layer of which one tensor is another is another layer.
     apart = {weights.layer_of(part) for part in other}
     lacking = {part: own for part, own in parts.items() if part not in inside or part in other}
     extra = {part: own for part, own in inside.items() if part not in parts or part in other}
     for part in set(both) - other:
-        if weights.layer_of(part) in apart and _in_head(part):
+        if weights.layer_of(part) in apart and in_head(part):
             names.pop(both[part][0])
             lacking[part], extra[part] = both[part]
     outside = {name: own for name, own in found.items() if not name.startswith(removed)}
@@ -364,10 +378,10 @@ def _pair(
     absent = tuple(sorted([*lacking.values(), *beyond.values()]))
     fit = Fitted(model, base.label, names, heads, absent, tuple(constants), ties, prefixes)
     explained = all(
-        _in_head(part) and _shape(base, parts[part])[1:] == _shape(model, inside[part])[1:] for part in other
+        in_head(part) and _shape(base, parts[part])[1:] == _shape(model, inside[part])[1:] for part in other
     )
-    explained &= all(_in_head(part) or _is_constant(base, own) for part, own in lacking.items())
-    explained &= all(_in_head(part) or own in constants for part, own in extra.items())
+    explained &= all(in_head(part) or _is_constant(base, own) for part, own in lacking.items())
+    explained &= all(in_head(part) or own in constants for part, own in extra.items())
     apart_sizes = sum(_size(model, own) for own in heads.values()), sum(_size(base, own) for own in absent)
     size = sum(_size(base, own) for own in names)
     return _Way(fit, bool(names) and explained and size >= max(apart_sizes), len(both))

@@ -91,6 +91,19 @@ def test_a_state_of_the_module_has_the_names_of_its_folder(tmp_path: Path) -> No
     assert all(torch.equal(same.shared.read(name), fit.shared.read(name)) for name in fit.names)
 
 
+def test_a_head_of_a_name_of_its_own_is_what_stands_beside_the_shared_part(tmp_path: Path) -> None:
+    """Of Electra, the library says that models share what is under ``electra``."""
+    config = transformers.ElectraConfig(**SIZES, embedding_size=32, vocab_size=50, num_labels=3)
+    base = transformers.ElectraForPreTraining(config)
+    base.save_pretrained(tmp_path / "base")
+    model = near(transformers.ElectraForQuestionAnswering(config), base.state_dict(), 1)
+    model.save_pretrained(tmp_path / "a")
+    (fit,) = fitted([Checkpoint.open(tmp_path / "a")], Checkpoint.open(tmp_path / "base"))
+    assert {name.partition(".")[0] for name in fit.heads} == {"qa_outputs"}
+    assert {name.partition(".")[0] for name in fit.absent} == {"discriminator_predictions"}
+    assert {name.partition(".")[0] for name in fit.names} == {"electra"}
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_language_model_with_and_without_its_copy_of_the_table(tmp_path: Path, tied: bool) -> None:
     config = transformers.LlamaConfig(**SIZES, vocab_size=50, tie_word_embeddings=tied)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -13,8 +14,20 @@ from biascope.families.libraries.packages import imported, silent
 from biascope.runs.failures import FOREIGN
 
 
-def newest(folder: Path) -> Callable[[str], str] | None:
-    """How the installed transformers names a tensor of the model in a folder; none where it cannot tell.
+class Rules(NamedTuple):
+    """How a library names the tensors of a model.
+
+    Attributes:
+        newest: The name of a tensor by its newest version.
+        body: Prefix of the part that its models share; what stands beside it is a head.
+    """
+
+    newest: Callable[[str], str]
+    body: str
+
+
+def rules_of(folder: Path) -> Rules | None:
+    """How the installed transformers names the tensors of the model in a folder; none where it cannot tell.
 
     Args:
         folder: With the configuration of the model.
@@ -40,4 +53,4 @@ def newest(folder: Path) -> Callable[[str], str] | None:
             name = rule.rename_source_key(name)[0]
         return name
 
-    return spelled
+    return Rules(spelled, model.base_model_prefix)
