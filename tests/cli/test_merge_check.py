@@ -380,7 +380,7 @@ def test_models_on_an_encoder_are_read_through_their_own_last_layer(moods, undra
     assert "Kept apart as a head and not merged: " in told
     assert printed["command"] in (
         "",
-        f"biascope merge apply {' '.join(words[:3])} --weight {alpha:g} --out merged.safetensors",
+        f"biascope merge apply {' '.join(words[:3])} --weight {alpha:g} --out merged{'' if words[0] == 'base' else '.safetensors'}",
     )
     for row, file in zip(found["tables"]["models"], words[1:3], strict=True):
         own, merged, base = (classes(Path(each), row["model"]) for each in (file, "merged.safetensors", words[0]))

@@ -96,6 +96,12 @@ def test_whole_models_that_exist_are_replaced_only_on_demand(models, tmp_path):
     assert any("c.safetensors in" in remark for remark in merged(models, out, overwrite=True).remarks)
 
 
+def test_files_of_torch_are_written_as_safetensors(models, tmp_path):
+    torch.save(models["a"].params(), tmp_path / "cars.pt")
+    merge(models["base"], [(Checkpoint.open(tmp_path / "cars.pt"), 0.5)], tmp_path / "out.safetensors")
+    assert [path.name for path in (tmp_path / "out-heads").iterdir()] == ["cars.safetensors"]
+
+
 def test_patterns_to_keep_need_no_prefix_to_fit(models, tmp_path):
     merged(models, tmp_path / "out.safetensors", keep=["embeddings.*", "bert.embeddings.*"])
     sums, base = Checkpoint.open(tmp_path / "out.safetensors").params(), models["base"].params()

@@ -178,7 +178,8 @@ def check(
     if found.grade.startswith("merge") and (keep := kept_by_apply(base, models, known.head)) is not None:
         words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{found.alpha.value:g}"]
         words += [*(("--keep", keep) if keep else ()), *(("--unrelated",) if how.unrelated else ())]
-        then = shlex.join([*words, "--out", "merged.safetensors"])
+        out = "merged" if (base / "config.json").is_file() else "merged.safetensors"  # a folder as the base is one
+        then = shlex.join([*words, "--out", out])
     _show(found, folder, f"Can {found.subject} be merged?", work, command=then)
     if found.grade in fail_on:
         raise typer.Exit(1)

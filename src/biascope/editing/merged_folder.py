@@ -39,7 +39,7 @@ class WholeModels:
     def __init__(self, base: Checkpoint, fits: Sequence[Fitted], out: Path, shard_bytes: int, overwrite: bool) -> None:
         self._own = [fit for fit in fits if fit.heads]
         self._folder = out.with_name(f"{out.name.removesuffix('.safetensors')}-heads")
-        names = distinct(fit.model.label for fit in self._own)
+        names = distinct(_without_kind(fit.model.label) for fit in self._own)
         self._places = [self._folder / f"{name}{out.suffix * (out.suffix == '.safetensors')}" for name in names]
         self._stack = contextlib.ExitStack()
         self._writers = []
@@ -95,6 +95,16 @@ class WholeModels:
         """Copy configuration and tokenizer of each model to its merged folder."""
         for fit, place in zip(self._own, self._places, strict=True):
             copy_texts(fit.model, place)
+
+
+def _without_kind(name: str) -> str:
+    """The name of a file without what says its format, which will be another.
+
+    Example:
+        >>> _without_kind("cars.pt"), _without_kind("bert-2.0")
+        ('cars', 'bert-2.0')
+    """
+    return name[: -len(Path(name).suffix)] if Path(name).suffix in (".pt", ".pth", ".bin", ".ckpt") else name
 
 
 def copy_texts(source: Checkpoint, target: Path) -> list[str]:
