@@ -81,8 +81,21 @@ def test_names_that_are_the_same_are_left_as_they_are():
             {"classifier.weight", "classifier.bias", "loss.weight"},
             {"cls.weight", "cls.bias"},
         ),
+        (
+            under("bert.", body()) | head(7, "cls"),
+            under("bert.", body() | head(4, "pooler.dense")) | head(3),
+            {"classifier.weight", "classifier.bias", "bert.pooler.dense.weight", "bert.pooler.dense.bias"},
+            {"cls.weight", "cls.bias"},
+        ),
     ],
-    ids=["of a base without", "of another size", "of another kind", "that the model lacks", "in a wrapper"],
+    ids=[
+        "of a base without",
+        "of another size",
+        "of another kind",
+        "that the model lacks",
+        "in a wrapper",
+        "in a body",
+    ],
 )
 def test_heads_are_kept_apart(base, model, heads, absent):
     found = fit(model, base)

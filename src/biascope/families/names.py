@@ -24,6 +24,7 @@ from biascope.results.wording import listed
 if TYPE_CHECKING:
     from biascope.families.libraries.spellings import Rules
 
+_POOLER = "pooler"  # what transformers leaves out of a body, where no head reads it
 #: First parts of the names of what stands on a shared part, in torchvision, timm and transformers; models of one base may differ there.
 HEADS = (
     *("classifier", "classif", "score", "fc", "_fc", "head", "heads", "head_dist", "last_linear"),
@@ -31,7 +32,7 @@ HEADS = (
         "cls",
         "lm_head",
         "qa_outputs",
-        "pooler",
+        _POOLER,
         "pre_classifier",
         "vocab_transform",
         "vocab_layer_norm",
@@ -409,7 +410,15 @@ def _without(fit: Fitted, apart: set[str]) -> Fitted:
 
 
 def _in_head(part: str) -> bool:
-    return part.partition(".")[0] in HEADS
+    """Whether a tensor is of a head by its name, which a wrapper may begin.
+
+    Example:
+        >>> [_in_head(name) for name in ("fc.weight", "model.fc.weight", "bert.pooler.dense.weight", "layer.fc.weight")]
+        [True, True, True, False]
+    """
+    first, _, rest = part.replace("_orig_mod.", "").partition(".")
+    second = rest.partition(".")[0]
+    return first in HEADS or second == _POOLER or (first in _WRAPPERS and second in HEADS)
 
 
 def _is_head(name: str, prefix: str) -> bool:
