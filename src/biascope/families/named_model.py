@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from biascope.families.family import Family
+from biascope.families.weights import Params
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class Asked:
         settings: Of the model.
         download: Whether weights and configurations may be fetched from a hub.
         full: Whether a model of ``hf-config`` has its library's own size.
+        state: Weights to take in place of those that the model comes with.
     """
 
     shape: tuple[int, ...] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     download: bool = False
     full: bool = False
+    state: Params | None = field(default=None, repr=False)
 
     @property
     def named(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import difflib
 import functools
 import hashlib
@@ -25,8 +26,10 @@ from torch import nn
 from biascope import networks
 from biascope.families import libraries, weights
 from biascope.families.acceptance import module_built
+from biascope.families.checkpoint import Checkpoint, has_weights
 from biascope.families.family import Family
 from biascope.families.named_model import Asked, NamedModel, label_of
+from biascope.families.names import Fitted, fitted, held, matched, require_whole
 from biascope.families.tape import Builder
 from biascope.results.wording import natural_order
 from biascope.runs.ambient import settings_kept, under_torch_defaults
@@ -315,9 +318,12 @@ def family_of(
         source: A known name, ``path/to/file.py:build`` or ``package.module:build``; see :func:`builder_of`.
         shape: Shape of one input.
         settings: Settings of the builder.
-        weights_file: File of trained weights. The family is then this one network.
+        weights_file: File of trained weights. The family is then this one network. Names may differ from the network's by a prefix
+            or a head (:mod:`biascope.families.names`), which the name of the family tells.
         batchnorm: The mode of BatchNorm.
     """
+    if weights_file is not None and libraries.kind_of(source) == "hf":
+        return _folder_with(source, shape, settings, Path(weights_file)).family(batchnorm)
     model = _library_model(source, shape, settings)
     if model is not None and (weights_file is None or model.trained):
         if weights_file is not None:
@@ -332,12 +338,42 @@ def family_of(
 
     def trained() -> nn.Module:
         module = _reporting(name, build)()
-        module.load_state_dict(weights.matched(found, module.state_dict(), where))
+        module.load_state_dict(matched(found, module.state_dict(), where, headless=True))
         return module
 
     with forked_rng(0):
         module = trained()
-    return Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
+    fit = fitted([held(where, found)], held(name, module.state_dict()))[0]
+    return Family.point(module, _with_weights(name, weights_file, fit), batchnorm, build=trained)
+
+
+def _with_weights(name: str, file: Path | str, fit: Fitted) -> str:
+    """What to call a network at weights from a file, with what differs in names."""
+    return f"{name} at {as_text(Path(file).stem)}{f' ({fit.brief})' * bool(fit.brief)}"
+
+
+def _folder_with(
+    source: str, shape: tuple[int, ...] | None, settings: Mapping[str, Any] | None, file: Path
+) -> NamedModel:
+    """The model of a folder that transformers saved, with weights of another file; a head that this lacks is the folder's own.
+
+    Raises:
+        ValueError: If the weights do not fit.
+    """
+    folder, asked = Path(source.partition(":")[2]).expanduser(), Asked.of(shape, settings)
+    given = Checkpoint.open(file)
+    require_whole(given)
+    if not has_weights(folder):
+        model = libraries.named(source, dataclasses.replace(asked, state=given.params()))
+        return dataclasses.replace(model, name=f"{model.name} at {as_text(file.stem)}")
+    own = Checkpoint.open(folder)
+    fit = fitted([given], own)[0]
+    wanted = {name: tensor for name, tensor in own.tensors.items() if name not in fit.absent}
+    if problems := weights.misfits(fit.shared.tensors, wanted, types=False):
+        raise ValueError(f"The weights in {file} must fit {folder}: {problems}. Pass weights of the same model.")
+    state = {name: own.read(name) for name in fit.absent} | fit.shared.params()
+    model = libraries.named(source, dataclasses.replace(asked, state=state))
+    return dataclasses.replace(model, name=_with_weights(model.name, file, fit))
 
 
 def _reporting(name: str, build: Builder) -> Builder:
