@@ -22,7 +22,6 @@ from biascope.families.named_model import Asked, NamedModel, image_shape, text_s
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
 
-HELP = "a folder that transformers saved"
 EXAMPLE = "hf:path/to/folder"
 POSITIONS = 16  # of a text, where none are asked for
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")

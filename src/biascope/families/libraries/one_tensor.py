@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 #: Beside the name that a model gives its main input: what it takes in its place, if that has no gradient.
 _REAL = {"input_ids": "inputs_embeds"}
@@ -46,7 +47,8 @@ class OneTensor(nn.Module):
 class MaskedText(OneTensor):
     """The same for texts of several lengths: a mask, 1 for each position of the text and 0 behind it, may stand beside them."""
 
-    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # noqa: D102
+    @override
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         if attention_mask is None:
             return super().forward(x)
         return read(
