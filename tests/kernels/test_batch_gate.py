@@ -207,3 +207,15 @@ def test_what_was_found_is_kept_for_the_next_measurement(monkeypatch: pytest.Mon
     moved = family.template.with_params({name: 2 * weight for name, weight in family.template.params.items()})
     with pytest.raises(TypeError):  # other weights of the same forward pass are compared anew
         passage(Family.point(moved), lambda run: inputs(2, 2, 3), derivatives=("input",))
+
+
+def test_a_network_that_does_not_fit_into_memory_twice_is_measured_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> object:
+        raise torch.OutOfMemoryError("no room in float64")
+
+    monkeypatch.setattr(batch_gate, "_Comparison", full)
+    found = passed(smooth_mlp(), inputs(2, 2, 3))
+    assert (found.precision, found.refused) == ("float32", "")
+    assert found.told == (
+        "Gradients of mine in a batch were not compared with those of single samples: memory ran out.",
+    )

@@ -28,7 +28,7 @@ from biascope.families.inputs import cloned, is_real, placed, taken
 from biascope.families.network import Network
 from biascope.runs.digest import fingerprint
 from biascope.runs.failures import FOREIGN, reason_of
-from biascope.runs.memory import is_of_the_device
+from biascope.runs.memory import is_of_the_device, is_out_of_memory
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 
@@ -100,7 +100,13 @@ def passage(
     known = _KNOWN.setdefault(family.template.module, {})
     if asked not in known:
         with plain_attention(), forked_rng(seed_of(0, "batch gate")):
-            known[asked] = _found(_Comparison(family, x, derivatives, readout, run), half)
+            try:
+                known[asked] = _found(_Comparison(family, x, derivatives, readout, run), half)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                told = f"Gradients of {family.name} in a batch were not compared with those of single samples: memory ran out."
+                return Passage(run.precision, math.inf, 0.0, (told,))
     return known[asked]
 
 

@@ -181,7 +181,7 @@ class Measurement(Generic[P, R]):
             return []
         settings = self._by_name(arguments)
         split = settings.get("split")
-        if probe is None and split is not None and split not in data.sizes:
+        if data is not None and split is not None and split not in data.sizes:
             return []  # which the function refuses
         inputs = functools.partial(_few_inputs, probe, data, split)
         precision, told = self.checks.before(family, inputs, settings, run)
