@@ -31,6 +31,7 @@ from biascope.families.checkpoint import Checkpoint, has_weights
 from biascope.families.embedded import on_embeddings
 from biascope.families.family import Family
 from biascope.families.held import Holding
+from biascope.families.libraries.packages import define_operators_of_torchvision
 from biascope.families.named_model import Asked, NamedModel, label_of
 from biascope.families.names import Fitted, fitted, held, matched, require_whole
 from biascope.families.tape import Builder
@@ -245,6 +246,8 @@ def _module_of(location: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"The model file must exist, but {path} does not. Check the path.")
     _refuse_namesakes(path.resolve())
+    if _imported(path) & _ON_TORCHVISION:
+        define_operators_of_torchvision()
     # Files of one name in two folders are two modules: sources are looked up by the module's name.
     name = f"biascope_user_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Anew(name, str(path)))
@@ -258,6 +261,10 @@ def _module_of(location: str) -> ModuleType:
         except FOREIGN as error:
             raise ValueError(f"{path} must run without errors, but it raised {_told(error)}. Fix the file.") from error
     return module
+
+
+#: Packages whose import may ask for operators of torchvision.
+_ON_TORCHVISION = {"torchvision", "timm", "transformers", "peft", "open_clip"}
 
 
 def _told(error: BaseException) -> str:
