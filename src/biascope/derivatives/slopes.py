@@ -190,15 +190,19 @@ def _random_like(x: Any, seed: int, name: str) -> Any:
     return tree_map(lambda leaf: _noise(leaf, generator) if is_real(leaf) else leaf, x)
 
 
-def _noise(part: Tensor, generator: torch.Generator) -> Tensor:
+def _noise(part: Tensor, generator: torch.Generator, usual: float = 1.0) -> Tensor:
+    """Noise as large as a tensor; where that is 0, of the usual size."""
     size = float(part.square().mean().sqrt()) if part.numel() else 0.0
-    return (torch.randn(part.shape, generator=generator, dtype=torch.float64) * (size or 1.0)).to(part)
+    return (torch.randn(part.shape, generator=generator, dtype=torch.float64) * (size or usual)).to(part)
 
 
 def _weight_direction(params: Params, moving: Collection[str], seed: int, name: str) -> Params:
     """A random direction in proportion to the weights, so that a small step stays between the kinks of large networks."""
     generator = generator_for(torch.device("cpu"), seed, name)
-    noise = {key: _noise(part, generator) for key, part in params.items()}
+    # Biases that start at 0 move as far as weights do: a step of their own would leave the line that differences see.
+    squares = sum(float(part.double().square().sum()) for part in params.values())
+    usual = math.sqrt(squares / sum(part.numel() for part in params.values())) or 1.0
+    noise = {key: _noise(part, generator, usual) for key, part in params.items()}
     return {key: part if key in moving else torch.zeros_like(part) for key, part in noise.items()}
 
 
