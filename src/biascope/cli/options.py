@@ -65,7 +65,7 @@ Readout = Annotated[
 _DRAWS = "Number of random initialisations of each network."
 Draws = Annotated[int, typer.Option("--draws", help=_DRAWS)]
 MaybeDraws = Annotated[
-    int | None, typer.Option("--draws", help=_DRAWS, show_default="400, or 100 where a forward pass is slow")
+    int | None, typer.Option("--draws", help=_DRAWS, show_default="400, or fewer where a network takes many operations")
 ]
 Estimator = Annotated[
     str | None,

@@ -18,12 +18,14 @@ from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
 from biascope.derivatives.initial_zeros import zero_layers
 from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation, unit_of
+from biascope.derivatives.one_pass import OnePass, in_passes, one_pass
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
 from biascope.families.acceptance import differentiated
 from biascope.families.family import Family
+from biascope.families.inputs import taken
 from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import forked_rng, seed_of
@@ -34,6 +36,7 @@ from biascope.tasks.probe import Probe
 ESTIMATORS = ("exact", "difference")
 GROUPS = 32  # blocks of the jackknife, and units of resuming
 ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the variance
+_BATCH = 256  # most inputs of one network in a pass
 _SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
 
 
@@ -68,6 +71,8 @@ class GradientSampler:
         self.rounded = 0.0  # length of what rounding of the outputs adds to a difference
         self._draws = family.draws(seed=seed, run=run)
         with plain_attention(), self._random_state(0):
+            self._pass = self._one_pass()
+            self._fitting = self._pass.inputs_at_once(run.torch_device)
             self.outputs = self._checked_outputs()
             leaves = tree_leaves(self.first_inputs())
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
@@ -142,12 +147,12 @@ class GradientSampler:
         """One network: all draws' inputs are one batch, cut so that activations fit."""
         network = self.family.template.to(self.run.torch_device, self.run.dtype).read(self.readout)
         if not self.probe.fresh:
-            return self._one(network, inputs).expand(draws, -1, -1)
+            return in_passes(self._one, self._fitting)(network, inputs).expand(draws, -1, -1)
         flat = tree_map(lambda leaf: leaf.flatten(0, 1), inputs)
         count = draws * self.probe.num
-        parts = []
-        for first in range(0, count, 256):
-            parts.append(self._one(network, tree_map(lambda leaf: leaf[first : first + 256], flat)))  # noqa: B023
+        parts, some = [], min(_BATCH, self._fitting)
+        for first in range(0, count, some):
+            parts.append(self._one(network, tree_map(lambda leaf: leaf[first : first + some], flat)))  # noqa: B023
         return torch.cat(parts).reshape(draws, self.probe.num, -1)
 
     def _one(self, network: Network, inputs: Any) -> Tensor:
@@ -156,20 +161,28 @@ class GradientSampler:
         return input_difference(network, inputs, step=self.step)
 
     def _ways(self) -> list[Way]:
-        device, most = self.run.torch_device, self._draws.block_size
+        device, most, paired = self.run.torch_device, self._draws.block_size, self.probe.fresh
         network = self.family.template.to(device, self.run.dtype).read(self.readout)
         if self.estimator == "exact":
-            return exact_ways(network, device, paired=self.probe.fresh, most=most)
-        return difference_ways(network, self.first_inputs(), fresh=self.probe.fresh, step=self.step, most=most)
+            return exact_ways(network, device, paired=paired, most=most, inputs=self.probe.num, fitting=self._fitting)
+        return difference_ways(network, self.first_inputs(), fresh=paired, step=self.step, most=most)
 
     def first_inputs(self) -> Any:
         """Inputs of the first draw."""
         inputs = self.probe.inputs(0, 1, self.run)
         return tree_map(lambda leaf: leaf[0], inputs) if self.probe.fresh else inputs
 
+    def _one_pass(self) -> OnePass:
+        """What one pass takes; nothing is known of it where it fails, which the checks tell."""
+        network = self.family.template.to(self.run.torch_device, self.run.dtype)
+        try:
+            return one_pass(network, self.first_inputs())
+        except Exception:  # a user's forward pass may raise anything
+            return OnePass(0.0, 0)
+
     def _checked_outputs(self) -> int:
         """Outputs per input, after checking that the family can be measured at this probe at all."""
-        name, x = self.family.name, self.first_inputs()
+        name, x = self.family.name, taken(self.first_inputs(), slice(self._pass.inputs_checked(self.probe.num)))
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
         outputs = self.family.first_outputs(x, self.run)
         if not bool(torch.isfinite(outputs).all()):

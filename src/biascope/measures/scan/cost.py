@@ -70,8 +70,9 @@ def expected_times(
         outline: The size of the network, where it is known already.
     """
     times, slower, size = DrawTimes(model, shape, run, outline), slowdown(), math.prod(shape)
-    draws = sampling.draws_at(times.operations, run)
-    for name, probe in probes(model.size, shape, sampling).items():
+    amount = sampling.amount(times.operations, model.num_parameters, model.size, run)
+    draws = amount.draws
+    for name, probe in probes(model.size, shape, sampling, amount).items():
         by = sampling.estimator or "exact"
         published = name == "anisotropy_directions" or model.size == 1
         # A mixed derivative costs some backward passes for each number of an input, about as much as a difference.
