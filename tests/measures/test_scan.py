@@ -247,7 +247,7 @@ def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.
     operations, weights = operations_of(family, (1, 8, 8), CPU), family.num_parameters
     assert Sampling().amount(operations, weights, None, CPU) == Amount(DRAWS)
     assert Amount(DRAWS).told(operations, None) == ""
-    monkeypatch.setitem(_BUDGET, "cpu", 33 * (6 * 2 * operations + 2 * weights * 300))  # 4 + 2 inputs of 33 networks
+    monkeypatch.setitem(_BUDGET, "cpu", 33 * (4 * 2 * operations + weights * 300))  # 4 inputs of 33 networks
     amount = Sampling().amount(operations, weights, None, CPU)
     assert amount == Amount(32, 16)
     assert Sampling(draws=17).amount(operations, weights, None, CPU) == Amount(17)  # as asked for, with all inputs
@@ -260,7 +260,7 @@ def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.
     ):
         done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)
     assert {result.draws for result in done.results} == {32}
-    assert [result.inputs for result in done.results] == [4, 1]
+    assert [result.inputs for result in done.results] == [4, 4]
     assert all(
         "--draws 400 asks for all" in result.warnings[-1] for result in done.results
     )  # so the report says it too
@@ -268,7 +268,7 @@ def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.
 
 def test_no_network_is_so_dear_that_nothing_is_drawn() -> None:
     amount = Sampling().amount(1e15, 10**9, None, CPU)
-    assert (amount.draws, amount.mean_inputs, amount.geometry_inputs) == (16, 2, 1)
+    assert (amount.draws, amount.mean_inputs, amount.geometry_inputs) == (16, 2, 2)
     assert Sampling().amount(1e15, 10**9, 1, CPU).point_inputs == 1
     assert "sets of inputs, each of 1 of the usual 16 inputs" in amount.told(1e15, 1)
 

@@ -28,6 +28,8 @@ from biascope.families.family import Family
 from biascope.families.inputs import taken
 from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
+from biascope.runs.identity import content_of
+from biascope.runs.latest import Latest
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -36,8 +38,13 @@ from biascope.tasks.probe import Probe
 ESTIMATORS = ("exact", "difference")
 GROUPS = 32  # blocks of the jackknife, and units of resuming
 ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the variance
+_KEPT_NUMBERS = 2**25  # gradient entries kept for another measurement of the same networks at the same probe
 _BATCH = 256  # most inputs of one network in a pass
 _SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
+
+
+_CHECKED = Latest[tuple[int, float]]()  # of a network
+_GRADIENTS = Latest[tuple[Network, dict[int, Tensor]]]()  # of draws, at a probe
 
 
 @under_torch_defaults
@@ -70,10 +77,14 @@ class GradientSampler:
         self.estimator, self.step, self.readout = estimator, step, readout
         self.rounded = 0.0  # length of what rounding of the outputs adds to a difference
         self._draws = family.draws(seed=seed, run=run)
+        self._how = estimator, step, readout, seed, run.torch_device, run.precision
         with plain_attention(), self._random_state(0):
             self._pass = self._one_pass()
             self._fitting = self._pass.inputs_at_once(run.torch_device)
-            self.outputs = self._checked_outputs()
+            few = self.few_inputs()
+            self.outputs, self.rounded = _CHECKED.get(
+                family.template, (content_of(few), *self._how), lambda: self._checked_outputs(few)
+            )
             leaves = tree_leaves(self.first_inputs())
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
             self._fastest = Fastest(self._ways(), run.torch_device)
@@ -117,7 +128,7 @@ class GradientSampler:
             stop = min(draws, done + min(self.stride, max(2, self._fastest.wanted)))
             self.gradients(done, stop)
             done = stop
-        if self.family.size == 1:
+        if self.family.size == 1 or not self.rate:  # or the gradients are known from another measurement
             return (time.perf_counter() - begin) * draws / done
         return draws / self.rate
 
@@ -127,6 +138,19 @@ class GradientSampler:
         Raises:
             ValueError: If a gradient is not finite.
         """
+        template = self.family.template
+        _, kept = _GRADIENTS.get(self.probe, (id(template), *self._how), lambda: (template, {}))
+        if all(draw in kept for draw in range(start, stop)):
+            if advance is not None:
+                advance(stop - start)
+            return torch.stack([kept[draw] for draw in range(start, stop)])
+        found = self._found(start, stop, advance)
+        for draw, gradient in zip(range(start, stop), found, strict=True):
+            if (len(kept) + 1) * gradient.numel() <= _KEPT_NUMBERS:
+                kept[draw] = gradient.clone()
+        return found
+
+    def _found(self, start: int, stop: int, advance: Callable[[int], None] | None) -> Tensor:
         inputs = self.probe.inputs(start, stop, self.run)
         with self.run.products(), plain_attention(), self._random_state(start):
             if self.family.size == 1:
@@ -172,6 +196,10 @@ class GradientSampler:
         inputs = self.probe.inputs(0, 1, self.run)
         return tree_map(lambda leaf: leaf[0], inputs) if self.probe.fresh else inputs
 
+    def few_inputs(self) -> Any:
+        """As many of them as checks look at."""
+        return taken(self.first_inputs(), slice(self._pass.inputs_checked(self.probe.num)))
+
     def _one_pass(self) -> OnePass:
         """What one pass takes; nothing is known of it where it fails, which the checks tell."""
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
@@ -180,9 +208,9 @@ class GradientSampler:
         except Exception:  # a user's forward pass may raise anything
             return OnePass(0.0, 0)
 
-    def _checked_outputs(self) -> int:
-        """Outputs per input, after checking that the family can be measured at this probe at all."""
-        name, x = self.family.name, taken(self.first_inputs(), slice(self._pass.inputs_checked(self.probe.num)))
+    def _checked_outputs(self, x: Any) -> tuple[int, float]:
+        """Outputs per input, after checking that the family can be measured at this probe at all, and :attr:`rounded`."""
+        name = self.family.name
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
         outputs = self.family.first_outputs(x, self.run)
         if not bool(torch.isfinite(outputs).all()):
@@ -198,7 +226,7 @@ class GradientSampler:
         self.family.check_forward(x, self.run)
         self._check_dependence(network.read(self.readout), x)
         self._check_variation()
-        return int(logits.shape[1])
+        return int(logits.shape[1]), self.rounded
 
     def _check_variation(self) -> None:
         """A builder that seeds itself gives one network over and over."""
@@ -335,7 +363,7 @@ def gradient_covariance(
         "gradient covariance",
         run,
         code=(GradientSampler, _groups),
-        at=sampler.first_inputs(),
+        at=sampler.few_inputs(),
         family=sampler.family,
         probe=sampler.probe,
         estimator=sampler.estimator,

@@ -163,10 +163,10 @@ class Rows(SecondMoment):
         return float(squares.sum())
 
     def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
-        result = torch.zeros_like(vectors)
-        for part, sign in self.on(vectors.device):
-            result += sign * (part.T.to(vectors.dtype) @ (part.to(vectors.dtype) @ vectors))
-        return result
+        rows, signs = self.whole()  # one product: those of many small parts take longer
+        rows = rows.to(vectors)
+        images = rows @ vectors
+        return rows.T @ (images if signs is None else signs[:, None].to(vectors) * images)
 
     def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
         total = torch.zeros(vectors.shape[1], dtype=vectors.dtype, device=vectors.device)

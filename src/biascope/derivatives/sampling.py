@@ -100,7 +100,7 @@ class Amount:
     @property
     def geometry_inputs(self) -> int:
         """Inputs of each draw for the average geometry."""
-        return max(1, GEOMETRY_INPUTS // self.parts)
+        return min(GEOMETRY_INPUTS, self.mean_inputs)
 
     @property
     def point_inputs(self) -> int:
@@ -111,7 +111,9 @@ class Amount:
         """Operations of the gradients and of drawing, from those of a forward pass of one input."""
         if size == 1:
             return self.draws * self.point_inputs * _BACKWARD * each
-        return self.draws * ((self.mean_inputs + self.geometry_inputs) * _BACKWARD * each + 2 * weights * _DRAWN)
+        shared = self.mean_inputs == self.geometry_inputs  # the same gradients at the same inputs
+        inputs, times = (self.mean_inputs, 1) if shared else (self.mean_inputs + self.geometry_inputs, 2)
+        return self.draws * (inputs * _BACKWARD * each + times * weights * _DRAWN)
 
     def told(self, operations: float | None, size: int | None) -> str:
         """A sentence for who expects the usual amount; empty where it is that."""

@@ -175,6 +175,10 @@ def probes(size: int | None, shape: tuple[int, ...], sampling: Sampling, amount:
     found = {"mean_gradient": Probe.gaussian(shape, num=amount.mean_inputs, fresh=True, seed=seed)}
     if sampling.estimator is not None:
         found["anisotropy_directions"] = Probe.gaussian(shape, seed=fixed)
+    if (
+        amount.geometry_inputs == amount.mean_inputs
+    ):  # the same probe, so that gradients of a dear network are taken once
+        return {**found, "average_geometry": found["mean_gradient"]}
     return {**found, "average_geometry": Probe.gaussian(shape, num=amount.geometry_inputs, fresh=True, seed=seed)}
 
 
